@@ -5,10 +5,13 @@ and are shipped as `transformer/configs/`, so that a wheel has two top-level nam
 no more. `transformer.cli.config_files.find_config` finds them in both places.
 """
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
+HERE = Path(__file__).parent
+VERSION = re.search(r'= "(.*)"', (HERE / "meshtf" / "version.py").read_text())[1]
 EXTRAS = {
     # From TensorFlow 2.21 on, `tf.summary.scalar` writes events only where TensorBoard
     # is there.
@@ -51,7 +54,7 @@ EXTRAS = {
 
 setup(
     name="meshtf",
-    version="0.1.0",
+    version=VERSION,
     description="Models in named dimensions, run on any mesh of devices by changing "
     "one line",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
@@ -71,7 +74,7 @@ setup(
     ],
     package_dir={"transformer.configs": "configs"},
     package_data={
-        "meshtf": ["py.typed", "forecast/*.html"],
+        "meshtf": ["py.typed", "*.txt", "forecast/*.html"],
         "transformer.configs": ["**/*.gin"],
     },
 )

@@ -28,11 +28,11 @@ if __name__ == "__main__":
     mtf.configure_process()
     with tempfile.TemporaryDirectory() as folder:
         saved = table("data:4; model:2", "rows:data; d:model", seed=1)
-        path = mtf.save_checkpoint(folder, 100, {"table": saved}, extra={"epoch": 3})
+        path = mtf.checkpoints.save(folder, 100, {"table": saved}, extra={"epoch": 3})
         print(f"saved in {len(saved.regions())} slices of {saved.slots()[0].shape}")
 
         restored = table("model:2", "rows:model", seed=2)
-        extra = mtf.restore_checkpoint(path, {"table": restored})
+        extra = mtf.checkpoints.restore(path, {"table": restored})
         same = np.array_equal(saved.numpy(), restored.numpy())
         print(
             f"restored as {len(restored.regions())} slices of "

@@ -49,7 +49,7 @@ if __name__ == "__main__":
     mtf.configure_process()
     words, tables = count()
     mesh = mtf.Mesh("data:2; model:2", layout="batch:data; vocab:model")
-    after, later = (mtf.import_tensor(mesh, table, "here; vocab") for table in tables)
+    after, later = (mtf.asarray(mesh, table, "here; vocab") for table in tables)
 
     def step(
         position: mtf.Tensor, ids: mtf.Tensor, before: mtf.Tensor

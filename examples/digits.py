@@ -73,7 +73,7 @@ if __name__ == "__main__":
             )
         print(f"epoch {epoch + 1}: loss {float(loss):.4f}")
     logits = network(
-        mtf.import_tensor(MESH, images[train:], "batch;h;w;color"), training=False
+        mtf.asarray(MESH, images[train:], "batch;h;w;color"), training=False
     )
     accuracy = (mtf.argmax(logits, "digit").numpy() == digits[train:]).mean()
     print(f"{accuracy:.1%} of {HELD_OUT} digits that it never saw are told right")

@@ -55,7 +55,7 @@ if __name__ == "__main__":
     def step(u: mtf.Tensor) -> mtf.Tensor:
         return u + TIME_STEP * DIFFUSIVITY * laplacian(u)
 
-    u = mtf.import_tensor(mesh, exact(0.0).astype("float32"), "x;y")
+    u = mtf.asarray(mesh, exact(0.0).astype("float32"), "x;y")
     print(picture(u.numpy()))
     for _ in range(STEPS):
         u = step(u)

@@ -17,27 +17,29 @@ import tensorflow as tf
 import meshtf as mtf
 
 
-class Distance(mtf.Op):
+class Distance(mtf.graph.Op):
     """Squared distances of x[rows, d] to c[centre, d] -> [rows, centre]."""
 
     dim: str  # what is summed over: d
     samples = (
-        mtf.Sample(("d",), ("batch:8; d:4", "centre:4; d:4")),
-        mtf.Sample(("d",), ("batch:3; d:5", "centre:2; d:5")),
+        mtf.graph.Sample(("d",), ("batch:8; d:4", "centre:4; d:4")),
+        mtf.graph.Sample(("d",), ("batch:3; d:5", "centre:2; d:5")),
     )
 
-    def output_specs(self, *xs: mtf.Spec) -> tuple[mtf.Spec, ...]:
+    def output_specs(self, *xs: mtf.graph.Spec) -> tuple[mtf.graph.Spec, ...]:
         x, c = xs
         if not x.shape.names[-1] == c.shape.names[-1] == self.dim:
             raise mtf.ShapeError(
                 f"{self.dim!r} must be the last dimension of both inputs."
             )
         return (
-            mtf.Spec(x.shape.without(self.dim) + c.shape.without(self.dim), x.dtype),
+            mtf.graph.Spec(
+                x.shape.without(self.dim) + c.shape.without(self.dim), x.dtype
+            ),
         )
 
-    def role(self, factor: str) -> mtf.Role:  # slices of d give partial sums
-        return mtf.Role.SUM if factor == self.dim else mtf.Role.MAP
+    def role(self, factor: str) -> mtf.graph.Role:  # slices of d give partial sums
+        return mtf.graph.Role.SUM if factor == self.dim else mtf.graph.Role.MAP
 
     def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         x, c = xs
@@ -56,9 +58,9 @@ if __name__ == "__main__":
     points = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
     for layout in ("", "batch:data", "centre:data", "d:data", "batch:data; d:model"):
         mesh = mtf.Mesh("data:2; model:2", layout)
-        x = mtf.import_tensor(mesh, points, "batch; d")
-        c = mtf.import_tensor(mesh, points[:2], "centre; d")
-        y = mtf.apply(Distance("d"), x, c)
+        x = mtf.asarray(mesh, points, "batch; d")
+        c = mtf.asarray(mesh, points[:2], "centre; d")
+        y = mtf.graph.apply(Distance("d"), x, c)
         (dc,) = mtf.gradients([y], [c])
         print(
             f"{layout or 'nothing cut':<20} {y.numpy().sum():.3f}  "

@@ -51,10 +51,8 @@ def train_step(mesh: mtf.Mesh, back: str = "") -> mtf.function:
         x = x + mtf.matmul(mtf.gelu(mtf.matmul(x, mix)), unmix)
         x = mtf.matmul(mtf.gelu(mtf.matmul(x, embed)), pool)
         with mtf.layout(back):
-            x = x + attention(mtf.normalize_rms(x, "d_model"))
-            x = x + mtf.matmul(
-                mtf.gelu(mtf.matmul(mtf.normalize_rms(x, "d_model"), wi)), wo
-            )
+            x = x + attention(mtf.rms_norm(x, "d_model"))
+            x = x + mtf.matmul(mtf.gelu(mtf.matmul(mtf.rms_norm(x, "d_model"), wi)), wo)
         loss = mtf.reduce_mean(mtf.square(x - 1.0))
         for variable, gradient in zip(variables, mtf.gradients([loss], variables)):
             variable.assign(variable - 0.1 * gradient)

@@ -3,14 +3,24 @@
 Example:
 
     mesh = mtf.Mesh("data:4;model:2", layout="batch:data;d_ff:model")
-    x = mtf.import_tensor(mesh, array, "batch;d_model")
+    x = mtf.asarray(mesh, array, "batch;d_model")
     h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
-from meshtf import checkpoints, decoding, layers, optimizers, pipeline
-from meshtf.checkpoints import latest as latest_checkpoint
-from meshtf.checkpoints import restore as restore_checkpoint
-from meshtf.checkpoints import save as save_checkpoint
+from typing import TYPE_CHECKING, Any
+
+from meshtf import (
+    checkpoints,
+    cluster,
+    decoding,
+    errors,
+    graph,
+    layers,
+    math,
+    optimizers,
+    pipeline,
+    testing,
+)
 from meshtf.cluster import connect, connected, lost_workers
 from meshtf.errors import (
     ArgumentError,
@@ -26,29 +36,78 @@ from meshtf.errors import (
     PlanError,
     ShapeError,
     TraceWarning,
-    explain_error,
-    near_misses,
 )
 from meshtf.forecast import Forecast
 from meshtf.function.function import explain, export, function
-from meshtf.graph import (
-    Op,
-    OpWithStatistics,
-    RenamingOp,
-    Role,
-    Sample,
-    Spec,
-    Statistics,
-    Tensor,
-    Window,
-    WindowedOp,
-    apply,
-    apply_all,
-    gradients,
-)
-from meshtf.mesh import Layout, Mesh, Partial, Sharded, Replicated
+from meshtf.graph import gradients, Tensor
+from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.module import Module, scope
 from meshtf.names import Dimension, Shape
+from meshtf.ops.control.cond_and_while_loop import cond, while_loop
+from meshtf.ops.control.custom_gradient import custom_gradient
+from meshtf.ops.control.layout_region import layout, replicate, shard, split, stage
+from meshtf.ops.control.loops import scan, scan_and_sum
+from meshtf.ops.control.microbatch import microbatches_of, once_per_batch
+from meshtf.ops.control.seeds import seed
+from meshtf.ops.control.slicewise import slicewise
+from meshtf.ops.control.stop_gradient import recompute, stop_gradient
+from meshtf.ops.elementwise.add_n import add_n
+from meshtf.ops.elementwise.arithmetic import (
+    add,
+    divide,
+    equal,
+    floordiv,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    logical_and,
+    logical_or,
+    maximum,
+    minimum,
+    multiply,
+    not_equal,
+    outer,
+    pow,
+    subtract,
+)
+from meshtf.ops.elementwise.unary import (
+    abs,
+    ceil,
+    cos,
+    exp,
+    floor,
+    is_finite,
+    is_nan,
+    log,
+    logical_not,
+    negative,
+    round,
+    rsqrt,
+    sigmoid,
+    sign,
+    sin,
+    softplus,
+    sqrt,
+    square,
+    tanh,
+)
+from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
+from meshtf.ops.indexing.dynamic_slice import (
+    dynamic_shift,
+    dynamic_slice,
+    dynamic_update,
+)
+from meshtf.ops.indexing.gather import (
+    gather,
+    one_hot,
+    range,
+    segment_sum,
+    take_along_axis,
+)
+from meshtf.ops.indexing.scatter import scatter, scatter_add, scatter_update
+from meshtf.ops.indexing.top_k import argmax, argmin, top_1, top_k
+from meshtf.ops.linear.einsum import einsum, matmul
 from meshtf.ops.nn.activations import (
     elu,
     gelu,
@@ -58,67 +117,23 @@ from meshtf.ops.nn.activations import (
     silu,
     squared_relu,
 )
-from meshtf.ops.elementwise.add_n import add_n
-from meshtf.ops.elementwise.arithmetic import (
-    add,
-    atan2,
-    divide,
-    divide_no_nan,
-    equal,
-    floordiv,
-    floormod,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    logaddexp,
-    logical_and,
-    logical_or,
-    logical_xor,
-    maximum,
-    minimum,
-    multiply,
-    not_equal,
-    outer,
-    pow,
-    squared_difference,
-    subtract,
-)
-from meshtf.ops.elementwise.complex import complex, conj, imag, real
-from meshtf.ops.control.stop_gradient import recompute, stop_gradient
-from meshtf.ops.control.slicewise import slicewise
-from meshtf.ops.windows.convolution import conv, conv_transpose, separable_conv
-from meshtf.ops.control.custom_gradient import custom_gradient
-from meshtf.ops.indexing.dynamic_slice import (
-    dynamic_shift,
-    dynamic_slice,
-    dynamic_update,
-)
-from meshtf.ops.variables.print_and_summary import print, scalar_summary
-from meshtf.ops.linear.einsum import einsum, matmul
-from meshtf.ops.linear.fourier import fft, ifft, irfft, rfft
-from meshtf.ops.windows.halo import halo_exchange
-from meshtf.ops.indexing.gather import gather, one_hot, range, segment_sum, take_along
-from meshtf.ops.control.layout_region import layout, replicate, shard, split, stage
-from meshtf.ops.control.cond_and_while_loop import cond, while_loop
-from meshtf.ops.control.loops import scan, scan_and_sum
 from meshtf.ops.nn.cross_entropy import cross_entropy
-from meshtf.ops.control.microbatch import microbatches_of, once_per_batch
-from meshtf.ops.reductions.moments import (
-    reduce_prod,
-    reduce_rms,
-    reduce_std,
-    reduce_variance,
-)
-from meshtf.ops.nn.normalization import normalize_layer, normalize_rms
-from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
-from meshtf.ops.windows.pooling import avg_pool, max_pool
+from meshtf.ops.nn.normalization import layer_norm, rms_norm
+from meshtf.ops.nn.softmax import log_softmax, softmax
 from meshtf.ops.random.random import (
     categorical,
     dropout,
     random_normal,
     random_uniform,
     truncated_normal,
+)
+from meshtf.ops.reductions.broadcast import broadcast
+from meshtf.ops.reductions.logsumexp import reduce_logsumexp
+from meshtf.ops.reductions.moments import (
+    reduce_prod,
+    reduce_rms,
+    reduce_std,
+    reduce_variance,
 )
 from meshtf.ops.reductions.reduce import (
     reduce_all,
@@ -128,81 +143,235 @@ from meshtf.ops.reductions.reduce import (
     reduce_min,
     reduce_sum,
 )
-from meshtf.ops.reductions.logsumexp import reduce_logsumexp
-from meshtf.ops.reductions.broadcast import broadcast
-from meshtf.ops.shapes.reshape import merge, rename, reshape, split_dim, transpose
-from meshtf.ops.scans.cumulative import (
-    cummax,
-    cummin,
-    cumprod,
-    cumsum,
-    cumulative_logsumexp,
-    linear_recurrence,
-)
-from meshtf.ops.indexing.scatter import (
-    scatter,
-    scatter_add,
-    scatter_update,
-    segment_max,
-    segment_mean,
-    segment_min,
-)
-from meshtf.ops.control.seeds import seed
-from meshtf.ops.indexing.top_k import (
-    argmax,
-    argmin,
-    nth_largest,
-    nth_smallest,
-    top_1,
-    top_k,
-)
-from meshtf.ops.windows.shift import roll, shift
+from meshtf.ops.scans.cumulative import cumsum
+from meshtf.ops.shapes.reshape import flatten, rename, reshape, transpose, unflatten
 from meshtf.ops.shapes.slice import chunk, concat, pad, slice
-from meshtf.ops.nn.softmax import log_softmax, softmax
-from meshtf.ops.sorting.sort import argsort, sort
 from meshtf.ops.shapes.stack import stack, unstack
+from meshtf.ops.sorting.sort import argsort, sort
 from meshtf.ops.variables.fill import full, ones, ones_like, zeros, zeros_like
-from meshtf.ops.elementwise.unary import (
-    abs,
-    acos,
-    angle,
-    asin,
-    atan,
-    ceil,
-    cos,
-    cosh,
-    digamma,
-    erf,
-    erfinv,
-    exp,
-    expm1,
-    floor,
-    is_finite,
-    is_nan,
-    lgamma,
-    log,
-    log1p,
-    logical_not,
-    negative,
-    reciprocal,
-    round,
-    rsqrt,
-    sigmoid,
-    sign,
-    sin,
-    sinh,
-    softplus,
-    sqrt,
-    square,
-    tan,
-    tanh,
-)
-from meshtf.runtime.dataset_options import untuned
+from meshtf.ops.variables.print_and_summary import print, scalar_summary
+from meshtf.ops.windows.convolution import conv, conv_transpose, separable_conv
+from meshtf.ops.windows.halo import halo_exchange
+from meshtf.ops.windows.pooling import avg_pool, max_pool
+from meshtf.ops.windows.shift import roll, shift
 from meshtf.runtime.devices.resolve import logical_devices
-from meshtf.runtime.placed.numerics_check import check_numerics
 from meshtf.runtime.host_batches import HostReader
+from meshtf.runtime.placed.numerics_check import check_numerics
 from meshtf.runtime.process import configure_process
 from meshtf.runtime.spmd import Export
-from meshtf.runtime.storage.import_tensor import constant, import_tensor
+from meshtf.runtime.storage.asarray import asarray, constant
 from meshtf.runtime.variable import Variable
-from meshtf.saved_model.saved_model import SavedModel, export_saved_model
+from meshtf.saved_model.saved_model import export_saved_model, SavedModel
+from meshtf.unknown_name import unknown_name
+from meshtf.version import __version__
+
+__all__ = [
+    # Meshes, layouts and devices
+    "Mesh",
+    "Layout",
+    "Dimension",
+    "Shape",
+    "Replicated",
+    "Sharded",
+    "Partial",
+    "logical_devices",
+    "configure_process",
+    "connect",
+    "connected",
+    "lost_workers",
+    # Sharding within a program
+    "layout",
+    "shard",
+    "split",
+    "replicate",
+    "stage",
+    # Tensors and variables
+    "Tensor",
+    "Variable",
+    "asarray",
+    "constant",
+    "full",
+    "ones",
+    "ones_like",
+    "range",
+    "zeros",
+    "zeros_like",
+    "HostReader",
+    # Functions, gradients and control flow
+    "function",
+    "gradients",
+    "custom_gradient",
+    "stop_gradient",
+    "recompute",
+    "cond",
+    "while_loop",
+    "scan",
+    "scan_and_sum",
+    "microbatches_of",
+    "once_per_batch",
+    "slicewise",
+    # Forecasts, exports and checks
+    "explain",
+    "Forecast",
+    "export",
+    "Export",
+    "export_saved_model",
+    "SavedModel",
+    "check_numerics",
+    "print",
+    "scalar_summary",
+    # Modules, and packages of their own
+    "Module",
+    "scope",
+    "checkpoints",
+    "cluster",
+    "decoding",
+    "errors",
+    "graph",
+    "layers",
+    "math",
+    "optimizers",
+    "pipeline",
+    "testing",
+    # Matrix products and reductions
+    "einsum",
+    "matmul",
+    "outer",
+    "reduce_all",
+    "reduce_any",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_rms",
+    "reduce_std",
+    "reduce_sum",
+    "reduce_variance",
+    "cumsum",
+    # Shapes
+    "broadcast",
+    "chunk",
+    "concat",
+    "flatten",
+    "pad",
+    "rename",
+    "reshape",
+    "roll",
+    "shift",
+    "slice",
+    "stack",
+    "transpose",
+    "unflatten",
+    "unstack",
+    # Indices, sorting and scattering
+    "argmax",
+    "argmin",
+    "argsort",
+    "gather",
+    "one_hot",
+    "scatter",
+    "scatter_add",
+    "scatter_update",
+    "segment_sum",
+    "sort",
+    "take_along_axis",
+    "top_1",
+    "top_k",
+    "dynamic_shift",
+    "dynamic_slice",
+    "dynamic_update",
+    # Arithmetic and comparisons
+    "add",
+    "add_n",
+    "divide",
+    "floordiv",
+    "maximum",
+    "minimum",
+    "multiply",
+    "pow",
+    "subtract",
+    "equal",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "not_equal",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "where",
+    "cast",
+    "clip",
+    # Functions of one tensor
+    "abs",
+    "ceil",
+    "cos",
+    "exp",
+    "floor",
+    "is_finite",
+    "is_nan",
+    "log",
+    "negative",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "softplus",
+    "sqrt",
+    "square",
+    "tanh",
+    # Neural networks
+    "elu",
+    "gelu",
+    "leaky_relu",
+    "relu",
+    "selu",
+    "silu",
+    "squared_relu",
+    "softmax",
+    "log_softmax",
+    "cross_entropy",
+    "layer_norm",
+    "rms_norm",
+    "conv",
+    "conv_transpose",
+    "separable_conv",
+    "avg_pool",
+    "max_pool",
+    "halo_exchange",
+    # Random numbers
+    "seed",
+    "categorical",
+    "dropout",
+    "random_normal",
+    "random_uniform",
+    "truncated_normal",
+    # Errors and warnings
+    "MeshtfError",
+    "ArgumentError",
+    "CheckpointError",
+    "ClusterError",
+    "DTypeError",
+    "LayoutError",
+    "MeshError",
+    "NumericsError",
+    "ParseError",
+    "PlanError",
+    "ShapeError",
+    "LayoutWarning",
+    "TraceWarning",
+    # The version of this library
+    "__version__",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        raise unknown_name(__name__, name, __all__)

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> None:
             host_layout.keep_within_hosts(command_line.connect_by_flags())
             training_run.train(model_dir)
     except KeyboardInterrupt as stop:
-        found = mtf.latest_checkpoint(model_dir)
+        found = mtf.checkpoints.latest(model_dir)
         command_line.leave(
             "\nInterrupted. The same command "
             + (

@@ -121,7 +121,7 @@ def stall(folder: Path) -> dict[str, list[float]]:
     beside = mtf.checkpoints.Saver(str(folder / "beside"), keep=1, asynchronous=True)
     found: dict[str, list[float]] = {"save": [], "stall": [], "steps": [], "step": []}
     for turn in range(_ROUNDS.value + 1):
-        saved = _seconds(lambda: mtf.save_checkpoint(str(folder / "run"), 1, here))
+        saved = _seconds(lambda: mtf.checkpoints.save(str(folder / "run"), 1, here))
         waited = _seconds(lambda k=turn: beside.save(k, here))
         began, taken = time.perf_counter(), 0
         while beside.busy:
@@ -159,14 +159,14 @@ def _ours(array: np.ndarray, mesh: dict[str, Any]) -> Case:
         f"v{k}": mtf.Variable(
             on,
             f"d:{len(array)}; e:1024",
-            lambda mesh, shape, _: mtf.import_tensor(mesh, array, shape),
+            lambda mesh, shape, _: mtf.asarray(mesh, array, shape),
             f"v{k}",
         )
         for k in range(_TENSORS.value)
     }
     return (
-        lambda path: mtf.save_checkpoint(path, 1, variables),
-        lambda path: mtf.restore_checkpoint(f"{path}/step_00000001", variables),
+        lambda path: mtf.checkpoints.save(path, 1, variables),
+        lambda path: mtf.checkpoints.restore(f"{path}/step_00000001", variables),
     )
 
 

@@ -74,9 +74,9 @@ class Size:
 def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
     """Returns what takes tokens to slots and back, and what flows back of both."""
     mesh = size.mesh
-    logits = mtf.import_tensor(mesh, size.numbers(experts), "batch;length;experts_all")
+    logits = mtf.asarray(mesh, size.numbers(experts), "batch;length;experts_all")
     routing = size.gate(logits, training=True)
-    x = mtf.import_tensor(mesh, size.numbers(size.d_model), "batch;length;d_model")
+    x = mtf.asarray(mesh, size.numbers(size.d_model), "batch;length;d_model")
 
     @mtf.function(mesh=mesh)
     def step(
@@ -108,7 +108,7 @@ def layer_run(size: Size, make: Callable[[mtf.Mesh], mtf.Module]) -> Run:
     layer = make(mesh)
     variables = layer.trainable_variables
     descent = mtf.optimizers.SGD(variables, 1e-6)
-    x = mtf.import_tensor(mesh, size.numbers(size.d_model), "batch;length;d_model")
+    x = mtf.asarray(mesh, size.numbers(size.d_model), "batch;length;d_model")
 
     @mtf.function(mesh=mesh, number="")
     def step(x: Any, number: Any) -> Any:

@@ -76,7 +76,7 @@ def named_start(case: Case, layout: str, dy: np.ndarray | None) -> Start:
         )  # plans are remembered for each mesh
         args = tensors(case, mesh)
         if dy is not None:
-            args.append(mtf.import_tensor(mesh, dy, result_of(case).shape))
+            args.append(mtf.asarray(mesh, dy, result_of(case).shape))
 
         def program(*xs: Any) -> list[Any]:
             if dy is None:
@@ -93,7 +93,7 @@ def named_start(case: Case, layout: str, dy: np.ndarray | None) -> Start:
 
 def tensors(case: Case, mesh: mtf.Mesh) -> list[mtf.Tensor]:
     """Returns the inputs, where the layout says."""
-    return [mtf.import_tensor(mesh, a, n) for a, n in zip(case.arrays(), case.names())]
+    return [mtf.asarray(mesh, a, n) for a, n in zip(case.arrays(), case.names())]
 
 
 def result_of(case: Case) -> mtf.Tensor:

@@ -10,5 +10,6 @@ port (`control_port`), which answers health checks and accepts one driver at a t
 """
 
 from meshtf.cluster.connect import connect, connected, lost_workers
+from meshtf.runtime.dataset_options import without_autotuning
 
-__all__ = ["connect", "connected", "lost_workers"]
+__all__ = ["connect", "connected", "lost_workers", "without_autotuning"]

@@ -11,10 +11,10 @@ what follows what:
     ...                     [0.0, 0.0, 0.1, 0.9],            # 1 nearly always ends
     ...                     [0.0, 0.4, 0.3, 0.3],
     ...                     [0.0, 0.0, 0.0, 1.0]], "float32")
-    >>> table = mtf.log(mtf.import_tensor(mesh, chances, "here; vocab"))
+    >>> table = mtf.log(mtf.asarray(mesh, chances, "here; vocab"))
     >>> def step(position, ids, state):
     ...   return mtf.gather(table, ids, "here"), state
-    >>> prompt = mtf.import_tensor(mesh, np.array([[0, -1, -1, -1]] * 2), "batch; length")
+    >>> prompt = mtf.asarray(mesh, np.array([[0, -1, -1, -1]] * 2), "batch; length")
 
 What is negative in a prompt is to be found. The likeliest next id is not always the
 best one:

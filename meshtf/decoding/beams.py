@@ -44,7 +44,7 @@ from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.logsumexp import reduce_logsumexp
 from meshtf.ops.reductions.reduce import reduce_any, reduce_max, reduce_min
 from meshtf.ops.scans.cumulative import cumsum
-from meshtf.ops.shapes.reshape import merge, rename, transpose
+from meshtf.ops.shapes.reshape import flatten, rename, transpose
 from meshtf.ops.shapes.slice import concat
 from meshtf.ops.variables.fill import full, zeros
 
@@ -209,7 +209,7 @@ class _Search:
         values = add(where(free, values, only), alive)
         ids = where(free, ids, given)
         values, ids = (
-            merge(
+            flatten(
                 transpose(x, self.shape + most), (self.beam.name, most.name), self.all
             )
             for x in (values, ids)

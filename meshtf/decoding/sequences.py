@@ -164,7 +164,7 @@ def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
         raise _refusal(
             PlanError,
             f"a prompt is a tensor, not {type(prompt).__name__}.",
-            way_out='Make it one: mtf.import_tensor(mesh, array, "batch;length").',
+            way_out='Make it one: mtf.asarray(mesh, array, "batch;length").',
         )
     if not is_integer(prompt.dtype):
         raise _refusal(

@@ -27,7 +27,7 @@ from meshtf.names.arguments import refuse
 from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.variables.read_write import Read
 from meshtf.runtime.storage.argument_storage import ArrayStore, SlicesStore, as_array
-from meshtf.runtime.storage.import_tensor import named_shape
+from meshtf.runtime.storage.asarray import named_shape
 from meshtf.runtime.storage.sharding import distinct
 
 

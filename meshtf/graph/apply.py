@@ -107,7 +107,7 @@ def _apply_all(
     op: Op, inputs: Sequence[Any], mesh: Mesh | None, check: bool
 ) -> tuple[Tensor, ...]:
     if not isinstance(op, Op):
-        refuse("op", op, "an op", "Subclass mtf.Op, and make one: MyOp(...).")
+        refuse("op", op, "an op", "Subclass mtf.graph.Op, and make one: MyOp(...).")
     executor = current_executor().recorder_of(op)
     context = current()
     if isinstance(op, ReadOp):

@@ -19,7 +19,9 @@ from meshtf.names.arguments import as_sequence, refuse
 from meshtf.names.source import Source
 
 _TENSOR = "a tensor or variable of meshtf"
-_IMPORT = 'Name the dimensions of an array first: mtf.import_tensor(mesh, array, "batch;d_model").'
+_IMPORT = (
+    'Name the dimensions of an array first: mtf.asarray(mesh, array, "batch;d_model").'
+)
 _FULL = 'Make a tensor of it first: mtf.full(mesh, "", value).'
 
 

@@ -32,7 +32,7 @@ def common_mesh(
                     tensors=" ".join(repr(t.shape) for t in inputs),
                     **{"from": source},
                     way_out="Make both tensors on one Mesh object (meshes are compared "
-                    "by identity), or bring one over: mtf.import_tensor(mesh, "
+                    "by identity), or bring one over: mtf.asarray(mesh, "
                     "x.numpy(), x.shape).",
                 )
             )

@@ -10,10 +10,10 @@ from __future__ import annotations
 from meshtf.errors import PlanError, explain_error
 
 _WINDOWS = (
-    "derive from mtf.WindowedOp, whose window(input_index, dim) returns "
-    "mtf.Window(low, high, wrap, fill)"
+    "derive from mtf.graph.WindowedOp, whose window(input_index, dim) returns "
+    "mtf.graph.Window(low, high, wrap, fill)"
 )
-_STATISTICS = "derive from mtf.OpWithStatistics, "
+_STATISTICS = "derive from mtf.graph.OpWithStatistics, "
 _KINDS = "derive from ReadOp, WriteOp or HostOp of meshtf.graph"
 _CONTEXT = (
     "its first argument is a LocalContext: size, whole, parts, index and offset are "
@@ -36,13 +36,13 @@ _CHANGES = {
 }
 _AMBIGUOUS_CHANGES = {
     "title": "call it display_name",
-    "factor": "derive from mtf.RenamingOp",
+    "factor": "derive from mtf.graph.RenamingOp",
     "space": "leave it out: a factor is as large as the output's dimension, or else the "
     "first input's",
     "fill": "give it to the Window that window(...) returns",
     "shared": _STATISTICS + "whose statistics_dims() returns such dimensions",
     "share": _STATISTICS + "and call it statistics(context, *xs), which returns "
-    "mtf.Statistics(exchanged, residuals); what `local` did with at.told and at.kept is "
+    "mtf.graph.Statistics(exchanged, residuals); what `local` did with at.told and at.kept is "
     "local_sharded(context, gathered, residuals, *xs)",
     "bodies": "derive from meshtf.graph.ControlFlowOp",
     "zero": "derive from meshtf.graph.ConstantOp, and call it is_zero",

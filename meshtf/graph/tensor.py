@@ -3,7 +3,7 @@
 A recorded tensor is symbolic. An eager one also has a value on each mesh position
 (`sharded_value`):
 
-    x = mtf.import_tensor(mesh, array, "batch;d_model")
+    x = mtf.asarray(mesh, array, "batch;d_model")
     y = mtf.relu(x) * 2 + x
     y.numpy()                     # the global array, gathered from all shards
 """

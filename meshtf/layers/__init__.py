@@ -11,6 +11,8 @@ Statistics of norms, softmax and losses are computed in float32.
 `Embedding(..., dtype="bfloat16")` makes a model compute in bfloat16.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from meshtf.layers import initializers
 from meshtf.layers.attention.blockwise import BlockwiseAttention, blockwise_attention
 from meshtf.layers.attention.dot_product import compress_mean, dot_product_attention
@@ -26,9 +28,9 @@ from meshtf.layers.attention.masks import (
 from meshtf.layers.attention.multi_head import MultiHeadAttention
 from meshtf.layers.attention.relative_position import RelativeBias, distance_slopes
 from meshtf.layers.attention.rotary import Angles, rotary_angles, rotate
-from meshtf.layers.batch_norm import BatchNorm
+from meshtf.layers.batch_normalization import BatchNorm
 from meshtf.layers.convolution import Conv, ConvTranspose, SeparableConv
-from meshtf.layers.dense import Dense
+from meshtf.layers.dense_layer import Dense
 from meshtf.layers.dropout import (
     AnnealedDropout,
     Dropout,
@@ -47,6 +49,7 @@ from meshtf.layers.norm import GroupNorm, LayerNorm, RMSNorm
 from meshtf.layers.repeat import Repeat
 from meshtf.layers.reversible import Reversible, clip_gradient
 from meshtf.ops.linear.correlation import correlation, rms
+from meshtf.unknown_name import unknown_name
 
 __all__ = [
     "Angles",
@@ -95,3 +98,9 @@ __all__ = [
     "softmax_cross_entropy",
     "weights_nonzero",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        raise unknown_name(__name__, name, __all__)

@@ -23,7 +23,7 @@ from typing import TypeAlias
 from meshtf.errors import ParseError, ShapeError, near_misses
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import check_tensors
-from meshtf.layers.dense import Dense
+from meshtf.layers.dense_layer import Dense
 from meshtf.layers.dropout import Dropout
 from meshtf.layers.initializers import Initializer
 from meshtf.mesh import Mesh

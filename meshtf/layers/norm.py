@@ -4,7 +4,7 @@
     y = norm(x)                       # mean 0 and variance 1 over d_model, then scaled and shifted
     norm = GroupNorm(mesh, "channels:64", groups=8, over="height;width")
 
-Layer and RMS norm are one op each (`normalize_layer`, `normalize_rms`), which exchanges
+Layer and RMS norm are one op each (`layer_norm`, `rms_norm`), which exchanges
 statistics where the dimension is sharded, not elements; group norm consists of two means.
 Statistics of float16 and bfloat16 are float32.
 """
@@ -23,9 +23,9 @@ from meshtf.names.arguments import check_bools, check_floats, check_ints
 from meshtf.ops.common.checks import single_dim
 from meshtf.ops.elementwise.unary import rsqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.nn.normalization import normalize_layer, normalize_rms
+from meshtf.ops.nn.normalization import layer_norm, rms_norm
 from meshtf.ops.reductions.reduce import reduce_mean
-from meshtf.ops.shapes.reshape import merge, split_dim
+from meshtf.ops.shapes.reshape import flatten, unflatten
 from meshtf.runtime.variable import Variable
 
 
@@ -60,7 +60,7 @@ class LayerNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x, normalized over `dim`."""
         check_tensors(x=x)
-        y = normalize_layer(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
+        y = layer_norm(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
         return y if self.bias is None else y + in_type_of(x, self.bias)
 
 
@@ -87,7 +87,7 @@ class RMSNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x, divided by its root mean square over `dim`, times the scale."""
         check_tensors(x=x)
-        return normalize_rms(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
+        return rms_norm(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
 
 
 class GroupNorm(Module):
@@ -136,12 +136,12 @@ class GroupNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x, normalized over `over` and the channels of each group."""
         x = as_tensor("x", x)
-        groups = split_dim(x, self.dim.name, self.group_dims)
+        groups = unflatten(x, self.dim.name, self.group_dims)
         y = cast(groups, accumulation_dtype(x.dtype))
         dims = (*names_of(self.over, x.shape), "in_group")
         y = y - reduce_mean(y, dims)
         variance = reduce_mean(square(y), dims)
         y = y * rsqrt(variance + self.epsilon)
-        y = merge(y, self.group_dims.names, self.dim.name)
+        y = flatten(y, self.group_dims.names, self.dim.name)
         y = cast(y, x.dtype)
         return y * in_type_of(x, self.scale) + in_type_of(x, self.bias)

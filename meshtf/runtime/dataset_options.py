@@ -17,7 +17,7 @@ import tensorflow as tf
 from meshtf.names.arguments import refuse
 
 
-def untuned(dataset: Any) -> Any:
+def without_autotuning(dataset: Any) -> Any:
     """Returns a `tf.data.Dataset` whose buffers and threads stay as it was given them.
 
     Where it says `tf.data.AUTOTUNE`, `map` takes as many threads as there are

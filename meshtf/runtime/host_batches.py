@@ -24,10 +24,10 @@ from meshtf.graph.tensor import tensor_of_value
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Dimension, Shape, parse_pairs
 from meshtf.names.arguments import as_callable, as_mapping
-from meshtf.runtime.dataset_options import untuned
+from meshtf.runtime.dataset_options import without_autotuning
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of
-from meshtf.runtime.storage.import_tensor import named_shape
+from meshtf.runtime.storage.asarray import named_shape
 from meshtf.runtime.storage.sharding import distinct, region, shard_keys
 from meshtf.runtime.tf_internals.call_options import PLAIN_CONFIG, call_with
 
@@ -63,7 +63,7 @@ class HostReader:
         the examples.
       batch_size: how many examples a batch has.
       open_section: called with (k, n); returns a dataset of section k of n of each
-        batch, which is read without TensorFlow's autotuner (`untuned`).
+        batch, which is read without TensorFlow's autotuner (`without_autotuning`).
 
     Raises:
       LayoutError: the layout cannot shard the examples.
@@ -166,7 +166,7 @@ class HostReader:
         index = start // size
         with tf.device(host):
             dataset = open_section(index, self._batch.size // size)
-            return _Section(host, index * size, iter(untuned(dataset)))
+            return _Section(host, index * size, iter(without_autotuning(dataset)))
 
     def _spec(self, examples: Any, name: str) -> Spec:
         """Returns the spec of a tensor of a batch, of one host's examples."""

@@ -54,8 +54,8 @@ def tracking_error(what: str, save_type: str) -> MeshtfError:
         explain_error(
             f"tf.train.Checkpoint can neither save nor restore {what}.",
             **{"from": line},
-            way_out="Call mtf.save_checkpoint(directory, step, {v.name: v for v in "
+            way_out="Call mtf.checkpoints.save(directory, step, {v.name: v for v in "
             "module.variables}) "
-            "and mtf.restore_checkpoint(path, {v.name: v ...}).",
+            "and mtf.checkpoints.restore(path, {v.name: v ...}).",
         )
     )

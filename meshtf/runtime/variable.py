@@ -40,7 +40,7 @@ from meshtf.runtime.initial_values import (
     as_initializer,
     initial_shards,
 )
-from meshtf.runtime.storage.import_tensor import import_tensor
+from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.storage.sharding import shards_on_source
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.storage.variable_slots import Region, regions_of, slots_with
@@ -157,7 +157,7 @@ class Variable(Operators, Untracked):
         an array.
         """
         if not isinstance(value, Tensor):
-            value = import_tensor(self.mesh, value, self.shape, dtype=self.dtype)
+            value = asarray(self.mesh, value, self.shape, dtype=self.dtype)
         apply_all(Write(self), transpose_like(value, self.shape), mesh=self.mesh)
 
     def numpy(self) -> Any:

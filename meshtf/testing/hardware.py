@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.ops.linear.einsum import einsum
-from meshtf.runtime.storage.import_tensor import import_tensor
+from meshtf.runtime.storage.asarray import asarray
 from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.report import Report
 
@@ -64,7 +64,7 @@ def check_placement(devices: Sequence[str]) -> Report:
         report.cases += 1
         mesh = mesh_on("", devices=[device])
         y = einsum(
-            [import_tensor(mesh, x, "a:2;b:3"), import_tensor(mesh, x.T, "b:3;c:2")],
+            [asarray(mesh, x, "a:2;b:3"), asarray(mesh, x.T, "b:3;c:2")],
             "a;c",
         )
         assert y.sharded_value is not None

@@ -57,7 +57,7 @@ class _Block(mtf.Module):
         bias = mtf.layers.causal_bias(
             self.mesh, length, [("memory_length", length.size)]
         )
-        x = mtf.normalize_rms(x + self.attend(x, bias=bias), "d_model")
+        x = mtf.rms_norm(x + self.attend(x, bias=bias), "d_model")
         x = x + self.outer(mtf.dropout(mtf.gelu(self.inner(x)), 0.25))
         return mtf.reduce_mean(mtf.cross_entropy(self.embed.attend(x), labels, "vocab"))
 

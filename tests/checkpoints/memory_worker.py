@@ -25,9 +25,7 @@ def main(action: str, folder: str, key: str, mebibytes: int) -> None:
     rows = mebibytes * 2**20 // (4 * 1024)
 
     def init(mesh, shape, name):
-        return mtf.import_tensor(
-            mesh, np.full(shape.sizes, ord(name), "float32"), shape
-        )
+        return mtf.asarray(mesh, np.full(shape.sizes, ord(name), "float32"), shape)
 
     model_state = {
         name: mtf.Variable(mesh, f"d_model:{rows}; d_ff:1024", init, name)
@@ -35,10 +33,10 @@ def main(action: str, folder: str, key: str, mebibytes: int) -> None:
     }
     if action == "save":
         small = {"x": mtf.Variable(mesh, "d_model:16; d_ff:8", init, "x")}
-        mtf.restore_checkpoint(
-            mtf.save_checkpoint(f"{folder}/first", 1, small), small
+        mtf.checkpoints.restore(
+            mtf.checkpoints.save(f"{folder}/first", 1, small), small
         )  # has run once
-        rise = rise_of(lambda: mtf.save_checkpoint(folder, 1, model_state))
+        rise = rise_of(lambda: mtf.checkpoints.save(folder, 1, model_state))
     else:
         for v in model_state.values():
             for slot in {id(s): s for s in v.slots()}.values():
@@ -46,7 +44,7 @@ def main(action: str, folder: str, key: str, mebibytes: int) -> None:
                     slot.variable * 0.0
                 )  # each has memory of its own from here on
         rise = rise_of(
-            lambda: mtf.restore_checkpoint(f"{folder}/step_00000001", model_state)
+            lambda: mtf.checkpoints.restore(f"{folder}/step_00000001", model_state)
         )
         for name, v in model_state.items():
             assert all(float(s.read()[-1, -1]) == ord(name) for s in v.slots())

@@ -71,7 +71,7 @@ def fill(model_state: dict[str, mtf.Variable], seed: int) -> None:
         v = model_state[name]
         v.assign(
             mtf.cast(
-                mtf.import_tensor(
+                mtf.asarray(
                     v.mesh,
                     (rng.normal(size=v.shape.sizes) * 100).astype("float32"),
                     v.shape,

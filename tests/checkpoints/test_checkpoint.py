@@ -36,7 +36,7 @@ def model(key, start):
 
     def init(mesh, shape, name):
         values = start + np.arange(shape.size, dtype="float32").reshape(shape.sizes)
-        return mtf.import_tensor(mesh, values, shape, DTYPES.get(name, "float32"))
+        return mtf.asarray(mesh, values, shape, DTYPES.get(name, "float32"))
 
     return {
         name: mtf.Variable(mesh, shape, init, name, DTYPES.get(name, "float32"))
@@ -47,10 +47,10 @@ def model(key, start):
 @pytest.mark.parametrize("before", MESHES)
 def test_any_layout_to_any_other(before, tmp_path):
     saved = model(before, start=1)
-    path = mtf.save_checkpoint(str(tmp_path), 7, saved, extra={"seed": 3})
+    path = mtf.checkpoints.save(str(tmp_path), 7, saved, extra={"seed": 3})
     for after in MESHES:
         model_state = model(after, start=-100)
-        assert mtf.restore_checkpoint(path, model_state) == {"step": 7, "seed": 3}
+        assert mtf.checkpoints.restore(path, model_state) == {"step": 7, "seed": 3}
         for name, v in model_state.items():
             np.testing.assert_array_equal(
                 v.numpy(), saved[name].numpy(), err_msg=f"{name} {after}"
@@ -62,7 +62,7 @@ def test_any_layout_to_any_other(before, tmp_path):
 @pytest.mark.parametrize("key", MESHES)
 def test_plain_tensorflow_reads_whole_tensors_under_one_key(key, tmp_path):
     saved = model(key, start=1)
-    path = mtf.save_checkpoint(str(tmp_path), 7, saved)
+    path = mtf.checkpoints.save(str(tmp_path), 7, saved)
     reader = tf.train.load_checkpoint(path + "/variables")
     assert {n: tuple(s) for n, s in reader.get_variable_to_shape_map().items()} == {
         name: v.shape.sizes for name, v in saved.items()
@@ -83,7 +83,7 @@ def test_each_different_slice_is_written_once(tmp_path, monkeypatch):
         return save(**kwargs)
 
     monkeypatch.setattr(tf.raw_ops, "SaveV2", spy)
-    mtf.save_checkpoint(str(tmp_path), 1, model("two axes", start=0))
+    mtf.checkpoints.save(str(tmp_path), 1, model("two axes", start=0))
     assert len(set(written)) == len(written)
     assert dict(written)["step"] == ""
     assert sorted(spec for name, spec in written if name == "decoder/scale") == [
@@ -96,79 +96,79 @@ def test_each_different_slice_is_written_once(tmp_path, monkeypatch):
 def test_the_newest_are_kept(tmp_path):
     saved = model("one", start=0)
     for step in (1, 5, 20, 100):
-        mtf.save_checkpoint(str(tmp_path), step, saved, keep=2)
+        mtf.checkpoints.save(str(tmp_path), step, saved, keep=2)
     assert sorted(os.listdir(tmp_path)) == ["step_00000020", "step_00000100"]
-    step, path = mtf.latest_checkpoint(str(tmp_path))
+    step, path = mtf.checkpoints.latest(str(tmp_path))
     assert (step, os.path.basename(path)) == (100, "step_00000100")
-    assert mtf.latest_checkpoint(str(tmp_path / "absent")) is None
+    assert mtf.checkpoints.latest(str(tmp_path / "absent")) is None
 
 
 def test_an_older_step_is_not_deleted_as_it_is_written(tmp_path):
     saved = model("one", start=0)
     for step in (100, 200):
-        mtf.save_checkpoint(str(tmp_path), step, saved, keep=2)
-    assert os.path.isdir(mtf.save_checkpoint(str(tmp_path), 50, saved, keep=2))
+        mtf.checkpoints.save(str(tmp_path), step, saved, keep=2)
+    assert os.path.isdir(mtf.checkpoints.save(str(tmp_path), 50, saved, keep=2))
 
 
 def test_a_step_may_be_saved_again(tmp_path):
-    mtf.save_checkpoint(str(tmp_path), 1, model("one", start=0))
-    path = mtf.save_checkpoint(str(tmp_path), 1, model("one", start=50))
+    mtf.checkpoints.save(str(tmp_path), 1, model("one", start=0))
+    path = mtf.checkpoints.save(str(tmp_path), 1, model("one", start=50))
     model_state = model("fsdp", start=0)
-    mtf.restore_checkpoint(path, model_state)
+    mtf.checkpoints.restore(path, model_state)
     assert model_state["step"].numpy() == 50
 
 
 def test_a_checkpoint_has_its_name_only_when_it_is_complete(tmp_path, monkeypatch):
     saved = model("one", start=0)
-    mtf.save_checkpoint(str(tmp_path), 1, saved)
+    mtf.checkpoints.save(str(tmp_path), 1, saved)
 
     def fail(*args, **kwargs):
-        assert mtf.latest_checkpoint(str(tmp_path))[0] == 1
+        assert mtf.checkpoints.latest(str(tmp_path))[0] == 1
         raise OSError("the disk is full")
 
     with monkeypatch.context() as patch:
         patch.setattr(Manifest, "write", fail)
         with pytest.raises(WriteError, match="step 2 could not be written(.|\n)*full"):
-            mtf.save_checkpoint(str(tmp_path), 2, saved)
+            mtf.checkpoints.save(str(tmp_path), 2, saved)
     assert os.listdir(tmp_path) == ["step_00000001"]
-    mtf.save_checkpoint(str(tmp_path), 2, saved)
-    assert mtf.latest_checkpoint(str(tmp_path))[0] == 2
+    mtf.checkpoints.save(str(tmp_path), 2, saved)
+    assert mtf.checkpoints.latest(str(tmp_path))[0] == 2
 
 
 def test_folders_of_others_are_left_alone(tmp_path):
     (tmp_path / "step_abc").mkdir()
     (tmp_path / "logs").mkdir()
     for step in (1, 2, 3):
-        mtf.save_checkpoint(str(tmp_path), step, model("one", start=0), keep=1)
+        mtf.checkpoints.save(str(tmp_path), step, model("one", start=0), keep=1)
     assert sorted(os.listdir(tmp_path)) == ["logs", "step_00000003", "step_abc"]
 
 
 def test_keeping_all(tmp_path):
     saved = model("one", start=0)
     for step in range(3):
-        mtf.save_checkpoint(str(tmp_path), step, saved, keep=10)
+        mtf.checkpoints.save(str(tmp_path), step, saved, keep=10)
     assert [step for step, _ in step_folders.all_steps(str(tmp_path))] == [0, 1, 2]
 
 
 def test_a_part_of_a_model_is_read_from_a_checkpoint_of_all_of_it(tmp_path):
     saved = model("fsdp", start=1)
-    path = mtf.save_checkpoint(str(tmp_path), 7, saved)
+    path = mtf.checkpoints.save(str(tmp_path), 7, saved)
     model_state = model("two axes", start=-100)
     subset = {name: model_state[name] for name in ("decoder/w", "step")}
     with pytest.raises(mtf.CheckpointError, match="not in model"):
-        mtf.restore_checkpoint(path, subset)
-    assert mtf.restore_checkpoint(path, subset, partly=True) == {"step": 7}
+        mtf.checkpoints.restore(path, subset)
+    assert mtf.checkpoints.restore(path, subset, partly=True) == {"step": 7}
     for name, v in model_state.items():
         expected = saved[name] if name in subset else model("one", start=-100)[name]
         np.testing.assert_array_equal(v.numpy(), expected.numpy())
 
 
 def test_a_part_must_be_there_and_fit(tmp_path):
-    path = mtf.save_checkpoint(str(tmp_path), 7, model("one", start=1))
+    path = mtf.checkpoints.save(str(tmp_path), 7, model("one", start=1))
     model_state, mesh = model("one", start=-100), mtf.Mesh("")
     wider = mtf.Variable(mesh, "d_model:9;d_ff:12", mtf.layers.initializers.zeros, "w")
     with pytest.raises(mtf.CheckpointError) as caught:
-        mtf.restore_checkpoint(
+        mtf.checkpoints.restore(
             path,
             {
                 "encoder/scale": model_state["decoder/scale"],

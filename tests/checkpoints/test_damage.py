@@ -75,7 +75,7 @@ def saved(tmp_path_factory):
     model_state = variables("fsdp and tensor parallel", seed=None)
     for step in (1, 2):
         fill(model_state, seed=step)
-        mtf.save_checkpoint(
+        mtf.checkpoints.save(
             str(folder), step, model_state, extra={"examples_done": 16 * step}
         )
         found[step] = bits(model_state)
@@ -101,7 +101,7 @@ def test_whatever_is_damaged_is_named(saved, tmp_path, rng, request, capsys):
         path.write_bytes(damage(bytearray(before), rng))
         if path.read_bytes() != before:
             with pytest.raises(DamageError) as caught:
-                mtf.restore_checkpoint(str(path.parent), model_state)
+                mtf.checkpoints.restore(str(path.parent), model_state)
             assert caught.value.file == file, (damage.__name__, str(caught.value))
             with pytest.warns(
                 CheckpointWarning, match=f"damaged: {file}(.|\n)*the one before it"
@@ -123,10 +123,10 @@ def test_a_file_that_is_not_there_is_named(saved, tmp_path, file):
     shutil.copytree(saved[0], tmp_path / "run")
     (tmp_path / "run" / "step_00000002" / file).unlink()
     with pytest.warns(CheckpointWarning, match=file):
-        assert mtf.latest_checkpoint(str(tmp_path / "run"))[0] == 1
+        assert mtf.checkpoints.latest(str(tmp_path / "run"))[0] == 1
     shutil.rmtree(tmp_path / "run" / "step_00000001")
     with pytest.warns(CheckpointWarning), pytest.raises(DamageError, match=file):
-        mtf.latest_checkpoint(
+        mtf.checkpoints.latest(
             str(tmp_path / "run")
         )  # not None: nobody shall begin anew
 
@@ -140,7 +140,7 @@ def test_damage_of_numbers_alone_is_seen_when_they_are_read(saved, tmp_path):
         path.write_bytes(
             flip_a_bit(bytearray(path.read_bytes()), np.random.default_rng(step))
         )
-    assert mtf.latest_checkpoint(str(tmp_path / "run"))[0] == 2
+    assert mtf.checkpoints.latest(str(tmp_path / "run"))[0] == 2
     with (
         pytest.warns(CheckpointWarning),
         pytest.raises(DamageError, match="step_00000001"),

@@ -62,12 +62,12 @@ def test_at_every_moment_of_a_save_there_is_a_whole_checkpoint(tmp_path, again):
             fill(model_state, seed=step)
             if step == 3:
                 break
-            mtf.save_checkpoint(str(folder), step, model_state, keep=2)
+            mtf.checkpoints.save(str(folder), step, model_state, keep=2)
             expected[step] = bits(model_state)
         new = 2 if again else 3  # the same step again, or the next one
         try:
             with dying_at(moment):
-                mtf.save_checkpoint(str(folder), new, model_state, keep=2)
+                mtf.checkpoints.save(str(folder), new, model_state, keep=2)
             break
         except Killed:
             pass

@@ -46,13 +46,13 @@ def test_in_the_background_values_are_those_of_when_it_was_asked(key, tmp_path, 
     assert steps(tmp_path) == []
     gate.set()
     saver.save(2, model_state)  # waits for the one before
-    assert mtf.restore_checkpoint(str(tmp_path / "step_00000001"), restored) == {
+    assert mtf.checkpoints.restore(str(tmp_path / "step_00000001"), restored) == {
         "step": 1,
         "a": 1,
     }
     assert bits(restored) == expected
     saver.finish()
-    mtf.restore_checkpoint(str(tmp_path / "step_00000002"), restored)
+    mtf.checkpoints.restore(str(tmp_path / "step_00000002"), restored)
     assert bits(restored) == later
 
 
@@ -74,7 +74,7 @@ def test_in_the_background_updates_in_place_change_nothing(tmp_path, gate):
     assert bits(model_state) != expected
     gate.set()
     saver.finish()
-    mtf.restore_checkpoint(str(tmp_path / "step_00000001"), model_state)
+    mtf.checkpoints.restore(str(tmp_path / "step_00000001"), model_state)
     assert bits(model_state) == expected
 
 
@@ -126,7 +126,7 @@ def test_a_failure_is_told_and_what_was_there_stays(
 def test_each_file_is_a_sign_of_life(tmp_path, monkeypatch):
     monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beats"))
     monkeypatch.setattr(writing, "MAX_CHUNK_BYTES", 400)
-    path = mtf.save_checkpoint(str(tmp_path), 3, variables("one device", seed=1))
+    path = mtf.checkpoints.save(str(tmp_path), 3, variables("one device", seed=1))
     files = len([name for name in os.listdir(path) if ".data-" in name])
     beat_count, message = (tmp_path / "beats").read_text().split(" ", 1)
     assert files > 5 and message.startswith(

@@ -35,7 +35,7 @@ def results(folder):
     one.
     """
     for k, key in enumerate(ONES):
-        mtf.save_checkpoint(str(folder / f"one_{k}"), 3, variables(key, seed=1))
+        mtf.checkpoints.save(str(folder / f"one_{k}"), 3, variables(key, seed=1))
     command = [sys.executable, "-m", "tests.cluster.processes.restores", str(folder)]
     with Launched(command, "--workers=2", "--devices_each=2") as launched:
         assert launched.wait() == 0, launched.text
@@ -57,7 +57,7 @@ def test_two_workers_to_one_process(results, folder, k):
     assert len(set(want.values())) == len(want)
     for key in MESHES:
         state = variables(key, seed=3)
-        mtf.restore_checkpoint(restores.saved(str(folder / f"two_{k}"), 3), state)
+        mtf.checkpoints.restore(restores.saved(str(folder / f"two_{k}"), 3), state)
         assert bits(state) == want, key
 
 

@@ -127,7 +127,7 @@ def test_a_permute_that_is_left_out_is_found(monkeypatch):
         mtf.Mesh("x:2;y:2", "b:x;d:y"),
         np.arange(16, dtype="float32").reshape(4, 4),
     )
-    x = mtf.import_tensor(mesh, array, "b;d")
+    x = mtf.asarray(mesh, array, "b;d")
 
     def moved():
         (y,) = run_exported(lambda x: [mtf.shard(x, "b:y;d:x")], [x])

@@ -44,7 +44,7 @@ def tensors(layout, seed, **kwargs):
     """Returns the numbers on a mesh."""
     mesh = mtf.Mesh("x:2;y:2", layout=layout, **kwargs)
     names = "batch;length", "here;vocab", "here;d", "d;vocab"
-    return [mtf.import_tensor(mesh, a, n) for a, n in zip(numbers(seed), names)]
+    return [mtf.asarray(mesh, a, n) for a, n in zip(numbers(seed), names)]
 
 
 def table_step(table):

@@ -172,16 +172,14 @@ def table_of(chances, prompt, **kwargs):
     """Returns ids and scores of a search in a table of probabilities."""
     mesh = mtf.Mesh("")
     with np.errstate(divide="ignore"):
-        table = mtf.import_tensor(
-            mesh, np.log(np.array(chances, "float32")), "here;vocab"
-        )
+        table = mtf.asarray(mesh, np.log(np.array(chances, "float32")), "here;vocab")
     calls = []
 
     def step(position, ids, state):
         calls.append(int(position))
         return mtf.gather(table, ids, "here"), state
 
-    prompt = mtf.import_tensor(mesh, np.array(prompt, "int32"), "length")
+    prompt = mtf.asarray(mesh, np.array(prompt, "int32"), "length")
     ids, scores = mtf.decoding.beam_search(step, prompt, "beam:2", **kwargs)
     return (
         ids.numpy().tolist(),

@@ -86,7 +86,7 @@ ROWS = 4096
 def frequencies(chances, seed, temperature=1.0, **kwargs):
     """Returns how often each id followed id 0, in each of three places: [place, id]."""
     mesh = mtf.Mesh("x:2;y:2", layout="batch:x;vocab:y")
-    table = mtf.import_tensor(
+    table = mtf.asarray(
         mesh, np.log(np.tile(chances, (4, 1))).astype("float32"), "here;vocab"
     )
     prompt = np.full((ROWS, 4), -1, "int32")
@@ -97,7 +97,7 @@ def frequencies(chances, seed, temperature=1.0, **kwargs):
         with mtf.seed(seed):
             warmth = temperature
             if not isinstance(warmth, float):
-                warmth = mtf.import_tensor(mesh, np.array(warmth, "float32"), "batch")
+                warmth = mtf.asarray(mesh, np.array(warmth, "float32"), "batch")
             return mtf.decoding.sample(
                 models.table_step(table), prompt, temperature=warmth, **kwargs
             )[0]
@@ -152,7 +152,7 @@ def test_each_sequence_may_have_a_temperature(kwargs, seed):
 
 def test_the_loop_ends_when_all_sequences_have():
     mesh = mtf.Mesh("")
-    table = mtf.import_tensor(
+    table = mtf.asarray(
         mesh, np.eye(4, k=1, dtype="float32"), "here;vocab"
     )  # 0 1 2 3 0
     calls = []
@@ -162,7 +162,7 @@ def test_the_loop_ends_when_all_sequences_have():
         return mtf.gather(table, ids, "here"), None
 
     prompt = np.array([[0] + [-1] * 99, [2] + [-1] * 99], "int32")
-    prompt = mtf.import_tensor(mesh, prompt, "batch;length")
+    prompt = mtf.asarray(mesh, prompt, "batch;length")
     ids, log_probs = mtf.decoding.sample(step, prompt, end=3, temperature=0)
     assert calls == [[0, 2], [1, 3], [2, 3]]
     assert ids.numpy()[:, :5].tolist() == [[0, 1, 2, 3, 3], [2, 3, 3, 3, 3]]
@@ -171,8 +171,8 @@ def test_the_loop_ends_when_all_sequences_have():
 
 def test_each_of_several_ids_ends_a_sequence():
     mesh = mtf.Mesh("")
-    table = mtf.import_tensor(mesh, np.eye(5, k=1, dtype="float32"), "here;vocab")
-    prompt = mtf.import_tensor(
+    table = mtf.asarray(mesh, np.eye(5, k=1, dtype="float32"), "here;vocab")
+    prompt = mtf.asarray(
         mesh, np.array([[0, -1, -1, -1], [2, -1, -1, -1]]), "batch;length"
     )
 
@@ -209,7 +209,7 @@ def test_one_program_looks_for_fewer_or_more_positions(seed):
 
 def test_a_sequence_needs_no_batch(seed):
     args = models.tensors("", seed)
-    alone = mtf.import_tensor(args[1].mesh, PROMPT[1], "length")
+    alone = mtf.asarray(args[1].mesh, PROMPT[1], "length")
     found = mtf.function(program(temperature=0))(alone, *args[1:])
     ids, log_probs = likeliest(models.memory_logits(seed), END)
     agree(found, (ids[1], log_probs[1]))

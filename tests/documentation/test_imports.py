@@ -12,12 +12,15 @@ from tests.documentation.test_house import ROOT, files, here, imports
 # Whoever imports stands above what it imports; equals, such as ops and partition, never
 # meet.
 RANKS = {
+    "version": 0,
     "errors": 0,
+    "unknown_name": 1,
     "names": 1,
     "mesh": 2,
     "graph": 3,
     "ops": 4,
     "partition": 4,
+    "math": 5,
     "forecast": 5,
     "runtime": 5,
     "checkpoints": 6,
@@ -30,8 +33,8 @@ RANKS = {
     "decoding": 8,
     "pipeline": 8,
     "testing": 9,
-    "__init__": 9,
-    "__main__": 10,
+    "__init__": 10,
+    "__main__": 11,
 }
 # Folders of ops and of the runtime: those after import those before.
 FOLDERS = {

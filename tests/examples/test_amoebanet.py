@@ -155,7 +155,7 @@ def test_a_cell_is_what_it_was_found_to_be(pairs, want, reduced, rng):
         for n, c in ((5, 6), (10 if reduced else 5, 12))
     ]
     result, last = cell(
-        tuple(mtf.import_tensor(mesh, x, "batch;height;width;channels") for x in arrays)
+        tuple(mtf.asarray(mesh, x, "batch;height;width;channels") for x in arrays)
     )
     before = halved if reduced else conv
     expected = want(cell, conv(cell.last, arrays[0]), before(cell.before, arrays[1]))

@@ -168,7 +168,7 @@ class Campaign:
     def _result(self, name: str) -> dict[str, np.ndarray]:
         """Returns the losses and the variables with which a run ended."""
         folder = self.folder / name
-        found = mtf.latest_checkpoint(str(folder))
+        found = mtf.checkpoints.latest(str(folder))
         assert found is not None and found[0] == self.steps, f"{name}: {found}"
         reader = tf.train.load_checkpoint(f"{found[1]}/variables")
         losses = {

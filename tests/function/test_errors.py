@@ -62,8 +62,8 @@ def test_a_size_that_the_axis_does_not_divide(mesh):
 
 
 def test_arrays_and_variables_that_the_layout_cannot_hold(mesh):
-    with refuses(mtf.LayoutError, '"batch" of size 3', r"mtf\.import_tensor", HERE):
-        mtf.import_tensor(mesh, np.zeros(3), "batch")
+    with refuses(mtf.LayoutError, '"batch" of size 3', r"mtf\.asarray", HERE):
+        mtf.asarray(mesh, np.zeros(3), "batch")
     with refuses(
         mtf.LayoutError, '"heads" of size 5', r"variable +\[d:2 heads:5\]", "'wq'", HERE
     ):
@@ -215,7 +215,7 @@ def test_tensors_of_two_meshes(mesh):
         r"mtf\.add",
         HERE,
         "one Mesh object",
-        r"mtf\.import_tensor",
+        r"mtf\.asarray",
     ):
         mtf.add(x, y)
     with refuses(mtf.MeshError, "two meshes", "argument +y", "one Mesh object"):
@@ -295,7 +295,7 @@ def test_a_checkpoint_of_another_model(mesh, tmp_path):
     saved = {
         name: mtf.Variable(mesh, "d:4", ones, name) for name in ("decoder/wq", "wo")
     }
-    path = mtf.save_checkpoint(str(tmp_path), 1, saved)
+    path = mtf.checkpoints.save(str(tmp_path), 1, saved)
     model = {
         "decoder/wqq": mtf.Variable(mesh, "d:4", ones, "decoder/wqq"),
         "wo": mtf.Variable(mesh, "d:8", ones, "wo"),
@@ -309,18 +309,18 @@ def test_a_checkpoint_of_another_model(mesh, tmp_path):
         r"other shape +wo: \[d:4\] saved, \[d:8\] now",
         "configuration",
     ):
-        mtf.restore_checkpoint(path, model)
+        mtf.checkpoints.restore(path, model)
     with refuses(mtf.CheckpointError, "absent", "cannot be read"):
-        mtf.restore_checkpoint(str(tmp_path / "absent"), saved)
+        mtf.checkpoints.restore(str(tmp_path / "absent"), saved)
 
 
 def test_a_checkpoint_of_other_types_changes_nothing(mesh, tmp_path):
     saved = {name: mtf.Variable(mesh, "d:4", ones, name) for name in ("a", "b")}
-    path = mtf.save_checkpoint(str(tmp_path), 1, saved)
+    path = mtf.checkpoints.save(str(tmp_path), 1, saved)
     a = mtf.Variable(mesh, "d:4", lambda mesh, s, name: mtf.zeros(mesh, s), "a")
     b = mtf.Variable(
         mesh, "d:4", lambda mesh, s, name: mtf.zeros(mesh, s, "int32"), "b", "int32"
     )
     with refuses(mtf.CheckpointError, "b", "float32", "int32"):
-        mtf.restore_checkpoint(path, {"a": a, "b": b})
+        mtf.checkpoints.restore(path, {"a": a, "b": b})
     assert not a.numpy().any()

@@ -118,7 +118,7 @@ def test_ops_take_no_arrays(mesh, make):
         mtf.ArgumentError,
         "a tensor or variable of meshtf, not a ndarray",
         HERE,
-        r'mtf\.import_tensor\(mesh, array, "batch;d_model"\)',
+        r'mtf\.asarray\(mesh, array, "batch;d_model"\)',
     ):
         make(mesh, np.ones(4, "float32"))
 

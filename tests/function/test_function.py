@@ -100,7 +100,7 @@ def test_tensors_are_told_apart_by_names_placement_and_mesh():
 def test_a_loop_through_a_function_settles():
     mesh = mtf.Mesh("data:2;model:2", "batch:data;d:model")
     f = mtf.function(lambda x: mtf.tanh(x) + mtf.reduce_mean(x, "d"))
-    x = mtf.import_tensor(mesh, array(4, 4), "batch;d")
+    x = mtf.asarray(mesh, array(4, 4), "batch;d")
     for _ in range(5):
         x = f(x)
     assert f.traces <= 2
@@ -165,7 +165,7 @@ def test_a_named_argument_may_be_a_tensor_or_a_number_or_none(mesh):
 
 def test_a_later_argument_may_tell_the_mesh(mesh):
     add = mtf.function(lambda x, bias: x + bias, x="batch;d")
-    bias = mtf.import_tensor(mesh, array(2), "d")
+    bias = mtf.asarray(mesh, array(2), "d")
     assert add(array(4, 2), bias).numpy().tolist() == [[0, 2], [2, 4], [4, 6], [6, 8]]
     if mesh.size > 1:
         with pytest.raises(mtf.LayoutError, match="argument 'x'"):
@@ -179,7 +179,7 @@ def test_functions_without_arguments_or_without_tensors(mesh):
 
 
 def test_eager_tensors_from_around_are_captured(mesh):
-    w = mtf.import_tensor(mesh, array(2, 2), "batch;d") + 1.0
+    w = mtf.asarray(mesh, array(2, 2), "batch;d") + 1.0
     f = mtf.function(lambda x: mtf.reduce_sum(x * w))
     x = mtf.ones(mesh, "batch:2;d:2")
     assert [float(f(x)), float(f(x * 2.0))] == [10, 20]
@@ -190,7 +190,7 @@ def test_eager_tensors_from_around_are_captured(mesh):
 
 def test_unfinished_sums_may_be_arguments():
     mesh = mtf.Mesh("model:2", "d:model")
-    x = mtf.import_tensor(mesh, array(2, 4), "batch;d")
+    x = mtf.asarray(mesh, array(2, 4), "batch;d")
     partial = mtf.reduce_sum(x, "d")
     assert mtf.function(lambda p: mtf.exp(p * 0.0) + p)(partial).numpy().tolist() == [
         7,
@@ -316,7 +316,7 @@ def test_eager_and_recorded_agree_and_lower_does_not_run(mesh):
         v.assign(v + 1.0)
         return mtf.softmax(mtf.einsum([x, x], "d"), "d")
 
-    x = mtf.import_tensor(mesh, array(2, 2), "batch;d")
+    x = mtf.asarray(mesh, array(2, 2), "batch;d")
     f = mtf.function(step)
     f.lower(x)
     assert v.numpy() == 0

@@ -47,7 +47,7 @@ def test_layers_of_a_repeat_have_weights_of_their_own(mesh):
     net = mtf.layers.Repeat(lambda: Scaled(mesh), "layers:3")
     w = random_array(3, 4)
     net.layer.w.assign(w)
-    x = mtf.import_tensor(mesh, random_array(8, 4, seed=1), "batch;d")
+    x = mtf.asarray(mesh, random_array(8, 4, seed=1), "batch;d")
     want, dw = x.numpy(), np.ones([8, 4], "float32")
     for row in w:
         want = want * row * 2 + 1
@@ -96,7 +96,7 @@ def test_stages_have_traces_of_their_own():
 def test_masks_and_averages_of_microbatches_are_those_of_the_batch(
     mesh, microbatches, seed
 ):
-    x = mtf.import_tensor(mesh, random_array(8, 4, seed=seed) + 1.0, "batch;d")
+    x = mtf.asarray(mesh, random_array(8, 4, seed=seed) + 1.0, "batch;d")
 
     def run(eager, count):
         norm, layer = mtf.layers.BatchNorm(mesh, "d:4", momentum=0.5), Scaled(mesh, 0.5)
@@ -134,7 +134,7 @@ def test_pipelines_of_functions(seed):
             return [pipe(x), loss, *mtf.gradients([loss], pipe.trainable_variables)]
 
         results = (step if eager else mtf.function(step))(
-            mtf.import_tensor(mesh, x, "batch;d")
+            mtf.asarray(mesh, x, "batch;d")
         )
         return [y.numpy() for y in results]
 
@@ -150,7 +150,7 @@ def test_eager_pipelines_drop_what_recorded_ones_do(seed):
     mesh = mtf.Mesh("")
     drop = mtf.layers.Dropout(0.5, name="drop")
     layers = [lambda x: drop(x, training=True), lambda x: x * 2.0]
-    x = mtf.import_tensor(mesh, random_array(8, 4, seed=seed), "batch;d")
+    x = mtf.asarray(mesh, random_array(8, 4, seed=seed), "batch;d")
 
     def per_microbatch(x):
         with mtf.seed(seed):

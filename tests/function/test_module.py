@@ -114,7 +114,7 @@ def test_modules_in_functions(mesh):
 
     x = np.ones((16, 4), "float32")
     with mtf.seed(1):
-        want = stack(mtf.import_tensor(mesh, x, "batch;d"))
+        want = stack(mtf.asarray(mesh, x, "batch;d"))
     for have, w in zip(f(x), want, strict=True):
         np.testing.assert_array_equal(have.numpy(), w.numpy())
 
@@ -152,7 +152,7 @@ def test_tensorflows_checkpoints_refuse_what_they_would_not_save(mesh, tmp_path,
                 mtf.CheckpointError,
                 "layer",
                 r"from .*test_module\.py",
-                "mtf.save_checkpoint",
+                "mtf.checkpoints.save",
             ):
                 save(tmp_path / "ckpt")
     assert not list(tmp_path.iterdir())
@@ -163,7 +163,7 @@ def test_tensorflows_checkpoints_refuse_what_they_would_not_restore(mesh, tmp_pa
         tmp_path / "ckpt"
     )
     for module in inside(Layer(mesh)):
-        with refuses(mtf.CheckpointError, "layer", "mtf.restore_checkpoint"):
+        with refuses(mtf.CheckpointError, "layer", "mtf.checkpoints.restore"):
             tf.train.Checkpoint(model=module, n=tf.Variable(1)).restore(
                 path
             ).assert_consumed()
@@ -171,9 +171,9 @@ def test_tensorflows_checkpoints_refuse_what_they_would_not_restore(mesh, tmp_pa
 
 def test_tensorflows_checkpoints_refuse_slots_and_variables(mesh, tmp_path):
     layer = Layer(mesh)
-    with refuses(mtf.CheckpointError, "'layer/w'", "mtf.save_checkpoint"):
+    with refuses(mtf.CheckpointError, "'layer/w'", "mtf.checkpoints.save"):
         tf.train.Checkpoint(w=layer.w).write(tmp_path / "ckpt")
-    with refuses(mtf.CheckpointError, "'adam'", "mtf.save_checkpoint"):
+    with refuses(mtf.CheckpointError, "'adam'", "mtf.checkpoints.save"):
         tf.train.Checkpoint(optimizers.Adam([layer.w])).write(tmp_path / "ckpt")
 
 

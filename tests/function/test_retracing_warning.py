@@ -149,7 +149,7 @@ def test_results_of_a_dropped_program_have_gradients(monkeypatch):
     monkeypatch.setattr(function, "MOST_PROGRAMS", 1)
     mesh = mtf.Mesh("data:2", "batch:data")
     f = mtf.function(lambda x, k: x * x * k)
-    x = mtf.import_tensor(mesh, np.arange(4, dtype="float32"), "batch")
+    x = mtf.asarray(mesh, np.arange(4, dtype="float32"), "batch")
     y = f(x, 3.0)
     f(x, 5.0)
     (dx,) = mtf.gradients([y], [x])

@@ -281,13 +281,13 @@ def test_later_training_changes_nothing_that_was_saved(tmp_path):
 
 def test_names_of_inputs_outputs_and_dimensions(tmp_path):
     mesh = mtf.Mesh("data:2", "batch:data")
-    outside = mtf.import_tensor(mesh, X[:, 0], "batch")
+    outside = mtf.asarray(mesh, X[:, 0], "batch")
 
     @mtf.function(mesh=mesh, batch={"x": "batch; d"})
     def add(batch, pair, times):
         return batch["x"] * times + pair[0], (pair[1] + outside,)
 
-    y = mtf.import_tensor(mesh, X[:, 1], "batch")
+    y = mtf.asarray(mesh, X[:, 1], "batch")
     x = {"x": tf.TensorSpec([8, 8], tf.float32)}
     mtf.export_saved_model(add, x, [y, y], 2.0).save(str(tmp_path / "model"))
     dims = json.loads((tmp_path / "model" / "dims.json").read_text())

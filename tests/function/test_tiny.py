@@ -40,7 +40,7 @@ def test_every_layout_gives_the_same_numbers(axes, layout, recorded, rng):
     ]
     mesh = mtf.Mesh(axes, layout=layout)
     x, w, v = (
-        mtf.import_tensor(mesh, array, shape)
+        mtf.asarray(mesh, array, shape)
         for array, shape in zip(
             arrays, ("batch:8;d:3", "d:3;hidden:4", "hidden:4"), strict=True
         )

@@ -51,8 +51,8 @@ def test_a_variable_inside_and_outside(mesh):
 
 def test_arguments_captures_and_variables(mesh):
     w = variable(mesh, "d:4;e:6", random_array(4, 6))
-    x = mtf.import_tensor(mesh, random_array(8, 4, seed=1), "batch;d")
-    scale = mtf.import_tensor(mesh, random_array(8, seed=2), "batch")
+    x = mtf.asarray(mesh, random_array(8, 4, seed=1), "batch;d")
+    scale = mtf.asarray(mesh, random_array(8, seed=2), "batch")
     gate = mtf.tanh(scale)
 
     @mtf.function(mesh=mesh, c="e")
@@ -87,7 +87,7 @@ def test_arguments_captures_and_variables(mesh):
 
 def test_gradients_of_gradients_and_functions_of_functions(mesh):
     v = variable(mesh, "d:4", random_array(4))
-    x = mtf.import_tensor(mesh, random_array(4, seed=1), "d")
+    x = mtf.asarray(mesh, random_array(4, seed=1), "d")
     cube = mtf.function(lambda x: mtf.sin(x) * v * v * v, mesh=mesh)
     total = mtf.function(lambda y, z: mtf.reduce_sum(mtf.square(y) * z), mesh=mesh)
     loss = total(cube(x), x)
@@ -122,7 +122,7 @@ def test_loops_recomputation_random_ops_and_rules_inside(mesh):
         )
         return doubled(mtf.recompute(lambda x: mtf.sin(x * w))(x))
 
-    x = mtf.import_tensor(mesh, random_array(8, 4, seed=1), "batch;d")
+    x = mtf.asarray(mesh, random_array(8, 4, seed=1), "batch;d")
     called = mtf.function(body, mesh=mesh)
     want = mtf.function(lambda x: mtf.gradients([body(x)], [x, w]), mesh=mesh)(x)
     same(mtf.gradients([called(x)], [x, w]), want)
@@ -139,7 +139,7 @@ def test_the_backward_function_is_recorded_once(mesh):
 
     f = mtf.function(lambda x: watched(x * v), mesh=mesh)
     for k in range(3):
-        x = mtf.import_tensor(mesh, random_array(4, seed=k), "d")
+        x = mtf.asarray(mesh, random_array(4, seed=k), "d")
         same(
             mtf.gradients([mtf.sin(f(x))], [v]),
             [np.cos(2 * x.numpy() * v.numpy()) * 2 * x.numpy()],
@@ -152,12 +152,12 @@ def test_a_variable_that_was_changed_since_is_refused(mesh, tmp_path):
     f = mtf.function(lambda x: mtf.square(v) * x, mesh=mesh)
     write = mtf.function(lambda x: v.assign(v + x), mesh=mesh)
     x = mtf.ones(mesh, "d:4")
-    saved = mtf.save_checkpoint(str(tmp_path), 0, {"v": v})
+    saved = mtf.checkpoints.save(str(tmp_path), 0, {"v": v})
     for change in (
         lambda: v.assign(v * 2.0),
         lambda: write(x),
         lambda: v.load(lambda index: np.full([4], 7.0, "float32")[index]),
-        lambda: mtf.restore_checkpoint(saved, {"v": v}),
+        lambda: mtf.checkpoints.restore(saved, {"v": v}),
     ):
         y = f(x)
         w.assign(w * 2.0)
@@ -198,9 +198,7 @@ def test_an_optimizer_outside_of_functions(mesh):
         optimizer = mtf.optimizers.SGD([v], 0.1)
         loss_of = wrap(lambda x: mtf.reduce_mean(mtf.square(x * v - 1.0)))
         for step in range(3):
-            loss = loss_of(
-                mtf.import_tensor(mesh, random_array(8, 4, seed=step), "batch;d")
-            )
+            loss = loss_of(mtf.asarray(mesh, random_array(8, 4, seed=step), "batch;d"))
             optimizer.apply(
                 mtf.gradients([loss], [v]), [v], mtf.constant(mesh, step, dtype="int32")
             )
@@ -215,7 +213,7 @@ def test_an_optimizer_outside_of_functions(mesh):
 
 
 def test_a_result_may_be_a_target_and_be_returned_twice(mesh):
-    x = mtf.import_tensor(mesh, random_array(4), "d")
+    x = mtf.asarray(mesh, random_array(4), "d")
     y, again, same_x = mtf.function(lambda x: (x * 3.0, x * 3.0, x), mesh=mesh)(x)
     z = y * y + again * same_x
     same(mtf.gradients([z], [y, x]), [2 * y.numpy(), (18 + 6) * x.numpy()])

@@ -182,9 +182,7 @@ def drawn(program: Program) -> Draws:
     )
     names = run(alone.definition(), mtf=recording)
     mesh = names["mesh"]
-    names["program"](
-        *(mtf.import_tensor(mesh, x, shape) for x, shape in _arrays(program))
-    )
+    names["program"](*(mtf.asarray(mesh, x, shape) for x, shape in _arrays(program)))
     for (a, _), (b, _) in itertools.combinations(found, 2):
         if a.shape == b.shape and a.size >= 8 and 0 not in a and np.array_equal(a, b):
             raise AssertionError("two draws are the same")

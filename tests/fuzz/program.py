@@ -235,7 +235,7 @@ class Program:
 
     def _call(self) -> list[str]:
         made = [
-            f"mtf.import_tensor(mesh, {array(shape, below, k, self.dtype)}, {shape!r})"
+            f"mtf.asarray(mesh, {array(shape, below, k, self.dtype)}, {shape!r})"
             for k, (_, shape, below) in enumerate(self.inputs)
         ]
         run = {
@@ -298,7 +298,7 @@ def variable(shape, whole, seed, name):
   v = mtf.Variable(mesh, shape, zeros, name, dtype={dtype!r})
   sizes = [int(dim.split(":")[1]) for dim in whole.split(";")]
   numbers = np.random.default_rng(seed).normal(size=sizes)
-  v.assign(mtf.import_tensor(mesh, numbers, whole, {dtype!r}))
+  v.assign(mtf.asarray(mesh, numbers, whole, {dtype!r}))
   return v
 """
 

@@ -10,7 +10,7 @@ import meshtf as mtf
 from tests.support.refusals import refuses
 
 
-def define(members, annotations=None, base=mtf.Op):
+def define(members, annotations=None, base=mtf.graph.Op):
     """Returns an op class of these members."""
     return type("Mine", (base,), {**members, "__annotations__": annotations or {}})
 
@@ -65,4 +65,7 @@ def test_words_of_an_ops_own_are_free():
 
 
 def test_members_of_a_kind_are_no_earlier_form():
-    define({"factor": lambda self, dim: dim, "linearity": "joint"}, base=mtf.RenamingOp)
+    define(
+        {"factor": lambda self, dim: dim, "linearity": "joint"},
+        base=mtf.graph.RenamingOp,
+    )

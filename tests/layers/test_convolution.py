@@ -26,7 +26,7 @@ def mesh(request):
 
 def image(mesh, rng):
     array = rng.normal(size=(2, 8, 12, 4)).astype("float32")
-    return array, mtf.import_tensor(mesh, array, "batch;h;w;c_in")
+    return array, mtf.asarray(mesh, array, "batch;h;w;c_in")
 
 
 def close(have, want):
@@ -125,7 +125,7 @@ def test_separable_conv(mesh, rng):
 def test_first_kernels_keep_the_variance(rng, make, size):
     mesh = mtf.Mesh("")
     array = rng.normal(size=(4, 16, 16, size)).astype("float32")
-    x = mtf.import_tensor(mesh, array, "batch;h;w;c_in")
+    x = mtf.asarray(mesh, array, "batch;h;w;c_in")
     y = make(mesh)(x).numpy()[:, 3:-3, 3:-3]
     assert np.std(y) == pytest.approx(1.0, rel=0.15)
 

@@ -14,7 +14,7 @@ from tests.support.refusals import refuses
 
 
 def step_at(mesh, step):
-    return mtf.import_tensor(mesh, np.int32(step), "")
+    return mtf.asarray(mesh, np.int32(step), "")
 
 
 @pytest.mark.parametrize(

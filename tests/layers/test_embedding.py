@@ -54,7 +54,7 @@ def test_sinusoids(layout):
     mesh = mtf.Mesh("x:2;y:2", layout)
     positions = np.array([[0, 1, 2, 3], [7, 0, 500, 1]], "int32")
     found = layers.sinusoids(
-        mtf.import_tensor(mesh, positions, "batch;length"), "d:8", 2.0, 200.0
+        mtf.asarray(mesh, positions, "batch;length"), "d:8", 2.0, 200.0
     )
     waves = 2.0 * 100.0 ** (np.arange(4) / 3)
     angles = positions[..., None] / waves

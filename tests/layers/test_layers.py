@@ -36,7 +36,7 @@ def test_dense(mesh, rng):
     x = rng.normal(size=(4, 8)).astype("float32")
     dense = layers.Dense(mesh, "d_model:8", "heads:4;d_kv:12")
     dense.bias.assign(rng.normal(size=(4, 12)).astype("float32"))
-    y = dense(mtf.import_tensor(mesh, x, "batch:4;d_model:8"))
+    y = dense(mtf.asarray(mesh, x, "batch:4;d_model:8"))
     assert y.shape == mtf.Shape("batch:4;heads:4;d_kv:12")
     close(y, np.einsum("bd,dhf->bhf", x, dense.kernel.numpy()) + dense.bias.numpy())
     assert {v.name for v in dense.variables} == {"dense/kernel", "dense/bias"}
@@ -45,7 +45,7 @@ def test_dense(mesh, rng):
 def test_norms(mesh, rng):
     x = rng.normal(size=(4, 8)).astype("float32") * 3 + 1
     scale, bias = rng.normal(size=(2, 8)).astype("float32")
-    named = mtf.import_tensor(mesh, x, "batch:4;d_model:8")
+    named = mtf.asarray(mesh, x, "batch:4;d_model:8")
     norm = layers.LayerNorm(mesh, "d_model:8")
     norm.scale.assign(scale)
     norm.bias.assign(bias)
@@ -60,7 +60,7 @@ def test_norms(mesh, rng):
 def test_embedding(mesh, rng):
     embed = layers.Embedding(mesh, "vocab:12", "d_model:8")
     table, ids = embed.table.numpy(), rng.integers(0, 12, (4, 4)).astype("int32")
-    x = embed(mtf.import_tensor(mesh, ids, "batch:4;length:4"))
+    x = embed(mtf.asarray(mesh, ids, "batch:4;length:4"))
     close(x, table[ids])
     close(embed.attend(x), table[ids] @ table.T)
 
@@ -86,10 +86,8 @@ def test_attention(mesh, rng, causal, cross):
     k, v = (np.einsum("bmd,dhk->bmhk", memory, w[name]) for name in ("key", "value"))
     mask = np.tri(4, dtype=bool) if causal else np.ones((4, memory.shape[1]), bool)
     found = attention(
-        mtf.import_tensor(mesh, x, "batch:2;length:4;d_model:8"),
-        mtf.import_tensor(mesh, memory, "batch:2;length:8;d_model:8")
-        if cross
-        else None,
+        mtf.asarray(mesh, x, "batch:2;length:4;d_model:8"),
+        mtf.asarray(mesh, memory, "batch:2;length:8;d_model:8") if cross else None,
         layers.causal_bias(mesh, "length:4", "memory_length:4") if causal else None,
     )
     close(found, np.einsum("blhk,hkd->bld", attend(q, k, v, mask), w["output"]))
@@ -98,9 +96,7 @@ def test_attention(mesh, rng, causal, cross):
 def test_rotary_scores_depend_on_distance_alone(mesh, rng):
     q, k = rng.normal(size=(2, 1, 8)).astype("float32")
     angles = layers.rotary_angles(mtf.range(mesh, "length:8"), "key:8")
-    named = [
-        mtf.import_tensor(mesh, np.repeat(x, 8, 0), "length:8;key:8") for x in (q, k)
-    ]
+    named = [mtf.asarray(mesh, np.repeat(x, 8, 0), "length:8;key:8") for x in (q, k)]
     turned = [layers.rotate(x, "key", angles) for x in named]
     scores = np.einsum("lk,mk->lm", *(x.numpy() for x in turned))
     for distance in range(8):
@@ -141,7 +137,7 @@ def test_cross_entropy(mesh, rng):
     lse = np.log(np.exp(logits).sum(-1))
     losses = lse - logits[np.arange(4), labels] + 0.1 * lse**2
     arguments = [
-        mtf.import_tensor(mesh, x, shape)
+        mtf.asarray(mesh, x, shape)
         for x, shape in (
             (logits, "batch:4;vocab:8"),
             (labels, "batch:4"),

@@ -19,9 +19,7 @@ def mesh(request):
 
 def check(mesh, ours, theirs, *arrays):
     """Compares a loss, and its gradient to the first array, with TensorFlow's."""
-    named = [
-        mtf.import_tensor(mesh, x, "b;c" if np.ndim(x) > 1 else "b") for x in arrays
-    ]
+    named = [mtf.asarray(mesh, x, "b;c" if np.ndim(x) > 1 else "b") for x in arrays]
     first = tf.constant(arrays[0])
     with tf.GradientTape() as tape:
         tape.watch(first)

@@ -131,7 +131,7 @@ def test_batch_norm_keeps_its_averages_in_float32():
 def test_statistics_are_float32(make, layout):
     mesh = mtf.Mesh("x:2", layout)
     x = np.random.default_rng(0).normal(30, 1, (2, 512)).astype("float32")
-    x = mtf.import_tensor(mesh, x, "batch;d", dtype="bfloat16")
+    x = mtf.asarray(mesh, x, "batch;d", dtype="bfloat16")
     have, exact = make(mesh)(x).numpy().astype("float32"), x.numpy().astype("float32")
     centred = exact - exact.mean(-1, keepdims=True)
     want = centred / np.sqrt((centred**2).mean(-1, keepdims=True))

@@ -125,7 +125,7 @@ def test_a_layer_that_changes_its_input_is_refused():
 def test_layers_have_rows_and_make_stacks(rng):
     mesh = mtf.Mesh("x:2", "d:x")
     net = mtf.layers.Repeat(lambda: Block(mesh), "layers:3", name="net")
-    x = mtf.import_tensor(mesh, rng.normal(size=(2, 8)).astype("float32"), "batch;d")
+    x = mtf.asarray(mesh, rng.normal(size=(2, 8)).astype("float32"), "batch;d")
     rows = mtf.range(mesh, "layers:3", "float32")
 
     def turn(block, h, row):
@@ -185,7 +185,7 @@ def test_gradients_in_a_layer_are_by_its_own_weights(layout, variable_layout, ru
             return [y, *mtf.gradients([mtf.reduce_sum(y * y)], [net.layer.weights])]
 
         for y, z in zip(
-            run(step)(mtf.import_tensor(mesh, array, "batch;d")), want, strict=True
+            run(step)(mtf.asarray(mesh, array, "batch;d")), want, strict=True
         ):
             np.testing.assert_allclose(y.numpy(), z, 1e-3, 1e-5)
 

@@ -73,7 +73,7 @@ def test_a_layer_that_stands_twice_gets_both_gradients(rng):
     mesh = mtf.Mesh("")
     dense = layers.FeedForward(mesh, "d:8", "f:8")
     x1, x2 = (
-        mtf.import_tensor(mesh, a, "batch;d")
+        mtf.asarray(mesh, a, "batch;d")
         for a in rng.normal(size=(2, 4, 8)).astype("float32")
     )
     found, want = (

@@ -217,7 +217,7 @@ def test_momentum_keeps_one_more_slot():
 @pytest.mark.parametrize("step, want", [(0, 1e-2), (9_999, 1e-2), (39_999, 5e-3)])
 def test_the_papers_rate(step, want):
     mesh = mtf.Mesh("")
-    rate = optimizers.relative_step(mtf.import_tensor(mesh, np.int32(step), ""))
+    rate = optimizers.relative_step(mtf.asarray(mesh, np.int32(step), ""))
     assert float(rate) == pytest.approx(want, rel=1e-5)
 
 
@@ -228,7 +228,7 @@ def test_gradients_of_zero_change_nothing():
     optimizer.apply(
         [mtf.zeros(mesh, variable.shape)],
         [variable],
-        mtf.import_tensor(mesh, np.int32(0), ""),
+        mtf.asarray(mesh, np.int32(0), ""),
     )
     np.testing.assert_array_equal(variable.numpy(), np.ones((8, 6)))
 
@@ -246,7 +246,7 @@ def test_half_floats_are_updated_in_float32():
     optimizer.apply(
         [mtf.ones(mesh, variable.shape, "bfloat16")],
         [variable],
-        mtf.import_tensor(mesh, np.int32(0), ""),
+        mtf.asarray(mesh, np.int32(0), ""),
     )
     assert {slot.dtype for slot in optimizer.variables} == {"float32"}
     np.testing.assert_array_equal(

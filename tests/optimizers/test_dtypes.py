@@ -166,10 +166,10 @@ class Training:
 
     def _eagerly(self, rows, step):
         imported = {
-            name: mtf.import_tensor(self.mesh, x, ";".join(["batch", *v.shape.names]))
+            name: mtf.asarray(self.mesh, x, ";".join(["batch", *v.shape.names]))
             for (name, x), v in zip(rows.items(), self.variables)
         }
-        return self._step(imported, mtf.import_tensor(self.mesh, step, ""))
+        return self._step(imported, mtf.asarray(self.mesh, step, ""))
 
     def step(self, number):
         """Trains for a step and returns the gradients."""
@@ -301,7 +301,7 @@ def test_a_rate_of_float64_is_not_rounded_to_float32():
         optimizer.apply(
             [mtf.ones(mesh, "a:1", "float64")],
             [variable],
-            mtf.import_tensor(mesh, np.int32(2), ""),
+            mtf.asarray(mesh, np.int32(2), ""),
         )
         moved = start - variable.numpy()[0]
         assert moved == pytest.approx(want(3) if want else 0.3, rel=1e-14)
@@ -339,7 +339,7 @@ def test_training_goes_on_from_a_checkpoint_on_another_mesh(name, tmp_path):
         {v.name: v for v in (*t.variables, *t.optimizer.variables)}
         for t in (first, second)
     ]
-    mtf.restore_checkpoint(mtf.save_checkpoint(str(tmp_path), 2, state[0]), state[1])
+    mtf.checkpoints.restore(mtf.checkpoints.save(str(tmp_path), 2, state[0]), state[1])
     for name, variable in state[0].items():
         np.testing.assert_array_equal(state[1][name].numpy(), variable.numpy())
     for training in (first, second):

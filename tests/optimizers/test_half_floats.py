@@ -29,7 +29,7 @@ def test_decay_smaller_than_the_rounding_of_half_floats_is_not_lost_beside_the_u
     optimizer.apply(
         [mtf.ones(mesh, variable.shape, "bfloat16")],
         [variable],
-        mtf.import_tensor(mesh, np.int32(0), ""),
+        mtf.asarray(mesh, np.int32(0), ""),
     )
     assert float(variable.numpy().astype("float32")[0, 0]) == 1 - 2.0**-8
 
@@ -74,7 +74,7 @@ def test_complex_variables_are_refused_by_name_but_by_plain_descent():
     optimizers.SGD([v], 0.5).apply(
         [mtf.ones(mesh, "a:2", "complex64")],
         [v],
-        mtf.import_tensor(mesh, np.int32(0), ""),
+        mtf.asarray(mesh, np.int32(0), ""),
     )
     np.testing.assert_array_equal(v.numpy(), [0.5, 0.5])
 

@@ -70,9 +70,9 @@ def test_variables_that_do_not_decay_are_updated_as_by_adam(rng):
         one = optimizer([variable])
         for step, grad in enumerate(grads):
             one.apply(
-                [mtf.import_tensor(mesh, grad, "a;b")],
+                [mtf.asarray(mesh, grad, "a;b")],
                 [variable],
-                mtf.import_tensor(mesh, np.int32(step), ""),
+                mtf.asarray(mesh, np.int32(step), ""),
             )
         found.append(variable.numpy())
     np.testing.assert_allclose(*found, rtol=1e-4)

@@ -36,7 +36,7 @@ def gradients(layout, variable_layout, microbatches, seed, eager=False):
         assert grads.pop() is None
         return [loss, *grads]
 
-    args = [mtf.import_tensor(mesh, a, "batch;d") for a in (x, y)]
+    args = [mtf.asarray(mesh, a, "batch;d") for a in (x, y)]
     program = mtf.function(step)
     found = (step if eager else program)(*args)
     return [g.numpy() for g in found], program.lower(*args).collectives
@@ -89,9 +89,7 @@ def test_masks_and_moving_averages_are_those_of_the_whole_batch(seed):
                     loss_of, [], x, "batch", microbatches
                 )[0]
 
-        loss = (step if eager else mtf.function(step))(
-            mtf.import_tensor(mesh, x, "batch;d")
-        )
+        loss = (step if eager else mtf.function(step))(mtf.asarray(mesh, x, "batch;d"))
         return float(loss), norm.moving_mean.numpy(), norm.moving_variance.numpy()
 
     want = run("", 1, False)
@@ -113,7 +111,7 @@ def test_how_many_microbatches_there_are_is_known_within():
         seen.append(tuple(map(mtf.microbatches_of, ("batch", "rows", "length"))))
         return mtf.reduce_mean(x)
 
-    x = mtf.import_tensor(mesh, np.ones((4, 2), "float32"), "batch;length")
+    x = mtf.asarray(mesh, np.ones((4, 2), "float32"), "batch;length")
     mtf.function(
         lambda x: mtf.optimizers.accumulate_gradients(loss_of, [], x, "batch", 2)[0],
         mesh=mesh,

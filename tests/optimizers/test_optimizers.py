@@ -37,7 +37,7 @@ PAIRS = {
 
 
 def step_at(mesh, step):
-    return mtf.import_tensor(mesh, np.int32(step), "")
+    return mtf.asarray(mesh, np.int32(step), "")
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -54,7 +54,7 @@ def test_four_updates_equal_those_of_keras(name, axes, layout, rng):
     for step in range(4):
         grad = rng.normal(size=(4, 6)).astype("float32")
         ours.apply(
-            [mtf.import_tensor(mesh, grad, "a:4;b:6")], [variable], step_at(mesh, step)
+            [mtf.asarray(mesh, grad, "a:4;b:6")], [variable], step_at(mesh, step)
         )
         theirs.apply_gradients([(tf.constant(grad), other)])
         # Both find 1 - 0.999**t in float32, which leaves four digits.
@@ -127,7 +127,7 @@ def test_clipping_equals_tensorflows(limit, rng):
     arrays = [rng.normal(size=size).astype("float32") for size in ((4, 6), (6,))]
     want, want_norm = tf.clip_by_global_norm(arrays, limit or np.inf)
     want = want if limit else arrays
-    named = [mtf.import_tensor(mesh, x, s) for x, s in zip(arrays, ("a:4;b:6", "b:6"))]
+    named = [mtf.asarray(mesh, x, s) for x, s in zip(arrays, ("a:4;b:6", "b:6"))]
     (first, none, second), norm = optimizers.clip_by_global_norm(
         [named[0], None, named[1]], limit
     )

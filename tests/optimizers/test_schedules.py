@@ -11,7 +11,7 @@ from tests.support.refusals import refuses
 
 
 def at(schedule, step):
-    return float(schedule(mtf.import_tensor(mtf.Mesh(""), np.int32(step), "")))
+    return float(schedule(mtf.asarray(mtf.Mesh(""), np.int32(step), "")))
 
 
 CASES = {

@@ -250,8 +250,8 @@ def test_the_formula_says_what_the_fused_update_does(make, rng):
     want = op.new_values(array, number, *(store.numpy() for store in op.variables))
     apply_all(
         op,
-        mtf.import_tensor(mesh, array, "a:4;b:6"),
-        mtf.import_tensor(mesh, number, ""),
+        mtf.asarray(mesh, array, "a:4;b:6"),
+        mtf.asarray(mesh, number, ""),
     )
     assert len(want) == len(op.variables)
     for store, value in zip(op.variables, want, strict=True):
@@ -291,8 +291,8 @@ def test_an_update_of_a_part_is_the_update(make, compiled, rng):
         apply_all(make(*wholes), grad, rate)
         return new
 
-    grad = mtf.import_tensor(mesh, rng.normal(size=(4, 6)).astype("float32"), "a:4;b:6")
-    rate = mtf.import_tensor(mesh, np.float32(0.1), "")
+    grad = mtf.asarray(mesh, rng.normal(size=(4, 6)).astype("float32"), "a:4;b:6")
+    rate = mtf.asarray(mesh, np.float32(0.1), "")
     before = parts[0].numpy()
     new = (mtf.function(step) if compiled else step)(grad, rate)
     np.testing.assert_allclose(new.numpy(), wholes[0].numpy(), rtol=1e-5, atol=1e-6)

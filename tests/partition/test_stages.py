@@ -75,7 +75,7 @@ def train(axes, layout, seed, optimizer="AdamW", eager=False, **kwargs):
     losses = []
     for i in range(3):
         args = (
-            mtf.import_tensor(mesh, x, "batch;d"),
+            mtf.asarray(mesh, x, "batch;d"),
             mtf.constant(mesh, i, dtype="int32"),
         )
         losses += [float(y) for y in program(*args)]
@@ -182,7 +182,7 @@ def test_a_loop_at_a_stage_sends_what_it_captures_outside_of_iterations(
         w = mtf.Variable(
             mesh,
             "d:4;e:4",
-            lambda mesh, shape, name: mtf.import_tensor(mesh, value, shape),
+            lambda mesh, shape, name: mtf.asarray(mesh, value, shape),
             name="w",
         )
 

@@ -86,7 +86,7 @@ def train(*case, eager=False, **kwargs):
 
     program, found = (step if eager else mtf.function(step, mesh=mesh)), []
     for i in range(2):
-        args = [mtf.import_tensor(mesh, a, "batch;d") for a in (x, labels)]
+        args = [mtf.asarray(mesh, a, "batch;d") for a in (x, labels)]
         found += [
             y.numpy() for y in program(*args, mtf.constant(mesh, i, dtype="int32"))
         ]
@@ -171,7 +171,7 @@ def test_outputs_are_put_together(seed):
         mesh, pipe = pipeline(*case, seed)
         pipe = mtf.pipeline.GPipe([lambda x: x * 2, lambda x: (x + 1, x)], *case[2:5])
         for program in (pipe, mtf.function(pipe.__call__, mesh=mesh)):
-            y, doubled = program(mtf.import_tensor(mesh, rows, "batch;d"))
+            y, doubled = program(mtf.asarray(mesh, rows, "batch;d"))
             np.testing.assert_array_equal(y.numpy(), rows * 2 + 1)
             np.testing.assert_array_equal(doubled.numpy(), rows * 2)
 
@@ -200,7 +200,7 @@ def test_batch_norm_moves_by_the_whole_batch(recorded, seed):
             return pipe.loss(lambda y: mtf.reduce_sum(y * y), x)
 
         program = mtf.function(step, mesh=mesh) if recorded else step
-        program(mtf.import_tensor(mesh, x, "batch;d"))
+        program(mtf.asarray(mesh, x, "batch;d"))
         np.testing.assert_allclose(norms[0].moving_mean.numpy(), 0.1 * x.mean(0), 1e-5)
         np.testing.assert_allclose(
             norms[0].moving_variance.numpy(), 0.9 + 0.1 * x.var(0), 1e-5
@@ -276,7 +276,7 @@ def test_partials_and_methods_have_the_variables_of_their_module():
     assert [(layer.name, layer.parameters) for layer in pipe.costs] == [
         (f"norm_{k}", 16) for k in range(3)
     ]
-    pipe(mtf.import_tensor(mesh, np.ones((4, 8), "float32"), "batch;d"))
+    pipe(mtf.asarray(mesh, np.ones((4, 8), "float32"), "batch;d"))
     for norm, moved in zip(norms, (True, False, True)):
         assert (norm.moving_variance.numpy() != 1.0).all() == moved
 

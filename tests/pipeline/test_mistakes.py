@@ -29,7 +29,7 @@ LAYERS = [
 def in_both_modes(fn, axes):
     mesh = mtf.Mesh(axes)
     for program in (fn, mtf.function(fn, mesh=mesh)):
-        yield lambda program=program: program(mtf.import_tensor(mesh, X, "batch;d"))
+        yield lambda program=program: program(mtf.asarray(mesh, X, "batch;d"))
 
 
 @pytest.mark.parametrize("axes", ["", "stage:2"])
@@ -49,7 +49,7 @@ def test_so_is_one_of_microbatches(loss_of, microbatches):
         mtf.optimizers.accumulate_gradients(
             lambda x: loss_of(x * v),
             [v],
-            mtf.import_tensor(v.mesh, X, "batch;d"),
+            mtf.asarray(v.mesh, X, "batch;d"),
             "batch",
             microbatches,
         )
@@ -105,5 +105,5 @@ def test_what_layers_keep_for_gradients_may_have_two_dimensions_that_want_an_axi
             lambda x, pipe=pipe: pipe.loss(lambda y: mtf.reduce_mean(y * y), x),
             mesh=mesh,
         )
-        losses.append(float(step(mtf.import_tensor(mesh, numbers, "batch:8;d:4"))))
+        losses.append(float(step(mtf.asarray(mesh, numbers, "batch:8;d:4"))))
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

@@ -25,7 +25,7 @@ def test_layers_that_are_functions_draw_what_they_would_without_a_pipeline(
 ):
     mesh = mtf.Mesh(axes, "batch:data", optional_axes="data")
     pipe = mtf.pipeline.GPipe([first, second], 2, 4)
-    x = mtf.import_tensor(mesh, np.ones((8, 6), "float32"), "batch;d")
+    x = mtf.asarray(mesh, np.ones((8, 6), "float32"), "batch;d")
     ways = {
         "plain": lambda x: mtf.reduce_mean(mtf.square(second(first(x)))),
         "called": lambda x: mtf.reduce_mean(mtf.square(pipe(x))),

@@ -87,7 +87,7 @@ class Part(mtf.Module):
 
 
 def constant(value):
-    return lambda mesh, shape, name: mtf.import_tensor(mesh, value, shape)
+    return lambda mesh, shape, name: mtf.asarray(mesh, value, shape)
 
 
 def loss_of(logits, targets):
@@ -184,9 +184,7 @@ def test_other_modes_agree(case, mode, seed):
         if "eager" not in mode:
             step = mtf.function(step, mesh=mesh)
         compare(
-            step(
-                *(mtf.import_tensor(mesh, x, "batch;length") for x in (tokens, targets))
-            ),
+            step(*(mtf.asarray(mesh, x, "batch;length") for x in (tokens, targets))),
             expected(values, tokens, targets),
         )
 

@@ -25,7 +25,7 @@ def started(dataset):
 
 numbers = tf.data.Dataset.range(1000)
 next(iter(numbers.prefetch(1)))
-print(started(mtf.untuned(numbers)), started(numbers))
+print(started(mtf.cluster.without_autotuning(numbers)), started(numbers))
 """
 
 
@@ -46,7 +46,11 @@ def test_an_untuned_dataset_is_the_same_whatever_is_made_of_it():
     numbers = tf.data.Dataset.range(5).map(
         lambda x: x + 1, num_parallel_calls=tf.data.AUTOTUNE
     )
-    later = mtf.untuned(numbers.with_options(tuned)).prefetch(tf.data.AUTOTUNE).take(3)
+    later = (
+        mtf.cluster.without_autotuning(numbers.with_options(tuned))
+        .prefetch(tf.data.AUTOTUNE)
+        .take(3)
+    )
     assert later.options().autotune.enabled is False
     assert [int(x) for x in later] == [1, 2, 3]
 

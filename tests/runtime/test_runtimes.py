@@ -80,7 +80,7 @@ def test_mtf_function_runs_on_any_runtime(monkeypatch):
     monkeypatch.setitem(runtimes._RUNTIMES, "spmd", own)
     mesh = mtf.Mesh("", seed=1)
     x = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
-    bias = mtf.import_tensor(mesh, np.arange(6, dtype="float32"), "d_ff")
+    bias = mtf.asarray(mesh, np.arange(6, dtype="float32"), "d_ff")
     found = []
     for name in ("placed", "spmd"):
         layer, w = product(mesh, runtime=name)
@@ -97,7 +97,7 @@ def test_mtf_function_runs_on_any_runtime(monkeypatch):
 def test_an_executable_tells_collectives_and_memory():
     mesh = mtf.Mesh("data:2;model:2", "batch:data;d_ff:model")
     layer, _ = product(mesh)
-    bias = mtf.import_tensor(mesh, np.ones(6, "float32"), "d_ff")
+    bias = mtf.asarray(mesh, np.ones(6, "float32"), "d_ff")
     executable = layer.lower(np.ones((2, 4), "float32"), bias)
     assert executable.collectives == ["all_reduce over model of [batch:2]"]
     w, x, b, y, total = 4 * 6 // 2, 2 * 4 // 2, 6 // 2, 2 * 6 // 4, 2 // 2
@@ -154,7 +154,7 @@ def test_spmd_refuses_variables_and_calls():
 def test_an_exported_program_is_of_the_same_recorded_form():
     mesh = mtf.Mesh("data:2", "batch:data")
     layer, _ = product(mesh)
-    bias = mtf.import_tensor(mesh, np.ones(6, "float32"), "d_ff")
+    bias = mtf.asarray(mesh, np.ones(6, "float32"), "d_ff")
     x = tf.TensorSpec([2, 4], tf.float32)
     names = [port.name for port in mtf.export(layer, x, bias).inputs]
     assert names == ["w", "x", "bias"]

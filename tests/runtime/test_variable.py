@@ -14,7 +14,7 @@ from meshtf.ops.variables.read_write import Write
 def counting(mesh, shape, name):
     """An initializer whose values tell rows and slices apart."""
     values = np.arange(shape.size, dtype="float32").reshape(shape.sizes)
-    return mtf.import_tensor(mesh, values, shape)
+    return mtf.asarray(mesh, values, shape)
 
 
 def nodes(compiled, kind):
@@ -116,7 +116,7 @@ def test_assign_takes_any_order_of_names_and_arrays():
     mesh = mtf.Mesh("data:2;model:2", "a:data;b:model")
     v = mtf.Variable(mesh, "a:2;b:4", counting, "v")
     x = np.arange(8, dtype="float32").reshape(4, 2) * 10
-    v.assign(mtf.import_tensor(mesh, x, "b;a"))
+    v.assign(mtf.asarray(mesh, x, "b;a"))
     np.testing.assert_array_equal(v.numpy(), x.T)
     v.assign(np.zeros((2, 4)))  # float64: taken as the variable's type
     assert not v.numpy().any()

@@ -48,7 +48,7 @@ def run(make, inputs, axes="", layout=""):
             zip([*(v.name for v in variables), *floats], mtf.gradients([loss], targets))
         )
 
-    y, grads = step(*(mtf.import_tensor(mesh, x, dims) for x, dims in inputs.values()))
+    y, grads = step(*(mtf.asarray(mesh, x, dims) for x, dims in inputs.values()))
     return y.numpy(), {name: g.numpy() for name, g in grads.items() if g is not None}
 
 

@@ -69,7 +69,7 @@ def tensor(mesh: mtf.Mesh, shape: str, dtype: str = "float32") -> mtf.Tensor:
     """Returns small positive numbers."""
     size = mtf.Shape(shape).size
     numbers = (np.arange(size) % 4).reshape(mtf.Shape(shape).sizes)
-    return mtf.import_tensor(mesh, numbers.astype(dtype), mtf.Shape(shape))
+    return mtf.asarray(mesh, numbers.astype(dtype), mtf.Shape(shape))
 
 
 @functools.cache
@@ -87,14 +87,14 @@ def things() -> SimpleNamespace:
         mtf.zeros(mesh, ""),
         mtf.zeros(mesh, "", "int32"),
     )
-    t.z = mtf.complex(t.x, t.y)
+    t.z = mtf.math.complex(t.x, t.y)
     t.v = mtf.Variable(mesh, "d:6;e:4", mtf.layers.initializers.ones, "v")
     t.b = mtf.Variable(mesh, "d:6", mtf.layers.initializers.ones, "b")
     t.fn = lambda x: x * 2.0
     t.function = mtf.function(t.fn, mesh=mesh)
     t.init = mtf.layers.initializers.ones
     t.grads = [mtf.ones(mesh, v.shape) for v in (t.v, t.b)]
-    t.saved = mtf.save_checkpoint(os.path.join(t.folder, "saved"), 1, {"v": t.v})
+    t.saved = mtf.checkpoints.save(os.path.join(t.folder, "saved"), 1, {"v": t.v})
     return t
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 
 import numpy as np
 
 import meshtf as mtf
 from meshtf.ops.control.stop_gradient import StopGradient
-from tests.totality.calls import Call, call, fresh_folder, tensor
+from tests.totality.calls import Call, call, tensor
 
 _FLOATS = (
     "abs acos asin atan ceil cos cosh digamma elu erf erfinv exp expm1 floor is_finite "
@@ -25,7 +24,7 @@ _PAIRS = (
 ).split()
 _ALONG = (
     "argmax argmin argsort cummax cummin cumprod cumsum cumulative_logsumexp "
-    "normalize_layer normalize_rms sort top_1 unstack"
+    "layer_norm rms_norm sort top_1 unstack"
 ).split()
 _NUMBERS = {"x": "int float", "y": "int float"}
 
@@ -71,10 +70,10 @@ def shaping(t: SimpleNamespace) -> dict[str, Call]:
         "rfft": call(t.x, "d"),
         "irfft": call(t.z, "d"),
         "halo_exchange": call(square, "block", "row", 1, 1),
-        "merge": call(t.x, "batch;d", "m"),
+        "flatten": call(t.x, "batch;d", "m"),
         "rename": call(t.x, "d", "e"),
         "reshape": call(t.x, "batch:4;a:2;b:3"),
-        "split_dim": call(t.x, "d", "a:2;b:3"),
+        "unflatten": call(t.x, "d", "a:2;b:3"),
         "transpose": call(t.x, "d;batch"),
         "pad": call(t.x, "d", 1, 1),
         "roll": call(t.x, "d", 1),
@@ -111,15 +110,13 @@ def by_number(t: SimpleNamespace) -> dict[str, Call]:
             "segment_max": sum_up,
             "segment_mean": sum_up,
             "segment_min": sum_up,
-            "take_along": call(t.x, t.n, "d"),
+            "take_along_axis": call(t.x, t.n, "d"),
             "scatter": call(t.x, t.ids, "bins:4"),
             "scatter_add": call(rows, places, new, "e"),
             "scatter_update": call(rows, places, new, "e"),
             "full": call(t.mesh, "batch:4", 1.5, takes={"value": "int float"}),
             "constant": call(t.mesh, 1.5, "batch:4", takes={"value": "int float"}),
-            "import_tensor": call(
-                t.mesh, np.ones(3), "a", takes={"array": "list array"}
-            ),
+            "asarray": call(t.mesh, np.ones(3), "a", takes={"array": "list array"}),
             "categorical": call(
                 t.x, "d", takes={"temperature": "int float", "seed": "int"}
             ),
@@ -173,8 +170,8 @@ def control(t: SimpleNamespace) -> dict[str, Call]:
         "explain": call(t.function, t.x, own=("args",)),
         "export": call(t.function, t.x, own=("args",)),
         "export_saved_model": call(t.function, t.x, own=("args",)),
-        "apply": call(StopGradient(), t.x),
-        "apply_all": call(StopGradient(), t.x),
+        "graph.apply": call(StopGradient(), t.x),
+        "graph.apply_all": call(StopGradient(), t.x),
         "check_numerics": call(),
     }
 
@@ -183,7 +180,6 @@ def around(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of what is about files, devices and workers."""
     import tensorflow as tf
 
-    wild = os.path.join(t.folder, "none")
     return {
         "connect": call("no port", runs=False),
         "connected": call(),
@@ -196,12 +192,9 @@ def around(t: SimpleNamespace) -> dict[str, Call]:
         ),
         "lost_workers": call(),
         "logical_devices": call(1),
-        "latest_checkpoint": call(wild),
-        "restore_checkpoint": call(t.saved, {"v": t.v}),
-        "save_checkpoint": call(fresh_folder(t), 3, {"v": t.v}),
-        "untuned": call(tf.data.Dataset.range(3)),
-        "explain_error": call(
+        "cluster.without_autotuning": call(tf.data.Dataset.range(3)),
+        "errors.explain_error": call(
             "a headline.", takes={"headline": "all", "way_out": "all"}
         ),
-        "near_misses": call("bach", ["batch"]),
+        "errors.near_misses": call("bach", ["batch"]),
     }

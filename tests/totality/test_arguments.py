@@ -20,9 +20,7 @@ def mesh():
 
 @pytest.fixture
 def x(mesh):
-    return mtf.import_tensor(
-        mesh, np.arange(24, dtype="float32").reshape(4, 6), "batch;d"
-    )
+    return mtf.asarray(mesh, np.arange(24, dtype="float32").reshape(4, 6), "batch;d")
 
 
 @pytest.mark.parametrize(
@@ -143,9 +141,9 @@ def test_a_list_of_variables_is_no_checkpoint(mesh, tmp_path):
         HERE,
         r"\{v.name: v for v in model.variables\}",
     ):
-        mtf.save_checkpoint(str(tmp_path), 1, [v])
+        mtf.checkpoints.save(str(tmp_path), 1, [v])
     assert not list(tmp_path.iterdir())
-    assert mtf.save_checkpoint(tmp_path, np.int64(1), {"v": v}).endswith(
+    assert mtf.checkpoints.save(tmp_path, np.int64(1), {"v": v}).endswith(
         "step_00000001"
     )
 
@@ -187,7 +185,7 @@ def test_numbers_of_numpy_are_numbers(mesh, x):
 
 
 def test_an_op_of_a_users_own_says_which_attribute_is_wrong(mesh, x):
-    class Scaled(mtf.Op):
+    class Scaled(mtf.graph.Op):
         by: float
 
         def output_specs(self, x):
@@ -196,7 +194,7 @@ def test_an_op_of_a_users_own_says_which_attribute_is_wrong(mesh, x):
         def local(self, context, x):
             return (x * self.by,)
 
-    assert mtf.apply(Scaled(2), x).numpy()[0, 1] == 2
+    assert mtf.graph.apply(Scaled(2), x).numpy()[0, 1] == 2
     with refuses(mtf.ArgumentError, '"by" takes a number, not the str', HERE):
         Scaled("two")
 

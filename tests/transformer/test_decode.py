@@ -148,9 +148,7 @@ def test_what_is_written_is_what_the_saved_model_says(call, run):
     model = configured(run).model
     ids = list(out["prompt"].encode())
     for _ in range(number):
-        tokens = mtf.import_tensor(
-            model.mesh, np.array([ids] * 4, "int32"), "batch;length"
-        )
+        tokens = mtf.asarray(model.mesh, np.array([ids] * 4, "int32"), "batch;length")
         ids.append(int(model(tokens).numpy()[0, -1].argmax()))
     assert out["text"] == bytes(ids[len(out["prompt"]) :]).partition(b"\0")[0].decode(
         errors="replace"
@@ -163,9 +161,7 @@ def test_a_prompt_is_a_prefix_where_the_model_learned_from_prefixes(call, prefix
     ids = [0, *ByteVocabulary().encode("def f").tolist()]
     read = len(ids)
     for _ in range(4):
-        tokens = mtf.import_tensor(
-            model.mesh, np.array([ids] * 2, "int32"), "batch;length"
-        )
+        tokens = mtf.asarray(model.mesh, np.array([ids] * 2, "int32"), "batch;length")
         prefix = mtf.broadcast(
             mtf.range(model.mesh, tokens.shape.dim("length")) < read, tokens.shape
         )

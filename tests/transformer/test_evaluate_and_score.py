@@ -121,7 +121,7 @@ def test_scores_are_sums_of_log_probabilities(rng):
     texts = ["ab", "abcdefgh", "abc"]
     found = list(Scorer(model, data.RawBytes(), length=8, batch_size=2)(texts))
     assert [x.tokens for x in found] == [1, 7, 2]
-    whole = mtf.import_tensor(
+    whole = mtf.asarray(
         model.mesh, np.array([list(b"abcdefg")] * 2, "int32"), "batch; length"
     )
     logs = mtf.log_softmax(model(whole), "vocab").numpy()[0]

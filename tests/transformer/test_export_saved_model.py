@@ -65,9 +65,7 @@ def test_a_language_model_writes_without_meshtf(run, tmp_path):
     ids = found["ids"][0].tolist()
     end = ids.index(0) if 0 in ids else 16
     assert ids[:4] == list(b"def ") and ids[4:end] == written.ids[: end - 4]
-    rows = mtf.import_tensor(
-        trained.model.mesh, np.repeat(tokens, 4, 0), "batch;length"
-    )
+    rows = mtf.asarray(trained.model.mesh, np.repeat(tokens, 4, 0), "batch;length")
     np.testing.assert_allclose(
         found["logits"], trained.model(rows).numpy()[:1], rtol=1e-4, atol=1e-5
     )

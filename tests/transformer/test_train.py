@@ -182,7 +182,7 @@ def test_samples_are_the_same_under_every_layout():
 def test_the_likeliest_byte_is_taken_at_temperature_zero():
     model = MODEL(mtf.Mesh(""))
     logits = model(
-        mtf.import_tensor(model.mesh, np.array(list(b"def "), np.int32), "length")
+        mtf.asarray(model.mesh, np.array(list(b"def "), np.int32), "length")
     ).numpy()
     text = sample(model, length=4, prompt="def ", max_new_tokens=1, temperature=0.0)
     assert text == b"def ".decode() + bytes([int(logits[-1].argmax())]).decode(

@@ -278,7 +278,7 @@ def with_near_misses(message: str) -> str:
         r"No configurable matching (?:reference )?'@?([\w./]+)", message
     ):
         last = match[1].rpartition(".")[2]
-        close = mtf.near_misses(
+        close = mtf.errors.near_misses(
             last,
             {
                 selector.rpartition(".")[2]
@@ -291,7 +291,7 @@ def with_near_misses(message: str) -> str:
 
 
 def _meant(name: str, taker: str, known: Iterable[str]) -> str:
-    close = mtf.near_misses(name, known)
+    close = mtf.errors.near_misses(name, known)
     return (
         f"Did you mean {close}? " if close else ""
     ) + f"{taker} takes {', '.join(known)}."

@@ -47,7 +47,7 @@ class Canonical:
             if copy in self._names and name in self._names:
                 if not np.array_equal(self[copy], self[name]):
                     raise mtf.CheckpointError(
-                        mtf.explain_error(
+                        mtf.errors.explain_error(
                             "two tensors are tied in this model, and differ in its "
                             "files.",
                             tensors=f"{self._names[copy]}\n{self._names[name]}",

@@ -66,7 +66,7 @@ class Settings:
         }
         if wrong:
             raise mtf.CheckpointError(
-                mtf.explain_error(
+                mtf.errors.explain_error(
                     "config.json asks for what there is not here.",
                     config="\n".join(
                         f"{name}: {value!r}" for name, value in wrong.items()

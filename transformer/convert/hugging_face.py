@@ -104,7 +104,7 @@ def family_and_sizes(
     classes = config.get("architectures") or ["nothing"]
     if classes[0] not in _BY_NAME:
         raise mtf.CheckpointError(
-            mtf.explain_error(
+            mtf.errors.explain_error(
                 "config.json names a class of models that is not known here.",
                 architectures=classes[0],
                 known="\n".join(_BY_NAME),
@@ -147,7 +147,7 @@ def family_of(model: Model) -> Family:
                 return family
             reasons.append(f"{family.names[0]}: {reason}")
     raise mtf.CheckpointError(
-        mtf.explain_error(
+        mtf.errors.explain_error(
             "there is no such model there.",
             model=f"{type(model).__name__}\n{model.architecture}",
             differs="\n".join(reasons) or f"no class is like {type(model).__name__}",

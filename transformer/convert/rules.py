@@ -171,7 +171,7 @@ def check(
     unmatched = sorted(ours ^ set(shapes))
     if unmatched:
         raise mtf.CheckpointError(
-            mtf.explain_error(
+            mtf.errors.explain_error(
                 "this configuration has variables that the other library's model has "
                 "not, or lacks some.",
                 variables=_abridged(unmatched),
@@ -191,7 +191,7 @@ def check(
     if missing or unknown or differ:
         close = [_with_suggestion(name, unknown) for name in missing[:_MAX_NAMES]]
         raise mtf.CheckpointError(
-            mtf.explain_error(
+            mtf.errors.explain_error(
                 "names or shapes are not those of the configuration.",
                 missing=_abridged(close + missing[_MAX_NAMES:]),
                 unknown=_abridged(unknown),
@@ -245,7 +245,7 @@ def _tensor_view(
 
 def _with_suggestion(name: str, candidates: list[str]) -> str:
     """Returns a name, with the similar ones among the candidates."""
-    similar = mtf.near_misses(name, candidates)
+    similar = mtf.errors.near_misses(name, candidates)
     return f"{name} (close: {similar})" if similar else name
 
 

@@ -81,7 +81,7 @@ class TensorFiles(Mapping[str, np.ndarray]):
         entry = self._entries[name]
         if entry.dtype not in _FLOATS:
             raise mtf.CheckpointError(
-                mtf.explain_error(
+                mtf.errors.explain_error(
                     f"{name!r} is of data type {entry.dtype}.",
                     way_out=f"What is converted is one of {', '.join(_FLOATS)}: save "
                     "the model as such.",
@@ -114,7 +114,7 @@ def _read_plainly(folder: str | Path) -> Iterator[None]:
         if Path(folder).is_dir():
             files = sorted(path.name for path in Path(folder).iterdir())
         raise mtf.CheckpointError(
-            mtf.explain_error(
+            mtf.errors.explain_error(
                 "the tensors of a folder cannot be read.",
                 folder=folder,
                 there_is=", ".join(files[:8]),

@@ -33,7 +33,7 @@ def write_run(model: Model, folder: str | Path) -> None:
       CheckpointError: the folder exists already.
     """
     with new_folder(folder) as unfinished:
-        mtf.save_checkpoint(str(unfinished), 0, {v.name: v for v in model.variables})
+        mtf.checkpoints.save(str(unfinished), 0, {v.name: v for v in model.variables})
         text = "\n".join(_settings(model)) + "\n"
         (unfinished / _CONFIG).write_text(text, encoding="utf-8")
 
@@ -48,13 +48,13 @@ def read_run(folder: str | Path, mesh: mtf.Mesh) -> Model:
       CheckpointError: there is no checkpoint, or it is of another model.
       ConfigError: gin cannot read config.gin.
     """
-    checkpoint = mtf.latest_checkpoint(str(folder))
+    checkpoint = mtf.checkpoints.latest(str(folder))
     if checkpoint is None or not Path(folder, _CONFIG).is_file():
         raise mtf.CheckpointError(f"{folder} has no {_CONFIG}, or no checkpoint.")
     gin.clear_config()
     command_line.configure([str(Path(folder, _CONFIG))], [])
     model = gin.query_parameter("train.model").scoped_configurable_fn(mesh)
-    mtf.restore_checkpoint(
+    mtf.checkpoints.restore(
         checkpoint[1], {v.name: v for v in model.variables}, partly=True
     )
     return model

@@ -42,7 +42,7 @@ class Data(Protocol):
         """Returns an endless dataset of prefetched batches: dicts as in
         `features(batch_size)`.
 
-        TensorFlow's autotuner should be off (`mtf.untuned`), as it may delay the end of
+        TensorFlow's autotuner should be off (`without_autotuning`), as it may delay the end of
         a run.
 
         Args:

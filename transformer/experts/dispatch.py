@@ -66,7 +66,7 @@ def _gather_tokens(
     x: mtf.Tensor, tokens: mtf.Tensor, slots: mtf.Tensor
 ) -> tuple[mtf.Tensor, Callable[..., Any]]:
     def rule(dy: mtf.Tensor) -> list[mtf.Tensor | None]:
-        dy_slots = mtf.merge(dy, [EXPERTS, CAPACITY], _SLOT)
+        dy_slots = mtf.flatten(dy, [EXPERTS, CAPACITY], _SLOT)
         dx = _gather(dy_slots, slots, _SLOT)  # [*groups, choice, length, d_model]
         return [mtf.reduce_sum(dx, CHOICE), None, None]
 
@@ -80,7 +80,7 @@ def _gather_results(
     def rule(dy: mtf.Tensor) -> list[mtf.Tensor | None]:
         return [at_entries(dy, sources), None, None]
 
-    result_slots = mtf.merge(results, [EXPERTS, CAPACITY], _SLOT)
+    result_slots = mtf.flatten(results, [EXPERTS, CAPACITY], _SLOT)
     return _gather(result_slots, slots, _SLOT), rule
 
 

@@ -286,7 +286,7 @@ def _route_choices(
         sources = mtf.where(at_entries(kept, sources) & (sources >= 0), sources, -1)
     gates = mtf.where(kept, likely.gates, 0.0)
     if normalize_after:
-        gates = mtf.divide_no_nan(gates, mtf.reduce_sum(gates, CHOICE))
+        gates = mtf.math.divide_no_nan(gates, mtf.reduce_sum(gates, CHOICE))
     size = likely.logits.shape[TOKENS]
     chosen = Choices(
         likely.experts,
@@ -297,7 +297,7 @@ def _route_choices(
     )
     dropped = 1.0 - mtf.reduce_mean(mtf.cast(kept, "float32"), CHOICE)
     return Routing(
-        mtf.where(sources >= 0, mtf.floormod(sources, size), -1),
+        mtf.where(sources >= 0, mtf.math.floormod(sources, size), -1),
         at_entries(gates, sources),
         chosen,
         sources,

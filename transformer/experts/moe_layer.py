@@ -271,7 +271,7 @@ def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
     if size is None or size == length or size > length and not leading:
         return x
     if length % size == 0:
-        return mtf.split_dim(x, TOKENS, [(_GROUP, length // size), (TOKENS, size)])
+        return mtf.unflatten(x, TOKENS, [(_GROUP, length // size), (TOKENS, size)])
     examples = leading[-1] if leading else mtf.Dimension("rows", 1)
     num_examples = size // length  # of a group
     if size >= examples.size * length:
@@ -292,5 +292,5 @@ def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
             f"  Take groups of at most {length} tokens, which microbatches do not split."
         )
     groups = (examples.name, examples.size // num_examples)
-    x = mtf.split_dim(x, examples.name, [groups, (_ROW, num_examples)])
-    return mtf.merge(x, [_ROW, TOKENS], TOKENS)
+    x = mtf.unflatten(x, examples.name, [groups, (_ROW, num_examples)])
+    return mtf.flatten(x, [_ROW, TOKENS], TOKENS)

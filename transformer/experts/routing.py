@@ -126,7 +126,7 @@ class ExpertQueues:
         rank = mtf.argsort(self._order, _SEQUENCE)
         start = mtf.gather(self._starts, flatten_choices(self.experts), self.dim.name)
         shape = self.experts.shape.only([CHOICE, TOKENS])
-        return mtf.split_dim(
+        return mtf.unflatten(
             rank - start, _SEQUENCE, [shape.dim(CHOICE), shape.dim(TOKENS)]
         )
 
@@ -147,7 +147,7 @@ def flatten_choices(x: mtf.Tensor) -> mtf.Tensor:
     """Returns x[*groups, choice, length, ...] with choices and tokens merged into one
     dimension, in which all first choices come first.
     """
-    return mtf.merge(x, [CHOICE, TOKENS], _SEQUENCE)
+    return mtf.flatten(x, [CHOICE, TOKENS], _SEQUENCE)
 
 
 def at_entries(x: mtf.Tensor, entries: mtf.Tensor) -> mtf.Tensor:

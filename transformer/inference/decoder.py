@@ -178,7 +178,7 @@ class Decoder:
             mtf.reduce_max(wanted) + 1,
             positions=texts.shape["length"],
         )
-        ids = mtf.take_along(
+        ids = mtf.take_along_axis(
             ids, mtf.maximum(mtf.outer(place, lengths, mtf.subtract) + 1, 0), "length"
         )
         return mtf.where(texts < 0, ids, texts), scores

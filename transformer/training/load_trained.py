@@ -41,7 +41,7 @@ class Trained(NamedTuple):
           DataError: the vocabulary is larger than the model's, or the data have features
             that the model does not take.
         """
-        if mtf.latest_checkpoint(model_dir) is None:
+        if mtf.checkpoints.latest(model_dir) is None:
             raise mtf.CheckpointError(
                 f"there is no checkpoint in {model_dir}.\n  Train the model first, "
                 "or name the folder of a run: --model_dir=FOLDER."
@@ -75,7 +75,7 @@ def restore(path: str, model: Model) -> dict[str, Any]:
             + "  Use the configuration that it was trained with: the config.gin beside "
             "it."
         )
-    return mtf.restore_checkpoint(path, variables, partly=True)
+    return mtf.checkpoints.restore(path, variables, partly=True)
 
 
 def _differences(

@@ -129,11 +129,11 @@ class Trainer:
         mesh = self.model.mesh
         names = self.model.features
         tensors = {
-            name: mtf.import_tensor(mesh, np.asarray(x), names[name])
+            name: mtf.asarray(mesh, np.asarray(x), names[name])
             for name, x in batch.items()
         }
         with mtf.check_numerics():
-            self._gradients(tensors, mtf.import_tensor(mesh, np.int32(step), ""))
+            self._gradients(tensors, mtf.asarray(mesh, np.int32(step), ""))
 
     def explain(self, batch: Mapping[str, Any]) -> mtf.Forecast:
         """Returns what a step on such arrays, or `tf.TensorSpec`s, does and costs;

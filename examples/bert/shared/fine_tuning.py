@@ -267,7 +267,7 @@ def start(
     if trainer.restore(OUTPUT.value):
         _going_on(trainer, rows, steps)
     elif INIT.value:
-        found = mtf.latest_checkpoint(INIT.value)
+        found = mtf.checkpoints.latest(INIT.value)
         path = found[1] if found else INIT.value
         if not Path(path).is_dir():
             raise data.DataError(
@@ -279,7 +279,7 @@ def start(
                 extra, rows.vocabulary, f"--init_checkpoint={path}"
             )
         shared = {v.name: v for v in trainer.model.variables if v.name.startswith(part)}
-        mtf.restore_checkpoint(path, shared, partly=True)
+        mtf.checkpoints.restore(path, shared, partly=True)
         print(
             f"beginning with {len(shared)} of {len(trainer.model.variables)} "
             f"variables, of {path}",

@@ -37,7 +37,7 @@ from meshtf.names.arguments import check_bools, check_callables, check_floats
 from meshtf.ops.common.checks import require_dim, single_dim
 from meshtf.ops.control.loops import scan
 from meshtf.ops.control.stop_gradient import recompute
-from meshtf.ops.shapes.reshape import merge, split_dim, transpose
+from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
 
 BiasOf = Callable[[Any], Tensor | None]
 
@@ -94,7 +94,7 @@ def blockwise_attention(
     def split(x: Tensor | None) -> Tensor | None:
         if x is None or block_dim.name not in x.shape:
             return x
-        return split_dim(x, block_dim.name, [block_dim, iterations])
+        return unflatten(x, block_dim.name, [block_dim, iterations])
 
     attend_recomputed = recompute(attend)
     _, y = scan(
@@ -127,7 +127,7 @@ def _merge_iterations(y: Tensor, block: Dimension, iterations: Dimension) -> Ten
     names = y.shape.without(iterations.name).names
     after_block = names.index(block.name) + 1
     order = (*names[:after_block], iterations.name, *names[after_block:])
-    return merge(transpose(y, order), [block.name, iterations.name], block.name)
+    return flatten(transpose(y, order), [block.name, iterations.name], block.name)
 
 
 class BlockwiseAttention(MultiHeadAttention):

@@ -22,7 +22,7 @@ from meshtf.ops.common.checks import require_dim, tensor_along
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.nn.softmax import softmax
 from meshtf.ops.reductions.reduce import reduce_mean
-from meshtf.ops.shapes.reshape import split_dim
+from meshtf.ops.shapes.reshape import unflatten
 
 
 def dot_product_attention(
@@ -101,5 +101,5 @@ def compress_mean(x: Tensor, dim: str, factor: int) -> Tensor:
             f"{x.shape.dim(dim)!r} cannot be split into groups of {factor}."
         )
     in_group = f"{dim}_in_group"
-    groups = split_dim(x, dim, [(dim, x.shape[dim] // factor), (in_group, factor)])
+    groups = unflatten(x, dim, [(dim, x.shape[dim] // factor), (in_group, factor)])
     return reduce_mean(groups, in_group)

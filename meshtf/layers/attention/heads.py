@@ -22,7 +22,7 @@ from meshtf.graph.arguments import check_tensors
 from meshtf.layers.attention.dot_product import dot_product_attention
 from meshtf.layers.attention.masks import mask_bias
 from meshtf.layers.attention.rotary import Angles, rotate
-from meshtf.layers.dense import Dense
+from meshtf.layers.dense_layer import Dense
 from meshtf.layers.dropout import Dropout
 from meshtf.layers.initializers import Initializer
 from meshtf.mesh import Mesh
@@ -31,7 +31,7 @@ from meshtf.names import Names, Shape, ShapeLike, names_of
 from meshtf.names.arguments import as_dim, check_floats, check_ints, check_record
 from meshtf.ops.elementwise.arithmetic import add, less_equal, maximum, outer, subtract
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
-from meshtf.ops.indexing.gather import gather, take_along
+from meshtf.ops.indexing.gather import gather, take_along_axis
 from meshtf.ops.indexing.gather import range as range_
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.shapes.reshape import rename
@@ -183,8 +183,8 @@ class Heads(Module):
         age = (step_index - range_(last.mesh, slots)) % slots.size  # in steps
         # age > last: the slot is not written by any step; clamped here, masked in `step`.
         source = maximum(outer(last, age, subtract), 0)
-        keys = take_along(keys_values.keys, source, slots.name)
-        values = take_along(keys_values.values, source, slots.name)
+        keys = take_along_axis(keys_values.keys, source, slots.name)
+        values = take_along_axis(keys_values.values, source, slots.name)
         return Cache(
             broadcast(keys, cache.keys.shape), broadcast(values, cache.values.shape)
         )

@@ -31,7 +31,7 @@ from meshtf.ops.common.checks import require_dim
 from meshtf.ops.elementwise.arithmetic import add, equal, logical_and, outer, subtract
 from meshtf.ops.elementwise.unary import abs
 from meshtf.ops.indexing.gather import range as range_
-from meshtf.ops.shapes.reshape import merge, rename, split_dim
+from meshtf.ops.shapes.reshape import flatten, rename, unflatten
 from meshtf.ops.windows.halo import halo_exchange
 
 
@@ -86,7 +86,7 @@ class _BlockedDim:
 
     def split(self, x: Tensor) -> Tensor:
         """Returns x with [blocks, in_block] instead of the dimension."""
-        return split_dim(x, self.dim, [self.blocks, self.in_block])
+        return unflatten(x, self.dim, [self.blocks, self.in_block])
 
     def split_with_halo(self, x: Tensor) -> Tensor:
         """Returns x with [blocks, memory] instead of the dimension."""
@@ -96,7 +96,7 @@ class _BlockedDim:
 
     def merge(self, y: Tensor) -> Tensor:
         """Returns y with the dimension instead of [blocks, in_block]."""
-        return merge(y, [self.blocks, self.in_block], self.dim)
+        return flatten(y, [self.blocks, self.in_block], self.dim)
 
 
 class _Window:
@@ -117,17 +117,17 @@ class _Window:
         """Returns x as [blocks..., in_block]."""
         for dim in self.dims:
             x = dim.split(x)
-        return merge(x, self.in_block_dims, self.in_block.name)
+        return flatten(x, self.in_block_dims, self.in_block.name)
 
     def split_with_halo(self, x: Tensor) -> Tensor:
         """Returns x as [blocks..., memory]."""
         for dim in self.dims:
             x = dim.split_with_halo(x)
-        return merge(x, self.memory_dims, self.memory.name)
+        return flatten(x, self.memory_dims, self.memory.name)
 
     def merge(self, y: Tensor) -> Tensor:
         """Returns y [blocks..., in_block] with the dimensions that `split` had."""
-        y = split_dim(y, self.in_block.name, self.in_block_dims)
+        y = unflatten(y, self.in_block.name, self.in_block_dims)
         for dim in self.dims:
             y = dim.merge(y)
         return y

@@ -1,11 +1,11 @@
 """Maps dimensions that were made of a microbatch's examples back to the batch.
 
     with microbatch("batch", 4, index):          # examples index, index + 4, ... of the batch
-      y = mtf.merge(x, ["batch", "length"], "tokens")
+      y = mtf.flatten(x, ["batch", "length"], "tokens")
       y = mtf.dropout(y, 0.1)                    # the mask that the batch has for these tokens
 
 A random op inside a microbatch must draw the numbers that it would draw for the same
-elements of the batch. For this, `rename`, `merge`, `split_dim` and `reshape` record here
+elements of the batch. For this, `rename`, `flatten`, `unflatten` and `reshape` record here
 what they make of the batch's dimension.
 
 An index of a dimension is written in mixed radix, as *digits* with the major one first:

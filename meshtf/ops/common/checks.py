@@ -52,7 +52,7 @@ def require_order(dtype: str, function: str) -> None:
         raise DTypeError(
             explain_error(
                 f"{function} does not take {dtype}: complex numbers have no order.",
-                way_out="Use real numbers: abs(x), mtf.real(x) or mtf.imag(x).",
+                way_out="Use real numbers: abs(x), mtf.math.real(x) or mtf.math.imag(x).",
             )
         )
 

@@ -24,7 +24,7 @@ from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.common.batch_dimensions import DigitsByDim, MicrobatchState, Strided
 from meshtf.ops.common.checks import require_dim
 from meshtf.ops.control.stop_gradient import stop_gradient
-from meshtf.ops.shapes.reshape import merge, split_dim
+from meshtf.ops.shapes.reshape import flatten, unflatten
 from meshtf.ops.variables.read_write import scalar_input
 
 MICROBATCH = "microbatch"  # the dimension along which microbatches are stacked
@@ -57,12 +57,12 @@ def split_into_microbatches(x: Tensor, dim: str, num_microbatches: int) -> Tenso
         Dimension(dim, size // num_microbatches),
         Dimension(MICROBATCH, num_microbatches),
     ]
-    return split_dim(x, dim, new_dims)
+    return unflatten(x, dim, new_dims)
 
 
 def merge_microbatches(x: Tensor, dim: str) -> Tensor:
     """Returns x[..., dim, microbatch, ...] as [..., dim, ...], in the batch's order."""
-    return merge(x, (dim, MICROBATCH), dim)
+    return flatten(x, (dim, MICROBATCH), dim)
 
 
 def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:

@@ -99,9 +99,7 @@ def result_dtype(fn: str, dtype: str) -> str:
     elif dtype == "bool" and not takes_bool:
         way_out = f"Convert it to numbers first, as in mtf.cast(x, {'int32'!r})."
     elif is_complex(dtype) and fn not in _COMPLEX_TOO:
-        way_out = (
-            "Convert it to real numbers first: abs(x), mtf.real(x) or mtf.imag(x)."
-        )
+        way_out = "Convert it to real numbers first: abs(x), mtf.math.real(x) or mtf.math.imag(x)."
     elif fn in _FLOATS_ONLY and not has_gradient(dtype):
         way_out = (
             "Use x // y, or convert it to floats first, as in "

@@ -1,7 +1,7 @@
 """Complex numbers: from real and imaginary part, back to them, and conjugates.
 
-    z = mtf.complex(re, im)          # complex64 of float32, complex128 of float64
-    mtf.real(z), mtf.imag(z), mtf.conj(z), abs(z), mtf.angle(z)
+    z = mtf.math.complex(re, im)          # complex64 of float32, complex128 of float64
+    mtf.math.real(z), mtf.math.imag(z), mtf.math.conj(z), abs(z), mtf.math.angle(z)
 
 Gradients follow TensorFlow's convention: that of a real loss at z = x + iy is
 dloss/dx + i dloss/dy, so that z - rate * dz descends. For functions with f(conj(z)) =
@@ -101,7 +101,7 @@ class RealOrImag(Op):
             raise DTypeError(
                 explain_error(
                     f"{self.display_name} takes complex numbers, not {x.dtype}.",
-                    way_out="Create them first: mtf.complex(re, im), or mtf.cast(x, "
+                    way_out="Create them first: mtf.math.complex(re, im), or mtf.cast(x, "
                     '"complex64").',
                 )
             )

@@ -276,7 +276,8 @@ class Unary(Op):
             way_out = "Convert it to booleans first, as in x != 0."
         elif kind == "complex":
             way_out = (
-                "Convert it to real numbers first: abs(x), mtf.real(x) or mtf.imag(x)."
+                "Convert it to real numbers first: abs(x), mtf.math.real(x) or "
+                "mtf.math.imag(x)."
             )
         raise DTypeError(
             explain_error(

@@ -137,8 +137,8 @@ class Cast(Op):
             raise DTypeError(
                 explain_error(
                     f"{self.new} cannot hold complex numbers.",
-                    way_out="Convert them to real numbers: mtf.real(x), mtf.imag(x), "
-                    "abs(x) or mtf.angle(x).",
+                    way_out="Convert them to real numbers: mtf.math.real(x), mtf.math.imag(x), "
+                    "abs(x) or mtf.math.angle(x).",
                 )
             )
         return (Spec(x.shape, self.new),)

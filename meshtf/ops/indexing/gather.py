@@ -4,7 +4,7 @@ dimension, range.
     emb = mtf.gather(table, ids, "vocab")        # [vocab d], [batch length] -> [batch length d]
     best = mtf.gather(x, top, "vocab")           # [batch vocab], [batch k] -> [batch k]
     sums = mtf.segment_sum(x, ids, "bins:16")    # [batch d], [batch] -> [bins d]
-    y = mtf.take_along(x, order, "length")       # [batch length], twice -> [batch length]
+    y = mtf.take_along_axis(x, order, "length")       # [batch length], twice -> [batch length]
 
 Names that table and ids share are batch dimensions. The dimension that is looked up may
 be sharded: each device looks up the ids of its shard and gives zeros for the rest, so
@@ -334,14 +334,14 @@ def gather_with_bounds(
     return apply(Gather(dim, out_of_range), table, ids)
 
 
-def take_along(
+def take_along_axis(
     x: Tensor, ids: Tensor, dim: str, out_of_range: Literal["error", "zeros"] = "error"
 ) -> Tensor:
     """Returns the elements of x at the indices `ids` along `dim`, as
     numpy.take_along_axis.
 
     In the result `dim` has the size that it has in ids. Dimensions are in the order of x,
-    followed by those that only ids have. `take_along(x, argsort(x, "d"), "d")` is sorted.
+    followed by those that only ids have. `take_along_axis(x, argsort(x, "d"), "d")` is sorted.
     Indices out of range are errors, or give zeros, as in `gather`.
 
     Raises:

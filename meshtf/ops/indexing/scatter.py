@@ -1,7 +1,7 @@
 """Reductions and updates by integer index: segment_max, segment_min, segment_mean, scatter,
 scatter_add, scatter_update.
 
-    best = mtf.segment_max(scores, ids, "bins:16")           # [batch], [batch] -> [bins]
+    best = mtf.math.segment_max(scores, ids, "bins:16")           # [batch], [batch] -> [bins]
     y = mtf.scatter(updates, ids, "slots:8")                 # [batch d], [batch] -> [slots d]
     cache = mtf.scatter_update(cache, ids, updates, "slots") # cache, with updates at ids
 
@@ -36,7 +36,7 @@ from meshtf.ops.indexing.gather import (
 from meshtf.ops.indexing.gather import range as index_range
 from meshtf.ops.indexing.index_bounds import reduce_segments
 from meshtf.ops.reductions.broadcast import broadcast
-from meshtf.ops.shapes.reshape import merge, reshape, transpose
+from meshtf.ops.shapes.reshape import flatten, reshape, transpose
 from meshtf.ops.variables.fill import ones
 
 _KERNELS = {"max": tf.math.unsorted_segment_max, "min": tf.math.unsorted_segment_min}
@@ -201,7 +201,7 @@ def _merge_scattered(x: Tensor, scattered: list[str]) -> Tensor:
     """
     if not scattered:
         return reshape(x, [Dimension(_SCATTERED, 1), *x.shape])
-    return x if len(scattered) == 1 else merge(x, scattered, _SCATTERED)
+    return x if len(scattered) == 1 else flatten(x, scattered, _SCATTERED)
 
 
 def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:

@@ -3,7 +3,7 @@ counterparts; the lowest index wins ties.
 
     values, indices = mtf.top_k(logits, "vocab", "k:3")      # [batch vocab] -> [batch k], twice
     label = mtf.argmax(logits, "vocab")                      # [batch]
-    third = mtf.nth_largest(logits, "vocab", 2)              # [batch]
+    third = mtf.math.nth_largest(logits, "vocab", 2)              # [batch]
 
 Where the dimension is sharded, shards exchange their k largest elements, and every device
 selects the k largest of those. The gradient of top_k adds dvalues at the indices: a

@@ -1,8 +1,8 @@
 """Fourier transforms along named dimensions, of complex and of real numbers.
 
-    z = mtf.fft(x, "width")                  # x, z complex
-    z = mtf.rfft(x, "height;width")          # x real: z has the size width // 2 + 1 of `width`
-    x = mtf.irfft(z, "height;width", size=width)
+    z = mtf.math.fft(x, "width")                  # x, z complex
+    z = mtf.math.rfft(x, "height;width")          # x real: z has the size width // 2 + 1 of `width`
+    x = mtf.math.irfft(z, "height;width", size=width)
 
 A transform needs all elements of its dimension on one device. Where the layout shards it,
 the planner shards another dimension in the meantime if it can, with one all_to_all before
@@ -84,7 +84,7 @@ class FFT(_Transform):
             raise DTypeError(
                 explain_error(
                     f"{self.display_name} takes complex numbers, not {x.dtype}.",
-                    way_out='Use mtf.rfft for real ones, or mtf.cast(x, "complex64").',
+                    way_out='Use mtf.math.rfft for real ones, or mtf.cast(x, "complex64").',
                 )
             )
         return (x,)
@@ -113,7 +113,7 @@ class RFFT(_Transform):
         require_dim(x.shape, self.dim)
         if x.dtype not in ("float32", "float64"):
             if is_complex(x.dtype):
-                way_out = "Use mtf.fft for complex numbers."
+                way_out = "Use mtf.math.fft for complex numbers."
             else:
                 way_out = 'Convert it first: mtf.cast(x, "float32").'
             message = f"rfft takes float32 or float64, not {x.dtype}."
@@ -248,7 +248,7 @@ def _require_names(dims: Names, shape: Shape) -> tuple[str, ...]:
             explain_error(
                 "a Fourier transform of real numbers is along one dimension at least.",
                 **{"from": Source.of_caller()},
-                way_out='Name it, as in mtf.rfft(x, "length").',
+                way_out='Name it, as in mtf.math.rfft(x, "length").',
             )
         )
     return names

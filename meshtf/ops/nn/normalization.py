@@ -1,7 +1,7 @@
 """Layer norm and RMS norm without scale and bias.
 
-    y = (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon)          normalize_layer
-    y = x / sqrt(mean(x**2) + epsilon)                                  normalize_rms
+    y = (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon)          layer_norm
+    y = x / sqrt(mean(x**2) + epsilon)                                  rms_norm
 
 Where the dimension is sharded, shards exchange their means and their variances, which give
 the global ones without cancellation (Chan, Golub and LeVeque, "Algorithms for computing the
@@ -74,7 +74,7 @@ class Normalize(_NormalizeBase):
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
-        require_floating(x, "normalize_layer" if self.center else "normalize_rms")
+        require_floating(x, "layer_norm" if self.center else "rms_norm")
         return (x, Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)))
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
@@ -209,7 +209,7 @@ def _mean(x: Any, axis: int) -> Any:
     return tf.reduce_mean(x, constant(axis), keepdims=True)
 
 
-def normalize_layer(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
+def layer_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
     """Returns x with mean 0 and variance 1 along `dim`: layer norm without scale and bias.
 
     Args:
@@ -226,8 +226,8 @@ def normalize_layer(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
     return apply_all(Normalize(dim, True, float(epsilon)), x)[0]
 
 
-def normalize_rms(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
-    """Returns x divided by its root mean square along `dim`. Raises what `normalize_layer`
+def rms_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
+    """Returns x divided by its root mean square along `dim`. Raises what `layer_norm`
     does.
     """
     x, dim = tensor_along(x, dim)

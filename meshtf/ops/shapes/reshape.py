@@ -1,11 +1,11 @@
-"""Other names and shapes for the same elements: rename, merge, split_dim, reshape,
+"""Other names and shapes for the same elements: rename, flatten, unflatten, reshape,
 transpose.
 
 The layout shards a renamed tensor by its new names, so a program reshards by renaming:
 
     y = mtf.rename(x, {"group": "group_all", "experts_all": "experts"})  # at once: all_to_all
-    h = mtf.split_dim(x, "d_model", "heads:8;d_head:64")                    # [batch, heads, d_head]
-    x = mtf.merge(h, "heads;d_head", "d_model")
+    h = mtf.unflatten(x, "d_model", "heads:8;d_head:64")                    # [batch, heads, d_head]
+    x = mtf.flatten(h, "heads;d_head", "d_model")
 
 A reshape splits both shapes into blocks of equal size. In each block only the leading
 dimension of either shape may be sharded, and both along the same axes: shards are then
@@ -203,7 +203,7 @@ def rename(
     return apply(Rename(pairs), x) if pairs else x
 
 
-def merge(x: Tensor, dims: Names, new: str) -> Tensor:
+def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
     """Returns x with several dimensions merged into one, in row-major order.
 
     It replaces the first of them.
@@ -228,8 +228,8 @@ def merge(x: Tensor, dims: Names, new: str) -> Tensor:
     return _reshape(x, shape, dims_of_x[start:end], [merged])
 
 
-def split_dim(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
-    """Returns x with a dimension split in several: split_dim(x, "d", "heads:8;d_head:64").
+def unflatten(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
+    """Returns x with a dimension split in several: unflatten(x, "d", "heads:8;d_head:64").
 
     Raises:
       ShapeError: x lacks `dim`, or the sizes do not multiply to its size.

@@ -32,8 +32,8 @@ from meshtf.graph import (
 from meshtf.names import Dimension
 from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.indexing.gather import range as range_of
-from meshtf.ops.indexing.gather import take_along
-from meshtf.ops.shapes.reshape import arrange, reshape, split_dim
+from meshtf.ops.indexing.gather import take_along_axis
+from meshtf.ops.shapes.reshape import arrange, reshape, unflatten
 from meshtf.ops.sorting.sort_op import Reorder, Sort, sort_last_axis
 
 BLOCKS, ELEMENTS = ".blocks", ".elements"  # no layout can name them
@@ -144,7 +144,7 @@ class Carried(Op):
         self, dz: Tensor, z: Tensor, x: Tensor, y: Tensor, order: Tensor
     ) -> list[Tensor | None]:
         if self.back:
-            dx = take_along(dz, order, self.dim)
+            dx = take_along_axis(dz, order, self.dim)
         else:
             dx = _undo_order(dz, order, self.dim, self.blocks)
         return [dx, None, None]
@@ -185,7 +185,7 @@ def _undo_order(y: Tensor, order: Tensor, dim: str, blocks: int) -> Tensor:
 def _in_blocks(x: Tensor, dim: str, blocks: int) -> Tensor:
     """Returns x with `dim` split into blocks and the elements of a block."""
     elements = x.shape[dim] // blocks
-    return split_dim(x, dim, [Dimension(BLOCKS, blocks), Dimension(ELEMENTS, elements)])
+    return unflatten(x, dim, [Dimension(BLOCKS, blocks), Dimension(ELEMENTS, elements)])
 
 
 def _merged(keys: Tensor, values: Tensor, descending: bool) -> tuple[Tensor, ...]:

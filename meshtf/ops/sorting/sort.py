@@ -2,7 +2,7 @@
 
     y = mtf.sort(x, "length")                            # the smallest first
     order = mtf.argsort(scores, "items", descending=True)
-    z = mtf.take_along(x, order, "items")
+    z = mtf.take_along_axis(x, order, "items")
 
 Where the dimension is sharded, one of two algorithms is used, neither of which gathers it:
 

@@ -70,7 +70,7 @@ class ScalarSummary(HostOp):
             raise DTypeError(
                 explain_error(
                     f"summary {self.name!r} is complex.",
-                    way_out="Write abs(x), mtf.real(x) or mtf.imag(x).",
+                    way_out="Write abs(x), mtf.math.real(x) or mtf.math.imag(x).",
                 )
             )
         return ()

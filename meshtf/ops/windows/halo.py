@@ -1,6 +1,6 @@
 """Halo exchange: blocks of elements with elements of the neighbouring blocks.
 
-    x = mtf.split_dim(x, "length", "blocks:8;rows:16")
+    x = mtf.unflatten(x, "length", "blocks:8;rows:16")
     near = mtf.halo_exchange(x, "blocks", "rows", 4, 0)      # [blocks:8 rows:20]: 4 more before
 
 Where `blocks` is sharded, devices receive only these elements, from the neighbours that

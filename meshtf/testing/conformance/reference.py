@@ -16,7 +16,7 @@ import tensorflow as tf
 from meshtf.graph import Op, Sample, ShardedValue, Tensor, apply_all, gradients
 from meshtf.mesh import Mesh
 from meshtf.names import Shape, has_gradient, is_complex
-from meshtf.runtime.storage.import_tensor import import_tensor
+from meshtf.runtime.storage.asarray import asarray
 from meshtf.testing.conformance.compare import TOLERANCE, difference, same
 from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.samples import draw_all, generator
@@ -61,7 +61,7 @@ class Expected:
 
     def inputs(self, mesh: Mesh) -> list[Tensor]:
         """Returns the inputs on a mesh."""
-        return [import_tensor(mesh, array, shape) for array, shape in self.arrays]
+        return [asarray(mesh, array, shape) for array, shape in self.arrays]
 
     def backward(
         self, ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Tensor | None]
@@ -80,7 +80,7 @@ class Expected:
     def cotangents_on(self, mesh: Mesh) -> list[Tensor | None]:
         """Returns the cotangents on a mesh."""
         return [
-            None if array is None else import_tensor(mesh, array, shape)
+            None if array is None else asarray(mesh, array, shape)
             for array, (_, shape) in zip(self.cotangents, self.outputs, strict=True)
         ]
 

@@ -24,7 +24,7 @@ def run(*words):
 def folder(tmp_path):
     model_state = variables("fsdp of 8", seed=1)
     model_state.pop("half")
-    mtf.save_checkpoint(str(tmp_path / "run"), 100, model_state, extra={"epoch": 3})
+    mtf.checkpoints.save(str(tmp_path / "run"), 100, model_state, extra={"epoch": 3})
     model_state["table"].assign(
         model_state["table"].numpy() + np.float32(0.5) * (np.arange(16) == 3)[:, None]
     )
@@ -32,7 +32,7 @@ def folder(tmp_path):
     model_state["first/wi"] = mtf.Variable(
         mtf.Mesh(""), "d_model:8; d_ff:4", mtf.layers.initializers.normal(), "w"
     )
-    mtf.save_checkpoint(str(tmp_path / "run"), 200, model_state)
+    mtf.checkpoints.save(str(tmp_path / "run"), 200, model_state)
     return tmp_path / "run"
 
 

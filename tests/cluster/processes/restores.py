@@ -42,7 +42,7 @@ def restored(path: str, seed: int) -> list[bool]:
     results = []
     for settings in MESHES.values():
         state = variables_on(mtf.Mesh(**settings), seed=99)
-        mtf.restore_checkpoint(path, state)
+        mtf.checkpoints.restore(path, state)
         results.append(bits(state) == want)
     return results
 
@@ -52,7 +52,7 @@ def hosts(folder: str, seed: int) -> list[int]:
     results = []
     for k, settings in enumerate(MESHES.values()):
         state = variables_on(mtf.Mesh(**settings), seed)
-        mtf.save_checkpoint(os.path.join(folder, f"two_{k}"), 3, state)
+        mtf.checkpoints.save(os.path.join(folder, f"two_{k}"), 3, state)
         results.append(
             len({host_of(s.device) for v in state.values() for s in v.slots()})
         )

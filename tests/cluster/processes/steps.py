@@ -85,7 +85,7 @@ def reductions() -> dict[str, dict[str, int]]:
         def total(x: mtf.Tensor) -> mtf.Tensor:
             return mtf.reduce_sum(x, "batch")
 
-        x = mtf.import_tensor(mesh, np.ones((8, 1000), "f"), "batch;d_model")
+        x = mtf.asarray(mesh, np.ones((8, 1000), "f"), "batch;d_model")
         results[axes] = crossed(total, x)
     return results
 

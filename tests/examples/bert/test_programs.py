@@ -181,7 +181,7 @@ def test_the_encoder_is_read_and_the_rest_is_drawn(folder, vocabulary):
                 program_flags.build(SpanExtractor, config), 2, 1
             )
         drawn = {v.name: v.numpy() for v in target.model.variables}
-        path = mtf.save_checkpoint(
+        path = mtf.checkpoints.save(
             str(folder / "saved"), 7, {v.name: v for v in source.variables}
         )
         with with_flags(init_checkpoint=path):
@@ -198,7 +198,7 @@ def test_the_encoder_is_read_and_the_rest_is_drawn(folder, vocabulary):
 def test_a_checkpoint_of_other_sizes_is_refused(folder, vocabulary, capsys):
     with with_flags(**common(folder)):
         small = program_flags.build(Classifier, program_flags.config(vocabulary))
-    path = mtf.save_checkpoint(
+    path = mtf.checkpoints.save(
         str(folder / "saved"), 7, {v.name: v for v in small.variables}
     )
     (folder / "bert_config.json").write_text(

@@ -230,7 +230,7 @@ class GPipe:
         return loss_of(self(x), *others)
 
 
-def import_tensor(mesh: Any, array: Any, shape: str, dtype: str | None = None) -> Named:
+def asarray(mesh: Any, array: Any, shape: str, dtype: str | None = None) -> Named:
     return Named(tf.constant(np.asarray(array), dtype), names(shape))
 
 
@@ -250,3 +250,4 @@ VOCABULARY = SimpleNamespace(
         if not name.startswith("_")
     }
 )
+VOCABULARY.math = VOCABULARY

@@ -61,7 +61,7 @@ def nth_smallest(x: Any, dim: str, n: int) -> Named:
 def top_k(x: Any, dim: str, k: str) -> tuple[Named, Named]:
     ids = slice(argsort(x, dim, True), dim, 0, sizes(k)[0])
     dims = [names(k)[0] if d == dim else d for d in ids.dims]
-    return Named(take_along(x, ids, dim).value, dims), Named(ids.value, dims)
+    return Named(take_along_axis(x, ids, dim).value, dims), Named(ids.value, dims)
 
 
 def argsort(x: Any, dim: str, descending: bool = False) -> Named:
@@ -70,10 +70,10 @@ def argsort(x: Any, dim: str, descending: bool = False) -> Named:
 
 
 def sort(x: Any, dim: str, descending: bool = False) -> Named:
-    return take_along(x, argsort(x, dim, descending), dim)
+    return take_along_axis(x, argsort(x, dim, descending), dim)
 
 
-def take_along(x: Any, ids: Any, dim: str) -> Named:
+def take_along_axis(x: Any, ids: Any, dim: str) -> Named:
     x = plain(x)
     order = [*(d for d in x.dims if d != dim), dim]
     value = tf.gather(

@@ -129,14 +129,14 @@ def linear_recurrence(a: Any, b: Any, dim: str, reverse: bool = False) -> Named:
     return stacked(made[::-1] if reverse else made, dim)
 
 
-def normalize_layer(x: Any, dim: str) -> Named:
+def layer_norm(x: Any, dim: str) -> Named:
     x = plain(x)
     axis = x.dims.index(dim)
     mean, variance = tf.nn.moments(x.value, [axis], keepdims=True)
     return Named((x.value - mean) * tf.math.rsqrt(variance + 1e-6), x.dims)
 
 
-def normalize_rms(x: Any, dim: str) -> Named:
+def rms_norm(x: Any, dim: str) -> Named:
     return along(
         lambda v, axis: (
             v * tf.math.rsqrt(tf.reduce_mean(tf.square(v), axis, keepdims=True) + 1e-6)
@@ -159,7 +159,7 @@ def broadcast(x: Any, shape: str) -> Named:
     return Named(tf.broadcast_to(ordered(x, names(shape)), sizes(shape)), names(shape))
 
 
-def merge(x: Any, dims: str, new: str) -> Named:
+def flatten(x: Any, dims: str, new: str) -> Named:
     x, gone = plain(x), names(dims)
     order = [*gone, *(d for d in x.dims if d not in gone)]
     value = ordered(x, order)
@@ -168,7 +168,7 @@ def merge(x: Any, dims: str, new: str) -> Named:
     )
 
 
-def split_dim(x: Any, dim: str, shape: str) -> Named:
+def unflatten(x: Any, dim: str, shape: str) -> Named:
     x = plain(x)
     order = [dim, *(d for d in x.dims if d != dim)]
     value = ordered(x, order)

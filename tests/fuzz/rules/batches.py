@@ -37,10 +37,10 @@ def merged_batch(w: Writer) -> str | None:
         x = _hidden(
             w, f"mtf.transpose({x}, {';'.join([*pair, *rest])!r})", [*pair, *rest]
         )
-        y = _hidden(w, f"mtf.merge({x}, {';'.join(pair)!r}, {one!r})", [one, *rest])
+        y = _hidden(w, f"mtf.flatten({x}, {';'.join(pair)!r}, {one!r})", [one, *rest])
         y = _noisy(w, y, [one, *rest])
     sizes = ";".join(f"{d}:{_size(x) if d == 'batch' else w.sizes[d]}" for d in pair)
-    return w.emit(f'mtf.split_dim({y}, {one!r}, f"{sizes}")', [*pair, *rest])
+    return w.emit(f'mtf.unflatten({y}, {one!r}, f"{sizes}")', [*pair, *rest])
 
 
 def split_batch(w: Writer) -> str | None:
@@ -59,14 +59,14 @@ def split_batch(w: Writer) -> str | None:
     )
     y = _hidden(
         w,
-        f'mtf.split_dim({x}, "batch", f"{pairs}:{_size(x)[:-1]} // 2}};{pair}:2")',
+        f'mtf.unflatten({x}, "batch", f"{pairs}:{_size(x)[:-1]} // 2}};{pair}:2")',
         dims,
     )
     y = _hidden(w, f"mtf.sin({y})", dims)
     if not fitting or w.maybe():
         with seeded(w):
             y = _hidden(
-                w, f"mtf.merge({y}, '{pairs};{pair}', 'batch')", ["batch", *rest]
+                w, f"mtf.flatten({y}, '{pairs};{pair}', 'batch')", ["batch", *rest]
             )
             return _noisy(w, y, ["batch", *rest], shown=True)
     other = w.pick(fitting)
@@ -75,12 +75,12 @@ def split_batch(w: Writer) -> str | None:
     one = _new(w, f"batch_{other}", w.sizes["batch"] * w.sizes[other])
     with seeded(w):
         y = _hidden(
-            w, f"mtf.merge({y}, '{pair};{other}', {two!r})", [pairs, two, *rest]
+            w, f"mtf.flatten({y}, '{pair};{other}', {two!r})", [pairs, two, *rest]
         )
-        y = _hidden(w, f"mtf.merge({y}, '{pairs};{two}', {one!r})", [one, *rest])
+        y = _hidden(w, f"mtf.flatten({y}, '{pairs};{two}', {one!r})", [one, *rest])
         y = _noisy(w, y, [one, *rest])
     return w.emit(
-        f'mtf.split_dim({y}, {one!r}, f"batch:{_size(x)};{other}:{w.sizes[other]}")',
+        f'mtf.unflatten({y}, {one!r}, f"batch:{_size(x)};{other}:{w.sizes[other]}")',
         ["batch", other, *rest],
     )
 

@@ -135,9 +135,11 @@ def merged(w: Writer) -> str | None:
     one = f"{a}_{b}"
     w.sizes[one] = w.sizes[a] * w.sizes[b]
     ordered = w.emit(f"mtf.transpose({x}, {';'.join([a, b, *rest])!r})", [a, b, *rest])
-    y = w.emit(f"mtf.sin(mtf.merge({ordered}, {f'{a};{b}'!r}, {one!r}))", [one, *rest])
+    y = w.emit(
+        f"mtf.sin(mtf.flatten({ordered}, {f'{a};{b}'!r}, {one!r}))", [one, *rest]
+    )
     w.unused.pop(ordered), w.unused.pop(y)
-    return w.emit(f"mtf.split_dim({y}, {one!r}, {w.shape([a, b])!r})", [a, b, *rest])
+    return w.emit(f"mtf.unflatten({y}, {one!r}, {w.shape([a, b])!r})", [a, b, *rest])
 
 
 def where(w: Writer) -> str | None:

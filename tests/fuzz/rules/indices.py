@@ -55,9 +55,9 @@ def segment(w: Writer) -> str | None:
         w.smooth(
             (
                 "mtf.segment_sum({}, {}, {!r})",
-                "mtf.segment_mean({}, {}, {!r})",
-                "mtf.clip(mtf.segment_max({}, {}, {!r}), -8.0, 8.0)",
-                "mtf.clip(mtf.segment_min({}, {}, {!r}), -8.0, 8.0)",
+                "mtf.math.segment_mean({}, {}, {!r})",
+                "mtf.clip(mtf.math.segment_max({}, {}, {!r}), -8.0, 8.0)",
+                "mtf.clip(mtf.math.segment_min({}, {}, {!r}), -8.0, 8.0)",
                 "mtf.scatter({}, {}, {!r})",
             ),
             x,

@@ -32,7 +32,7 @@ def gradient(function, mesh, variable, recorded):
         return mtf.cast(dv, "float32")
 
     run = mtf.function(grad, mesh=mesh) if recorded else grad
-    return run(mtf.import_tensor(mesh, np.ones((2, 4), "float32"), "batch;d")).numpy()
+    return run(mtf.asarray(mesh, np.ones((2, 4), "float32"), "batch;d")).numpy()
 
 
 @pytest.mark.sampled(4)
@@ -156,6 +156,6 @@ def test_of_microbatches_of_a_pipeline(axes, variables, recorded):
             return [mtf.cast(dx, "float32") for dx in mtf.gradients([loss(x)], [v, w])]
 
         run = mtf.function(step, mesh=mesh) if recorded else step
-        dv, dw = run(mtf.import_tensor(mesh, ones_2d, "batch;d"))
+        dv, dw = run(mtf.asarray(mesh, ones_2d, "batch;d"))
         np.testing.assert_allclose(dv.numpy(), 0.5, 1e-2)
         np.testing.assert_allclose(dw.numpy(), 0.25, 1e-2)

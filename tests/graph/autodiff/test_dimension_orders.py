@@ -25,7 +25,7 @@ def arrays(seed):
 
 def tensors(layout, seed, **kwargs):
     mesh = mtf.Mesh("x:2;y:2", layout=layout, **kwargs)
-    return [mtf.import_tensor(mesh, a, names) for a, names in zip(arrays(seed), SHAPES)]
+    return [mtf.asarray(mesh, a, names) for a, names in zip(arrays(seed), SHAPES)]
 
 
 def recurrent(x, w, h):

@@ -93,7 +93,7 @@ def test_the_layer_is_multi_head_attention(rng):
     sizes = ("d_model:8", "heads:2", "key:4")
     plain = layers.MultiHeadAttention(mesh, *sizes)
     some = layers.BlockwiseAttention(mesh, *sizes, block="length:2")
-    x = mtf.import_tensor(
+    x = mtf.asarray(
         mesh, rng.normal(size=(2, 8, 8)).astype("float32"), "batch;length;d_model"
     )
     angles = layers.rotary_angles(mtf.range(mesh, "length:8"), "key:4")
@@ -107,7 +107,7 @@ def test_the_layer_is_multi_head_attention(rng):
 def test_blocks_that_do_not_divide_are_refused(rng):
     mesh = mtf.Mesh("")
     q, k, v = (
-        mtf.import_tensor(mesh, x, names)
+        mtf.asarray(mesh, x, names)
         for x, names in zip(
             arrays(rng),
             ["batch;heads;length;key", *["batch;heads;memory_length;key"] * 2],

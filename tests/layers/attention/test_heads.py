@@ -61,7 +61,7 @@ def test_steps_equal_a_whole_pass(mesh, rng, shared, turned):
         else None
     )
     whole = attention(
-        mtf.import_tensor(mesh, x, "batch;length;d"),
+        mtf.asarray(mesh, x, "batch;length;d"),
         angles=angles,
         bias=layers.causal_bias(mesh, f"length:{LENGTH}", f"memory_length:{LENGTH}"),
     )
@@ -90,8 +90,8 @@ def test_local_steps_equal_a_whole_pass_with_a_small_cache(layout, radius, rng):
         mesh, "d:8", "heads:2", "key:4", "length:2", radius
     )
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
-    whole = attention(mtf.import_tensor(mesh, x, "batch;length;d")).numpy()
-    size = attention.empty_cache(mtf.import_tensor(mesh, x[:, 0], "batch;d")).keys.shape
+    whole = attention(mtf.asarray(mesh, x, "batch;length;d")).numpy()
+    size = attention.empty_cache(mtf.asarray(mesh, x[:, 0], "batch;d")).keys.shape
     assert size["length_memory"] == {"": 4, "length:1": 2, "length:2": 3}[radius]
     np.testing.assert_allclose(steps(attention, mesh, x), whole, rtol=1e-4, atol=1e-5)
 
@@ -113,11 +113,11 @@ def test_a_full_cache_forgets_the_oldest(mesh, rng):
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
     found = steps(attention, mesh, x, positions=4)
     distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)
-    visible = mtf.import_tensor(
+    visible = mtf.asarray(
         mesh, (distance >= 0) & (distance < 4), "length;memory_length"
     )
     whole = attention(
-        mtf.import_tensor(mesh, x, "batch;length;d"), bias=layers.mask_bias(visible)
+        mtf.asarray(mesh, x, "batch;length;d"), bias=layers.mask_bias(visible)
     )
     np.testing.assert_allclose(found, whole.numpy(), rtol=1e-4, atol=1e-5)
 
@@ -125,16 +125,14 @@ def test_a_full_cache_forgets_the_oldest(mesh, rng):
 def test_a_decoder_looks_at_keys_and_values_that_are_there(mesh, rng):
     attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
     x, memory = rng.normal(size=(2, 2, 4, 8)).astype("float32")
-    x, memory = (mtf.import_tensor(mesh, a, "batch;length;d") for a in (x, memory))
-    bias = mtf.import_tensor(
-        mesh, np.array([0, 0, -1e9, 0], "float32"), "memory_length"
-    )
+    x, memory = (mtf.asarray(mesh, a, "batch;length;d") for a in (x, memory))
+    bias = mtf.asarray(mesh, np.array([0, 0, -1e9, 0], "float32"), "memory_length")
     whole, cache = (
         attention(x, memory, bias).numpy(),
         attention.project_keys_values(memory),
     )
     for i in range(4):
-        row = mtf.import_tensor(mesh, x.numpy()[:, i], "batch;d")
+        row = mtf.asarray(mesh, x.numpy()[:, i], "batch;d")
         np.testing.assert_allclose(
             attention.attend_cached(row, cache, bias).numpy(),
             whole[:, i],

@@ -165,7 +165,7 @@ def test_a_layer_of_images(rng):
 
 def test_layer_equals_attention_with_a_mask(rng):
     mesh = mtf.Mesh("x:2", "length:x")
-    x = mtf.import_tensor(mesh, numbers(rng, 2, 16, 8), "batch;length;d")
+    x = mtf.asarray(mesh, numbers(rng, 2, 16, 8), "batch;length;d")
     local = layers.LocalAttention(
         mesh, "d:8", "heads:2", "key:4", "length:4", "length:3"
     )

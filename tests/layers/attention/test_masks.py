@@ -31,14 +31,14 @@ def test_causal(mesh):
 
 def test_padding_and_segments(mesh):
     tokens, segments = (
-        mtf.import_tensor(mesh, x, "batch;length") for x in (TOKENS, SEGMENTS)
+        mtf.asarray(mesh, x, "batch;length") for x in (TOKENS, SEGMENTS)
     )
     padding = layers.padding_mask(tokens)
     assert padding.shape.names == ("batch", "memory_length")
     np.testing.assert_array_equal(padding.numpy(), TOKENS != 0)
     same = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
     np.testing.assert_array_equal(layers.segment_mask(segments).numpy(), same)
-    other = mtf.import_tensor(mesh, SEGMENTS[:, :2], "batch;length")
+    other = mtf.asarray(mesh, SEGMENTS[:, :2], "batch;length")
     np.testing.assert_array_equal(
         layers.segment_mask(segments, other).numpy(), same[..., :2]
     )

@@ -59,7 +59,7 @@ def test_dot_product_attention(rng, extra):
 def test_who_sees_nothing_looks_at_the_extra_row(rng):
     mesh = mtf.Mesh("")
     q, k = (
-        mtf.import_tensor(mesh, numbers(rng, 4, 8), f"{n};key")
+        mtf.asarray(mesh, numbers(rng, 4, 8), f"{n};key")
         for n in ("length", "memory_length")
     )
     nothing = mtf.full(mesh, "memory_length:4", -1e9)

@@ -4,6 +4,8 @@ rounded once.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -27,14 +29,14 @@ FUNCTIONS = {
         lambda x: mtf.cumsum(x, "d", exclusive=True, reverse=True),
         lambda x: x[::-1].cumsum(0)[::-1] - x,
     ),
-    "cumprod": (lambda x: mtf.cumprod(x, "d"), lambda x: x.cumprod(0)),
+    "math.cumprod": (lambda x: mtf.math.cumprod(x, "d"), lambda x: x.cumprod(0)),
     "reduce_prod": (lambda x: mtf.reduce_prod(x, "d"), lambda x: x.prod(0)),
     "logsumexp": (
-        lambda x: mtf.cumulative_logsumexp(x, "d"),
+        lambda x: mtf.math.cumulative_logsumexp(x, "d"),
         lambda x: np.logaddexp.accumulate(x, 0),
     ),
     "recurrence": (
-        lambda x: mtf.linear_recurrence(mtf.ones_like(x), x, "d"),
+        lambda x: mtf.math.linear_recurrence(mtf.ones_like(x), x, "d"),
         lambda x: x.cumsum(0),
     ),
     "reduce_variance": (lambda x: mtf.reduce_variance(x, "d"), lambda x: x.var(0)),
@@ -60,9 +62,7 @@ def value(function, array, layout, recorded):
     mesh = mtf.Mesh("data:2; model:2", layout)
     if recorded:
         function = mtf.function(function, mesh=mesh)
-    return np.asarray(
-        function(mtf.import_tensor(mesh, array, "d;e")).numpy(), "float64"
-    )
+    return np.asarray(function(mtf.asarray(mesh, array, "d;e")).numpy(), "float64")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -89,7 +89,7 @@ def test_gradients_of_running_sums(dtype, layout):
     for recorded in (False, True):
         for function in (
             lambda x: mtf.cumsum(x, "d"),
-            lambda x: mtf.linear_recurrence(mtf.ones_like(x), x, "d"),
+            lambda x: mtf.math.linear_recurrence(mtf.ones_like(x), x, "d"),
         ):
             dx = value(gradient(function), ones, layout, recorded)
             np.testing.assert_allclose(
@@ -98,7 +98,7 @@ def test_gradients_of_running_sums(dtype, layout):
 
 
 def gradient_of_logsumexp(x):
-    y = mtf.cumulative_logsumexp(x, "d")
+    y = mtf.math.cumulative_logsumexp(x, "d")
     return mtf.gradients(
         [y],
         [x],
@@ -140,7 +140,7 @@ def test_many_added_at_once(dtype, one):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("fn", ["erfinv", "lgamma", "digamma"])
+@pytest.mark.parametrize("fn", ["math.erfinv", "math.lgamma", "math.digamma"])
 def test_functions_that_tensorflow_lacks_for_half_floats_are_computed_in_float32(
     fn, dtype, jit
 ):
@@ -148,12 +148,10 @@ def test_functions_that_tensorflow_lacks_for_half_floats_are_computed_in_float32
     numbers = tf.cast([0.25, 0.5, 0.625, 0.75], dtype)
 
     def step(x):
-        y = getattr(mtf, fn)(x)
+        y = attrgetter(fn)(mtf)(x)
         return y, mtf.gradients([y], [x])[0]
 
-    y, dx = mtf.function(step, mesh=mesh, jit=jit)(
-        mtf.import_tensor(mesh, numbers, "d")
-    )
+    y, dx = mtf.function(step, mesh=mesh, jit=jit)(mtf.asarray(mesh, numbers, "d"))
     wide = tf.cast(numbers, "float32")
     with tf.GradientTape() as tape:
         tape.watch(wide)

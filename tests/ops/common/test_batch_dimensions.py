@@ -23,39 +23,39 @@ def swapped(x):
 
 
 def tokens(x):
-    y = mtf.dropout(mtf.merge(x, ["batch", "length"], "tokens"), 0.5)
+    y = mtf.dropout(mtf.flatten(x, ["batch", "length"], "tokens"), 0.5)
     return mtf.dropout(
-        mtf.split_dim(y, "tokens", [x.shape.dim("batch"), ("of_length", 6)]),
+        mtf.unflatten(y, "tokens", [x.shape.dim("batch"), ("of_length", 6)]),
         0.5,
         name="again",
     )
 
 
 def tokens_by_length(x):
-    return mtf.dropout(mtf.merge(x, ["length", "batch"], "tokens"), 0.5)
+    return mtf.dropout(mtf.flatten(x, ["length", "batch"], "tokens"), 0.5)
 
 
 def in_the_middle(x):
-    x = mtf.transpose(mtf.split_dim(x, "length", "page:2;line:3"), "page;batch;line;d")
-    return mtf.dropout(mtf.merge(x, ["page", "batch", "line"], "tokens"), 0.5)
+    x = mtf.transpose(mtf.unflatten(x, "length", "page:2;line:3"), "page;batch;line;d")
+    return mtf.dropout(mtf.flatten(x, ["page", "batch", "line"], "tokens"), 0.5)
 
 
 def merged_again(x):
-    y = mtf.split_dim(
-        mtf.merge(x, ["batch", "length"], "tokens"),
+    y = mtf.unflatten(
+        mtf.flatten(x, ["batch", "length"], "tokens"),
         "tokens",
         [("group", x.shape["batch"] * 2), ("inside", 3)],
     )
-    y = mtf.tanh(mtf.merge(y, ["group", "inside"], "tokens"))
+    y = mtf.tanh(mtf.flatten(y, ["group", "inside"], "tokens"))
     return mtf.dropout(
-        mtf.split_dim(y, "tokens", [x.shape.dim("batch"), x.shape.dim("length")]), 0.5
+        mtf.unflatten(y, "tokens", [x.shape.dim("batch"), x.shape.dim("length")]), 0.5
     )
 
 
 def split_finer(x):
-    y = mtf.merge(x, ["batch", "length"], "tokens")
+    y = mtf.flatten(x, ["batch", "length"], "tokens")
     return mtf.dropout(
-        mtf.split_dim(y, "tokens", [("page", x.shape["batch"] * 2), ("inside", 3)]), 0.5
+        mtf.unflatten(y, "tokens", [("page", x.shape["batch"] * 2), ("inside", 3)]), 0.5
     )
 
 
@@ -88,7 +88,7 @@ def by_rows(x):
 
 
 def by_tokens(x):
-    y = mtf.merge(x, ["batch", "length"], "tokens")
+    y = mtf.flatten(x, ["batch", "length"], "tokens")
     _, rows = mtf.scan(lambda c, row: (c, mtf.dropout(row, 0.5)), None, y, "tokens")
     return rows
 
@@ -120,7 +120,7 @@ MODELS = [
 
 def batch(mesh, seed):
     x = np.random.default_rng(seed).normal(size=list(SHAPE.values())).astype("float32")
-    return mtf.import_tensor(mesh, x, "batch;length;d")
+    return mtf.asarray(mesh, x, "batch;length;d")
 
 
 def total(model, x):
@@ -182,7 +182,7 @@ def test_a_dimension_of_one_layer_is_known_in_the_next(seed):
     mesh = mtf.Mesh("stage:2")
     x = batch(mesh, seed)
     layers = [
-        lambda x: mtf.merge(x, ["batch", "length"], "tokens"),
+        lambda x: mtf.flatten(x, ["batch", "length"], "tokens"),
         lambda x: mtf.dropout(x, 0.5),
     ]
 
@@ -239,18 +239,18 @@ def test_microbatches_of_two_dimensions(seed):
 
 
 def groups(x):
-    y = mtf.split_dim(x, "batch", [("group", 2), ("member", x.shape["batch"] // 2)])
+    y = mtf.unflatten(x, "batch", [("group", 2), ("member", x.shape["batch"] // 2)])
     return mtf.dropout(y, 0.5)
 
 
 def shuffled(x):
-    y = mtf.split_dim(x, "batch", [("group", 2), ("member", x.shape["batch"] // 2)])
-    y = mtf.merge(y, ["member", "group"], "rows")
+    y = mtf.unflatten(x, "batch", [("group", 2), ("member", x.shape["batch"] // 2)])
+    y = mtf.flatten(y, ["member", "group"], "rows")
     return mtf.dropout(y, 0.5)
 
 
 def renamed_pieces(x):
-    y = mtf.split_dim(x, "batch", [("batch", x.shape["batch"] // 2), ("member", 2)])
+    y = mtf.unflatten(x, "batch", [("batch", x.shape["batch"] // 2), ("member", 2)])
     return mtf.dropout(mtf.reduce_sum(y, "member"), 0.5)
 
 
@@ -285,9 +285,9 @@ def test_a_name_with_two_meanings_is_refused():
     x = mtf.ones(mesh, "batch:4;length:2")
 
     def loss_of(x, again=False):
-        by_batch = mtf.merge(x, ["batch", "length"], "rows")
+        by_batch = mtf.flatten(x, ["batch", "length"], "rows")
         if again:
-            mtf.merge(x, ["length", "batch"], "rows")
+            mtf.flatten(x, ["length", "batch"], "rows")
         return mtf.reduce_sum(mtf.dropout(by_batch, 0.5))
 
     with mtf.seed(1):
@@ -307,7 +307,7 @@ def test_pieces_of_other_dimensions_have_one_meaning(seed):
 
     def loss_of(x):
         for other in (2, 4):
-            pieces = mtf.split_dim(
+            pieces = mtf.unflatten(
                 mtf.ones(mesh, f"length_d:{3 * other}"),
                 "length_d",
                 f"length:3;d:{other}",
@@ -328,8 +328,8 @@ def test_a_scan_along_a_name_with_two_meanings_is_refused_for_random_ops_alone(
     x = mtf.ones(mesh, "batch:4;length:2")
 
     def total(x, draw):
-        rows = mtf.merge(x, ["batch", "length"], "rows")
-        mtf.merge(x, ["length", "batch"], "rows")
+        rows = mtf.flatten(x, ["batch", "length"], "rows")
+        mtf.flatten(x, ["length", "batch"], "rows")
         _, y = mtf.scan(
             lambda state, row: (state, draw(row)), mtf.zeros(mesh, ""), rows, "rows"
         )

@@ -27,7 +27,7 @@ def value(dx):
 def both(mesh, function, *arrays):
     """What a function returns, eager and recorded; they must agree about None."""
     args = [
-        mtf.import_tensor(mesh, np.asarray(a, "float32"), "d" if np.ndim(a) else "")
+        mtf.asarray(mesh, np.asarray(a, "float32"), "d" if np.ndim(a) else "")
         for a in arrays
     ]
     eager = [value(dx) for dx in function(*args)]
@@ -146,8 +146,8 @@ def test_optimizers_take_both_modes_alike(sign):
         run = mtf.function(step, mesh=mesh) if recorded else step
         for i, s in enumerate((sign, -sign, sign)):
             run(
-                mtf.import_tensor(mesh, np.full(4, s, "float32"), "d"),
-                mtf.import_tensor(mesh, np.int32(i), ""),
+                mtf.asarray(mesh, np.full(4, s, "float32"), "d"),
+                mtf.asarray(mesh, np.int32(i), ""),
             )
         after.append([v.numpy(), w.numpy()])
     np.testing.assert_allclose(after[0], after[1], 1e-6)

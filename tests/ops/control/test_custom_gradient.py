@@ -30,13 +30,13 @@ def run(request):
 
 @pytest.fixture
 def x(mesh, rng):
-    return mtf.import_tensor(mesh, rng.normal(size=(4, 6)).astype("float32"), "b;d")
+    return mtf.asarray(mesh, rng.normal(size=(4, 6)).astype("float32"), "b;d")
 
 
 @mtf.custom_gradient
 def softplus(x):
     e = mtf.exp(x)
-    return mtf.log1p(e), lambda dy: [dy * (1.0 - 1.0 / (1.0 + e))]
+    return mtf.math.log1p(e), lambda dy: [dy * (1.0 - 1.0 / (1.0 + e))]
 
 
 @mtf.custom_gradient
@@ -79,7 +79,7 @@ def test_several_arguments_and_results(x, run):
         made = fn({"a": x, "b": x}, s, shift=1.0)
         return [made["sum"], *mtf.gradients([made["sum"] * 2.0], [x, s])]
 
-    s = mtf.import_tensor(x.mesh, np.arange(4, dtype="float32"), "b")
+    s = mtf.asarray(x.mesh, np.arange(4, dtype="float32"), "b")
     y, dx, ds = run(both)(x, s)
     close(y, x.numpy() * (1 + np.arange(4)[:, None]) + 1)
     close(dx, np.full((4, 6), 20.0))

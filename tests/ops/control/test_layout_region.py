@@ -139,7 +139,7 @@ def test_numbers_are_those_of_one_position(name):
 @pytest.mark.parametrize("name", ["cut and whole", "axes exchanged", "shard"])
 def test_numbers_outside_of_functions(name):
     found, want = (
-        net(mtf.import_tensor(net.mesh, X, "batch;d")).numpy()
+        net(mtf.asarray(net.mesh, X, "batch;d")).numpy()
         for net in (Net(**NETS[name]), Net(""))
     )
     np.testing.assert_allclose(found, want, rtol=2e-5)

@@ -25,8 +25,7 @@ def arrays(seed):
 def tensors(layout, seed, **kwargs):
     mesh = mtf.Mesh("x:2;y:2", layout=layout, **kwargs)
     return [
-        mtf.import_tensor(mesh, a, n)
-        for a, n in zip(arrays(seed), ("batch;t;d", "batch;d"))
+        mtf.asarray(mesh, a, n) for a, n in zip(arrays(seed), ("batch;t;d", "batch;d"))
     ]
 
 

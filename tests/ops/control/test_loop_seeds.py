@@ -57,7 +57,7 @@ def nest(x, how, again):
         return h, ys
 
     h, ys = mtf.scan(outer, x, length=2, dim="i")
-    return h, mtf.merge(ys, "i;j", "k")
+    return h, mtf.flatten(ys, "i;j", "k")
 
 
 class Layer(mtf.Module):
@@ -95,7 +95,7 @@ def program(loop, how, again):
 
 def ones(layout):
     mesh = mtf.Mesh("x:2;y:2", layout=layout)
-    return mtf.import_tensor(mesh, np.ones((4, 16), "float32"), "batch;d")
+    return mtf.asarray(mesh, np.ones((4, 16), "float32"), "batch;d")
 
 
 @pytest.mark.sampled(8, each="loop how again")

@@ -167,7 +167,7 @@ PROGRAMS = [
 def tensors(layout, seed, **kwargs):
     mesh = mtf.Mesh("x:2;y:2", layout=layout, **kwargs)
     return [
-        mtf.import_tensor(mesh, array, names)
+        mtf.asarray(mesh, array, names)
         for array, names in zip(numbers(seed), ("batch;d", "layers;d;e", "e"))
     ]
 

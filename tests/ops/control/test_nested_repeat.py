@@ -136,7 +136,7 @@ def test_repeated_in_repeated_with_shared_modules(
         "everywhere/b",
     ]
     want = plain(numbers(seed), *(v.numpy() for v in variables))
-    x = mtf.import_tensor(everywhere.b.mesh, numbers(seed), "batch;d")
+    x = mtf.asarray(everywhere.b.mesh, numbers(seed), "batch;d")
     for call in (run, mtf.function(run)):
         for i, (y, number) in enumerate(zip(call(x), want, strict=True)):
             np.testing.assert_allclose(y.numpy(), number, 2e-4, 2e-4, err_msg=str(i))
@@ -146,7 +146,7 @@ def test_noise_differs_in_all_layers_of_all_layers(seed):
     masks = []
     for layout, variable_layout in LAYOUTS:
         net, everywhere = network(layout, variable_layout, True, 0.5)
-        x = mtf.import_tensor(everywhere.b.mesh, numbers(seed), "batch;d")
+        x = mtf.asarray(everywhere.b.mesh, numbers(seed), "batch;d")
 
         def run(x, net=net):
             def tower(layer, h, _):
@@ -169,7 +169,7 @@ def test_a_repeat_of_a_module_made_elsewhere_has_one_for_all(seed):
     mesh = mtf.Mesh("x:2", layout="batch:x", seed=3)
     cell = Cell(mesh)
     net = mtf.layers.Repeat(lambda: cell, "layers:3")
-    x = mtf.import_tensor(mesh, numbers(seed), "batch;d")
+    x = mtf.asarray(mesh, numbers(seed), "batch;d")
 
     def run(x):
         return [net(x), *mtf.gradients([mtf.reduce_sum(net(x))], [cell.w])]
@@ -190,7 +190,7 @@ def test_one_layer_in_two_repeats_of_one_name_is_not_confused(seed):
     mesh = mtf.Mesh("", seed=3)
     first = mtf.layers.Repeat(lambda: Cell(mesh), "layers:3", name="first")
     second = mtf.layers.Repeat(lambda: Cell(mesh, [first]), "layers:2", name="second")
-    x = mtf.import_tensor(mesh, numbers(seed), "batch;d")
+    x = mtf.asarray(mesh, numbers(seed), "batch;d")
     y, w, v = numbers(seed), first.layer.w.numpy(), second.layer.w.numpy()
     assert w.shape == (3, 8) and v.shape == (2, 8)
     for k in range(2):
@@ -238,7 +238,7 @@ def test_reversible_layers_are_repeated(layout, seed):
     net = mtf.layers.Repeat(
         lambda: mtf.layers.Reversible([Noisy(mesh, "f"), Noisy(mesh, "g")]), "layers:3"
     )
-    x = mtf.import_tensor(mesh, numbers(seed), "batch;d")
+    x = mtf.asarray(mesh, numbers(seed), "batch;d")
 
     def run(x, reversible):
         def both(layer, streams, _):
@@ -307,7 +307,7 @@ def test_an_embedding_in_a_repeated_layer(run, rng):
 
     net = mtf.layers.Repeat(Layer, "layers:3")
     x = want = rng.normal(size=(2, 4)).astype("float32")
-    y = run(lambda x: net(x), mesh=mesh)(mtf.import_tensor(mesh, x, "batch;d"))
+    y = run(lambda x: net(x), mesh=mesh)(mtf.asarray(mesh, x, "batch;d"))
     for table in net.variables[0].numpy():
         want = want + (want @ table.T).sum(1, keepdims=True)
     np.testing.assert_allclose(y.numpy(), want, 1e-4)

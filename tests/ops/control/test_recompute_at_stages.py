@@ -233,7 +233,7 @@ def variables(mesh, values):
                 mtf.Variable(
                     mesh,
                     f"d:{D};e:{D}",
-                    lambda mesh, shape, name, value=value: mtf.import_tensor(
+                    lambda mesh, shape, name, value=value: mtf.asarray(
                         mesh, value, shape
                     ),
                     name=f"w_{k}",
@@ -259,7 +259,7 @@ def actual(program, seed, axes, layout, eager=False, jit=False, **kwargs):
         ]
 
     fn = step if eager else mtf.function(step, mesh=mesh, jit=jit)
-    return [y.numpy() for y in fn(mtf.import_tensor(mesh, x, "batch;d"))]
+    return [y.numpy() for y in fn(mtf.asarray(mesh, x, "batch;d"))]
 
 
 @pytest.mark.sampled(30, each="program axes")

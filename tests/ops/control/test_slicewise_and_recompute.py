@@ -41,8 +41,8 @@ def network(mesh, wrap, dropout=0.5):
 
 def arguments(mesh, rng):
     return (
-        mtf.import_tensor(mesh, rng.normal(size=(4, 4)).astype("float32"), "batch;d"),
-        mtf.import_tensor(mesh, rng.normal(size=(4, 6)).astype("float32"), "d;d_ff"),
+        mtf.asarray(mesh, rng.normal(size=(4, 4)).astype("float32"), "batch;d"),
+        mtf.asarray(mesh, rng.normal(size=(4, 6)).astype("float32"), "d;d_ff"),
         mtf.constant(mesh, 5),
     )
 
@@ -92,7 +92,7 @@ def test_the_second_time_reads_nothing_that_the_first_time_made(rng):
     stays.
     """
     mesh = mtf.Mesh("")
-    x = mtf.import_tensor(mesh, rng.normal(size=(4, 4)).astype("float32"), "batch;d")
+    x = mtf.asarray(mesh, rng.normal(size=(4, 4)).astype("float32"), "batch;d")
 
     @mtf.function
     def f(x):
@@ -157,7 +157,7 @@ def test_slicewise_runs_your_own_function(axes, layout, rng):
 
 def test_slicewise_makes_whole_what_must_not_be_cut():
     mesh = mtf.Mesh("data:4", "d:data")
-    x = mtf.import_tensor(mesh, np.array([[3.0, 1, 2, 0]], "float32"), "batch;d")
+    x = mtf.asarray(mesh, np.array([[3.0, 1, 2, 0]], "float32"), "batch;d")
     assert mtf.slicewise(tf.sort, [x]).numpy().tolist() == [[0, 1, 2, 3]]
     assert mtf.slicewise(tf.negative, [x], cut="d").numpy().tolist() == [
         [-3, -1, -2, 0]
@@ -166,7 +166,7 @@ def test_slicewise_makes_whole_what_must_not_be_cut():
 
 def test_slicewise_with_several_outputs_and_types():
     mesh = mtf.Mesh("data:2", "batch:data")
-    x = mtf.import_tensor(mesh, np.array([[3.0, 1], [2, 5]], "float32"), "batch;d")
+    x = mtf.asarray(mesh, np.array([[3.0, 1], [2, 5]], "float32"), "batch;d")
     top, where = mtf.slicewise(
         lambda x: (tf.reduce_max(x, 1), tf.argmax(x, 1, tf.int32)),
         [x],

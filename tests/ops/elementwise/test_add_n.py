@@ -12,7 +12,7 @@ import meshtf as mtf
 def test_sums_and_gradients(layout, rng):
     mesh = mtf.Mesh("x:2", layout)
     arrays = [rng.normal(size=(4, 6)).astype("float32") for _ in range(3)]
-    xs = [mtf.import_tensor(mesh, a, "a;b") for a in arrays]
+    xs = [mtf.asarray(mesh, a, "a;b") for a in arrays]
     xs[1] = mtf.transpose(xs[1], "b;a")
     y = mtf.add_n(xs)
     np.testing.assert_allclose(y.numpy(), sum(arrays), rtol=1e-5)
@@ -24,7 +24,7 @@ def test_sums_and_gradients(layout, rng):
 
 def test_unfinished_sums_are_added_before_they_are_finished(rng):
     mesh = mtf.Mesh("x:2", "k:x")
-    x = mtf.import_tensor(mesh, rng.normal(size=(4, 6)).astype("float32"), "a;k")
+    x = mtf.asarray(mesh, rng.normal(size=(4, 6)).astype("float32"), "a;k")
 
     @mtf.function
     def total(x):

@@ -21,7 +21,7 @@ def mesh(request):
 
 
 def put(mesh, value, shape, dtype="float32"):
-    return mtf.import_tensor(mesh, np.asarray(value, dtype), shape)
+    return mtf.asarray(mesh, np.asarray(value, dtype), shape)
 
 
 def gradient(y, *xs):
@@ -35,7 +35,9 @@ def local_ops(op, *shapes, dtype="float32"):
 
     class Context:
         inputs = tuple(mtf.Shape(s) for s in shapes)
-        outputs = (op.output_specs(*(mtf.Spec(s, dtype) for s in inputs))[0].shape,)
+        outputs = (
+            op.output_specs(*(mtf.graph.Spec(s, dtype) for s in inputs))[0].shape,
+        )
 
     with tf.Graph().as_default() as graph:
         op.local(
@@ -195,7 +197,7 @@ def test_a_gradient_has_a_gradient():
     np.testing.assert_allclose(
         gradient(first_gradient, x)[0], outer.gradient(dy, values), rtol=1e-5
     )
-    (dx,) = mtf.gradients([mtf.digamma(mtf.abs(x))], [x])
+    (dx,) = mtf.gradients([mtf.math.digamma(mtf.abs(x))], [x])
     with pytest.raises(mtf.PlanError, match="digamma_grad has no gradient"):
         mtf.gradients([dx], [x])
 
@@ -241,11 +243,11 @@ def test_unfinished_sums_are_scaled_but_not_shifted():
         (lambda x, i, b: ~x, "logical_not does not take the type float32"),
         (lambda x, i, b: i**-1, "an integer to the power -1"),
         (lambda x, i, b: mtf.log(i), "log does not take the type int32.*mtf.cast"),
-        (lambda x, i, b: mtf.log1p(b), "log1p does not take the type bool"),
+        (lambda x, i, b: mtf.math.log1p(b), "log1p does not take the type bool"),
         (lambda x, i, b: mtf.relu(b), "relu does not take the type bool"),
         (lambda x, i, b: mtf.leaky_relu(i), "leaky_relu does not take int32"),
         (
-            lambda x, i, b: mtf.divide_no_nan(i, i),
+            lambda x, i, b: mtf.math.divide_no_nan(i, i),
             "divide_no_nan does not take the type int32",
         ),
         (lambda x, i, b: x * 1j, r"1j is no value of the type float32.*complex64"),

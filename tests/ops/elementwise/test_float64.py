@@ -16,7 +16,7 @@ _LAYERS = mtf.layers
 
 
 def named(mesh, array, names):
-    return mtf.import_tensor(mesh, array, names)
+    return mtf.asarray(mesh, array, names)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -69,7 +69,7 @@ PROGRAMS = {
         mtf.reduce_rms(x),
         mtf.reduce_variance(x),
     ],
-    "norms": lambda x: [mtf.normalize_layer(x, "d"), mtf.normalize_rms(x, "d")],
+    "norms": lambda x: [mtf.layer_norm(x, "d"), mtf.rms_norm(x, "d")],
     "softmax": lambda x: [
         mtf.softmax(x, "d"),
         mtf.log_softmax(x, "d"),
@@ -88,9 +88,9 @@ PROGRAMS = {
     ],
     "scans": lambda x: [
         mtf.cumsum(x, "h"),
-        mtf.cumprod(x, "h"),
-        mtf.cumulative_logsumexp(x, "h"),
-        mtf.linear_recurrence(x, x, "h"),
+        mtf.math.cumprod(x, "h"),
+        mtf.math.cumulative_logsumexp(x, "h"),
+        mtf.math.linear_recurrence(x, x, "h"),
     ],
     "pooling": lambda x: [
         mtf.avg_pool(x, "h:3", 1, "same"),
@@ -98,7 +98,7 @@ PROGRAMS = {
     ],
     "clip_gradient": lambda x: mtf.gradients([_LAYERS.clip_gradient(x, 0.1) * x], [x]),
     "segments": lambda x: [
-        mtf.segment_mean(x, mtf.range(x.mesh, "h:6") // 2, "bins:3")
+        mtf.math.segment_mean(x, mtf.range(x.mesh, "h:6") // 2, "bins:3")
     ],
     "activations": lambda x: [
         mtf.gelu(x),

@@ -20,7 +20,7 @@ def mesh(request):
 
 
 def named(mesh, array, shape="b;n;d"):
-    return mtf.import_tensor(mesh, np.asarray(array), shape)
+    return mtf.asarray(mesh, np.asarray(array), shape)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 8])

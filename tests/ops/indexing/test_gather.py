@@ -18,12 +18,12 @@ def mesh():
 
 @pytest.fixture
 def table(mesh, rng):
-    return mtf.import_tensor(mesh, rng.normal(size=(8, 3)).astype("float32"), "v:8;d:3")
+    return mtf.asarray(mesh, rng.normal(size=(8, 3)).astype("float32"), "v:8;d:3")
 
 
 @pytest.fixture
 def ids(mesh):
-    return mtf.import_tensor(mesh, IDS, "b:4;n:2")
+    return mtf.asarray(mesh, IDS, "b:4;n:2")
 
 
 @pytest.mark.parametrize("names", ["v;d", "d;v"])
@@ -43,7 +43,7 @@ def test_gather_of_truth_values(table, ids):
 @pytest.mark.parametrize("order", ["b;n", "n;b"])
 def test_names_of_both_are_batch_dimensions(mesh, ids, rng, names, order):
     values = rng.normal(size=(4, 8)).astype("float32")
-    x = mtf.transpose(mtf.import_tensor(mesh, values, "b:4;v:8"), names)
+    x = mtf.transpose(mtf.asarray(mesh, values, "b:4;v:8"), names)
     y = mtf.gather(x, mtf.transpose(ids, order), "v")
     assert y.shape.names == tuple(order.split(";"))
     np.testing.assert_array_equal(
@@ -54,8 +54,8 @@ def test_names_of_both_are_batch_dimensions(mesh, ids, rng, names, order):
 @pytest.mark.parametrize("layout", ["", "v:x"])
 def test_negative_numbers_give_zeros_and_go_nowhere(layout):
     mesh = mtf.Mesh("x:2", layout=layout)
-    x = mtf.import_tensor(mesh, np.arange(1, 5, dtype="float32"), "v:4")
-    ids = mtf.import_tensor(mesh, np.array([2, -1, 0], "int32"), "n:3")
+    x = mtf.asarray(mesh, np.arange(1, 5, dtype="float32"), "v:4")
+    ids = mtf.asarray(mesh, np.array([2, -1, 0], "int32"), "n:3")
     y = mtf.gather(x, ids, "v", zero_negative=True)
     np.testing.assert_array_equal(y.numpy(), [3, 0, 1])
     np.testing.assert_array_equal(
@@ -67,7 +67,7 @@ def test_negative_numbers_give_zeros_and_go_nowhere(layout):
 
 def test_segment_sum(mesh, ids, rng):
     values = rng.normal(size=(4, 2, 3)).astype("float32")
-    x = mtf.import_tensor(mesh, values, "b:4;n:2;d:3")
+    x = mtf.asarray(mesh, values, "b:4;n:2;d:3")
     want = np.zeros((8, 3), "float32")
     np.add.at(want, IDS, values)
     np.testing.assert_allclose(mtf.segment_sum(x, ids, "v:8").numpy(), want, rtol=1e-6)
@@ -77,8 +77,8 @@ def test_segment_sum(mesh, ids, rng):
 
 
 def test_ids_out_of_range_of_one_group_never_reach_the_next(mesh):
-    x = mtf.import_tensor(mesh, np.ones((2, 2), "float32"), "g:2;n:2")
-    ids = mtf.import_tensor(mesh, np.array([[0, 4], [-4, 1]], "int32"), "g:2;n:2")
+    x = mtf.asarray(mesh, np.ones((2, 2), "float32"), "g:2;n:2")
+    ids = mtf.asarray(mesh, np.array([[0, 4], [-4, 1]], "int32"), "g:2;n:2")
     with pytest.raises(tf.errors.InvalidArgumentError, match="index 4 is not in"):
         mtf.segment_sum(x, ids, "v:4", batch="g")
     y = mtf.segment_sum(x, mtf.where(ids == 4, -1, ids), "v:4", batch="g")

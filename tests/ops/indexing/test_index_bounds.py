@@ -17,11 +17,11 @@ def mesh_of(layout):
 
 
 def ids_of(mesh, *indices, dtype="int32"):
-    return mtf.import_tensor(mesh, np.array(indices, dtype), "b")
+    return mtf.asarray(mesh, np.array(indices, dtype), "b")
 
 
 def table_of(ids, dtype="float32"):
-    return mtf.cast(mtf.import_tensor(ids.mesh, TABLE, "v;d"), dtype)
+    return mtf.cast(mtf.asarray(ids.mesh, TABLE, "v;d"), dtype)
 
 
 def summed(ids):
@@ -55,8 +55,8 @@ TOO_LARGE = {
     ),
     "segment_sum": lambda ids: mtf.segment_sum(values(ids), ids, "v:8"),
     "in groups": in_groups,
-    "segment_max": lambda ids: mtf.segment_max(values(ids), ids, "v:8"),
-    "segment_mean": lambda ids: mtf.segment_mean(values(ids), ids, "v:8"),
+    "segment_max": lambda ids: mtf.math.segment_max(values(ids), ids, "v:8"),
+    "segment_mean": lambda ids: mtf.math.segment_mean(values(ids), ids, "v:8"),
     "scatter": lambda ids: mtf.scatter(values(ids), ids, "v:8"),
     "scatter_add": lambda ids: mtf.scatter_add(
         mtf.zeros(ids.mesh, "v:8"), ids, values(ids), "v"
@@ -75,7 +75,7 @@ BOTH = {
     "batch": lambda ids: mtf.gather(
         mtf.broadcast(table_of(ids), "v:8;b:4;d:3"), ids, "v"
     ),
-    "take_along": lambda ids: mtf.take_along(
+    "take_along_axis": lambda ids: mtf.take_along_axis(
         table_of(ids), mtf.rename(ids, "b", "v"), "v"
     ),
     "loop": summed,
@@ -128,7 +128,7 @@ def test_zeros_for_who_wants_them(layout, jit):
     def rows(ids):
         table = table_of(ids)
         y = mtf.gather(table, ids, "v", out_of_range="zeros")
-        along = mtf.take_along(
+        along = mtf.take_along_axis(
             table, mtf.rename(ids, "b", "v"), "v", out_of_range="zeros"
         )
         hot = mtf.one_hot(ids, "v:8")

@@ -25,7 +25,7 @@ def rows(rng):
 
 
 def named(mesh, array, shape):
-    return mtf.import_tensor(mesh, np.asarray(array), shape)
+    return mtf.asarray(mesh, np.asarray(array), shape)
 
 
 def by_number(rows, ids, reduce, empty):
@@ -43,9 +43,9 @@ def by_number(rows, ids, reduce, empty):
 @pytest.mark.parametrize(
     "function, reduce, empty",
     [
-        (mtf.segment_max, lambda r: r.max(0), -np.inf),
-        (mtf.segment_min, lambda r: r.min(0), np.inf),
-        (mtf.segment_mean, lambda r: r.mean(0), 0),
+        (mtf.math.segment_max, lambda r: r.max(0), -np.inf),
+        (mtf.math.segment_min, lambda r: r.min(0), np.inf),
+        (mtf.math.segment_mean, lambda r: r.mean(0), 0),
         (mtf.scatter, lambda r: r[-1], 0),
         (mtf.segment_sum, lambda r: r.sum(0), 0),
     ],
@@ -63,10 +63,10 @@ def test_rows_of_infinities(mesh):
     x = named(mesh, np.array([-np.inf, np.inf], "float32"), "b")
     ids = named(mesh, np.array([0, 2], "int32"), "b")
     np.testing.assert_array_equal(
-        mtf.segment_max(x, ids, "v:4").numpy(), [-np.inf, -np.inf, np.inf, -np.inf]
+        mtf.math.segment_max(x, ids, "v:4").numpy(), [-np.inf, -np.inf, np.inf, -np.inf]
     )
     np.testing.assert_array_equal(
-        mtf.segment_min(x, ids, "v:4").numpy(), [-np.inf, np.inf, np.inf, np.inf]
+        mtf.math.segment_min(x, ids, "v:4").numpy(), [-np.inf, np.inf, np.inf, np.inf]
     )
 
 
@@ -75,8 +75,8 @@ def test_data_types(mesh, dtype):
     x = mtf.cast(named(mesh, np.arange(8), "b"), dtype)
     ids = named(mesh, IDS, "b")
     for function, want in (
-        (mtf.segment_max, [6, 4, 7, 5]),
-        (mtf.segment_min, [6, 1, 0, 5]),
+        (mtf.math.segment_max, [6, 4, 7, 5]),
+        (mtf.math.segment_min, [6, 1, 0, 5]),
         (mtf.scatter, [6, 4, 7, 5]),
     ):
         y = function(x, ids, "v:8")
@@ -86,7 +86,7 @@ def test_data_types(mesh, dtype):
 
 def test_means_of_half_floats_count_far(mesh):
     x = mtf.cast(named(mesh, np.ones(1024), "b"), "bfloat16")
-    y = mtf.segment_mean(x, named(mesh, np.zeros(1024, "int32"), "b"), "v:2")
+    y = mtf.math.segment_mean(x, named(mesh, np.zeros(1024, "int32"), "b"), "v:2")
     np.testing.assert_array_equal(y.numpy().astype("float32"), [1, 0])
 
 
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_tensorflow(mesh, kind, rng):
         tape.watch(tf_x)
         y = getattr(tf.math, f"unsorted_segment_{kind}")(tf_x, IDS, 8)
     t = named(mesh, x, "b;d")
-    y2 = getattr(mtf, f"segment_{kind}")(t, named(mesh, IDS, "b"), "v:8")
+    y2 = getattr(mtf.math, f"segment_{kind}")(t, named(mesh, IDS, "b"), "v:8")
     (dx,) = mtf.gradients([y2], [t], [named(mesh, w, "v;d")])
     want = tape.gradient(y, tf_x, tf.constant(w)).numpy()
     np.testing.assert_allclose(dx.numpy(), want, rtol=1e-5, atol=1e-6)
@@ -197,7 +197,7 @@ def test_updates_of_a_sharded_dimension_are_local():
 
     assert not moves(lambda x, ids, updates: mtf.scatter_update(x, ids, updates, "v"))
     assert not moves(lambda x, ids, updates: mtf.scatter_add(x, ids, updates, "v"))
-    assert not moves(lambda x, ids, updates: mtf.segment_max(updates, ids, "v:64"))
+    assert not moves(lambda x, ids, updates: mtf.math.segment_max(updates, ids, "v:64"))
 
 
 def test_what_is_refused(mesh):
@@ -215,4 +215,4 @@ def test_what_is_refused(mesh):
         with pytest.raises(mtf.DTypeError, match="indices are integers"):
             function(x, mtf.cast(ids, "float32"), rows, "v")
     with pytest.raises(mtf.DTypeError, match="segment_max takes numbers, not bool"):
-        mtf.segment_max(rows > 0.0, ids, "v:8")
+        mtf.math.segment_max(rows > 0.0, ids, "v:8")

@@ -17,7 +17,7 @@ def mesh(request):
 
 @pytest.mark.parametrize("names", ["b;v", "v;b"])
 def test_among_equals_the_lowest_index_wins(mesh, names):
-    x = mtf.transpose(mtf.import_tensor(mesh, TIES, "b:2;v:8"), names)
+    x = mtf.transpose(mtf.asarray(mesh, TIES, "b:2;v:8"), names)
     values, indices = mtf.top_k(x, "v", "k:5")
     assert values.shape == mtf.Shape("b:2;k:5")
     np.testing.assert_array_equal(values.numpy(), [[5, 5, 5, 5, 2], [0] * 5])
@@ -27,7 +27,7 @@ def test_among_equals_the_lowest_index_wins(mesh, names):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int32", "uint8", "int64"])
 def test_data_types(mesh, dtype):
-    x = mtf.cast(mtf.import_tensor(mesh, TIES, "b:2;v:8"), dtype)
+    x = mtf.cast(mtf.asarray(mesh, TIES, "b:2;v:8"), dtype)
     values, indices = mtf.top_k(x, "v", "k:8")
     assert (values.dtype, indices.dtype) == (dtype, "int32")
     np.testing.assert_array_equal(values.numpy().astype("float32"), -np.sort(-TIES, 1))
@@ -36,7 +36,7 @@ def test_data_types(mesh, dtype):
 
 
 def test_the_gradient_goes_to_the_chosen(mesh):
-    x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
+    x = mtf.asarray(mesh, TIES, "b:2;v:8")
     values, _ = mtf.top_k(x, "v", "k:2")
     (dx,) = mtf.gradients([values * 3.0], [x])
     np.testing.assert_array_equal(
@@ -53,13 +53,13 @@ def test_the_gradient_goes_to_the_chosen(mesh):
     ],
 )
 def test_what_is_refused(mesh, k, words):
-    x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
+    x = mtf.asarray(mesh, TIES, "b:2;v:8")
     with pytest.raises(mtf.ShapeError, match=words):
         mtf.top_k(x, "v", k)
 
 
 def test_truth_values_have_no_largest(mesh):
-    x = mtf.import_tensor(mesh, TIES > 1, "b:2;v:8")
+    x = mtf.asarray(mesh, TIES > 1, "b:2;v:8")
     for function in (mtf.argmax, mtf.argmin):
         with pytest.raises(mtf.DTypeError, match="bool has no largest"):
             function(x, "v")
@@ -67,17 +67,17 @@ def test_truth_values_have_no_largest(mesh):
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8"])
 def test_the_smallest(mesh, dtype):
-    x = mtf.cast(mtf.import_tensor(mesh, TIES, "b:2;v:8"), dtype)
+    x = mtf.cast(mtf.asarray(mesh, TIES, "b:2;v:8"), dtype)
     np.testing.assert_array_equal(mtf.argmin(x, "v").numpy(), [5, 0])
     for n in range(8):
-        for function, order in ((mtf.nth_smallest, 1), (mtf.nth_largest, -1)):
+        for function, order in ((mtf.math.nth_smallest, 1), (mtf.math.nth_largest, -1)):
             y = function(x, "v", n)
             assert y.dtype == dtype
             np.testing.assert_array_equal(y.numpy(), np.sort(TIES)[:, ::order][:, n])
 
 
 def test_the_gradient_of_one_goes_to_the_first_among_equals(mesh):
-    x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
+    x = mtf.asarray(mesh, TIES, "b:2;v:8")
     values, indices = mtf.top_1(x, "v")
     np.testing.assert_array_equal(values.numpy(), [5, 0])
     np.testing.assert_array_equal(indices.numpy(), [1, 0])
@@ -85,7 +85,7 @@ def test_the_gradient_of_one_goes_to_the_first_among_equals(mesh):
     np.testing.assert_array_equal(
         dx.numpy(), [[0, 1, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]]
     )
-    (dx,) = mtf.gradients([mtf.nth_smallest(x, "v", 2) * 2.0], [x])
+    (dx,) = mtf.gradients([mtf.math.nth_smallest(x, "v", 2) * 2.0], [x])
     np.testing.assert_array_equal(
         dx.numpy(), [[2, 0, 0, 0, 0, 0, 0, 0], [0, 0, 2, 0, 0, 0, 0, 0]]
     )
@@ -93,8 +93,8 @@ def test_the_gradient_of_one_goes_to_the_first_among_equals(mesh):
 
 @pytest.mark.parametrize("n", [-1, 8])
 def test_there_are_so_many_and_no_more(mesh, n):
-    x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
-    for function in (mtf.nth_largest, mtf.nth_smallest):
+    x = mtf.asarray(mesh, TIES, "b:2;v:8")
+    for function in (mtf.math.nth_largest, mtf.math.nth_smallest):
         with pytest.raises(
             mtf.ShapeError, match=f"v:8 has no element {n}.*(\n.*)*to 7"
         ):
@@ -108,7 +108,7 @@ def test_there_are_so_many_and_no_more(mesh, n):
         (lambda x: mtf.argmax(x, "v"), 2),
         (lambda x: mtf.argmin(x, "v"), 2),
         (lambda x: mtf.top_1(x, "v"), 2),
-        (lambda x: mtf.nth_largest(x, "v", 3), 2 * 4),
+        (lambda x: mtf.math.nth_largest(x, "v", 3), 2 * 4),
     ],
 )
 def test_shards_exchange_their_k_largest_and_nothing_else(function, num_statistics):

@@ -17,8 +17,8 @@ def mesh(request):
 @pytest.mark.parametrize("names", ["a;b", "b;a", "g;a;b", "a;k;b", "k", "b", ""])
 def test_products_by_names(mesh, rng, names):
     a, b = rng.normal(size=(3, 4, 2)), rng.normal(size=(2, 4, 6))
-    x = mtf.import_tensor(mesh, a.astype("float32"), "g:3;k:4;a:2")
-    y = mtf.import_tensor(mesh, b.astype("float32"), "a:2;k:4;b:6")
+    x = mtf.asarray(mesh, a.astype("float32"), "g:3;k:4;a:2")
+    y = mtf.asarray(mesh, b.astype("float32"), "a:2;k:4;b:6")
     want = np.einsum(f"gka,akb->{names.replace(';', '')}", a, b)
     np.testing.assert_allclose(
         mtf.einsum([x, y], names).numpy(), want, rtol=1e-5, atol=1e-5
@@ -27,9 +27,7 @@ def test_products_by_names(mesh, rng, names):
 
 def test_one_tensor_and_three(mesh, rng):
     a, b, c = (rng.normal(size=s).astype("float32") for s in ((2, 4), (4, 6), (6, 2)))
-    x, y, z = (
-        mtf.import_tensor(mesh, v, n) for v, n in ((a, "a;k"), (b, "k;b"), (c, "b;c"))
-    )
+    x, y, z = (mtf.asarray(mesh, v, n) for v, n in ((a, "a;k"), (b, "k;b"), (c, "b;c")))
     np.testing.assert_allclose(mtf.einsum([x], "k;a").numpy(), a.T)
     np.testing.assert_allclose(
         mtf.einsum([x, y, z], "c;a").numpy(), (a @ b @ c).T, rtol=1e-4, atol=1e-5
@@ -38,8 +36,8 @@ def test_one_tensor_and_three(mesh, rng):
 
 def test_matmul(mesh, rng):
     a, b = rng.normal(size=(3, 2, 4)), rng.normal(size=(4, 6))
-    x = mtf.import_tensor(mesh, a.astype("float32"), "g;a;k")
-    y = mtf.import_tensor(mesh, b.astype("float32"), "k;b")
+    x = mtf.asarray(mesh, a.astype("float32"), "g;a;k")
+    y = mtf.asarray(mesh, b.astype("float32"), "k;b")
     z = mtf.matmul(x, y)
     assert z.shape == mtf.Shape("g:3;a:2;b:6")
     np.testing.assert_allclose(z.numpy(), a @ b, rtol=1e-5, atol=1e-5)

@@ -224,9 +224,7 @@ def test_programs_are_the_same_with_wider_rows(monkeypatch, rng, layout):
     )
 
     def loss(x, w):
-        x, w = (
-            mtf.import_tensor(mesh, v, n) for v, n in ((x, "batch;d"), (w, "d;d_ff"))
-        )
+        x, w = (mtf.asarray(mesh, v, n) for v, n in ((x, "batch;d"), (w, "d;d_ff")))
         h = mtf.einsum([x, w], "batch;d_ff")
         return float(mtf.reduce_sum(mtf.tanh(h)))
 
@@ -250,7 +248,7 @@ def test_what_is_saved_has_no_kernels_of_the_processor_at_hand(
         lambda devices: asked.append(devices) or MatmulKernels(1),
     )
     x, w = (
-        mtf.import_tensor(mesh, rng.standard_normal((16, 8)).astype(np.float32), names)
+        mtf.asarray(mesh, rng.standard_normal((16, 8)).astype(np.float32), names)
         for names in ("batch;d_model", "vocab;d_model")
     )
     predict = mtf.function(lambda x: mtf.einsum([x, w], "batch;vocab"))

@@ -14,7 +14,7 @@ from meshtf.ops.elementwise.unary_op import Unary
 
 
 def put(mesh, value, shape, dtype="float32"):
-    return mtf.import_tensor(mesh, np.asarray(value, dtype), shape)
+    return mtf.asarray(mesh, np.asarray(value, dtype), shape)
 
 
 def gradient(y, *xs):

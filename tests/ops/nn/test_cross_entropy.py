@@ -33,8 +33,8 @@ def plain(x, labels=LABELS):
 @pytest.mark.parametrize("dims", ["b;v", "v;b"])
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
 def test_values_and_gradient(mesh, dims, dtype):
-    x = mtf.transpose(mtf.import_tensor(mesh, random_logits(), "b;v"), dims)
-    loss = cross_entropy(x, mtf.import_tensor(mesh, LABELS.astype(dtype), "b"), "v")
+    x = mtf.transpose(mtf.asarray(mesh, random_logits(), "b;v"), dims)
+    loss = cross_entropy(x, mtf.asarray(mesh, LABELS.astype(dtype), "b"), "v")
     np.testing.assert_allclose(loss.numpy(), plain(random_logits()).numpy(), rtol=1e-5)
     (dx,) = mtf.gradients([loss], [x])
     wanted = tf.nn.softmax(random_logits()) - tf.one_hot(LABELS, 6)
@@ -44,9 +44,9 @@ def test_values_and_gradient(mesh, dims, dtype):
 
 
 def test_negative_labels_count_for_nothing_and_large_ones_are_refused(mesh):
-    x = mtf.import_tensor(mesh, random_logits(), "b;v")
+    x = mtf.asarray(mesh, random_logits(), "b;v")
     large, labels = (
-        mtf.import_tensor(mesh, np.array([3, -1, i, -7], "int32"), "b") for i in (6, 5)
+        mtf.asarray(mesh, np.array([3, -1, i, -7], "int32"), "b") for i in (6, 5)
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match="index 6 is not in"):
         cross_entropy(x, large, "v", 0.1)
@@ -57,8 +57,8 @@ def test_negative_labels_count_for_nothing_and_large_ones_are_refused(mesh):
 
 
 def test_half_floats_give_a_float32_loss(mesh):
-    x = mtf.import_tensor(mesh, random_logits(), "b;v", dtype="bfloat16")
-    loss = cross_entropy(x, mtf.import_tensor(mesh, LABELS, "b"), "v")
+    x = mtf.asarray(mesh, random_logits(), "b;v", dtype="bfloat16")
+    loss = cross_entropy(x, mtf.asarray(mesh, LABELS, "b"), "v")
     assert loss.dtype == "float32"
     np.testing.assert_allclose(
         loss.numpy(), plain(x.numpy().astype("float32")).numpy(), rtol=1e-5
@@ -68,8 +68,8 @@ def test_half_floats_give_a_float32_loss(mesh):
 
 
 def test_z_loss_and_second_derivatives(mesh):
-    x = mtf.import_tensor(mesh, random_logits(), "b;v")
-    labels = mtf.import_tensor(mesh, LABELS, "b")
+    x = mtf.asarray(mesh, random_logits(), "b;v")
+    labels = mtf.asarray(mesh, LABELS, "b")
     (dx,) = mtf.gradients([mtf.square(cross_entropy(x, labels, "v", z_loss=0.1))], [x])
     (ddx,) = mtf.gradients([mtf.square(dx)], [x])
     v = tf.constant(random_logits())
@@ -90,14 +90,12 @@ def test_z_loss_and_second_derivatives(mesh):
 
 @pytest.mark.parametrize("soft", [False, True], ids=["labels", "probabilities"])
 def test_smoothed_labels_and_probabilities_equal_keras(mesh, soft, rng):
-    x = mtf.import_tensor(mesh, random_logits(), "b;v")
+    x = mtf.asarray(mesh, random_logits(), "b;v")
     wanted = (
         rng.dirichlet(np.ones(6), 4).astype("float32") if soft else np.eye(6)[LABELS]
     )
     labels = (
-        mtf.import_tensor(mesh, wanted.T, "v;b")
-        if soft
-        else mtf.import_tensor(mesh, LABELS, "b")
+        mtf.asarray(mesh, wanted.T, "v;b") if soft else mtf.asarray(mesh, LABELS, "b")
     )
     loss = cross_entropy(x, labels, "v", z_loss=0.1, label_smoothing=0.2)
     v = tf.constant(random_logits())
@@ -153,8 +151,8 @@ def test_no_logit_is_exponentiated_twice_nor_copied_for_its_label(monkeypatch):
 
 
 def test_what_is_refused(mesh):
-    x = mtf.import_tensor(mesh, random_logits(), "b;v")
-    labels = mtf.import_tensor(mesh, LABELS, "b")
+    x = mtf.asarray(mesh, random_logits(), "b;v")
+    labels = mtf.asarray(mesh, LABELS, "b")
     with pytest.raises(mtf.ShapeError, match='no dimension "vocab"'):
         cross_entropy(x, labels, "vocab")
     with pytest.raises(

@@ -31,25 +31,23 @@ def rms(x, epsilon):
     return x / tf.sqrt(tf.reduce_mean(tf.square(x), 1, keepdims=True) + epsilon)
 
 
-@pytest.mark.parametrize(
-    "ours, theirs", [(mtf.normalize_layer, layer), (mtf.normalize_rms, rms)]
-)
+@pytest.mark.parametrize("ours, theirs", [(mtf.layer_norm, layer), (mtf.rms_norm, rms)])
 def test_values_and_epsilon(mesh, ours, theirs):
-    x = mtf.import_tensor(mesh, random_values(), "b;d")
+    x = mtf.asarray(mesh, random_values(), "b;d")
     np.testing.assert_allclose(
         ours(x, "d", 0.5).numpy(), theirs(random_values(), 0.5), atol=1e-5
     )
 
 
 def test_a_large_mean_does_not_cancel(mesh):
-    x = mtf.import_tensor(mesh, random_values(1000.0), "b;d")
-    y = mtf.normalize_layer(x, "d")
+    x = mtf.asarray(mesh, random_values(1000.0), "b;d")
+    y = mtf.layer_norm(x, "d")
     np.testing.assert_allclose(y.numpy(), layer(random_values(1000.0), 1e-6), atol=1e-3)
 
 
 def test_half_floats_have_statistics_in_float32(mesh):
-    x = mtf.import_tensor(mesh, random_values(20.0), "b;d", dtype="bfloat16")
-    y = mtf.normalize_layer(x, "d")
+    x = mtf.asarray(mesh, random_values(20.0), "b;d", dtype="bfloat16")
+    y = mtf.layer_norm(x, "d")
     assert y.dtype == "bfloat16"
     np.testing.assert_allclose(
         y.numpy().astype("float32"), layer(x.numpy().astype("float32"), 1e-6), atol=2e-2
@@ -58,11 +56,9 @@ def test_half_floats_have_statistics_in_float32(mesh):
     assert dx.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize(
-    "ours, theirs", [(mtf.normalize_layer, layer), (mtf.normalize_rms, rms)]
-)
+@pytest.mark.parametrize("ours, theirs", [(mtf.layer_norm, layer), (mtf.rms_norm, rms)])
 def test_second_derivatives(mesh, ours, theirs):
-    x = mtf.import_tensor(mesh, random_values(), "b;d")
+    x = mtf.asarray(mesh, random_values(), "b;d")
     (dx,) = mtf.gradients([mtf.sin(ours(x, "d"))], [x])
     (ddx,) = mtf.gradients([mtf.square(dx)], [x])
     v = tf.constant(random_values(), tf.float64)
@@ -76,8 +72,8 @@ def test_second_derivatives(mesh, ours, theirs):
 
 
 def test_what_is_refused(mesh):
-    x = mtf.import_tensor(mesh, random_values(), "b;d")
+    x = mtf.asarray(mesh, random_values(), "b;d")
     with pytest.raises(mtf.ShapeError, match='no dimension "e"'):
-        mtf.normalize_layer(x, "e")
-    with pytest.raises(mtf.DTypeError, match="normalize_rms does not take int32"):
-        mtf.normalize_rms(mtf.cast(x, "int32"), "d")
+        mtf.layer_norm(x, "e")
+    with pytest.raises(mtf.DTypeError, match="rms_norm does not take int32"):
+        mtf.rms_norm(mtf.cast(x, "int32"), "d")

@@ -24,7 +24,7 @@ def mesh(request):
 
 @pytest.mark.parametrize("dims", ["b;d", "d;b"])
 def test_large_logits_and_masks(mesh, dims):
-    x = mtf.transpose(mtf.import_tensor(mesh, LOGITS, "b;d"), dims)
+    x = mtf.transpose(mtf.asarray(mesh, LOGITS, "b;d"), dims)
     for ours, theirs in (
         (mtf.softmax, tf.nn.softmax),
         (mtf.log_softmax, tf.nn.log_softmax),
@@ -34,7 +34,7 @@ def test_large_logits_and_masks(mesh, dims):
 
 
 def test_half_floats_are_rounded_once(mesh):
-    x = mtf.import_tensor(mesh, LOGITS[:, :4].clip(-9, 9), "b;d", dtype="bfloat16")
+    x = mtf.asarray(mesh, LOGITS[:, :4].clip(-9, 9), "b;d", dtype="bfloat16")
     y = mtf.softmax(x, "d")
     assert y.dtype == "bfloat16"
     wanted = tf.cast(tf.nn.softmax(x.numpy().astype("float32")), tf.bfloat16)
@@ -48,7 +48,7 @@ def test_half_floats_are_rounded_once(mesh):
 )
 def test_second_derivatives(mesh, ours, theirs):
     array = np.random.default_rng(0).normal(size=(4, 4)).astype("float32")
-    x = mtf.import_tensor(mesh, array, "b;d")
+    x = mtf.asarray(mesh, array, "b;d")
     (dx,) = mtf.gradients([mtf.square(ours(x, "d"))], [x])
     (ddx,) = mtf.gradients([mtf.square(dx)], [x])
     v = tf.constant(array)
@@ -64,7 +64,7 @@ def test_second_derivatives(mesh, ours, theirs):
 
 
 def test_what_is_refused(mesh):
-    x = mtf.import_tensor(mesh, LOGITS, "b;d")
+    x = mtf.asarray(mesh, LOGITS, "b;d")
     with pytest.raises(mtf.ShapeError, match='no dimension "e"'):
         mtf.softmax(x, "e")
     with pytest.raises(mtf.DTypeError, match="softmax does not take int32"):
@@ -73,10 +73,10 @@ def test_what_is_refused(mesh):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_extra_logit_takes_its_share(mesh, dtype):
-    x = mtf.import_tensor(mesh, LOGITS, "b;d", dtype=dtype)
+    x = mtf.asarray(mesh, LOGITS, "b;d", dtype=dtype)
     extra = np.array([1, 1, -INF, 0], "float32")
     for extra_logit, values in (
-        (mtf.import_tensor(mesh, extra, "b"), extra),
+        (mtf.asarray(mesh, extra, "b"), extra),
         (2.0, np.full(4, 2.0)),
     ):
         both = np.concatenate([LOGITS, values[:, None]], 1).astype("float32")
@@ -96,8 +96,8 @@ def test_an_extra_logit_takes_its_share(mesh, dtype):
 def test_the_gradient_of_an_extra_logit(mesh):
     array = np.random.default_rng(0).normal(size=(4, 4)).astype("float32")
     x, extra = (
-        mtf.import_tensor(mesh, array, "b;d"),
-        mtf.import_tensor(mesh, array[0], "b"),
+        mtf.asarray(mesh, array, "b;d"),
+        mtf.asarray(mesh, array[0], "b"),
     )
     y = mtf.square(mtf.softmax(x, "d", extra))
     v, e = tf.constant(array), tf.constant(array[0])
@@ -111,7 +111,7 @@ def test_the_gradient_of_an_extra_logit(mesh):
 
 
 def test_where_all_logits_are_masked_the_extra_one_takes_all(mesh):
-    x = mtf.import_tensor(mesh, np.full((4, 4), -INF, "float32"), "b;d")
+    x = mtf.asarray(mesh, np.full((4, 4), -INF, "float32"), "b;d")
     extra = mtf.zeros(mesh, "b:4")
     y = mtf.softmax(x, "d", extra)
     dx, de = mtf.gradients([y], [x, extra])
@@ -129,7 +129,7 @@ def test_where_all_logits_are_masked_the_extra_one_takes_all(mesh):
 )
 def test_many_dimensions(mesh, function, plain):
     x = np.random.default_rng(0).normal(size=(2, 1, 2, 1, 3, 4)).astype("float32")
-    actual = function(mtf.import_tensor(mesh, x, "b;c;e;f;g;d"), "d")
+    actual = function(mtf.asarray(mesh, x, "b;c;e;f;g;d"), "d")
     np.testing.assert_allclose(
         actual.numpy(), plain(x.reshape(-1, 4)).numpy().reshape(x.shape), rtol=1e-5
     )

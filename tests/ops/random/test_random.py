@@ -282,7 +282,7 @@ def test_categorical_draws_with_the_right_frequencies():
     mesh = mtf.Mesh("x:2", layout="v:x")
     wanted = np.array([0.5, 0.25, 0.125, 0.125])
     logits = mtf.broadcast(
-        mtf.import_tensor(mesh, np.log(wanted).astype("float32"), "v:4"), "n:8192;v:4"
+        mtf.asarray(mesh, np.log(wanted).astype("float32"), "v:4"), "n:8192;v:4"
     )
     drawn = random.categorical(logits, "v", seed=1).numpy()
     np.testing.assert_allclose(np.bincount(drawn) / 8192, wanted, atol=0.02)
@@ -317,7 +317,7 @@ def test_the_same_bits_op_by_op_and_under_xla():
 
 def test_seeds_by_context_argument_and_tensor_agree():
     mesh = mtf.Mesh("")
-    step = mtf.import_tensor(mesh, np.int32(5), "")
+    step = mtf.asarray(mesh, np.int32(5), "")
     with seed(1, 5):
         x = random.random_uniform(mesh, "a:8").numpy()
     with seed(1, step):

@@ -17,7 +17,7 @@ def mesh(request):
 
 
 def tensor(mesh, array, dtype="float32"):
-    return mtf.import_tensor(mesh, np.asarray(array, dtype), "a;b")
+    return mtf.asarray(mesh, np.asarray(array, dtype), "a;b")
 
 
 def test_products_of_zeros_have_right_gradients(mesh):

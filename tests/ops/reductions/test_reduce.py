@@ -16,7 +16,7 @@ def mesh():
 
 
 def tensor(mesh, array, names="a;b"):
-    return mtf.import_tensor(mesh, np.asarray(array), names)
+    return mtf.asarray(mesh, np.asarray(array), names)
 
 
 @pytest.mark.parametrize("kind", ["sum", "mean", "max", "min"])

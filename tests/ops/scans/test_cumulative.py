@@ -16,9 +16,7 @@ LAYOUTS = ["", "d:x"]
 def named(array, layout="", axes="x:2"):
     """A tensor whose last dimension is d."""
     array = np.asarray(array)
-    return mtf.import_tensor(
-        mtf.Mesh(axes, layout), array, "b;d" if array.ndim == 2 else "d"
-    )
+    return mtf.asarray(mtf.Mesh(axes, layout), array, "b;d" if array.ndim == 2 else "d")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -42,10 +40,10 @@ def test_directions(layout, exclusive, reverse, wanted):
 
 
 FUNCTIONS = {
-    mtf.cumprod: (np.multiply.accumulate, 1),
-    mtf.cummin: (np.minimum.accumulate, np.inf),
-    mtf.cummax: (np.maximum.accumulate, -np.inf),
-    mtf.cumulative_logsumexp: (np.logaddexp.accumulate, -np.inf),
+    mtf.math.cumprod: (np.multiply.accumulate, 1),
+    mtf.math.cummin: (np.minimum.accumulate, np.inf),
+    mtf.math.cummax: (np.maximum.accumulate, -np.inf),
+    mtf.math.cumulative_logsumexp: (np.logaddexp.accumulate, -np.inf),
 }
 
 
@@ -67,14 +65,14 @@ def test_others_are_those_of_numpy(function, reverse, exclusive, axes, rng):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_whole_numbers(layout):
     x = named(np.array([3, 1, 4, 1], "int32"), layout)
-    np.testing.assert_array_equal(mtf.cumprod(x, "d").numpy(), [3, 3, 12, 12])
-    np.testing.assert_array_equal(mtf.cummax(x, "d").numpy(), [3, 3, 4, 4])
+    np.testing.assert_array_equal(mtf.math.cumprod(x, "d").numpy(), [3, 3, 12, 12])
+    np.testing.assert_array_equal(mtf.math.cummax(x, "d").numpy(), [3, 3, 4, 4])
     low, high = np.iinfo("int32").min, np.iinfo("int32").max
     np.testing.assert_array_equal(
-        mtf.cummax(x, "d", exclusive=True).numpy(), [low, 3, 3, 4]
+        mtf.math.cummax(x, "d", exclusive=True).numpy(), [low, 3, 3, 4]
     )
     np.testing.assert_array_equal(
-        mtf.cummin(x, "d", exclusive=True).numpy(), [high, 3, 1, 1]
+        mtf.math.cummin(x, "d", exclusive=True).numpy(), [high, 3, 1, 1]
     )
 
 
@@ -91,8 +89,8 @@ def test_products_have_gradients_where_factors_are_zero(layout, reverse):
     row, weights = np.array([2.0, 0, 3, 0, 5, 1, 2, 2]), np.arange(1.0, 9)
     order = slice(None, None, -1 if reverse else 1)
     x = named(row, layout)
-    y = mtf.cumprod(x, "d", reverse=reverse)
-    (dx,) = mtf.gradients([y], [x], [mtf.import_tensor(x.mesh, weights, "d")])
+    y = mtf.math.cumprod(x, "d", reverse=reverse)
+    (dx,) = mtf.gradients([y], [x], [mtf.asarray(x.mesh, weights, "d")])
     want = differences(lambda r: np.sum(np.cumprod(r[order]) * weights[order]), row)
     np.testing.assert_allclose(dx.numpy(), want, rtol=1e-6, atol=1e-6)
 
@@ -108,7 +106,7 @@ def test_gradients_of_gradients(function, layout):
         return x, dx
 
     x, dx = slope(row, layout)
-    (ddx,) = mtf.gradients([dx], [x], [mtf.import_tensor(x.mesh, weights, "d")])
+    (ddx,) = mtf.gradients([dx], [x], [mtf.asarray(x.mesh, weights, "d")])
     want = differences(lambda r: np.sum(slope(r)[1].numpy() * weights), row)
     np.testing.assert_allclose(ddx.numpy(), want, rtol=1e-5, atol=1e-6)
 
@@ -116,21 +114,21 @@ def test_gradients_of_gradients(function, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_of_equals_the_latest_gets_the_gradient(layout):
     x = named(np.array([1, 3, 3, 2], "float32"), layout)
-    (dx,) = mtf.gradients([mtf.cummax(x, "d")], [x])
+    (dx,) = mtf.gradients([mtf.math.cummax(x, "d")], [x])
     np.testing.assert_array_equal(dx.numpy(), [1, 1, 2, 0])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_logsumexp_of_infinite_and_of_large_numbers(layout):
     x = named(np.array([-np.inf, -np.inf, 1000, 1001], "float32"), layout)
-    y = mtf.cumulative_logsumexp(x, "d")
+    y = mtf.math.cumulative_logsumexp(x, "d")
     np.testing.assert_allclose(
         y.numpy(), [-np.inf, -np.inf, 1000, 1001 + np.log1p(np.exp(-1))]
     )
     (dx,) = mtf.gradients([y], [x])
     small = 1 / (1 + np.e)
     np.testing.assert_allclose(dx.numpy(), [0, 0, 1 + small, 1 - small], rtol=1e-4)
-    half = mtf.cumulative_logsumexp(
+    half = mtf.math.cumulative_logsumexp(
         mtf.cast(named(np.zeros(4, "float32"), layout), "bfloat16"), "d"
     )
     np.testing.assert_allclose(
@@ -149,8 +147,8 @@ def test_recurrence(axes, reverse, rng):
     for i in range(7, -1, -1) if reverse else range(8):
         want[:, i] = h = a[:, i] * h + b[i]
     factors = named(a, "d:x", axes)
-    y = mtf.linear_recurrence(
-        factors, mtf.import_tensor(factors.mesh, b, "d"), "d", reverse=reverse
+    y = mtf.math.linear_recurrence(
+        factors, mtf.asarray(factors.mesh, b, "d"), "d", reverse=reverse
     )
     np.testing.assert_allclose(y.numpy(), want, rtol=1e-4, atol=1e-5)
 
@@ -165,14 +163,14 @@ def test_a_slice_tells_one_number_of_each_row(function):
 
 def test_what_is_refused():
     x = named(ROW)
-    for function in (mtf.cumsum, mtf.cummax):
+    for function in (mtf.cumsum, mtf.math.cummax):
         with pytest.raises(mtf.ShapeError, match='no dimension "e"'):
             function(x, "e")
         with pytest.raises(mtf.DTypeError, match="does not take bool"):
             function(x > 1, "d")
     with pytest.raises(mtf.DTypeError, match="cumulative_logsumexp does not take int"):
-        mtf.cumulative_logsumexp(x, "d")
+        mtf.math.cumulative_logsumexp(x, "d")
     with pytest.raises(mtf.DTypeError, match="do not mix"):
-        mtf.linear_recurrence(mtf.cast(x, "float32"), mtf.cast(x, "float64"), "d")
+        mtf.math.linear_recurrence(mtf.cast(x, "float32"), mtf.cast(x, "float64"), "d")
     with pytest.raises(mtf.ShapeError, match='no dimension "e"'):
-        mtf.linear_recurrence(mtf.cast(x, "float32"), mtf.cast(x, "float32"), "e")
+        mtf.math.linear_recurrence(mtf.cast(x, "float32"), mtf.cast(x, "float32"), "e")

@@ -1,4 +1,4 @@
-"""rename, merge, split_dim, reshape, transpose: what they mean, and what
+"""rename, flatten, unflatten, reshape, transpose: what they mean, and what
 they refuse.
 """
 
@@ -17,9 +17,7 @@ def mesh():
 
 @pytest.fixture
 def x(mesh):
-    return mtf.import_tensor(
-        mesh, np.arange(24, dtype="int32").reshape(4, 6), "a:4;b:6"
-    )
+    return mtf.asarray(mesh, np.arange(24, dtype="int32").reshape(4, 6), "a:4;b:6")
 
 
 def test_rename_changes_names_only(x):
@@ -42,8 +40,8 @@ def test_what_changes_nothing_returns_its_argument(x):
     assert mtf.rename(x, "a", "a") is x
     assert mtf.transpose(x, "a;b") is x
     assert mtf.reshape(x, "a:4;b:6") is x
-    assert mtf.merge(x, "a", "a") is x
-    assert mtf.split_dim(x, "a", "a:4") is x
+    assert mtf.flatten(x, "a", "a") is x
+    assert mtf.unflatten(x, "a", "a:4") is x
 
 
 @pytest.mark.parametrize(
@@ -60,32 +58,32 @@ def test_rename_refuses(x, pairs, words):
 
 
 def test_merge_is_row_major_in_the_order_given(x):
-    np.testing.assert_array_equal(mtf.merge(x, "a;b", "c").numpy(), np.arange(24))
+    np.testing.assert_array_equal(mtf.flatten(x, "a;b", "c").numpy(), np.arange(24))
     np.testing.assert_array_equal(
-        mtf.merge(x, "b;a", "c").numpy(), x.numpy().T.reshape(-1)
+        mtf.flatten(x, "b;a", "c").numpy(), x.numpy().T.reshape(-1)
     )
 
 
 def test_merge_brings_dimensions_together(mesh):
-    x = mtf.import_tensor(
+    x = mtf.asarray(
         mesh, np.arange(24, dtype="float32").reshape(2, 3, 4), "a:2;n:3;b:4"
     )
-    y = mtf.merge(x, ["a", "b"], "ab")
+    y = mtf.flatten(x, ["a", "b"], "ab")
     assert y.shape == mtf.Shape("ab:8;n:3")
     np.testing.assert_array_equal(y.numpy(), x.numpy().transpose(0, 2, 1).reshape(8, 3))
 
 
-def test_split_dim_undoes_merge(x):
-    y = mtf.split_dim(mtf.merge(x, "a;b", "c"), "c", "a:4;b:6")
+def test_unflatten_undoes_flatten(x):
+    y = mtf.unflatten(mtf.flatten(x, "a;b", "c"), "c", "a:4;b:6")
     assert y.shape == x.shape
     np.testing.assert_array_equal(y.numpy(), x.numpy())
 
 
-def test_split_dim_refuses_sizes_that_do_not_multiply(x):
+def test_unflatten_refuses_sizes_that_do_not_multiply(x):
     with pytest.raises(
         mtf.ShapeError, match=r'"b" of size 6 cannot be split into \[c:4 d:2\]'
     ):
-        mtf.split_dim(x, "b", "c:4;d:2")
+        mtf.unflatten(x, "b", "c:4;d:2")
 
 
 def test_reshape_is_row_major(x):
@@ -105,12 +103,12 @@ def test_transpose(x):
 
 
 def test_gradient_goes_back_through_all(mesh):
-    x = mtf.import_tensor(mesh, np.arange(24, dtype="float32").reshape(4, 6), "a:4;b:6")
+    x = mtf.asarray(mesh, np.arange(24, dtype="float32").reshape(4, 6), "a:4;b:6")
     y = mtf.rename(
         mtf.transpose(mtf.reshape(x, "a:8;c:3"), "c;a"), {"a": "c", "c": "a"}
     )
     weights = np.random.default_rng(0).normal(size=(3, 8)).astype("float32")
-    (dx,) = mtf.gradients([y * mtf.import_tensor(mesh, weights, y.shape)], [x])
+    (dx,) = mtf.gradients([y * mtf.asarray(mesh, weights, y.shape)], [x])
     assert dx.shape == x.shape
     np.testing.assert_allclose(dx.numpy(), weights.T.reshape(4, 6))
 

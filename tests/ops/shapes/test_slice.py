@@ -15,9 +15,7 @@ def mesh():
 
 @pytest.fixture
 def x(mesh):
-    return mtf.import_tensor(
-        mesh, np.arange(32, dtype="float32").reshape(4, 8), "a:4;b:8"
-    )
+    return mtf.asarray(mesh, np.arange(32, dtype="float32").reshape(4, 8), "a:4;b:8")
 
 
 def test_slice(x):

@@ -11,7 +11,7 @@ import meshtf as mtf
 @pytest.fixture
 def x():
     array = np.arange(32, dtype="float32").reshape(4, 8)
-    return mtf.import_tensor(mtf.Mesh(""), array, "a:4;b:8")
+    return mtf.asarray(mtf.Mesh(""), array, "a:4;b:8")
 
 
 def test_stack_and_unstack(x):

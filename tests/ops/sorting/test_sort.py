@@ -21,9 +21,7 @@ LAYOUTS = [
 
 def named(array, axes, layout):
     """A tensor whose last dimension is n."""
-    return mtf.import_tensor(
-        mtf.Mesh(axes, layout), array, "b;n" if array.ndim == 2 else "n"
-    )
+    return mtf.asarray(mtf.Mesh(axes, layout), array, "b;n" if array.ndim == 2 else "n")
 
 
 def ordered(x, descending):
@@ -89,7 +87,7 @@ def test_gradients_go_where_elements_came_from(axes, layout, shape, rng):
     want = np.empty_like(w)
     np.put_along_axis(want, order, w, -1)
     t = named(x, axes, layout)
-    weights = mtf.import_tensor(t.mesh, w, t.shape)
+    weights = mtf.asarray(t.mesh, w, t.shape)
 
     def gradient(t, weights):
         return mtf.gradients([mtf.sort(t, "n", descending=True)], [t], [weights])[0]
@@ -101,7 +99,7 @@ def test_gradients_go_where_elements_came_from(axes, layout, shape, rng):
 @pytest.mark.parametrize("axes, layout", LAYOUTS[:2])
 def test_gradients_of_gradients(axes, layout):
     x = named(np.array([3, 1, 2, 0], "float32"), axes, layout)
-    weights = mtf.import_tensor(x.mesh, np.array([1, 10, 100, 1000], "float32"), "n")
+    weights = mtf.asarray(x.mesh, np.array([1, 10, 100, 1000], "float32"), "n")
     y = mtf.sort(x, "n")
     (dx,) = mtf.gradients([y * y * weights], [x])
     (ddx,) = mtf.gradients([dx * weights], [x])
@@ -149,7 +147,7 @@ def test_where_none_can_be_only_slices_are_exchanged(axes, turns):
 
 def test_take_along_gives_what_argsort_says(rng):
     x = named(rng.normal(size=(4, 8)).astype("float32"), "x:2", "n:x")
-    y = mtf.take_along(x, mtf.argsort(x, "n"), "n")
+    y = mtf.take_along_axis(x, mtf.argsort(x, "n"), "n")
     np.testing.assert_array_equal(y.numpy(), np.sort(x.numpy()))
 
 

@@ -23,7 +23,7 @@ MESHES = [
 def x(request):
     axes, layout, devices = request.param
     mesh = mtf.Mesh(axes, layout, devices=devices)
-    return mtf.import_tensor(mesh, np.arange(16, dtype="float32").reshape(4, 4), "b;d")
+    return mtf.asarray(mesh, np.arange(16, dtype="float32").reshape(4, 4), "b;d")
 
 
 def printed(capfd):
@@ -147,7 +147,7 @@ def test_what_is_no_number_is_refused(x):
         mtf.scalar_summary("loss", x, 0)
     with pytest.raises(mtf.ShapeError, match="(?s)its step is a"):
         mtf.scalar_summary("loss", mtf.reduce_mean(x), mtf.cast(x, "int32"))
-    with pytest.raises(mtf.DTypeError, match="(?s)is complex.*mtf.real"):
+    with pytest.raises(mtf.DTypeError, match="(?s)is complex.*mtf.math.real"):
         mtf.scalar_summary("loss", mtf.cast(mtf.reduce_mean(x), "complex64"), 0)
 
 

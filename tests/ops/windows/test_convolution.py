@@ -24,7 +24,7 @@ def mesh(request):
 
 
 def named(mesh, array, names):
-    return mtf.import_tensor(mesh, array.astype("float32"), names)
+    return mtf.asarray(mesh, array.astype("float32"), names)
 
 
 def close(have, want, tolerance=2e-5):
@@ -36,7 +36,7 @@ def close(have, want, tolerance=2e-5):
 def gradients_are_equal(y, xs, plain, arrays, rng):
     """Compares the gradients of named tensors with the tape's, and both values."""
     dy = rng.normal(size=y.shape.sizes).astype("float32")
-    found = mtf.gradients([y], xs, [mtf.import_tensor(y.mesh, dy, y.shape)])
+    found = mtf.gradients([y], xs, [mtf.asarray(y.mesh, dy, y.shape)])
     watched = [tf.constant(a, tf.float32) for a in arrays]
     with tf.GradientTape() as tape:
         tape.watch(watched)

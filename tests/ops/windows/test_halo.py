@@ -15,7 +15,7 @@ X = np.arange(2 * 4 * 3, dtype="float32").reshape(2, 4, 3) + 1
 @pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize("before, after", [(1, 2), (3, 0), (0, 1), (7, 4), (0, 0)])
 def test_blocks_with_the_rows_around_them(layout, wrap, before, after):
-    x = mtf.import_tensor(mtf.Mesh("x:4;y:2", layout), X, "b;blocks;rows")
+    x = mtf.asarray(mtf.Mesh("x:4;y:2", layout), X, "b;blocks;rows")
     y = mtf.halo_exchange(x, "blocks", "rows", before, after, wrap)
     line = np.pad(
         X.reshape(2, 12), [(0, 0), (before, after)], mode="wrap" if wrap else "constant"
@@ -40,7 +40,7 @@ def test_only_the_halo_is_moved():
 
 
 def test_what_is_refused():
-    x = mtf.import_tensor(mtf.Mesh(""), X, "b;blocks;rows")
+    x = mtf.asarray(mtf.Mesh(""), X, "b;blocks;rows")
     with refuses(mtf.ShapeError, 'no dimension "lines"'):
         mtf.halo_exchange(x, "blocks", "lines", 1, 1)
     with refuses(mtf.ShapeError, "elements before and after, not -1 and 1"):
@@ -49,11 +49,11 @@ def test_what_is_refused():
 
 @pytest.mark.parametrize("layout", ["", "length:x", "b:x"])
 def test_pools_steps_and_first_rows(layout, rng):
-    """Pools and strided slices, also by split_dim and a reduction or unstack."""
+    """Pools and strided slices, also by unflatten and a reduction or unstack."""
     array = rng.normal(size=(4, 8, 3)).astype("float32")
-    x = mtf.import_tensor(mtf.Mesh("x:2", layout), array, "b;length;d")
+    x = mtf.asarray(mtf.Mesh("x:2", layout), array, "b;length;d")
     pairs = array.reshape(4, 4, 2, 3)
-    split = mtf.split_dim(x, "length", "length:4;pair:2")
+    split = mtf.unflatten(x, "length", "length:4;pair:2")
     np.testing.assert_allclose(
         mtf.avg_pool(x, "length:2").numpy(), pairs.mean(2), rtol=1e-6
     )

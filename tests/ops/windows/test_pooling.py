@@ -33,7 +33,7 @@ def mesh(request):
 def same_as_tensorflow(y, x, plain, array, rng):
     """Compares values and gradients with the tape's."""
     dy = rng.normal(size=y.shape.sizes).astype("float32")
-    (found,) = mtf.gradients([y], [x], [mtf.import_tensor(y.mesh, dy, y.shape)])
+    (found,) = mtf.gradients([y], [x], [mtf.asarray(y.mesh, dy, y.shape)])
     watched = tf.constant(array)
     with tf.GradientTape() as tape:
         tape.watch(watched)
@@ -49,7 +49,7 @@ def same_as_tensorflow(y, x, plain, array, rng):
 def test_pools_of_two_dimensions(mesh, rng, kind, taps, strides, padding):
     array = rng.normal(size=(4, 24, 12, 4)).astype("float32")
     pool, plain = POOLS[kind]
-    x = mtf.import_tensor(mesh, array, "b;h;w;c")
+    x = mtf.asarray(mesh, array, "b;h;w;c")
     y = pool(
         x, mtf.Shape(zip("hw", taps)), stride=dict(zip("hw", strides)), padding=padding
     )
@@ -68,7 +68,7 @@ def test_odd_sizes(rng, kind, padding, size, taps, stride):
     mesh = mtf.Mesh("x:2", "c:x")
     array = rng.normal(size=(2, size, 4)).astype("float32")
     pool, plain = POOLS[kind]
-    x = mtf.import_tensor(mesh, array, "b;h;c")
+    x = mtf.asarray(mesh, array, "b;h;c")
     same_as_tensorflow(
         pool(x, f"h:{taps}", stride, padding),
         x,
@@ -82,7 +82,7 @@ def test_odd_sizes(rng, kind, padding, size, taps, stride):
 def test_pools_of_three_dimensions(mesh, rng, kind):
     array = rng.normal(size=(2, 8, 4, 5, 4)).astype("float32")
     pool, plain = POOLS[kind][0], getattr(tf.nn, f"{kind}_pool3d")
-    x = mtf.import_tensor(mesh, array, "b;h;w;d;c")
+    x = mtf.asarray(mesh, array, "b;h;w;d;c")
     y = pool(x, "h:3;w:2;d:3", stride={"h": 2, "w": 1, "d": 2}, padding="same")
     same_as_tensorflow(
         y, x, lambda x: plain(x, (3, 2, 3), (2, 1, 2), "SAME"), array, rng
@@ -91,7 +91,7 @@ def test_pools_of_three_dimensions(mesh, rng, kind):
 
 def test_the_first_of_equal_ones_gets_the_gradient(mesh, rng):
     array = (rng.integers(0, 2, (4, 8, 8, 4)) * 0.5).astype("float32")
-    x = mtf.import_tensor(mesh, array, "b;h;w;c")
+    x = mtf.asarray(mesh, array, "b;h;w;c")
     y = mtf.max_pool(x, "h:3;w:3", stride=1, padding="same")
     same_as_tensorflow(y, x, lambda x: tf.nn.max_pool(x, 3, 1, "SAME"), array, rng)
     cube = mtf.rename(mtf.ones_like(x), "b", "d")
@@ -103,7 +103,7 @@ def test_the_first_of_equal_ones_gets_the_gradient(mesh, rng):
 
 def test_padding_by_rows_is_never_the_largest_nor_counted(mesh, rng):
     array = -1 - rng.uniform(size=(4, 8, 4, 4)).astype("float32")
-    x = mtf.import_tensor(mesh, array, "b;h;w;c")
+    x = mtf.asarray(mesh, array, "b;h;w;c")
     padded = np.pad(array, [(0, 0), (2, 1), (0, 0), (0, 0)], constant_values=-np.inf)
     windows = np.stack([padded[:, i : i + 8] for i in range(4)])
     how = {"stride": 1, "padding": {"h": (2, 1)}}
@@ -115,7 +115,7 @@ def test_padding_by_rows_is_never_the_largest_nor_counted(mesh, rng):
 
 def test_causal_pooling_and_names_in_another_order(mesh, rng):
     array = rng.normal(size=(4, 8, 4)).astype("float32")
-    x = mtf.import_tensor(mesh, array, "c;h;b")
+    x = mtf.asarray(mesh, array, "c;h;b")
     y = mtf.max_pool(x, "h:3", stride=2, padding="causal")
     padded = np.pad(array, [(0, 0), (2, 0), (0, 0)], constant_values=-np.inf)
     want = np.stack([padded[:, i : i + 7 : 2] for i in range(3)]).max(0)
@@ -124,7 +124,7 @@ def test_causal_pooling_and_names_in_another_order(mesh, rng):
 
 def test_gradients_of_gradients(mesh, rng):
     array = rng.normal(size=(4, 8, 8, 4)).astype("float32")
-    x = mtf.import_tensor(mesh, array, "b;h;w;c")
+    x = mtf.asarray(mesh, array, "b;h;w;c")
 
     def twice(x):
         y = mtf.max_pool(x, "h:3;w:3", 1, "same") + mtf.avg_pool(
@@ -153,7 +153,7 @@ def test_gradients_of_gradients(mesh, rng):
 @pytest.mark.parametrize("kind", POOLS)
 def test_data_types(rng, kind, dtype):
     array = rng.integers(-8, 8, (2, 4, 4, 4)).astype("float32")
-    x = mtf.cast(mtf.import_tensor(mtf.Mesh("x:2", "h:x"), array, "b;h;w;d"), dtype)
+    x = mtf.cast(mtf.asarray(mtf.Mesh("x:2", "h:x"), array, "b;h;w;d"), dtype)
     y = POOLS[kind][0](x, "h:2;w:2;d:2")
     assert y.dtype == mtf.gradients([y], [x])[0].dtype == dtype
     want = POOLS[kind][1](array[..., None], 2, 2, "VALID")[..., 0]

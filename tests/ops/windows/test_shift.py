@@ -22,7 +22,7 @@ def shifted(x, by, fill=0.0):
 @pytest.mark.parametrize("by", AMOUNTS)
 @pytest.mark.parametrize("layout", ["", "n:x", "b:y;n:x"])
 def test_any_amount(layout, by):
-    x = mtf.import_tensor(mtf.Mesh("x:4;y:2", layout), X, "b;n")
+    x = mtf.asarray(mtf.Mesh("x:4;y:2", layout), X, "b;n")
     y = mtf.shift(x, "n", by, fill=-2.5)
     np.testing.assert_array_equal(y.numpy(), shifted(X, by, -2.5))
     z = mtf.roll(x, "n", by)
@@ -35,8 +35,8 @@ def test_any_amount(layout, by):
 
 
 def test_gradients_flow_back():
-    x = mtf.import_tensor(mtf.Mesh("x:4", "n:x"), X, "b;n")
-    w = mtf.import_tensor(x.mesh, np.square(X), "b;n")
+    x = mtf.asarray(mtf.Mesh("x:4", "n:x"), X, "b;n")
+    w = mtf.asarray(x.mesh, np.square(X), "b;n")
     (dx,) = mtf.gradients([mtf.shift(x, "n", 3, fill=7.0) * w], [x])
     np.testing.assert_array_equal(dx.numpy(), shifted(np.square(X), -3))
     (dx,) = mtf.gradients([mtf.roll(x, "n", 3) * w], [x])
@@ -47,7 +47,7 @@ def test_gradients_flow_back():
 @pytest.mark.parametrize("dim, axis", [("a", 0), ("n", 1)])
 def test_large_tensors_roll_as_small_ones(dim, axis, dtype):
     wide = np.random.default_rng(3).integers(0, 2, (64, 1024)).astype("float32")
-    x = mtf.cast(mtf.import_tensor(mtf.Mesh("x:4", "b:x"), wide, "a;n"), dtype)
+    x = mtf.cast(mtf.asarray(mtf.Mesh("x:4", "b:x"), wide, "a;n"), dtype)
     for by in (1, -5, 32):
         np.testing.assert_array_equal(
             mtf.roll(x, dim, by).numpy(), np.roll(x.numpy(), by, axis)
@@ -80,7 +80,7 @@ def test_large_tensors_roll_in_programs(layout, jit):
     "dtype, fill", [("bool", True), ("int32", -3), ("bfloat16", -np.inf)]
 )
 def test_data_types(dtype, fill):
-    x = mtf.cast(mtf.import_tensor(mtf.Mesh("x:2", "n:x"), X % 2, "b;n"), dtype)
+    x = mtf.cast(mtf.asarray(mtf.Mesh("x:2", "n:x"), X % 2, "b;n"), dtype)
     y = mtf.shift(x, "n", -2, fill=fill)
     assert y.dtype == dtype
     np.testing.assert_array_equal(y.numpy()[:, :14], x.numpy()[:, 2:])
@@ -88,7 +88,7 @@ def test_data_types(dtype, fill):
 
 
 def test_nothing_to_do():
-    x = mtf.import_tensor(mtf.Mesh(""), X, "b;n")
+    x = mtf.asarray(mtf.Mesh(""), X, "b;n")
     assert mtf.shift(x, "n", 0) is x
     assert mtf.roll(x, "n", 32) is x
 
@@ -115,7 +115,7 @@ def test_only_elements_that_a_device_lacks_are_moved(function, by, count):
 
 @pytest.mark.parametrize("function", [mtf.shift, mtf.roll])
 def test_what_is_refused(function):
-    x = mtf.import_tensor(mtf.Mesh(""), X, "b;n")
+    x = mtf.asarray(mtf.Mesh(""), X, "b;n")
     with pytest.raises(mtf.ShapeError, match='no dimension "m" in'):
         function(x, "m", 1)
     with pytest.raises(mtf.ShapeError, match="integer.*1.5.*\n.*mtf.dynamic_shift"):
@@ -123,6 +123,6 @@ def test_what_is_refused(function):
 
 
 def test_a_fill_must_be_a_value_of_the_data_type():
-    x = mtf.import_tensor(mtf.Mesh(""), X.astype("int32"), "b;n")
+    x = mtf.asarray(mtf.Mesh(""), X.astype("int32"), "b;n")
     with pytest.raises(mtf.DTypeError, match="0.5 is no value of the type int32"):
         mtf.shift(x, "n", 1, fill=0.5)

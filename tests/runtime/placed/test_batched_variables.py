@@ -190,7 +190,7 @@ def test_constants_of_a_segment_are_made_once():
 
 def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart():
     mesh = mtf.Mesh("data:2", "d:data", devices=["CPU:0", "CPU:1"])
-    ones, same = (mtf.import_tensor(mesh, np.ones(4, "float32"), "d") for _ in range(2))
+    ones, same = (mtf.asarray(mesh, np.ones(4, "float32"), "d") for _ in range(2))
 
     @mtf.function(mesh=mesh, x="d")
     def f(x):

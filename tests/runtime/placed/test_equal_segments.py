@@ -18,7 +18,7 @@ def test_equal_ops_that_wait_for_tensors_of_different_shapes_are_compiled_apart(
         mesh, "e:4;t:2", lambda mesh, shape, name: mtf.ones(mesh, shape), "w"
     )
     numbers = np.random.default_rng(0).normal(size=[4, 4]).astype("float32")
-    x = mtf.import_tensor(mesh, numbers, "b:4;e:4")
+    x = mtf.asarray(mesh, numbers, "b:4;e:4")
 
     def body(h, x):
         with mtf.seed(7):

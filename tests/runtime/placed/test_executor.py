@@ -145,7 +145,7 @@ def test_xla_equals_the_graph(one_device, axes):
 
 def test_work_lies_on_the_devices_of_the_mesh():
     mesh = mtf.Mesh("data:2", "batch:data", devices=["CPU:3", "CPU:5"])
-    x = mtf.import_tensor(mesh, np.arange(4, dtype="float32"), "batch")
+    x = mtf.asarray(mesh, np.arange(4, dtype="float32"), "batch")
     y = mtf.exp(x)
     assert [v.device[-6:] for v in y.sharded_value.values] == [":CPU:3", ":CPU:5"]
     f = mtf.function(mtf.exp)
@@ -156,18 +156,18 @@ def test_work_lies_on_the_devices_of_the_mesh():
 
 def test_positions_that_hold_the_same_on_one_device_compute_once():
     mesh = mtf.Mesh("data:4;model:2", "batch:data")
-    x = mtf.import_tensor(mesh, np.arange(8, dtype="float32"), "batch")
+    x = mtf.asarray(mesh, np.arange(8, dtype="float32"), "batch")
     y = mtf.exp(x)
     assert len({id(v) for v in y.sharded_value.values}) == 4
     apart = mtf.Mesh("data:4;model:2", "batch:data", devices="logical:8")
-    y = mtf.exp(mtf.import_tensor(apart, np.arange(8, dtype="float32"), "batch"))
+    y = mtf.exp(mtf.asarray(apart, np.arange(8, dtype="float32"), "batch"))
     assert len({id(v) for v in y.sharded_value.values}) == 8
 
 
 # Windows
 
 
-class Around(mtf.WindowedOp):
+class Around(mtf.graph.WindowedOp):
     """The sum of `before` rows above, the row itself, and `after` rows below."""
 
     dim: str
@@ -180,7 +180,7 @@ class Around(mtf.WindowedOp):
     def window(self, input_index, dim):
         if dim != self.dim:
             return None
-        return mtf.Window(lambda a: a - self.before, lambda b: b + self.after)
+        return mtf.graph.Window(lambda a: a - self.before, lambda b: b + self.after)
 
     def local(self, context, x):
         axis, rows = context.axis(0, self.dim), context.local_size(self.dim)
@@ -202,8 +202,8 @@ def test_windows_may_be_longer_than_slices(before, after, axes, rng):
     padded = np.pad(x, [(0, 0), (20, 20)])
     want = sum(padded[:, 20 + k : 28 + k] for k in range(-before, after + 1))
     mesh = mtf.Mesh(axes, "batch:data;length:seq")
-    named = mtf.import_tensor(mesh, x, "batch;length")
-    y = mtf.apply(Around("length", before, after), named)
+    named = mtf.asarray(mesh, x, "batch;length")
+    y = mtf.graph.apply(Around("length", before, after), named)
     np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
     if "seq" in axes:
         assert y.sharded_value.placement[-1] == Sharded("length")
@@ -214,7 +214,7 @@ def test_windows_may_be_longer_than_slices(before, after, axes, rng):
 def test_each_position_slices_its_own_piece(devices, rng):
     mesh = mtf.Mesh("x:2;y:2", "", devices=devices)
     array = rng.normal(size=(4, 6)).astype("float32")
-    sharded = mtf.shard(mtf.import_tensor(mesh, array, "b;d"), {"b": "y", "d": "x"})
+    sharded = mtf.shard(mtf.asarray(mesh, array, "b;d"), {"b": "y", "d": "x"})
     for (i, j), piece in zip(mesh.coords, sharded.sharded_value.values, strict=True):
         np.testing.assert_array_equal(
             piece, array[2 * j : 2 * j + 2, 3 * i : 3 * i + 3]

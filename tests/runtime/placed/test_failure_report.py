@@ -52,7 +52,7 @@ def test_the_line_of_an_op_that_fails(shape, devices):
 def test_an_error_that_does_not_come_again_stays_as_it_is():
     fails = [True]
 
-    class Once(mtf.Op):
+    class Once(mtf.graph.Op):
         """Fails the first time that it runs."""
 
         def output_specs(self, x):
@@ -67,7 +67,9 @@ def test_an_error_that_does_not_come_again_stays_as_it_is():
             y = tf.numpy_function(look, [x], x.dtype)
             return (tf.ensure_shape(y, x.shape),)
 
-    step = mtf.function(lambda x: mtf.apply(Once(), x), mesh=mtf.Mesh(""), x="d:4")
+    step = mtf.function(
+        lambda x: mtf.graph.apply(Once(), x), mesh=mtf.Mesh(""), x="d:4"
+    )
     with refuses(tf.errors.InvalidArgumentError, "out of luck"):
         step(np.zeros(4, "float32"))
     np.testing.assert_array_equal(step(np.ones(4, "float32")).numpy(), np.ones(4))
@@ -102,7 +104,7 @@ def test_an_op_for_which_xla_has_no_kernel_is_named():
         (first,) = mtf.gradients([pooled * pooled], [x])
         return mtf.gradients([first], [x])
 
-    x = mtf.import_tensor(mesh, np.arange(4.0), "d:4")
+    x = mtf.asarray(mesh, np.arange(4.0), "d:4")
     with refuses(
         tf.errors.InvalidArgumentError,
         "maxpoolpick failed",

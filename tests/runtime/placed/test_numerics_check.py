@@ -60,7 +60,7 @@ class Stack(mtf.Module):
 def called(fn, mesh, x, eager):
     """Runs a function of x[batch, d] in eager mode or recorded."""
     if eager:
-        return fn(mtf.import_tensor(mesh, x, "batch;d"))
+        return fn(mtf.asarray(mesh, x, "batch;d"))
     return mtf.function(fn, mesh=mesh, x="batch;d")(x)
 
 

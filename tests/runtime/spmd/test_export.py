@@ -61,7 +61,7 @@ def test_inputs_and_outputs_in_order(tmp_path):
     normal = layers.initializers.normal(1.0)
     w = mtf.Variable(mesh, "d:4;e:6", normal, "w")
     b = mtf.Variable(mesh, "e:6", normal, "b")
-    outside = mtf.import_tensor(mesh, np.ones(8, "float32"), "batch")
+    outside = mtf.asarray(mesh, np.ones(8, "float32"), "batch")
 
     @mtf.function(x="batch;d")
     def step(x):
@@ -130,7 +130,7 @@ def test_an_abstract_mesh_exports_the_same_program():
 
 def test_inputs_of_one_name_are_told_apart_and_partial_sums_refused():
     mesh = mtf.Mesh("data:2", "batch:data")
-    one, two = (mtf.import_tensor(mesh, X * k, "batch;d") for k in (1, 2))
+    one, two = (mtf.asarray(mesh, X * k, "batch;d") for k in (1, 2))
     step = mtf.function(lambda pair: pair[0] + pair[1] + one * two, mesh=mesh)
     export = mtf.export(step, [one, two])
     assert [i.name for i in export.inputs] == [

@@ -15,7 +15,7 @@ from meshtf.ops.random.random import DropoutMask, Random
 from meshtf.runtime.lowering.padding import take_elements
 from meshtf.runtime.spmd.pjrt_client import Runner
 from meshtf.runtime.spmd.window_exchange import exchange
-from meshtf.runtime.storage.import_tensor import import_tensor
+from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.tf_internals.xla_ops import replica_id
 from meshtf.testing import difference
 from meshtf.testing.conformance.exported_suite import run_exported
@@ -92,7 +92,7 @@ def test_every_move_from_one_layout_to_all_others(axes, dtypes, rng):
         ).numpy()
         for front in pick(legal, 4, rng):
             with mtf.layout(front):
-                x = import_tensor(mesh, array, shape)
+                x = asarray(mesh, array, shape)
             found = run_exported(lambda x: [mtf.shard(x, back) for back in legal], [x])
             problems = {
                 back: problem
@@ -113,7 +113,7 @@ def test_every_move_from_one_layout_to_all_others(axes, dtypes, rng):
 )
 def test_random_bits_are_those_of_one_device_under_tensorflow(op):
     one, eight = mtf.Mesh(""), mtf.Mesh("x:8", "b:x")
-    seed, seeds = (import_tensor(mesh, np.int32(5), Shape("")) for mesh in (one, eight))
+    seed, seeds = (asarray(mesh, np.int32(5), Shape("")) for mesh in (one, eight))
     want = apply_all(op, seed, mesh=one)[0]
     (found,) = run_exported(lambda s: apply_all(op, s, mesh=eight), [seeds])
     assert difference(found, want.shape, want.numpy()) == ""

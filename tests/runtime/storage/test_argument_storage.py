@@ -48,4 +48,4 @@ def test_numbers_have_the_types_of_tensorflow():
 
 def test_names_must_fit():
     with refuses(mtf.ShapeError, r"array +\[4, 6\]", "one name for each dimension"):
-        mtf.import_tensor(mtf.Mesh(""), ARRAY, "a")
+        mtf.asarray(mtf.Mesh(""), ARRAY, "a")

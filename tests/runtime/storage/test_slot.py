@@ -16,7 +16,7 @@ SHAPE = "d_model:4;d_ff:6"
 def counting(mesh, shape, name):
     """An initializer whose values tell elements apart."""
     values = np.arange(shape.size, dtype="float32").reshape(shape.sizes)
-    return mtf.import_tensor(mesh, values, shape)
+    return mtf.asarray(mesh, values, shape)
 
 
 def variable(devices="logical:4"):
@@ -117,9 +117,9 @@ def test_variables_lie_in_any_form_of_slots():
 @pytest.mark.parametrize("after", [lambda v: v, in_arrays])
 def test_checkpoints_know_no_form_of_slots(before, after, tmp_path):
     saved, restored = before(variable()), after(variable())
-    path = mtf.save_checkpoint(str(tmp_path), 3, {"v": saved})
+    path = mtf.checkpoints.save(str(tmp_path), 3, {"v": saved})
     restored.load(lambda region: np.zeros([2, 3], "float32"))
-    mtf.restore_checkpoint(path, {"v": restored})
+    mtf.checkpoints.restore(path, {"v": restored})
     np.testing.assert_array_equal(restored.numpy(), saved.numpy())
 
 

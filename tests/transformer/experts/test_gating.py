@@ -56,8 +56,8 @@ TIGHT = Capacity(train=0.75, evaluate=1.0, minimum=2)
 
 def route(gate, logits, real, padded):
     mesh = mtf.Mesh("")
-    logits = mtf.import_tensor(mesh, logits, "batch;length;experts_all")
-    real = mtf.import_tensor(mesh, real, "batch;length") if padded else None
+    logits = mtf.asarray(mesh, logits, "batch;length;experts_all")
+    real = mtf.asarray(mesh, real, "batch;length") if padded else None
     with mtf.seed(3):
         return gate(logits, nonpadding=real)
 

@@ -179,15 +179,13 @@ def test_each_token_gets_what_its_experts_make_of_it():
     layer = MixtureOfExperts(
         mesh, f"d_model:{D_MODEL}", f"d_ff:{D_FF}", EXPERTS, shared_experts=2
     )
-    y, report = layer(mtf.import_tensor(mesh, x, SHAPE))
+    y, report = layer(mtf.asarray(mesh, x, SHAPE))
     values = {v.path.removeprefix("moe/"): v.numpy() for v in layer.trainable_variables}
     router, wi, wo, shared_wi, shared_wo = (
         values[f"{name}/kernel"]
         for name in ("router", "experts/wi", "experts/wo", "shared/wi", "shared/wo")
     )
-    routing = gating.top_2(
-        mtf.import_tensor(mesh, x @ router, "batch;length;experts_all")
-    )
+    routing = gating.top_2(mtf.asarray(mesh, x @ router, "batch;length;experts_all"))
     want = feed_forward(x, shared_wi, shared_wo)
     kept = routing.choices.kept.numpy()
     for b, k, s in np.argwhere(kept):
@@ -205,11 +203,11 @@ def test_padding_goes_through_no_expert():
         mesh, f"d_model:{D_MODEL}", f"d_ff:{D_FF}", EXPERTS, group_size=8
     )
     real = np.arange(LENGTH) < np.arange(4, 12)[:, None]
-    masks = mtf.import_tensor(mesh, real, "batch;length")
-    y = layer(mtf.import_tensor(mesh, x, SHAPE), nonpadding=masks)[0].numpy()
+    masks = mtf.asarray(mesh, real, "batch;length")
+    y = layer(mtf.asarray(mesh, x, SHAPE), nonpadding=masks)[0].numpy()
     assert not y[~real].any() and y[real].any(-1).mean() > 0.9
     other = layer(
-        mtf.import_tensor(mesh, np.where(real[..., None], x, 9.0), SHAPE),
+        mtf.asarray(mesh, np.where(real[..., None], x, 9.0), SHAPE),
         nonpadding=masks,
     )
     np.testing.assert_array_equal(other[0].numpy(), y)
@@ -225,7 +223,7 @@ def test_a_mixture_of_whatever_precision_routes_in_float32():
         gating=functools.partial(gating.top_k, capacity=Capacity(evaluate=None)),
     )
     layer.experts = lambda tokens: tokens  # what is left sums up to x
-    x = mtf.cast(mtf.import_tensor(mesh, inputs(), SHAPE), "bfloat16")
+    x = mtf.cast(mtf.asarray(mesh, inputs(), SHAPE), "bfloat16")
     y, report = layer(x)
     assert y.dtype == "bfloat16" and {t.dtype for t in report} == {"float32"}
     np.testing.assert_allclose(
@@ -256,7 +254,7 @@ def test_one_position_after_the_other_is_the_whole_text(gate, mesh):
         group_size=8,
         shared_experts=1,
     )
-    want = layer(mtf.import_tensor(mesh, x, SHAPE))[0].numpy()
+    want = layer(mtf.asarray(mesh, x, SHAPE))[0].numpy()
     layer.gating = GATES[gate]  # with the capacity of evaluation
     step = mtf.function(lambda x: layer(x), mesh=mesh, x="batch;d_model")
     for position in (0, LENGTH - 1):
@@ -268,8 +266,8 @@ def test_one_position_after_the_other_is_the_whole_text(gate, mesh):
 def test_finished_texts_go_through_no_expert():
     mesh, x = mtf.Mesh(""), inputs()[:, 0]
     layer = MixtureOfExperts(mesh, f"d_model:{D_MODEL}", f"d_ff:{D_FF}", EXPERTS)
-    x, going = mtf.import_tensor(mesh, x, "batch;d_model"), np.arange(BATCH) % 2 == 0
-    y = layer(x, nonpadding=mtf.import_tensor(mesh, going, "batch"))[0].numpy()
+    x, going = mtf.asarray(mesh, x, "batch;d_model"), np.arange(BATCH) % 2 == 0
+    y = layer(x, nonpadding=mtf.asarray(mesh, going, "batch"))[0].numpy()
     np.testing.assert_allclose(y, layer(x)[0].numpy() * going[:, None], atol=1e-6)
 
 
@@ -340,7 +338,7 @@ def test_tokens_in_bfloat16_travel_at_half_the_bytes():
 )
 def test_groups(size, want):
     numbers = np.arange(BATCH * LENGTH).reshape(BATCH, LENGTH)
-    have = into_groups(mtf.import_tensor(mtf.Mesh(""), numbers, "batch;length"), size)
+    have = into_groups(mtf.asarray(mtf.Mesh(""), numbers, "batch;length"), size)
     np.testing.assert_array_equal(have.numpy(), numbers.reshape(want))
     assert have.shape.names == (
         ("batch", "group", "length") if size == 4 else ("batch", "length")

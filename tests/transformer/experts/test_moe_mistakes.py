@@ -35,7 +35,7 @@ def architecture(gate, experts=8, **more):
 
 
 def tokens(mesh, names="batch;length"):
-    return mtf.import_tensor(mesh, IDS, names)
+    return mtf.asarray(mesh, IDS, names)
 
 
 @pytest.mark.parametrize("more", [{}, {"scanned": True}, {"recompute": True}], ids=str)

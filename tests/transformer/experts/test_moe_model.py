@@ -146,7 +146,7 @@ def test_a_pipeline_trains_alike():
 def test_router_losses_are_part_of_the_training_loss():
     one = trainer()
     batch = {
-        name: mtf.import_tensor(one.model.mesh, x, "batch;length")
+        name: mtf.asarray(one.model.mesh, x, "batch;length")
         for name, x in text().items()
     }
     with mtf.seed(0):
@@ -274,7 +274,7 @@ def test_tokens_that_choose_one_expert_do_not_see_later_ones():
     tokens = text()["tokens"]
     changed = np.where(np.arange(LENGTH) < 5, tokens, (tokens + 1) % 16)
     first, second = (
-        model(mtf.import_tensor(model.mesh, x, "batch;length")).numpy()
+        model(mtf.asarray(model.mesh, x, "batch;length")).numpy()
         for x in (tokens, changed)
     )
     np.testing.assert_allclose(first[:, :5], second[:, :5], atol=1e-5)

@@ -46,11 +46,11 @@ def encoder_decoder(axes="", layout=""):
 
 def log_probs(model, ids, inputs=None):
     """Returns log-probabilities of what follows ids, by a full forward pass."""
-    tokens = mtf.import_tensor(model.mesh, np.array([ids], "int32"), "batch;length")
+    tokens = mtf.asarray(model.mesh, np.array([ids], "int32"), "batch;length")
     if inputs is None:
         logits = model(tokens)
     else:
-        inputs = mtf.import_tensor(
+        inputs = mtf.asarray(
             model.mesh, np.array([inputs], "int32"), "batch;inputs_length"
         )
         logits = model(inputs, tokens)
@@ -186,9 +186,7 @@ def test_prompts_that_are_a_prefix_see_both_ways():
     )([PROMPTS[1]])
     found = [*PROMPTS[1]]
     for _ in range(5):
-        tokens = mtf.import_tensor(
-            model.mesh, np.array([found], "int32"), "batch;length"
-        )
+        tokens = mtf.asarray(model.mesh, np.array([found], "int32"), "batch;length")
         prefix = mtf.range(model.mesh, tokens.shape.dim("length")) < len(PROMPTS[1])
         prefix = mtf.broadcast(prefix, tokens.shape)
         found.append(int(model(tokens, prefix=prefix).numpy()[0, -1].argmax()))

@@ -259,7 +259,7 @@ def test_a_window_sees_the_last_positions_alone(rng, kind):
 
     seen = windowed(tokens).numpy()
     for at in range(LENGTH):  # of one block, what is not seen has no part in anything
-        part = mtf.import_tensor(
+        part = mtf.asarray(
             model.mesh, tokens[:, max(at - 2, 0) : at + 1], "batch;length"
         )
         np.testing.assert_allclose(

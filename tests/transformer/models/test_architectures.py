@@ -182,8 +182,8 @@ def test_every_variable_learns(name):
 def logits(architecture, tokens, **places):
     model = LanguageModel(mtf.Mesh(""), architecture)
     rows = "batch; length"
-    given = {name: mtf.import_tensor(model.mesh, x, rows) for name, x in places.items()}
-    return model(mtf.import_tensor(model.mesh, tokens, rows), **given).numpy()
+    given = {name: mtf.asarray(model.mesh, x, rows) for name, x in places.items()}
+    return model(mtf.asarray(model.mesh, tokens, rows), **given).numpy()
 
 
 @pytest.mark.parametrize("name", [n for n in KINDS if "mixed" not in n])
@@ -228,7 +228,7 @@ def test_scanned_blocks_are_blocks_one_by_one(rng):
         ]
         variable.assign(np.stack(rows) if "blocks/block" in variable.name else rows[0])
     want, have = (
-        model(mtf.import_tensor(model.mesh, tokens, "batch; length")).numpy()
+        model(mtf.asarray(model.mesh, tokens, "batch; length")).numpy()
         for model in (plain, deep)
     )
     np.testing.assert_allclose(have, want, atol=1e-5)
@@ -238,9 +238,9 @@ def test_inputs_that_are_padding_change_nothing(rng):
     model = EncoderDecoder(mtf.Mesh(""), dataclasses.replace(T5, dropout=0.0))
     rows = rng.integers(1, VOCAB, (2, 1, 6)).astype("int32")
     longer = np.pad(rows[0], ((0, 0), (0, 3)))
-    tokens = mtf.import_tensor(model.mesh, rows[1], "batch; length")
+    tokens = mtf.asarray(model.mesh, rows[1], "batch; length")
     short, padded = (
-        model(mtf.import_tensor(model.mesh, x, "batch; inputs_length"), tokens).numpy()
+        model(mtf.asarray(model.mesh, x, "batch; inputs_length"), tokens).numpy()
         for x in (rows[0], longer)
     )
     np.testing.assert_allclose(short, padded, atol=1e-5)

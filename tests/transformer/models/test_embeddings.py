@@ -80,8 +80,8 @@ def test_rows_that_fill_up_are_never_predicted():
     kernel = model.logits.kernel
     drawn = np.random.default_rng(0).normal(size=kernel.shape.sizes).astype("float32")
     drawn[:, VOCAB:] *= 1000.0  # as far as it goes, they would be the most likely
-    kernel.assign(mtf.import_tensor(model.mesh, drawn, kernel.shape))
-    tokens = mtf.import_tensor(model.mesh, batch_of(model, 0)["tokens"], "batch;length")
+    kernel.assign(mtf.asarray(model.mesh, drawn, kernel.shape))
+    tokens = mtf.asarray(model.mesh, batch_of(model, 0)["tokens"], "batch;length")
     logits = model(tokens)
     assert logits.shape["vocab"] == FILLED
     probabilities = mtf.softmax(logits, "vocab").numpy()

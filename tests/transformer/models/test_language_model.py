@@ -159,7 +159,7 @@ def test_no_position_sees_what_comes_after_it(rng):
     changed = tokens.copy()
     changed[:, 5:] = (changed[:, 5:] + 1) % 16
     first, second = (
-        model(mtf.import_tensor(model.mesh, x, "batch;length")).numpy()
+        model(mtf.asarray(model.mesh, x, "batch;length")).numpy()
         for x in (tokens, changed)
     )
     np.testing.assert_array_equal(first[:, :5], second[:, :5])

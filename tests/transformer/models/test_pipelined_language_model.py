@@ -58,7 +58,7 @@ def losses(config, *settings):
     steps = [trainer.step(batch) for _ in range(3)]
     evaluated = trainer.model.loss(
         {
-            name: mtf.import_tensor(trainer.model.mesh, x, "batch;length")
+            name: mtf.asarray(trainer.model.mesh, x, "batch;length")
             for name, x in batch.items()
         }
     )

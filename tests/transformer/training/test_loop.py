@@ -111,10 +111,10 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_named(tmp_path, capsys
     assert (
         "loss nan" in told and "to look for the first tensor that is not finite" in told
     )
-    saved = mtf.latest_checkpoint(str(tmp_path))
+    saved = mtf.checkpoints.latest(str(tmp_path))
     assert saved is not None
     kept = Bad(mtf.Mesh(""))
-    mtf.restore_checkpoint(saved[1], {v.name: v for v in kept.variables})
+    mtf.checkpoints.restore(saved[1], {v.name: v for v in kept.variables})
     assert np.isfinite(kept.w.numpy()).all()
 
 
@@ -134,8 +134,8 @@ def test_steps_that_are_not_finite_may_be_left_out(tmp_path, capsys):
     assert "left out; so far" in told and "examples 32 and on" in told
     assert any(line.get("loss", 0.0) is None for line in lines)  # NaN, in JSON
     kept = Bad(mtf.Mesh(""))
-    mtf.restore_checkpoint(
-        mtf.latest_checkpoint(str(tmp_path))[1],
+    mtf.checkpoints.restore(
+        mtf.checkpoints.latest(str(tmp_path))[1],
         {v.name: v for v in kept.variables},
         partly=True,
     )
@@ -159,7 +159,7 @@ def test_two_programs_learn_what_one_does(tmp_path):
 
 def test_ops_of_finite_numbers_are_let_pass():
     mesh = mtf.Mesh("x:2", "d:x")
-    x = mtf.import_tensor(mesh, np.array([1.0, 0.0], "float32"), "d")
+    x = mtf.asarray(mesh, np.array([1.0, 0.0], "float32"), "d")
     with mtf.check_numerics():
         y = mtf.exp(x) + mtf.where(x > 0, 0.0, -np.inf)  # infinity that was meant
         assert np.isneginf(y.numpy()[1])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-import meshtf as mtf
 from transformer.data.datasets.corpus import CorpusError
 
 _ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of splitmix64
@@ -40,7 +39,7 @@ def batches(
         return _pair(tf.gather(text_tensor, start[:, None] + offsets))
 
     steps = tf.data.Dataset.range(first_step, np.iinfo(np.int64).max)
-    return mtf.untuned(
+    return mtf.cluster.without_autotuning(
         steps.map(batch, num_parallel_calls=2, deterministic=True).prefetch(4)
     )
 
@@ -89,7 +88,9 @@ def evaluation_batches(fixed: np.ndarray, batch_size: int) -> tf.data.Dataset:
     counts = np.arange(len(rows)) < len(fixed)
     dataset = tf.data.Dataset.from_tensor_slices((rows, counts.astype(np.float32)))
     dataset = dataset.batch(batch_size, drop_remainder=True)
-    return mtf.untuned(dataset.map(lambda row, count: (*_pair(row), count)))
+    return mtf.cluster.without_autotuning(
+        dataset.map(lambda row, count: (*_pair(row), count))
+    )
 
 
 def _num_starts(text: np.ndarray, length: int) -> int:

@@ -17,8 +17,6 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-import meshtf as mtf
-
 ENDLESS = np.iinfo(np.int64).max
 _NUM_AHEAD = 4  # steps prepared in advance
 _NUM_THREADS = 2
@@ -52,7 +50,9 @@ def steps_ahead(
 
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
-    return mtf.untuned(tf.data.Dataset.range(steps).map(fetch).with_options(options))
+    return mtf.cluster.without_autotuning(
+        tf.data.Dataset.range(steps).map(fetch).with_options(options)
+    )
 
 
 class _Prefetcher:

@@ -20,7 +20,6 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-import meshtf as mtf
 from transformer.data.errors import DataError
 from transformer.data.sources.base import Example
 
@@ -167,7 +166,9 @@ def _record_lengths(path: Path) -> Iterator[int]:
     Raises:
       BadRecord: a record is damaged.
     """
-    lengths = mtf.untuned(tf.data.TFRecordDataset(str(path)).map(tf.strings.length))
+    lengths = mtf.cluster.without_autotuning(
+        tf.data.TFRecordDataset(str(path)).map(tf.strings.length)
+    )
     num_read = 0
     with contextlib.suppress(tf.errors.DataLossError):
         for chunk in lengths.batch(1024).as_numpy_iterator():

@@ -233,7 +233,7 @@ def test_an_optimizer_of_gin(folder, capsys, made, no_steps):
     )
     assert more["clip_norm"] is None and one.microbatches == 2
     mesh = one.model.mesh
-    rate = one.optimizer.rate_at(mtf.import_tensor(mesh, np.int32(1), ""))
+    rate = one.optimizer.rate_at(mtf.asarray(mesh, np.int32(1), ""))
     assert float(rate.numpy()) == pytest.approx(0.5)
 
 

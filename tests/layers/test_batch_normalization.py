@@ -42,10 +42,10 @@ def test_training_normalizes_by_the_statistics_of_the_batch(mesh, array, rng):
     norm.scale.assign(scale)
     norm.bias.assign(bias)
     dy = rng.normal(size=array.shape).astype("float32")
-    x = mtf.import_tensor(mesh, array, "batch;h;channels")
+    x = mtf.asarray(mesh, array, "batch;h;channels")
     y = norm(x, training=True)
     found = mtf.gradients(
-        [y], [x, norm.scale, norm.bias], [mtf.import_tensor(mesh, dy, x.shape)]
+        [y], [x, norm.scale, norm.bias], [mtf.asarray(mesh, dy, x.shape)]
     )
     watched = [tf.constant(array), tf.constant(scale), tf.constant(bias)]
     with tf.GradientTape() as tape:
@@ -63,7 +63,7 @@ def test_training_normalizes_by_the_statistics_of_the_batch(mesh, array, rng):
 
 def test_evaluation_takes_moving_averages_and_leaves_them(mesh, array):
     norm = layers.BatchNorm(mesh, "channels:4")
-    x = mtf.import_tensor(mesh, array, "batch;h;channels")
+    x = mtf.asarray(mesh, array, "batch;h;channels")
     close(norm(x), array / np.sqrt(1 + 1e-3))
     mean, variance = np.float32([100, 1, -3, 2]), np.float32([1, 4, 9, 0.5])
     norm.moving_mean.assign(mean)
@@ -81,7 +81,7 @@ def test_moving_averages_reach_the_statistics(mesh, array):
         y = step(array)
     close(norm.moving_mean, array.mean((0, 1)), 1e-4)
     close(norm.moving_variance, array.var((0, 1)), 1e-4)
-    close(norm(mtf.import_tensor(mesh, array, "batch;h;channels")), y.numpy(), 1e-3)
+    close(norm(mtf.asarray(mesh, array, "batch;h;channels")), y.numpy(), 1e-3)
 
 
 def test_averages_move_once_where_the_layer_is_computed_again(mesh, array):
@@ -111,7 +111,7 @@ def test_averages_are_state_and_are_not_trained():
 def test_statistics_of_half_floats_are_float32(array):
     mesh = mtf.Mesh("x:2", "batch:x")
     norm = layers.BatchNorm(mesh, "channels:4", momentum=0.0)
-    x = mtf.cast(mtf.import_tensor(mesh, array, "batch;h;channels"), "bfloat16")
+    x = mtf.cast(mtf.asarray(mesh, array, "batch;h;channels"), "bfloat16")
     assert norm(x, training=True).dtype == "bfloat16"
     rounded = mtf.cast(x, "float32").numpy()
     close(norm.moving_mean, rounded.mean((0, 1)), 1e-4)

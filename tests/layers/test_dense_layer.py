@@ -144,7 +144,7 @@ def test_feed_forward_drops_hidden_numbers_alike_under_every_layout(rng):
     dropped, _ = agree(make, {"x": (x, "batch;length;d")}, ["f:x;batch:y", "length:x"])
     mesh = mtf.Mesh("")
     layer = layers.FeedForward(mesh, "d:8", "f:32")
-    whole = layer(mtf.import_tensor(mesh, x, "batch;length;d")).numpy()
+    whole = layer(mtf.asarray(mesh, x, "batch;length;d")).numpy()
     assert np.abs(dropped - whole).max() > 0.1
 
 

@@ -17,9 +17,7 @@ from meshtf.ops.variables.read_write import Read
 from meshtf.runtime.storage.argument_storage import ArrayStore, as_array
 
 
-def import_tensor(
-    mesh: Mesh, array: Any, shape: ShapeLike, dtype: object = None
-) -> Tensor:
+def asarray(mesh: Mesh, array: Any, shape: ShapeLike, dtype: object = None) -> Tensor:
     """Returns an array as a tensor; `shape` may be names alone, such as
     "batch;d_model".
 
@@ -31,7 +29,7 @@ def import_tensor(
     source = Source.of_caller()
     array = as_array(array, dtype)
     spec = Spec(named_shape(array, shape, source), array.dtype.name)
-    store = ArrayStore("import_tensor", spec, mesh, source, array)
+    store = ArrayStore("asarray", spec, mesh, source, array)
     return apply(Read(store), mesh=mesh)
 
 
@@ -43,7 +41,7 @@ def constant(
         return full(
             mesh, shape, value, dtype_name(type(value) if dtype is None else dtype)
         )
-    return import_tensor(mesh, value, shape, dtype)
+    return asarray(mesh, value, shape, dtype)
 
 
 def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:

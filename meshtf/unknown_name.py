@@ -1,0 +1,67 @@
+"""The error for a name that a package does not have, with what takes its place.
+
+    >>> import meshtf as mtf
+    >>> mtf.import_tf_tensor
+    Traceback (most recent call last):
+      ...
+    AttributeError: Mesh-TensorFlow's import_tf_tensor is here: `mtf.asarray(mesh, x, "b...
+    >>> mtf.erf
+    Traceback (most recent call last):
+      ...
+    AttributeError: 'meshtf' has no 'erf': it is `meshtf.math.erf`.
+    >>> mtf.reduce_men
+    Traceback (most recent call last):
+      ...
+    AttributeError: 'meshtf' has no 'reduce_men'. Did you mean reduce_mean, ...
+
+Names of Mesh-TensorFlow are looked up in `mesh_tensorflow_names.txt`, a copy of the tables
+of docs/mesh_tensorflow.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from meshtf.errors import near_misses
+
+_TABLE = Path(__file__).with_name("mesh_tensorflow_names.txt")
+_PACKAGES = (
+    "math",
+    "graph",
+    "layers",
+    "optimizers",
+    "decoding",
+    "checkpoints",
+    "testing",
+)
+
+_MODULES = {"optimize": "mtf.optimizers", "beam_search": "mtf.decoding"}
+
+
+@functools.cache
+def mesh_tensorflow_names() -> dict[str, str]:
+    """Returns what takes the place of each name of Mesh-TensorFlow, such as
+    `{"layers.dense": "`mtf.layers.Dense`"}`.
+    """
+    lines = _TABLE.read_text(encoding="utf-8").splitlines()
+    return dict(line.split("\t") for line in lines if not line.startswith("#"))
+
+
+def unknown_name(package: str, name: str, names: Sequence[str]) -> AttributeError:
+    """Returns the error for `name`, which is not among the public `names` of a package."""
+    former_name = f"{package}.{name}".partition(".")[2]
+    replacement = (mesh_tensorflow_names() | _MODULES).get(former_name)
+    if replacement:
+        return AttributeError(f"Mesh-TensorFlow's {former_name} is here: {replacement}")
+    for other in _PACKAGES:
+        module = sys.modules.get(f"meshtf.{other}")
+        if module and name in module.__all__:
+            return AttributeError(
+                f"{package!r} has no {name!r}: it is `{module.__name__}.{name}`."
+            )
+    similar = near_misses(name, names)
+    hint = f". Did you mean {similar}?" if similar else ""
+    return AttributeError(f"{package!r} has no {name!r}{hint}")

@@ -1,0 +1,46 @@
+"""The public names of meshtf: a promise, so that a change of it is a change here."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import meshtf as mtf
+from tests.documentation import former_names
+
+
+def test_public_names_are_those_of_the_list():
+    assert dir(mtf) == sorted(set(mtf.__all__))
+    assert len(mtf.__all__) == len(set(mtf.__all__))
+    for name in mtf.__all__:
+        getattr(mtf, name)
+
+
+def test_the_list_of_public_names():
+    listed = (former_names.ROOT / "tests" / "data" / "public_names.txt").read_text()
+    assert dir(mtf) == listed.split()
+
+
+def test_the_table_of_mesh_tensorflow_names_is_that_of_the_page():
+    page = former_names.PAGE.read_text(encoding="utf-8")
+    assert former_names.FILE.read_text(encoding="utf-8") == former_names.file_text(page)
+
+
+@pytest.mark.parametrize(
+    "package, name, way_out",
+    [
+        (mtf, "get_variable", "mtf.Variable(mesh, shape"),
+        (mtf, "import_tf_tensor", "mtf.asarray("),
+        (mtf, "Lowering", "mtf.function"),
+        (mtf, "optimize", "mtf.optimizers"),
+        (mtf.layers, "dense", "mtf.layers.Dense("),
+        (mtf, "erf", "it is `meshtf.math.erf`"),
+        (mtf, "Op", "it is `meshtf.graph.Op`"),
+        (mtf, "reduce_men", "Did you mean reduce_mean"),
+        (mtf, "zzzzzz", "'meshtf' has no 'zzzzzz'"),
+    ],
+)
+def test_an_unknown_name_says_what_takes_its_place(package, name, way_out):
+    with pytest.raises(AttributeError, match=re.escape(way_out)):
+        getattr(package, name)
