@@ -11,6 +11,8 @@ import os
 import sys
 from typing import Any, NamedTuple
 
+from meshtf.names.public_path import public_path
+
 _PACKAGE = __name__.partition(".")[0]
 # Packages whose frames do not belong to the user's program.
 _SKIPPED_PACKAGES = (_PACKAGE, "tensorflow", "contextlib")
@@ -63,7 +65,7 @@ class Source(NamedTuple):
         path = os.path.relpath(self.file)
         if path.startswith(".."):
             path = self.file
-        return f"mtf.{self.function}, {path}:{self.line}"
+        return f"{public_path(self.function)}, {path}:{self.line}"
 
     @staticmethod
     def of_caller() -> Source:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import meshtf as mtf
+from meshtf.names.public_path import MATH_FUNCTIONS
 from tests.documentation import former_names
 
 
@@ -20,6 +21,10 @@ def test_public_names_are_those_of_the_list():
 def test_the_list_of_public_names():
     listed = (former_names.ROOT / "tests" / "data" / "public_names.txt").read_text()
     assert dir(mtf) == listed.split()
+
+
+def test_errors_know_the_functions_of_math():
+    assert set(mtf.math.__all__) == MATH_FUNCTIONS
 
 
 def test_the_table_of_mesh_tensorflow_names_is_that_of_the_page():

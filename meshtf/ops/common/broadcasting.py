@@ -24,6 +24,7 @@ import numpy as np
 from meshtf.errors import DTypeError, ShapeError, explain_error, near_misses
 from meshtf.graph import OPERATORS, Source, Tensor, current
 from meshtf.names import Shape, is_complex, is_integer
+from meshtf.names.public_path import public_path
 from meshtf.ops.common.local_reshape import reshape, transpose
 
 
@@ -127,7 +128,8 @@ def _no_common_shape(
             f'here none does: {longest!r} lacks "{absent}".{suggestion}',
             inputs=" ".join(map(repr, shapes)),
             **{"from": Source.of_caller()},
-            way_out=f"For all pairs of elements write mtf.outer(x, y, mtf.{function}), "
+            way_out=f"For all pairs of elements write mtf.outer(x, y, "
+            f"{public_path(function)}), "
             "or mtf.einsum for products; mtf.broadcast adds dimensions, "
             "mtf.rename renames them.",
         )

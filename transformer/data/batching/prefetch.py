@@ -17,6 +17,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+import meshtf as mtf
+
 ENDLESS = np.iinfo(np.int64).max
 _NUM_AHEAD = 4  # steps prepared in advance
 _NUM_THREADS = 2

@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
+import meshtf as mtf
 from transformer.data.errors import DataError
 from transformer.data.sources.base import Example
 
