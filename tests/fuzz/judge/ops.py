@@ -132,8 +132,10 @@ def linear_recurrence(a: Any, b: Any, dim: str, reverse: bool = False) -> Named:
 def layer_norm(x: Any, dim: str) -> Named:
     x = plain(x)
     axis = x.dims.index(dim)
-    mean, variance = tf.nn.moments(x.value, [axis], keepdims=True)
-    return Named((x.value - mean) * tf.math.rsqrt(variance + 1e-6), x.dims)
+    # Not tf.nn.moments: the second gradient of its variance takes the mean for a constant.
+    centered = x.value - tf.reduce_mean(x.value, axis, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centered), axis, keepdims=True)
+    return Named(centered * tf.math.rsqrt(variance + 1e-6), x.dims)
 
 
 def rms_norm(x: Any, dim: str) -> Named:
