@@ -139,6 +139,8 @@ class ProgramFunction:
                 Tout=[tf.as_dtype(x.type) for x in outputs],
                 f=tf.compat.v1.NameAttrList(name=self.registered.name),
             )
+            if not outputs:
+                return []  # the op gives the tf.Operation, not an empty list
             return [_on(y, device) for y, device in zip(results, self.devices)]
 
         specs = [tf.TensorSpec(x.shape, x.dtype) for x in args]
