@@ -159,22 +159,22 @@ def _legend(y: float, spans: Sequence[Span]) -> Iterator[str]:
 
 
 def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
-    """Returns a split as a table: the layers of each cell, their share of the cost,
+    """Returns a split as a table: the layers of each chunk, their share of the cost,
     their parameters, and the bytes of their activations.
     """
     layers, sizes = _as_split(layers, sizes)
-    cells = [*_cells(layers, sizes)]
-    largest_share = max(share for _, share in cells) or 1
-    rows = [["cell", "", "layers", "cost", "", "parameters", "activations"]]
-    for i, (cell, share) in enumerate(cells):
+    chunks = [*_chunks(layers, sizes)]
+    largest_share = max(share for _, share in chunks) or 1
+    rows = [["chunk", "", "layers", "cost", "", "parameters", "activations"]]
+    for i, (chunk, share) in enumerate(chunks):
         rows.append(
             [
                 str(i),
-                str(len(cell)),
-                _names(cell),
+                str(len(chunk)),
+                _names(chunk),
                 _percent(share),
                 "#" * round(BAR * share / largest_share),
-                *_memory(cell),
+                *_memory(chunk),
             ]
         )
     rows.append(["all", str(len(layers)), "", "", "", *_memory(layers)])
@@ -192,7 +192,7 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _as_split(layers: Any, sizes: Any) -> tuple[Sequence[Layer], Sequence[int]]:
-    """Returns the layers, and the number of layers of each cell. Raises ArgumentError."""
+    """Returns the layers, and the number of layers of each chunk. Raises ArgumentError."""
     layers = as_sequence("layers", layers, "a list of layers")
     for layer in layers:
         check_record(Layer, layers=layer)
@@ -200,21 +200,21 @@ def _as_split(layers: Any, sizes: Any) -> tuple[Sequence[Layer], Sequence[int]]:
     return layers, [as_int("sizes", size) for size in sizes]
 
 
-def _cells(
+def _chunks(
     layers: Sequence[Layer], sizes: Sequence[int]
 ) -> Iterator[tuple[Sequence[Layer], float]]:
-    """Yields the layers of each cell and their share of the cost."""
+    """Yields the layers of each chunk and their share of the cost."""
     total = sum(layer.cost for layer in layers) or 1
     for start, end in itertools.pairwise([0, *itertools.accumulate(sizes)]):
-        cell = layers[start:end]
-        yield cell, sum(layer.cost for layer in cell) / total
+        chunk = layers[start:end]
+        yield chunk, sum(layer.cost for layer in chunk) / total
 
 
-def _names(cell: Sequence[Layer]) -> str:
-    """Returns the names of the first and the last layer of a cell."""
-    if len(cell) == 1:
-        return cell[0].name
-    return f"{cell[0].name} .. {cell[-1].name}"
+def _names(chunk: Sequence[Layer]) -> str:
+    """Returns the names of the first and the last layer of a chunk."""
+    if len(chunk) == 1:
+        return chunk[0].name
+    return f"{chunk[0].name} .. {chunk[-1].name}"
 
 
 def _memory(layers: Sequence[Layer]) -> tuple[str, str]:
@@ -226,13 +226,13 @@ def _memory(layers: Sequence[Layer]) -> tuple[str, str]:
 
 
 def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
-    """Returns a split as an SVG document: a bar of its layers for each cell, with a
+    """Returns a split as an SVG document: a bar of its layers for each chunk, with a
     length proportional to its cost.
     """
     as_text("title", title)
     layers, sizes = _as_split(layers, sizes)
-    cells = [*_cells(layers, sizes)]
-    largest_cost = max(sum(layer.cost for layer in cell) for cell, _ in cells)
+    chunks = [*_chunks(layers, sizes)]
+    largest_cost = max(sum(layer.cost for layer in chunk) for chunk, _ in chunks)
     scale = 420 / (largest_cost or 1)
     top = HEAD + 18
     body = [
@@ -243,24 +243,24 @@ def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
             (WIDTH - MARGIN, "activations", "end"),
         )
     ]
-    for i, (cell, share) in enumerate(cells):
+    for i, (chunk, share) in enumerate(chunks):
         y = top + ROW * i
-        body.append(text(MARGIN, y + 16, "code", f"cell {i}"))
-        body.extend(_bar(cell, share, y, f"bar p{i % 4}", scale))
-    height = top + ROW * len(cells) + 16
+        body.append(text(MARGIN, y + 16, "code", f"chunk {i}"))
+        body.extend(_bar(chunk, share, y, f"bar p{i % 4}", scale))
+    height = top + ROW * len(chunks) + 16
     return document(title, WIDTH, height, body, LIGHT)
 
 
 def _bar(
-    cell: Sequence[Layer], share: float, y: float, kind: str, scale: float
+    chunk: Sequence[Layer], share: float, y: float, kind: str, scale: float
 ) -> Iterator[str]:
-    """Yields the layers of a cell side by side, their sums to the right."""
+    """Yields the layers of a chunk side by side, their sums to the right."""
     x = float(LEFT)
-    for layer in cell:
+    for layer in chunk:
         yield _rect(kind, x, y, layer.cost * scale, ROW - 4)
         x += layer.cost * scale
-    count = f"{len(cell)} layer{'s' * (len(cell) > 1)}"
+    count = f"{len(chunk)} layer{'s' * (len(chunk) > 1)}"
     yield text(round(x + 8, 1), y + 16, "note", f"{_percent(share)}, {count}")
-    parameters, activations = _memory(cell)
+    parameters, activations = _memory(chunk)
     yield text(MIDDLE, y + 16, "code", parameters, "end")
     yield text(WIDTH - MARGIN, y + 16, "code", activations, "end")

@@ -52,7 +52,7 @@ from meshtf.pipeline.costs import layer_costs, owner
 from meshtf.pipeline.drawing import split_text, timeline_text
 from meshtf.pipeline.padding import batch_weights, pad_batch
 from meshtf.pipeline.partition import Memory, split
-from meshtf.pipeline.recorded_cells import Cells, run_cell
+from meshtf.pipeline.recorded_chunks import RecordedChunks, run_chunk
 from meshtf.pipeline.schedule import Schedule, gpipe, interleaved, one_f_one_b
 from meshtf.pipeline.simulator import Timeline, simulate
 from meshtf.runtime.variable import Variable
@@ -68,19 +68,19 @@ class GPipe(Module):
         in any nesting. A layer returns a tensor unchanged to pass it to a later layer.
         A partial of a module, such as that of training=True, or a method of it, is a
         layer with the variables of the module.
-      stages: how many cells of layers; the mesh's axis for stages has this size, or 1.
+      stages: how many chunks of layers; the mesh's axis for stages has this size, or 1.
       microbatches: the number of microbatches of a batch.
       schedule: "1f1b" (fewer microbatches are held at once) or "gpipe".
-      chunks: cells of each stage; more than one are interleaved (only with 1F1B).
+      chunks: chunks of each stage; more than one are interleaved (only with 1F1B).
       partition: how layers are split: see `split`; or the numbers of layers of each
-        cell.
-      recompute: whether the backward pass computes each cell again, from its input,
+        chunk.
+      recompute: whether the backward pass computes each chunk again, from its input,
         which is all that is stored of it.
       cost: of each layer, or a function from a layer to its cost, or "measured": the
         time that it takes on `inputs`; default: the FLOPs that are counted on `inputs`.
       inputs: an example of the input of the first layer (a tensor, or several in any
         nesting), to count costs on; without it and `cost`, layers cost the same.
-      memory: bytes of layers, with `limit`, the most of a cell: see `split`.
+      memory: bytes of layers, with `limit`, the most of a chunk: see `split`.
       limit: see `memory`.
       dim: the dimension that is split into microbatches.
       pad: whether elements are added to a batch that `microbatches` does not divide, or
@@ -89,7 +89,7 @@ class GPipe(Module):
       name: of the module.
 
     Raises:
-      PlanError: fewer layers than cells, or no split keeps to the limit.
+      PlanError: fewer layers than chunks, or no split keeps to the limit.
       MeshError: the mesh of a variable or of `inputs` has another number of stages.
     """
 
@@ -136,7 +136,7 @@ class GPipe(Module):
             [c.cost for c in self.costs], stages * chunks, partition, memory, limit
         )
         ends = itertools.accumulate(self.sizes)
-        self.cells = [
+        self.model_chunks = [
             self.layers[end - size : end] for end, size in zip(ends, self.sizes)
         ]
         self._place_variables()
@@ -165,10 +165,10 @@ class GPipe(Module):
             f"{split_text(self.costs, self.sizes)}\n\n{timeline_text(self.timeline())}"
         )
 
-    def stage_of(self, cell: int) -> int:
-        """Returns the stage at which a cell runs."""
-        check_ints(cell=cell)
-        return cell % self.stages
+    def stage_of(self, chunk: int) -> int:
+        """Returns the stage at which a chunk runs."""
+        check_ints(chunk=chunk)
+        return chunk % self.stages
 
     def __call__(self, x: Any) -> Any:
         """Returns the output of the last layer for x, computed one microbatch after
@@ -179,9 +179,9 @@ class GPipe(Module):
         """
         microbatches = self._split(x)
         if isinstance(current_executor(), Graph):
-            cells = Cells(self, microbatches[0], None, ())
-            ys = [cells.forward(m, xs) for m, xs in enumerate(microbatches)]
-            cells.finish()
+            recorded = RecordedChunks(self, microbatches[0], None, ())
+            ys = [recorded.forward(m, xs) for m, xs in enumerate(microbatches)]
+            recorded.finish()
         else:
             ys = self._run_eagerly(microbatches)
         size = tf.nest.flatten(x)[0].shape[self.dim]
@@ -221,11 +221,11 @@ class GPipe(Module):
             losses = self._run_eagerly(inputs, loss_of, loss_inputs)
             return add_n(losses) * (1.0 / self.microbatches)
         example, example_loss_inputs = microbatches[0]
-        cells = Cells(self, example, loss_of, example_loss_inputs)
+        recorded = RecordedChunks(self, example, loss_of, example_loss_inputs)
 
         @custom_gradient
         def run(tensors: Any, captures: Any) -> Any:
-            loss, input_gradients, gradients = cells.run(tensors, self.schedule)
+            loss, input_gradients, gradients = recorded.run(tensors, self.schedule)
             gradients = [*itertools.chain(*input_gradients), *gradients]
             xs = tf.nest.flatten([tensors, captures])
 
@@ -234,7 +234,7 @@ class GPipe(Module):
 
             return loss, backward
 
-        return run([tf.nest.flatten(xs) for xs in microbatches], cells.captures)
+        return run([tf.nest.flatten(xs) for xs in microbatches], recorded.captures)
 
     def _run_eagerly(
         self,
@@ -245,15 +245,15 @@ class GPipe(Module):
         """Returns the outputs, or the losses, of all microbatches, in eager mode."""
         ys = []
         deferred_tensors = []
-        last = len(self.cells) - 1
+        last = len(self.model_chunks) - 1
         for m, x in enumerate(inputs):
             known: Any = {}
             # Each microbatch draws for its own elements: no random path is in use yet.
             with context(random_paths=set()), deferred_calls() as deferred:
                 for k in range(last):
-                    x = run_cell(self, k, m, x, known)
+                    x = run_chunk(self, k, m, x, known)
                 rest = () if loss_of is None else loss_inputs[m]
-                ys.append(run_cell(self, last, m, x, known, loss_of, rest))
+                ys.append(run_chunk(self, last, m, x, known, loss_of, rest))
             deferred_tensors.append([t for entry in deferred for t in entry.tensors])
         sums = [add_n(list(tensors)) for tensors in zip(*deferred_tensors)]
         call_with_means(deferred, sums, self.microbatches)
@@ -331,8 +331,8 @@ class GPipe(Module):
         stage of the first of these layers.
         """
         seen: set[int] = set()
-        for k, cell in enumerate(self.cells):
-            for variable in (v for layer in cell for v in _variables(layer)):
+        for k, chunk in enumerate(self.model_chunks):
+            for variable in (v for layer in chunk for v in _variables(layer)):
                 if id(variable) not in seen:
                     seen.add(id(variable))
                     variable.bring_to_stage(self.stage_of(k))

@@ -1,15 +1,15 @@
-"""How layers are split into cells: one cell of consecutive layers for each stage of a
+"""How layers are split into chunks: one chunk of consecutive layers for each stage of a
 pipeline.
 
-The slowest cell sets the pace of a pipeline, so by default the split is the one whose
-largest cell is the smallest, and of these the one whose cells differ least:
+The slowest chunk sets the pace of a pipeline, so by default the split is the one whose
+largest chunk is the smallest, and of these the one whose chunks differ least:
 
 >>> split([4, 1, 1, 1, 1, 4], stages=3)
 (1, 4, 1)
 >>> split([4, 1, 1, 1, 1, 4], stages=3, memory=[1, 1, 1, 1, 1, 1], limit=3)
 (1, 3, 2)
 
-Costs are compared exactly: they become integer multiples of one common unit, so cells
+Costs are compared exactly: they become integer multiples of one common unit, so chunks
 of equal cost are equal, whether costs are counted (integers) or measured (floats).
 """
 
@@ -26,7 +26,7 @@ from typing import NamedTuple, NoReturn
 from meshtf.errors import PlanError, explain_error, near_misses
 from meshtf.names.arguments import as_float, as_int, as_numbers, as_sequence
 
-# Bytes of each layer, or of the cell of a stage that has the layers [start, end).
+# Bytes of each layer, or of the chunk of a stage that has the layers [start, end).
 Memory = Sequence[float] | Callable[[int, int, int], float]
 
 
@@ -51,16 +51,16 @@ def split(
 
     Args:
       costs: what each layer costs to compute, in any unit.
-      how: "min_max": the cost of the largest cell is the least possible, and among such
-        splits the variance of costs is. "least_variance": the variance of cells' costs
+      how: "min_max": the cost of the largest chunk is the least possible, and among such
+        splits the variance of costs is. "least_variance": the variance of chunks' costs
         is the least possible, the rule of GPipe (Huang et al. 2019, arXiv:1811.06965,
-        section 2.2). "uniform": cells have equal numbers of layers, give or take one.
+        section 2.2). "uniform": chunks have equal numbers of layers, give or take one.
         Or the numbers of layers themselves. Where splits are equally good, earlier
         stages get fewer layers, since they hold the most microbatches.
       memory: bytes of each layer; or a function of a stage, its first layer and the one
-        after its last, which returns bytes of the cell. One more layer at the end never
+        after its last, which returns bytes of the chunk. One more layer at the end never
         makes them less.
-      limit: the most bytes of a cell.
+      limit: the most bytes of a chunk.
 
     Raises:
       PlanError: there are fewer layers than stages, or no split keeps to the limit.
@@ -68,10 +68,10 @@ def split(
     _check(costs, stages, memory, limit)
     if not any(costs) or isinstance(how, str) and how == "uniform":
         costs = [1] * len(costs)
-    cells = _Cells(_as_integers(costs), stages, memory, limit)
+    search = _SplitSearch(_as_integers(costs), stages, memory, limit)
     if not isinstance(how, str):
         sizes = as_sequence("how", how, "a way to split, or numbers of layers")
-        return _explicit(cells, tuple(as_int("how", size) for size in sizes))
+        return _explicit(search, tuple(as_int("how", size) for size in sizes))
     if how not in ("min_max", "uniform", "least_variance"):
         ways = ("min_max", "least_variance", "uniform")
         raise PlanError(
@@ -83,13 +83,13 @@ def split(
                 else "",
             )
         )
-    if not cells.reach(cells.sums[-1]):
-        _refuse(cells)
-    sizes = cells.least_squares(0, cells.least_maximum())
+    if not search.reach(search.sums[-1]):
+        _refuse(search)
+    sizes = search.least_squares(0, search.least_maximum())
     if how != "least_variance":
         return sizes
-    least, most = cells.bounds(sizes)
-    return cells.least_squares(least, most)
+    least, most = search.bounds(sizes)
+    return search.least_squares(least, most)
 
 
 def _check(
@@ -105,7 +105,7 @@ def _check(
     if not 1 <= stages <= len(costs):
         raise PlanError(
             explain_error(
-                f"{len(costs)} layers cannot be split into {stages} cells: each cell "
+                f"{len(costs)} layers cannot be split into {stages} chunks: each chunk "
                 "needs a layer.",
                 way_out=f"Take 1 to {len(costs)} stages, or write the model as more "
                 "layers.",
@@ -133,33 +133,33 @@ def _as_integers(costs: Sequence[float]) -> list[int]:
     return [int(c * denominator) for c in fractions]
 
 
-def _explicit(cells: _Cells, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def _explicit(search: _SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the sizes that the user gives. Raises PlanError if they do not fit."""
-    if len(sizes) != cells.stages or sum(sizes) != cells.layers or min(sizes) < 1:
+    if len(sizes) != search.stages or sum(sizes) != search.layers or min(sizes) < 1:
         raise PlanError(
             explain_error(
-                f"the split {sizes} does not fit {cells.layers} layers and "
-                f"{cells.stages} cells.",
-                way_out="Give one number for each cell, at least 1 each, that sum up "
+                f"the split {sizes} does not fit {search.layers} layers and "
+                f"{search.stages} chunks.",
+                way_out="Give one number for each chunk, at least 1 each, that sum up "
                 "to all layers.",
             )
         )
-    worst = cells.largest(sizes)
-    if worst.bytes > cells.limit:
+    worst = search.largest(sizes)
+    if worst.bytes > search.limit:
         raise PlanError(
             explain_error(
                 f"the split {sizes} exceeds the memory limit.",
-                largest_cell=worst,
-                limit=f"{cells.limit:,.0f} bytes",
-                over=f"{worst.bytes - cells.limit:,.0f} bytes",
+                largest_chunk=worst,
+                limit=f"{search.limit:,.0f} bytes",
+                over=f"{worst.bytes - search.limit:,.0f} bytes",
                 way_out='how="min_max" looks for a split that fits.',
             )
         )
     return sizes
 
 
-class _Cell(NamedTuple):
-    """A cell of a split: the layers [start, end), and their bytes."""
+class _Chunk(NamedTuple):
+    """A chunk of a split: the layers [start, end), and their bytes."""
 
     stage: int
     start: int
@@ -174,13 +174,13 @@ class _Cell(NamedTuple):
         layers = f"layers {self.start} to {self.end - 1}"
         if self.end == self.start + 1:
             layers = f"layer {self.start}"
-        return f"{layers} in cell {self.stage}, {self.bytes:,.0f} bytes"
+        return f"{layers} in chunk {self.stage}, {self.bytes:,.0f} bytes"
 
 
-class _Cells:
-    """The possible cells of a split, and searches for the best ones.
+class _SplitSearch:
+    """The possible chunks of a split, and searches for the best ones.
 
-    A cell of a stage that starts at a layer may end anywhere up to where it gets too
+    A chunk of a stage that starts at a layer may end anywhere up to where it gets too
     large, in bytes or in cost. So few starts and ends are possible that deep models are
     split quickly.
     """
@@ -205,13 +205,13 @@ class _Cells:
         self._memory_ends = self._largest_ends()
 
     def bytes(self, stage: int, start: int, end: int) -> float:
-        """Returns the bytes of a cell."""
+        """Returns the bytes of a chunk."""
         if callable(self.memory):
             return self.memory(stage, start, end)
         return self._byte_sums[end] - self._byte_sums[start]
 
     def _largest_ends(self) -> list[list[int]]:
-        """Returns for each stage and start the largest end of a cell within the memory
+        """Returns for each stage and start the largest end of a chunk within the memory
         limit.
         """
         if self.limit == math.inf:
@@ -232,7 +232,7 @@ class _Cells:
         return [ends(0)] * self.stages
 
     def ends(self, most: int) -> Iterator[list[int]]:
-        """Yields for each stage and start the largest end of a cell within the memory
+        """Yields for each stage and start the largest end of a chunk within the memory
         limit that costs at most `most`.
         """
         cost_ends = [
@@ -248,7 +248,7 @@ class _Cells:
     def reach(self, most: int) -> list[int]:
         """Returns for each stage the layers at which it may start, as a bit mask.
 
-        The list is empty if no split has cells that cost at most `most`.
+        The list is empty if no split has chunks that cost at most `most`.
         """
         starts = [1]
         all_layers = (1 << self.layers) - 1
@@ -263,7 +263,7 @@ class _Cells:
         return [mask & all_layers for mask in starts[:-1]]
 
     def least_maximum(self) -> int:
-        """Returns the least cost that the largest cell of a split can have."""
+        """Returns the least cost that the largest chunk of a split can have."""
         low = max(self.largest_layer, -(-self.sums[-1] // self.stages))
         high = low
         while not self.reach(high):
@@ -272,15 +272,15 @@ class _Cells:
         return _least(low, high, lambda most: bool(self.reach(most)))
 
     def least_squares(self, least: int, most: int) -> tuple[int, ...]:
-        """Returns the split with the least sum of squares, among cells that cost
+        """Returns the split with the least sum of squares, among chunks that cost
         `least` to `most`.
 
         Since all splits have the same mean cost, it is the split of the least variance.
         This is dynamic programming over the stages, from the last one to the first.
         """
-        # By start: the least sum of squares of the cells from there on.
+        # By start: the least sum of squares of the chunks from there on.
         squares = {self.layers: 0}
-        # For each stage, by start: the end of the cell that has this sum.
+        # For each stage, by start: the end of the chunk that has this sum.
         best_ends: list[dict[int, int]] = []
         for starts, largest_ends in reversed([*zip(self.reach(most), self.ends(most))]):
             later_squares = squares
@@ -303,30 +303,30 @@ class _Cells:
         return tuple(end - start for start, end in itertools.pairwise(borders))
 
     def bounds(self, sizes: Sequence[int]) -> tuple[int, int]:
-        """Returns the least and the greatest cost of a cell in a split whose variance
+        """Returns the least and the greatest cost of a chunk in a split whose variance
         is at most that of `sizes`.
 
-        If one cell costs c, the sum of squares is least where the other cells are equal,
+        If one chunk costs c, the sum of squares is least where the other chunks are equal,
         so c^2 + (sum - c)^2 / (K - 1) is at most the sum of squares.
         """
         total = self.sums[-1]
         k = self.stages
         squares = sum(
-            (self.sums[cell.end] - self.sums[cell.start]) ** 2
-            for cell in self.cells(sizes)
+            (self.sums[chunk.end] - self.sums[chunk.start]) ** 2
+            for chunk in self.chunks(sizes)
         )
         deviation = math.isqrt((k - 1) * (k * squares - total**2)) + 1
         return max(0, (total - deviation) // k), (total + deviation) // k + 1
 
-    def cells(self, sizes: Sequence[int]) -> Iterator[_Cell]:
-        """Yields the cells of a split."""
+    def chunks(self, sizes: Sequence[int]) -> Iterator[_Chunk]:
+        """Yields the chunks of a split."""
         borders = [0, *itertools.accumulate(sizes)]
         for stage, (start, end) in enumerate(itertools.pairwise(borders)):
-            yield _Cell(stage, start, end, self.bytes(stage, start, end))
+            yield _Chunk(stage, start, end, self.bytes(stage, start, end))
 
-    def largest(self, sizes: Sequence[int]) -> _Cell:
-        """Returns the cell of a split that takes the most bytes."""
-        return max(self.cells(sizes), key=_Cell.size)
+    def largest(self, sizes: Sequence[int]) -> _Chunk:
+        """Returns the chunk of a split that takes the most bytes."""
+        return max(self.chunks(sizes), key=_Chunk.size)
 
 
 def _bits(mask: int) -> Iterator[int]:
@@ -350,15 +350,15 @@ def _least(low: int, high: int, good: Callable[[int], bool]) -> int:
     return low
 
 
-def _refuse(cells: _Cells) -> NoReturn:
-    """Raises the error for a limit that no split keeps to; it names a cell that is too
+def _refuse(search: _SplitSearch) -> NoReturn:
+    """Raises the error for a limit that no split keeps to; it names a chunk that is too
     large.
     """
-    limit = cells.limit
-    worst = _too_large(cells)
+    limit = search.limit
+    worst = _too_large(search)
     raise PlanError(
         explain_error(
-            f"no split of {cells.layers} layers into {cells.stages} cells keeps to the "
+            f"no split of {search.layers} layers into {search.stages} chunks keeps to the "
             "memory limit.",
             limit=f"{limit:,.0f} bytes",
             needed=f"{worst}, {worst.bytes - limit:,.0f} over the limit",
@@ -367,29 +367,29 @@ def _refuse(cells: _Cells) -> NoReturn:
     )
 
 
-def _too_large(cells: _Cells) -> _Cell:
-    """Returns a single layer that exceeds the limit, or the largest cell of the split
+def _too_large(search: _SplitSearch) -> _Chunk:
+    """Returns a single layer that exceeds the limit, or the largest chunk of the split
     that needs the least memory.
     """
-    k = cells.stages
-    total = cells.sums[-1]
+    k = search.stages
+    total = search.sums[-1]
 
-    def smallest_cell(layer: int) -> _Cell:
-        """Returns the cell of one layer, at the stage where it has the fewest bytes."""
-        sizes = [cells.bytes(stage, layer, layer + 1) for stage in range(k)]
+    def smallest_chunk(layer: int) -> _Chunk:
+        """Returns the chunk of one layer, at the stage where it has the fewest bytes."""
+        sizes = [search.bytes(stage, layer, layer + 1) for stage in range(k)]
         stage = sizes.index(min(sizes))
-        return _Cell(stage, layer, layer + 1, sizes[stage])
+        return _Chunk(stage, layer, layer + 1, sizes[stage])
 
-    largest = max(map(smallest_cell, range(cells.layers)), key=_Cell.size)
-    if largest.bytes > cells.limit:
+    largest = max(map(smallest_chunk, range(search.layers)), key=_Chunk.size)
+    if largest.bytes > search.limit:
         return largest
-    costs = [end - start for start, end in itertools.pairwise(cells.sums)]
+    costs = [end - start for start, end in itertools.pairwise(search.sums)]
 
-    def limited(limit: int) -> _Cells:
-        return _Cells(costs, k, cells.memory, limit)
+    def limited(limit: int) -> _SplitSearch:
+        return _SplitSearch(costs, k, search.memory, limit)
 
-    any_split = [1] * (k - 1) + [cells.layers - k + 1]
-    low = math.floor(cells.limit)
-    high = math.ceil(cells.largest(any_split).bytes)
+    any_split = [1] * (k - 1) + [search.layers - k + 1]
+    low = math.floor(search.limit)
+    high = math.ceil(search.largest(any_split).bytes)
     least = _least(low, high, lambda limit: bool(limited(limit).reach(total)))
-    return cells.largest(limited(least).least_squares(0, total))
+    return search.largest(limited(least).least_squares(0, total))

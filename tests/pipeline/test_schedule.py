@@ -54,15 +54,15 @@ def test_interleaved_takes_as_many_microbatches_through_a_chunk_as_there_are_sta
 def test_one_order_keeps_all_that_waits(schedule):
     order = schedule.order()
     place = {task: i for i, task in enumerate(order)}
-    cells = schedule.stages * schedule.chunks
-    assert len(order) == len(place) == 2 * cells * schedule.microbatches
+    chunks = schedule.stages * schedule.chunks
+    assert len(order) == len(place) == 2 * chunks * schedule.microbatches
     for stage, tasks in enumerate(schedule.tasks):
         assert [task for task in order if task.stage == stage] == [*tasks]
     for m in range(schedule.microbatches):  # there and back again
         ways = {
             kind: [
                 Task(c % schedule.stages, m, kind, c // schedule.stages)
-                for c in range(cells)
+                for c in range(chunks)
             ]
             for kind in ("forward", "backward")
         }
@@ -101,7 +101,7 @@ def test_an_interleaved_stage_holds_a_little_more(stages, microbatches, chunks):
     )
 
 
-def test_what_is_held_counts_each_cell_by_its_size():
+def test_what_is_held_counts_each_chunk_by_its_size():
     order = interleaved(2, 2, 2).order()
     assert held(order, [1, 10, 100, 1000]) == (202, 2020 - 1000)
 

@@ -25,7 +25,7 @@ SIZES = [(1, 1), (1, 5), (2, 1), (2, 8), (3, 7), (4, 4), (4, 32), (8, 32)]
 
 @pytest.mark.parametrize("make", [gpipe, one_f_one_b])
 @pytest.mark.parametrize("k, m", SIZES)
-def test_equal_cells_are_idle_as_published(k, m, make):
+def test_equal_chunks_are_idle_as_published(k, m, make):
     line = simulate(make(k, m), Fraction(1, 3))
     assert line.bubble == Fraction(k - 1, m + k - 1)
     assert line.idle_per_work == Fraction(k - 1, m)
@@ -117,6 +117,6 @@ def test_a_measured_line_may_start_at_any_time():
     assert (later.start, later.time, later.bubble) == (100, line.time, line.bubble)
 
 
-def test_there_are_as_many_costs_as_cells():
-    with refuses(PlanError, "4 cells in this schedule, but costs of 2"):
+def test_there_are_as_many_costs_as_chunks():
+    with refuses(PlanError, "4 chunks in this schedule, but costs of 2"):
         simulate(interleaved(2, 2, 2), [1, 1])

@@ -101,7 +101,7 @@ def pipeline(t: SimpleNamespace) -> dict[str, Call]:
         "GPipe.timeline": call(on=pipe),
         "Schedule": call(schedule.tasks),
         "Schedule.before": call(task, on=schedule),
-        "Schedule.cell": call(task, on=schedule),
+        "Schedule.model_chunk": call(task, on=schedule),
         "Schedule.order": call(on=schedule),
         "Timeline": call(timeline.spans),
         "Timeline.held": call(on=timeline),

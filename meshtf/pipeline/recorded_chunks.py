@@ -1,4 +1,4 @@
-"""A pipeline within a mtf.function: each cell is recorded once, and called for each
+"""A pipeline within a mtf.function: each chunk is recorded once, and called for each
 microbatch.
 
 The order of work on a stage is a chain: each call waits for the previous call on its
@@ -38,32 +38,32 @@ class Pipeline(Protocol):
     """What recording asks of a pipeline.
 
     Attributes:
-      cells: the layers of each cell.
+      model_chunks: the layers of each chunk.
       stages: the number of stages.
       microbatches: the number of microbatches in a batch.
       dim: the dimension that is split into microbatches.
-      recompute: whether the backward pass computes a cell again.
+      recompute: whether the backward pass computes a chunk again.
     """
 
-    cells: list[list[Callable[..., Any]]]
+    model_chunks: list[list[Callable[..., Any]]]
     stages: int
     microbatches: int
     dim: str
     recompute: bool
 
-    def stage_of(self, cell: int) -> int:
-        """Returns the stage at which a cell runs."""
+    def stage_of(self, chunk: int) -> int:
+        """Returns the stage at which a chunk runs."""
 
 
 class _ForwardPass(NamedTuple):
-    """The forward pass of a microbatch through a cell."""
+    """The forward pass of a microbatch through a chunk."""
 
     arguments: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
 
 
-class Cells:
-    """The bodies of a pipeline's cells, and their calls.
+class RecordedChunks:
+    """The bodies of a pipeline's chunks, and their calls.
 
     Args:
       pipe: the pipeline.
@@ -87,29 +87,29 @@ class Cells:
         # Dimensions that were derived from the microbatch; see `microbatch`.
         self.known: dict[Any, Any] = {}
         self.bodies: list[Body] = []
-        # For each cell: the results of its body that the next cell takes.
+        # For each chunk: the results of its body that the next chunk takes.
         self.outputs: list[tuple[Tensor, ...]] = []
-        # For each cell: calls to make once a batch, after its last microbatch.
+        # For each chunk: calls to make once a batch, after its last microbatch.
         self.deferred: list[list[DeferredCall]] = []
-        # For each cell: the nested structure of its output.
+        # For each chunk: the nested structure of its output.
         self.structures: list[Any] = []
-        for k in range(len(pipe.cells)):
+        for k in range(len(pipe.model_chunks)):
             example = self._record(k, example)
         self.num_loss_inputs = 0
         if loss_of is not None:
             self.num_loss_inputs = len(tf.nest.flatten(loss_inputs))
         # For each stage: the results of its latest call.
         self.latest: dict[int, tuple[Tensor, ...]] = {}
-        # By cell and microbatch.
+        # By chunk and microbatch.
         self.forward_passes: dict[tuple[int, int], _ForwardPass] = {}
 
     @property
     def captures(self) -> list[Tensor]:
-        """The tensors that the cells capture, each once."""
+        """The tensors that the chunks capture, each once."""
         return list(dict.fromkeys(x for body in self.bodies for x in body.captures))
 
     def forward(self, index: int, x: Any) -> Any:
-        """Returns the output of the last cell for microbatch `index`."""
+        """Returns the output of the last chunk for microbatch `index`."""
         flat = tf.nest.flatten(x)
         for k, body in enumerate(self.bodies):
             arguments = [self._index_tensor(index), *flat]
@@ -119,7 +119,7 @@ class Cells:
         return tf.nest.pack_sequence_as(self.structures[-1], flat)
 
     def finish(self) -> None:
-        """Makes the deferred calls of all cells, after the last microbatch."""
+        """Makes the deferred calls of all chunks, after the last microbatch."""
         for k, deferred in enumerate(self.deferred):
             start = len(self.outputs[k])
             microbatches = [
@@ -135,10 +135,10 @@ class Cells:
     def run(
         self, inputs: Sequence[Sequence[Tensor]], schedule: Schedule
     ) -> tuple[Tensor, list[list[Tensor | None]], list[Tensor | None]]:
-        """Runs all microbatches through all cells, forwards and backwards.
+        """Runs all microbatches through all chunks, forwards and backwards.
 
         Args:
-          inputs: for each microbatch the tensors that the first cell takes, then those
+          inputs: for each microbatch the tensors that the first chunk takes, then those
             of `loss_inputs`.
           schedule: the order of work.
 
@@ -169,28 +169,28 @@ class Cells:
         return loss, input_cotangents, self._capture_cotangents()
 
     def _record(self, k: int, example: Any) -> Any:
-        """Records cell k on an example of its input.
+        """Records chunk k on an example of its input.
 
         Returns:
           An example of its output: the results of its body, in the output's structure.
         """
         pipe = self.pipe
-        with_loss = k == len(pipe.cells) - 1 and self.loss_of is not None
+        with_loss = k == len(pipe.model_chunks) - 1 and self.loss_of is not None
         flat = tf.nest.flatten(example)
         loss_inputs = tf.nest.flatten(self.loss_inputs) if with_loss else []
         outputs: list[Any] = []
 
         def run(index: Tensor, *xs: Tensor) -> Sequence[Tensor]:
-            def cell(*xs: Tensor) -> Any:
+            def chunk(*xs: Tensor) -> Any:
                 x = tf.nest.pack_sequence_as(example, list(xs[: len(flat)]))
                 if not with_loss:
-                    return run_cell(pipe, k, index, x, self.known)
+                    return run_chunk(pipe, k, index, x, self.known)
                 rest = tf.nest.pack_sequence_as(self.loss_inputs, list(xs[len(flat) :]))
                 with stage(pipe.stage_of(k)):
-                    return run_cell(pipe, k, index, x, self.known, self.loss_of, rest)
+                    return run_chunk(pipe, k, index, x, self.known, self.loss_of, rest)
 
             with deferred_calls() as deferred:
-                outputs.append((recompute(cell) if pipe.recompute else cell)(*xs))
+                outputs.append((recompute(chunk) if pipe.recompute else chunk)(*xs))
             self.deferred.append(deferred)
             deferred_tensors = [x for entry in deferred for x in entry.tensors]
             return [*tf.nest.flatten(outputs[0]), *deferred_tensors]
@@ -205,14 +205,14 @@ class Cells:
         return tf.nest.pack_sequence_as(output, list(self.outputs[k]))
 
     def _record_backwards(self) -> None:
-        """Records the backward bodies, from the last cell to the first one.
+        """Records the backward bodies, from the last chunk to the first one.
 
-        A cell on which the loss does not depend has a backward body without results. A
+        A chunk on which the loss does not depend has a backward body without results. A
         variable on which the loss does not depend has no gradient then, as without a
         pipeline, so that an optimizer does not change it.
         """
         self.backwards: list[BackwardBody] = []
-        # For each cell: the indices of the outputs that have cotangents.
+        # For each chunk: the indices of the outputs that have cotangents.
         self.cotangent_indices: list[list[int]] = []
         for k in reversed(range(len(self.bodies))):
             outputs = self.outputs[k]
@@ -226,7 +226,7 @@ class Cells:
             self.backwards.insert(0, backward)
 
     def _next_arguments(self, k: int) -> Sequence[Tensor]:
-        """Returns the arguments of the next cell's body that take the outputs of cell
+        """Returns the arguments of the next chunk's body that take the outputs of chunk
         k.
         """
         arguments = self.bodies[k + 1].arguments
@@ -241,7 +241,7 @@ class Cells:
     def _call(
         self, call_id: CallId, body: Body, arguments: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """Calls a body at the stage of its cell, after this stage's previous call."""
+        """Calls a body at the stage of its chunk, after this stage's previous call."""
         index = self.pipe.stage_of(call_id.chunk)
         with stage(index):
             previous = self.latest.get(index, ())
@@ -250,7 +250,7 @@ class Cells:
         return results
 
     def _zeros(self, k: int, backward: BackwardBody) -> list[Tensor]:
-        """Returns the initial gradient sums of the captures of cell k."""
+        """Returns the initial gradient sums of the captures of chunk k."""
         with stage(self.pipe.stage_of(k)):
             return [
                 zeros(self.mesh, x.shape, accumulation_dtype(x.dtype))
@@ -258,7 +258,7 @@ class Cells:
             ]
 
     def _forward(self, k: int, task: Task, inputs: Sequence[Tensor]) -> None:
-        """Calls cell k on a microbatch, whose inputs are those of the pipeline."""
+        """Calls chunk k on a microbatch, whose inputs are those of the pipeline."""
         m = task.microbatch
         num_layer_inputs = len(inputs) - self.num_loss_inputs
         if k == 0:
@@ -273,7 +273,7 @@ class Cells:
         self.forward_passes[k, m] = _ForwardPass(arguments, results)
 
     def _backward(self, k: int, task: Task) -> None:
-        """Calls the backward body of cell k on a microbatch."""
+        """Calls the backward body of chunk k on a microbatch."""
         m = task.microbatch
         backward = self.backwards[k]
         self.cotangents[k, m] = {}
@@ -299,8 +299,8 @@ class Cells:
         self.gradient_sums[k] = list(results)
 
     def _output_cotangents(self, k: int, m: int) -> list[Tensor]:
-        """Returns the cotangents of the outputs of cell k for microbatch m: of the
-        loss, or from the next cell.
+        """Returns the cotangents of the outputs of chunk k for microbatch m: of the
+        loss, or from the next chunk.
         """
         indices = self.cotangent_indices[k]
         if k == len(self.bodies) - 1:
@@ -329,7 +329,7 @@ class Cells:
         return [*start_cotangents, *loss_cotangents]
 
     def _capture_cotangents(self) -> list[Tensor | None]:
-        """Returns the cotangents of captures, those of several cells added up."""
+        """Returns the cotangents of captures, those of several chunks added up."""
         totals: dict[Tensor, Tensor] = {}
         for backward, sums in zip(self.backwards, self.gradient_sums):
             for x, total in zip(backward.captures, sums):
@@ -340,33 +340,33 @@ class Cells:
         ]
 
 
-def run_cell(
+def run_chunk(
     pipe: Pipeline,
-    cell: int,
+    chunk: int,
     index: Any,
     x: Any,
     known: dict[Any, Any],
     loss_of: Callable[..., Tensor] | None = None,
     loss_inputs: Sequence[Any] = (),
 ) -> Any:
-    """Returns the output of a cell's layers for a microbatch, or its loss.
+    """Returns the output of a chunk's layers for a microbatch, or its loss.
 
     Args:
       pipe: the pipeline.
-      cell: the index of the cell.
+      chunk: the index of the chunk.
       index: of the microbatch: an int, or a tensor.
-      x: the input of the cell's first layer.
+      x: the input of the chunk's first layer.
       known: dimensions that were derived from the microbatch: see `microbatch`.
       loss_of: computes a loss from the output.
       loss_inputs: the further arguments of `loss_of`.
     """
     with (
-        stage(pipe.stage_of(cell)),
+        stage(pipe.stage_of(chunk)),
         microbatch(pipe.dim, pipe.microbatches, index, known),
     ):
-        for layer in pipe.cells[cell]:
+        for layer in pipe.model_chunks[chunk]:
             x = layer(x)
         if loss_of is not None:
             return as_scalar("the loss of a pipeline", loss_of(x, *loss_inputs))
-        returned = f"what layer {layer_name(pipe.cells[cell][-1], cell)!r} of a pipeline returns"
+        returned = f"what layer {layer_name(pipe.model_chunks[chunk][-1], chunk)!r} of a pipeline returns"
         return tf.nest.map_structure(lambda y: as_tensor(returned, y), x)
