@@ -29,7 +29,7 @@ from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import full, zeros
 from meshtf.pipeline.costs import layer_name
-from meshtf.pipeline.schedule import Schedule, Task
+from meshtf.pipeline.schedule import Schedule
 
 _INDEX_SPEC = Spec(Shape(), "int32")
 
@@ -85,7 +85,7 @@ class RecordedChunks:
         self.loss_inputs = loss_inputs
         self.mesh = tf.nest.flatten(example)[0].mesh
         # Dimensions that were derived from the microbatch; see `microbatch`.
-        self.known: dict[Any, Any] = {}
+        self.derived_dims: dict[Any, Any] = {}
         self.bodies: list[Body] = []
         # For each chunk: the results of its body that the next chunk takes.
         self.outputs: list[tuple[Tensor, ...]] = []
@@ -102,6 +102,14 @@ class RecordedChunks:
         self.latest: dict[int, tuple[Tensor, ...]] = {}
         # By chunk and microbatch.
         self.forward_passes: dict[tuple[int, int], _ForwardPass] = {}
+        # By chunk and microbatch: the cotangents of the body's arguments.
+        self.cotangents: dict[tuple[int, int], dict[Tensor, Tensor]] = {}
+        # By chunk.
+        self.backwards: dict[int, BackwardBody] = {}
+        self.bodies_with_residuals: dict[int, Body] = {}
+        self.gradient_sums: dict[int, list[Tensor]] = {}
+        # By chunk: the indices of the outputs that have cotangents.
+        self.cotangent_indices: dict[int, list[int]] = {}
 
     @property
     def captures(self) -> list[Tensor]:
@@ -115,21 +123,20 @@ class RecordedChunks:
             arguments = [self._index_tensor(index), *flat]
             results = self._call(CallId(k, index), body, arguments)
             self.forward_passes[k, index] = _ForwardPass((), results)
-            flat = list(results[: len(self.outputs[k])])
+            num_outputs = len(self.outputs[k])
+            flat = list(results[:num_outputs])
         return tf.nest.pack_sequence_as(self.structures[-1], flat)
 
     def finish(self) -> None:
         """Makes the deferred calls of all chunks, after the last microbatch."""
         for k, deferred in enumerate(self.deferred):
-            start = len(self.outputs[k])
-            microbatches = [
-                self.forward_passes[k, m].results[start:]
-                for m in range(self.pipe.microbatches)
-            ]
-            count = sum(len(entry.tensors) for entry in deferred)
-            sums = [
-                add_n([tensors[i] for tensors in microbatches]) for i in range(count)
-            ]
+            # The results of a forward pass are its outputs, then the deferred tensors.
+            num_outputs = len(self.outputs[k])
+            deferred_tensors = []
+            for m in range(self.pipe.microbatches):
+                results = self.forward_passes[k, m].results
+                deferred_tensors.append(results[num_outputs:])
+            sums = [add_n(list(terms)) for terms in zip(*deferred_tensors)]
             call_with_means(deferred, sums, self.pipe.microbatches)
 
     def run(
@@ -146,27 +153,23 @@ class RecordedChunks:
           (loss, cotangents of inputs, cotangents of captures).
         """
         self._record_backwards()
-        self.bodies_with_residuals = [
-            backward.with_residuals(body)
-            for body, backward in zip(self.bodies, self.backwards)
-        ]
-        self.gradient_sums: list[list[Tensor]] = [
-            self._zeros(k, backward) for k, backward in enumerate(self.backwards)
-        ]
-        self.cotangents: dict[tuple[int, int], dict[Tensor, Tensor]] = {}
         for task in schedule.order():
-            k = task.chunk * self.pipe.stages + task.stage
+            k = schedule.model_chunk(task)
+            m = task.microbatch
             if task.kind == "forward":
-                self._forward(k, task, inputs[task.microbatch])
+                self._forward(k, m, inputs[m])
             else:
-                self._backward(k, task)
+                self._backward(k, m)
         self.finish()
-        last = len(self.bodies) - 1
-        count = len(inputs)
-        losses = [self.forward_passes[last, m].results[0] for m in range(count)]
-        loss = add_n(losses) * (1.0 / count)
-        input_cotangents = [self._input_cotangents(m) for m in range(count)]
-        return loss, input_cotangents, self._capture_cotangents()
+        last_chunk = len(self.bodies) - 1
+        microbatches = range(len(inputs))
+        losses = []
+        for m in microbatches:
+            loss, *_ = self.forward_passes[last_chunk, m].results
+            losses.append(loss)
+        mean_loss = add_n(losses) * (1.0 / len(losses))
+        input_cotangents = [self._input_cotangents(m) for m in microbatches]
+        return mean_loss, input_cotangents, self._capture_cotangents()
 
     def _record(self, k: int, example: Any) -> Any:
         """Records chunk k on an example of its input.
@@ -175,63 +178,77 @@ class RecordedChunks:
           An example of its output: the results of its body, in the output's structure.
         """
         pipe = self.pipe
-        with_loss = k == len(pipe.model_chunks) - 1 and self.loss_of is not None
+        stage_index = pipe.stage_of(k)
+        last_chunk = len(pipe.model_chunks) - 1
+        with_loss = k == last_chunk and self.loss_of is not None
         flat = tf.nest.flatten(example)
         loss_inputs = tf.nest.flatten(self.loss_inputs) if with_loss else []
         outputs: list[Any] = []
 
         def run(index: Tensor, *xs: Tensor) -> Sequence[Tensor]:
             def chunk(*xs: Tensor) -> Any:
-                x = tf.nest.pack_sequence_as(example, list(xs[: len(flat)]))
+                layer_inputs = list(xs[: len(flat)])
+                x = tf.nest.pack_sequence_as(example, layer_inputs)
                 if not with_loss:
-                    return run_chunk(pipe, k, index, x, self.known)
+                    return run_chunk(pipe, k, index, x, self.derived_dims)
                 rest = tf.nest.pack_sequence_as(self.loss_inputs, list(xs[len(flat) :]))
-                with stage(pipe.stage_of(k)):
-                    return run_chunk(pipe, k, index, x, self.known, self.loss_of, rest)
+                with stage(stage_index):
+                    return run_chunk(
+                        pipe, k, index, x, self.derived_dims, self.loss_of, rest
+                    )
 
+            run_layers = recompute(chunk) if pipe.recompute else chunk
             with deferred_calls() as deferred:
-                outputs.append((recompute(chunk) if pipe.recompute else chunk)(*xs))
+                output = run_layers(*xs)
+            outputs.append(output)
             self.deferred.append(deferred)
             deferred_tensors = [x for entry in deferred for x in entry.tensors]
-            return [*tf.nest.flatten(outputs[0]), *deferred_tensors]
+            return [*tf.nest.flatten(output), *deferred_tensors]
 
-        with context(stage=pipe.stage_of(k)):
+        with context(stage=stage_index):
             specs = [x.spec for x in (*flat, *loss_inputs)]
             body = record_body(run, [_INDEX_SPEC, *specs])
-        output = outputs[0]
+        (output,) = outputs
+        num_outputs = len(tf.nest.flatten(output))
+        results = body.results[:num_outputs]
         self.bodies.append(body)
         self.structures.append(tf.nest.map_structure(lambda x: 0, output))
-        self.outputs.append(body.results[: len(tf.nest.flatten(output))])
-        return tf.nest.pack_sequence_as(output, list(self.outputs[k]))
+        self.outputs.append(results)
+        return tf.nest.pack_sequence_as(output, list(results))
 
     def _record_backwards(self) -> None:
-        """Records the backward bodies, from the last chunk to the first one.
+        """Records the backward bodies, from the last chunk to the first one, and makes
+        the initial gradient sums.
 
         A chunk on which the loss does not depend has a backward body without results. A
         variable on which the loss does not depend has no gradient then, as without a
         pipeline, so that an optimizer does not change it.
         """
-        self.backwards: list[BackwardBody] = []
-        # For each chunk: the indices of the outputs that have cotangents.
-        self.cotangent_indices: list[list[int]] = []
+        next_backward = None
         for k in reversed(range(len(self.bodies))):
             outputs = self.outputs[k]
             indices = [i for i, y in enumerate(outputs) if has_gradient(y.dtype)]
-            if self.backwards:
-                reached = set(self.backwards[0].arguments)
+            if next_backward is not None:
+                with_cotangents = set(next_backward.arguments)
                 next_arguments = self._next_arguments(k)
-                indices = [i for i in indices if next_arguments[i] in reached]
-            self.cotangent_indices.insert(0, indices)
-            backward = backward_body(self.bodies[k], [outputs[i] for i in indices])
-            self.backwards.insert(0, backward)
+                indices = [i for i in indices if next_arguments[i] in with_cotangents]
+            differentiated = [outputs[i] for i in indices]
+            backward = backward_body(self.bodies[k], differentiated)
+            body_with_residuals = backward.with_residuals(self.bodies[k])
+            self.cotangent_indices[k] = indices
+            self.backwards[k] = backward
+            self.bodies_with_residuals[k] = body_with_residuals
+            next_backward = backward
+        for k in range(len(self.bodies)):
+            self.gradient_sums[k] = self._zeros(k)
 
     def _next_arguments(self, k: int) -> Sequence[Tensor]:
         """Returns the arguments of the next chunk's body that take the outputs of chunk
         k.
         """
-        arguments = self.bodies[k + 1].arguments
-        # Argument 0 is the index of the microbatch.
-        return arguments[1 : 1 + len(self.outputs[k])]
+        _index, *arguments = self.bodies[k + 1].arguments
+        num_outputs = len(self.outputs[k])
+        return arguments[:num_outputs]
 
     def _index_tensor(self, index: int) -> Tensor:
         """Returns the index of a microbatch as an int32 scalar."""
@@ -242,74 +259,82 @@ class RecordedChunks:
         self, call_id: CallId, body: Body, arguments: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         """Calls a body at the stage of its chunk, after this stage's previous call."""
-        index = self.pipe.stage_of(call_id.chunk)
-        with stage(index):
-            previous = self.latest.get(index, ())
+        stage_index = self.pipe.stage_of(call_id.chunk)
+        previous = self.latest.get(stage_index, ())
+        with stage(stage_index):
             results = call(body, arguments, previous, call_id=call_id)
-        self.latest[index] = results
+        self.latest[stage_index] = results
         return results
 
-    def _zeros(self, k: int, backward: BackwardBody) -> list[Tensor]:
+    def _zeros(self, k: int) -> list[Tensor]:
         """Returns the initial gradient sums of the captures of chunk k."""
+        sums = []
         with stage(self.pipe.stage_of(k)):
-            return [
-                zeros(self.mesh, x.shape, accumulation_dtype(x.dtype))
-                for x in backward.captures
-            ]
+            for x in self.backwards[k].captures:
+                dtype = accumulation_dtype(x.dtype)
+                sums.append(zeros(self.mesh, x.shape, dtype))
+        return sums
 
-    def _forward(self, k: int, task: Task, inputs: Sequence[Tensor]) -> None:
-        """Calls chunk k on a microbatch, whose inputs are those of the pipeline."""
-        m = task.microbatch
+    def _forward(self, k: int, m: int, inputs: Sequence[Tensor]) -> None:
+        """Calls chunk k on microbatch m, for which `inputs` are those of the pipeline."""
         num_layer_inputs = len(inputs) - self.num_loss_inputs
         if k == 0:
             xs = list(inputs[:num_layer_inputs])
         else:
-            previous = self.forward_passes[k - 1, m]
-            xs = list(previous.results[: len(self.outputs[k - 1])])
-        if k == len(self.bodies) - 1:
+            num_outputs = len(self.outputs[k - 1])
+            xs = list(self.forward_passes[k - 1, m].results[:num_outputs])
+        last_chunk = len(self.bodies) - 1
+        if k == last_chunk:
             xs += inputs[num_layer_inputs:]
         arguments = (self._index_tensor(m), *xs)
         results = self._call(CallId(k, m), self.bodies_with_residuals[k], arguments)
         self.forward_passes[k, m] = _ForwardPass(arguments, results)
 
-    def _backward(self, k: int, task: Task) -> None:
-        """Calls the backward body of chunk k on a microbatch."""
-        m = task.microbatch
+    def _backward(self, k: int, m: int) -> None:
+        """Calls the backward body of chunk k on microbatch m.
+
+        Its results are the cotangents of the arguments that have some, then the new
+        gradient sums.
+        """
         backward = self.backwards[k]
         self.cotangents[k, m] = {}
         if not backward.body.results:
             return
+        arguments = [
+            *self._residuals(k, m),
+            *self._output_cotangents(k, m),
+            *self.gradient_sums[k],
+        ]
+        call_id = CallId(k, m, backward=True)
+        results = iter(self._call(call_id, backward.body, arguments))
+        with_cotangents = set(backward.arguments)
+        for x in self.bodies[k].arguments:
+            if x in with_cotangents:
+                self.cotangents[k, m][x] = next(results)
+        self.gradient_sums[k] = list(results)
+
+    def _residuals(self, k: int, m: int) -> list[Tensor]:
+        """Returns what the backward pass of chunk k takes of the forward pass of
+        microbatch m.
+        """
         body = self.bodies_with_residuals[k]
         forward = self.forward_passes[k, m]
-        values = dict(
-            zip(
-                (*body.arguments, *body.results),
-                (*forward.arguments, *forward.results),
-            )
-        )
-        residuals = [values[x] for x in backward.residuals]
-        arguments = [*residuals, *self._output_cotangents(k, m), *self.gradient_sums[k]]
-        results = iter(
-            self._call(CallId(k, m, backward=True), backward.body, arguments)
-        )
-        # The results are the cotangents of the arguments, then the new gradient sums.
-        with_cotangents = set(backward.arguments)
-        reached = [x for x in self.bodies[k].arguments if x in with_cotangents]
-        self.cotangents[k, m] = {x: next(results) for x in reached}
-        self.gradient_sums[k] = list(results)
+        recorded = (*body.arguments, *body.results)
+        computed = (*forward.arguments, *forward.results)
+        values = dict(zip(recorded, computed))
+        return [values[x] for x in self.backwards[k].residuals]
 
     def _output_cotangents(self, k: int, m: int) -> list[Tensor]:
         """Returns the cotangents of the outputs of chunk k for microbatch m: of the
         loss, or from the next chunk.
         """
         indices = self.cotangent_indices[k]
-        if k == len(self.bodies) - 1:
-            outputs = self.outputs[k]
+        last_chunk = len(self.bodies) - 1
+        if k == last_chunk:
+            weight = 1.0 / self.pipe.microbatches  # the loss is a mean
+            dtypes = [self.outputs[k][i].dtype for i in indices]
             with stage(self.pipe.stage_of(k)):
-                return [
-                    full(self.mesh, "", 1.0 / self.pipe.microbatches, outputs[i].dtype)
-                    for i in indices
-                ]
+                return [full(self.mesh, "", weight, dtype) for dtype in dtypes]
         cotangents = self.cotangents[k + 1, m]
         next_arguments = self._next_arguments(k)
         return [cotangents[next_arguments[i]] for i in indices]
@@ -318,21 +343,22 @@ class RecordedChunks:
         """Returns the cotangents of the inputs of the first layer, then those of
         `loss_inputs`, for microbatch m.
         """
-        arguments = self.bodies[0].arguments[1:]
-        start_cotangents = [self.cotangents[0, m].get(x) for x in arguments]
-        last = len(self.bodies) - 1
-        if last == 0:
+        _index, *layer_arguments = self.bodies[0].arguments
+        start_cotangents = [self.cotangents[0, m].get(x) for x in layer_arguments]
+        last_chunk = len(self.bodies) - 1
+        if last_chunk == 0:
             return start_cotangents
-        arguments = self.bodies[last].arguments
+        arguments = self.bodies[last_chunk].arguments
         loss_arguments = arguments[len(arguments) - self.num_loss_inputs :]
-        loss_cotangents = [self.cotangents[last, m].get(x) for x in loss_arguments]
-        return [*start_cotangents, *loss_cotangents]
+        loss_cotangents = self.cotangents[last_chunk, m]
+        return [*start_cotangents, *map(loss_cotangents.get, loss_arguments)]
 
     def _capture_cotangents(self) -> list[Tensor | None]:
         """Returns the cotangents of captures, those of several chunks added up."""
         totals: dict[Tensor, Tensor] = {}
-        for backward, sums in zip(self.backwards, self.gradient_sums):
-            for x, total in zip(backward.captures, sums):
+        for k in range(len(self.bodies)):
+            captures = self.backwards[k].captures
+            for x, total in zip(captures, self.gradient_sums[k]):
                 with context(primals=(x,)):
                     totals[x] = totals[x] + total if x in totals else total
         return [
@@ -368,5 +394,6 @@ def run_chunk(
             x = layer(x)
         if loss_of is not None:
             return as_scalar("the loss of a pipeline", loss_of(x, *loss_inputs))
-        returned = f"what layer {layer_name(pipe.model_chunks[chunk][-1], chunk)!r} of a pipeline returns"
+        name = layer_name(pipe.model_chunks[chunk][-1], chunk)
+        returned = f"what layer {name!r} of a pipeline returns"
         return tf.nest.map_structure(lambda y: as_tensor(returned, y), x)
