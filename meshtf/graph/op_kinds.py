@@ -150,7 +150,9 @@ class RenamingOp(Op):
 
 def factor_of(op: Op, dim: str) -> str:
     """Returns the factor of a dimension of an op's inputs: by default its name."""
-    return op.factor(dim) if isinstance(op, RenamingOp) else dim
+    if isinstance(op, RenamingOp):
+        return op.factor(dim)
+    return dim
 
 
 class Window(NamedTuple):
@@ -188,7 +190,9 @@ def window_of(op: Op, input_index: int, dim: str) -> Window | None:
     """Returns the elements of an input that a shard of an op reads; None: those of the
     local shard.
     """
-    return op.window(input_index, dim) if isinstance(op, WindowedOp) else None
+    if isinstance(op, WindowedOp):
+        return op.window(input_index, dim)
+    return None
 
 
 class Statistics(NamedTuple):

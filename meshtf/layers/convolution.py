@@ -80,11 +80,10 @@ class Conv(Module):
                 kernel_initializer,
                 name="kernel",
             )
-            self.bias = (
-                Variable(mesh, self.groups + new_dims, zeros, name="bias")
-                if use_bias
-                else None
-            )
+            if use_bias:
+                self.bias = Variable(mesh, self.groups + new_dims, zeros, name="bias")
+            else:
+                self.bias = None
 
     def _initializer(self, summed: Shape) -> Initializer:
         """Returns the default initializer of a kernel that sums over these dimensions."""
@@ -105,7 +104,9 @@ class Conv(Module):
             self.dilation,
             self.groups.names,
         )
-        return y if self.bias is None else y + in_type_of(x, self.bias)
+        if self.bias is None:
+            return y
+        return y + in_type_of(x, self.bias)
 
 
 class ConvTranspose(Conv):
@@ -143,7 +144,9 @@ class ConvTranspose(Conv):
             self.groups.names,
             rows,
         )
-        return y if self.bias is None else y + in_type_of(x, self.bias)
+        if self.bias is None:
+            return y
+        return y + in_type_of(x, self.bias)
 
 
 class SeparableConv(Module):
@@ -201,9 +204,10 @@ class SeparableConv(Module):
                 variance_scaling(channel_names),
                 name="pointwise",
             )
-            self.bias = (
-                Variable(mesh, new_dims, zeros, name="bias") if use_bias else None
-            )
+            if use_bias:
+                self.bias = Variable(mesh, new_dims, zeros, name="bias")
+            else:
+                self.bias = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x [..., reduced_dims] with `new_dims` in place of `reduced_dims`."""
@@ -218,7 +222,9 @@ class SeparableConv(Module):
             self.padding,
             self.dilation,
         )
-        return y if self.bias is None else y + in_type_of(x, self.bias)
+        if self.bias is None:
+            return y
+        return y + in_type_of(x, self.bias)
 
 
 def _check_windows(

@@ -111,7 +111,9 @@ class Repeat(Module):
                     # Results that are variables are read here, where they are entries.
                     return pack(results, tensors_of(results, "result"))
 
-            run = recompute(layer) if self.recomputed else layer
+            run = layer
+            if self.recomputed:
+                run = recompute(layer)
             return run(carry)
 
         inputs = ([v.tensor() for v in variables], rows)

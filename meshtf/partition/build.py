@@ -48,7 +48,9 @@ def build(
         planned = builder.placement_of(tensor)
         if finish:
             planned = reduced_placement(planned)
-        target = planned if placement is None else placement
+        target = placement
+        if placement is None:
+            target = planned
         values.append(builder.reshard_to(tensor, target, None))
     for note in builder.notes:
         log_once(mesh, note)

@@ -207,7 +207,9 @@ class _Planner:
         if len(factors) != 1:
             return None
         factor = factors.pop()
-        return factor if self._can_shard(factor, axis) else None
+        if self._can_shard(factor, axis):
+            return factor
+        return None
 
     def _fewest_bytes(self, axis: str, states: list[State]) -> str | None:
         """Returns the factor with the fewest bytes of reshards: rule bytes."""
@@ -311,14 +313,20 @@ class _Planner:
             return Replicated
         role = self.op.role(factor)
         if role is Role.MAP:
-            return Sharded(factor) if factor in y.shape else Replicated
-        return Replicated if role is Role.SAME else Partial(role.value)
+            if factor in y.shape:
+                return Sharded(factor)
+            return Replicated
+        if role is Role.SAME:
+            return Replicated
+        return Partial(role.value)
 
     def _is_of_stages(self, axis: str) -> bool:
         return axis == self.mesh.stages and self.mesh.axes[axis] > 1
 
     def _stage_state(self) -> State:
-        return Replicated if self.stage is None else OnStage(self.stage)
+        if self.stage is None:
+            return Replicated
+        return OnStage(self.stage)
 
 
 def _factor_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str, int]:

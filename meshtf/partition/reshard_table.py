@@ -172,7 +172,9 @@ def _between_stages(
 
 def _shard(axis: str, before: State, after: State) -> Reshard:
     """Returns the reshard that shards a replicated tensor or a partial sum."""
-    kind = "reduce_scatter" if isinstance(before, Partial) else "slice"
+    kind = "slice"
+    if isinstance(before, Partial):
+        kind = "reduce_scatter"
     return Reshard(kind, axis, before, after)
 
 

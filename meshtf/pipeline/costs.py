@@ -51,7 +51,10 @@ def layer_costs(
     """
     if isinstance(cost, str):
         cost = _measured(cost, layers, inputs)
-    counted = _counted(layers, inputs) if inputs is not None else None
+    if inputs is not None:
+        counted = _counted(layers, inputs)
+    else:
+        counted = None
     if cost is None:
         return counted or _uncounted(layers, 1.0)
     if callable(cost):
@@ -148,7 +151,9 @@ def owner(layer: Any) -> Any:
     """
     while isinstance(layer, functools.partial):
         layer = layer.func
-    return layer.__self__ if inspect.ismethod(layer) else layer
+    if inspect.ismethod(layer):
+        return layer.__self__
+    return layer
 
 
 def layer_name(layer: Any, i: int) -> str:

@@ -135,7 +135,10 @@ def _lanes(line: Timeline, y: float, scale: float) -> Iterator[str]:
 def _rect(
     kind: str, x: float, y: float, width: float, height: float, opacity: float = 1
 ) -> str:
-    opacity_attribute = "" if opacity == 1 else f' fill-opacity="{opacity:.2f}"'
+    if opacity == 1:
+        opacity_attribute = ""
+    else:
+        opacity_attribute = f' fill-opacity="{opacity:.2f}"'
     return (
         f'  <rect class="{kind}" x="{float(x):.1f}" y="{float(y):g}" '
         f'width="{float(width):.1f}" '

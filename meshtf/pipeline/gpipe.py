@@ -348,7 +348,9 @@ def _times(d: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
 
 def _variables(layer: Any) -> Sequence[Variable]:
     module = owner(layer)
-    return module.variables if isinstance(module, Module) else ()
+    if isinstance(module, Module):
+        return module.variables
+    return ()
 
 
 def _meshes(layers: Sequence[Callable[..., Any]], inputs: Any) -> list[Mesh]:

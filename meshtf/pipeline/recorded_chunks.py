@@ -182,7 +182,10 @@ class RecordedChunks:
         last_chunk = len(pipe.model_chunks) - 1
         with_loss = k == last_chunk and self.loss_of is not None
         flat = tf.nest.flatten(example)
-        loss_inputs = tf.nest.flatten(self.loss_inputs) if with_loss else []
+        if with_loss:
+            loss_inputs = tf.nest.flatten(self.loss_inputs)
+        else:
+            loss_inputs = []
         outputs: list[Any] = []
 
         def run(index: Tensor, *xs: Tensor) -> Sequence[Tensor]:
@@ -197,7 +200,9 @@ class RecordedChunks:
                         pipe, k, index, x, self.derived_dims, self.loss_of, rest
                     )
 
-            run_layers = recompute(chunk) if pipe.recompute else chunk
+            run_layers = chunk
+            if pipe.recompute:
+                run_layers = recompute(chunk)
             with deferred_calls() as deferred:
                 output = run_layers(*xs)
             outputs.append(output)

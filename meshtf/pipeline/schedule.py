@@ -41,7 +41,9 @@ class Task(NamedTuple):
         """The kind and microbatch, such as "F3"; chunks after the first have a letter:
         "F3b".
         """
-        chunk = chr(ord("a") + self.chunk % 26) if self.chunk else ""
+        chunk = ""
+        if self.chunk:
+            chunk = chr(ord("a") + self.chunk % 26)
         return f"{self.kind[0].upper()}{self.microbatch}{chunk}"
 
 

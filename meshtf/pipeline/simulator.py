@@ -174,7 +174,9 @@ def simulate(
             spans.append(Span(task, "recompute", start, end))
             start = end
         start = max(start, ready)
-        costs = forward_costs if task.kind == "forward" else backward_costs
+        costs = backward_costs
+        if task.kind == "forward":
+            costs = forward_costs
         end = start + costs[chunk]
         spans.append(Span(task, task.kind, start, end))
         stage_ends[task.stage] = end

@@ -99,7 +99,9 @@ class Loop(ControlFlowOp):
     @property
     def num_iterations(self) -> int | None:
         """How often the body runs; None where only the run decides."""
-        return None if self.dim is None else self.dim.size
+        if self.dim is None:
+            return None
+        return self.dim.size
 
     @property
     def bodies(self) -> tuple[Body, ...]:

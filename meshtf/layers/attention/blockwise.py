@@ -74,7 +74,9 @@ def blockwise_attention(
     Raises:
       ShapeError: the queries lack the dimension, or blocks do not divide it.
     """
-    q, k, v = as_tensor("q", q), as_tensor("k", k), as_tensor("v", v)
+    q = as_tensor("q", q)
+    k = as_tensor("k", k)
+    v = as_tensor("v", v)
     if scale is not None:
         check_floats(scale=scale)
     check_callables(bias_of=bias_of, dropout=dropout)

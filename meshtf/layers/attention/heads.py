@@ -313,4 +313,6 @@ class Heads(Module):
     def apply_rotary(self, x: Tensor, angles: Angles | None) -> Tensor:
         """Returns queries or keys, rotated by `angles` if given."""
         check_tensors(x=x)
-        return x if angles is None else rotate(x, self.key_dim.names[0], angles)
+        if angles is None:
+            return x
+        return rotate(x, self.key_dim.names[0], angles)

@@ -76,7 +76,9 @@ def segment_mask(
       memory_dim: the name of the positions of keys and values.
     """
     check_tensors(segments=segments)
-    memory = segments if memory_segments is None else memory_segments
+    memory = memory_segments
+    if memory_segments is None:
+        memory = segments
     return outer(segments, rename(memory, length_dim, memory_dim), equal)
 
 

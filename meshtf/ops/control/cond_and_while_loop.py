@@ -104,7 +104,9 @@ def _eager_while(
                 new = _call(body, carry)
             carry = next_carry(carry, new, specs)
     tensors = tensors_of(carry, "state")
-    return pack(state, apply_all(WhileResult(), *tensors)) if tensors else carry
+    if tensors:
+        return pack(state, apply_all(WhileResult(), *tensors))
+    return carry
 
 
 class WhileResult(Op):
@@ -160,9 +162,11 @@ def _eager_cond(
     predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]
 ) -> Any:
     """Runs one branch op by op, and records the other one for its zero gradients."""
-    branch, other_branch = then, otherwise
+    branch = then
+    other_branch = otherwise
     if not bool(predicate):
-        branch, other_branch = otherwise, then
+        branch = otherwise
+        other_branch = then
     with alternatives() as alternative:
         with alternative():
             result = branch()
@@ -198,7 +202,9 @@ def _recorded_cond(
 
 
 def _call(fn: Callable[..., Any], state: Any) -> Any:
-    return fn(*state) if isinstance(state, tuple) else fn(state)
+    if isinstance(state, tuple):
+        return fn(*state)
+    return fn(state)
 
 
 def _boolean(x: Any) -> Tensor:

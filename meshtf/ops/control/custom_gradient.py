@@ -173,7 +173,9 @@ def _inputs_of(x: Tensor) -> Sequence[Tensor]:
     node = x.node
     # A mtf.function called in eager mode is a node without inputs; its rule has them.
     is_eager_call = not node.inputs and node.gradient_rule is not None
-    return node.gradient_rule.inputs if is_eager_call else node.inputs
+    if is_eager_call:
+        return node.gradient_rule.inputs
+    return node.inputs
 
 
 def _cotangents(
@@ -201,7 +203,10 @@ def _cotangents(
     ]
     with context(iterations=forward.iterations, layer_entries=forward.layer_entries):
         dxs = rule(*cotangents)
-    dxs = list(dxs) if isinstance(dxs, (list, tuple)) else [dxs]
+    if isinstance(dxs, (list, tuple)):
+        dxs = list(dxs)
+    else:
+        dxs = [dxs]
     if len(dxs) != len(inputs):
         raise PlanError(
             explain_error(

@@ -152,7 +152,10 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
 
 def _axes(x: Any, name: str) -> tuple[str, ...]:
     """Returns the axes along which the active rules shard a dimension."""
-    layout = current().region if x.mesh is None else x.mesh.layout_in(current().region)
+    if x.mesh is None:
+        layout = current().region
+    else:
+        layout = x.mesh.layout_in(current().region)
     return layout.axes(name)
 
 
@@ -194,7 +197,9 @@ def _check_names(x: Any, names: Iterable[str]) -> None:
     for name in names:
         if name not in x.shape:
             close = near_misses(name, x.shape.names)
-            suggestion = f" Did you mean {close}?" if close else ""
+            suggestion = ""
+            if close:
+                suggestion = f" Did you mean {close}?"
             raise ShapeError(
                 explain_error(
                     f'the tensor has no dimension "{name}".{suggestion}',

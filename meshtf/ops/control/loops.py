@@ -117,7 +117,9 @@ def scan_and_sum(
     if not scan_dim.size:
         return _empty_scan(body, state, rows, scan_dim)
     is_recording = isinstance(current_executor(), Graph)
-    run = _recorded_scan if is_recording else _eager_scan
+    run = _eager_scan
+    if is_recording:
+        run = _recorded_scan
     return run(body, state, rows, scan_dim, reverse)
 
 
@@ -135,7 +137,9 @@ def _length(rows: Any, dim: str, length: int | None) -> int:
             raise _no_scan_dim(x, dim)
         lengths.add(x.shape[dim])
     if len(lengths) != 1:
-        detail = f", not {sorted(lengths)}." if lengths else "."
+        detail = "."
+        if lengths:
+            detail = f", not {sorted(lengths)}."
         raise ShapeError(
             explain_error(
                 f"a scan needs one number of iterations{detail}",
@@ -215,7 +219,9 @@ def _recorded_scan(
 
 
 def _renamed(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
-    return x if old == new else rename(x, {old.name: new.name})
+    if old == new:
+        return x
+    return rename(x, {old.name: new.name})
 
 
 def _eager_scan(

@@ -149,7 +149,9 @@ def microbatches_of(dim: str) -> int:
     """
     dim = as_dim("dim", dim)
     state = current().microbatches
-    return 1 if state is None else state.num_microbatches(dim)
+    if state is None:
+        return 1
+    return state.num_microbatches(dim)
 
 
 class MicrobatchInputs(NamedTuple):
@@ -173,9 +175,9 @@ def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
         return MicrobatchInputs((), (), ())
 
     def as_input(index: Any) -> Tensor:
-        return (
-            index if isinstance(index, Tensor) else scalar_input(mesh, index, "int32")
-        )
+        if isinstance(index, Tensor):
+            return index
+        return scalar_input(mesh, index, "int32")
 
     example_dims = [dim for dim in shape if state.has_examples(dim)]
     strided = []
@@ -186,5 +188,8 @@ def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
             strided.append(mapping)
             indices.append(as_input(state.index_of(dim)))
     all_have_indices = len(strided) == len(example_dims)
-    seeds = [] if all_have_indices else [as_input(index) for index in state.indices]
+    if all_have_indices:
+        seeds = []
+    else:
+        seeds = [as_input(index) for index in state.indices]
     return MicrobatchInputs(tuple(strided), tuple(indices), tuple(seeds))

@@ -59,7 +59,9 @@ class Slicewise(Op):
         return self.result_specs
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.dims else Role.WHOLE
+        if factor in self.dims:
+            return Role.MAP
+        return Role.WHOLE
 
     def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         ys = _as_tuple(self.fn(*xs))
@@ -185,17 +187,25 @@ def slicewise(
     if check and dims:
         check_slices(fn, inputs, outputs, dims)
     ys = apply_all(Slicewise(fn, outputs, frozenset(dims)), *xs)
-    return list(ys) if isinstance(shapes, list) else ys[0]
+    if isinstance(shapes, list):
+        return list(ys)
+    return ys[0]
 
 
 def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:
     """Returns the outputs' specs, by default that of the input x."""
     if shapes is None:
         shapes = x.shape
-    shape_list = shapes if isinstance(shapes, list) else [shapes]
+    if isinstance(shapes, list):
+        shape_list = shapes
+    else:
+        shape_list = [shapes]
     if dtypes is None:
         dtypes = x.dtype
-    dtype_list = dtypes if isinstance(dtypes, list) else [dtypes] * len(shape_list)
+    if isinstance(dtypes, list):
+        dtype_list = dtypes
+    else:
+        dtype_list = [dtypes] * len(shape_list)
     if len(dtype_list) != len(shape_list):
         refuse("dtypes", dtypes, f"one data type for each of {len(shape_list)} shapes")
     pairs = zip(shape_list, dtype_list, strict=True)
@@ -203,4 +213,6 @@ def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:
 
 
 def _as_tuple(ys: Any) -> tuple[Any, ...]:
-    return tuple(ys) if isinstance(ys, (tuple, list)) else (ys,)
+    if isinstance(ys, (tuple, list)):
+        return tuple(ys)
+    return (ys,)

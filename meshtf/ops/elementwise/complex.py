@@ -147,7 +147,9 @@ def imag(x: Any) -> Tensor:
 def conj(x: Any) -> Any:
     """Returns the conjugate; numbers that are not complex are returned as they are."""
     x = as_tensor("x", x)
-    return apply(Conj(), x) if is_complex(x.dtype) else x
+    if is_complex(x.dtype):
+        return apply(Conj(), x)
+    return x
 
 
 OPERATORS["real"] = real

@@ -121,7 +121,10 @@ def pow_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
     slope = y * tf.pow(x, tf.where(is_constant, one, y - one))
     dx = tf.math.multiply_no_nan(slope, dz)
     dx = tf.where(is_constant, zero, dx)
-    has_log = tf.not_equal(x, 0) if x.dtype.is_complex else tf.greater(x, 0)
+    if x.dtype.is_complex:
+        has_log = tf.not_equal(x, 0)
+    else:
+        has_log = tf.greater(x, 0)
     safe_x = tf.where(has_log, x, one)
     dy_slope = tf.pow(safe_x, y) * tf.math.log(safe_x)
     dy = tf.math.multiply_no_nan(dy_slope, dz)

@@ -138,20 +138,26 @@ class Scalar(Op):
     def gradient(self, dz: Any, z: Any, x: Any) -> list[Any]:
         if self.fn in PIECEWISE_CONSTANT:
             return [None]
-        rules = _SWAPPED_GRADIENTS if self.swapped else _GRADIENTS
+        rules = _GRADIENTS
+        if self.swapped:
+            rules = _SWAPPED_GRADIENTS
         rule = rules[self.fn]
         return [rule(dz, conj(z), conj(x), self.value.conjugate())]
 
 
 def _power_gradient(dz: Any, z: Any, x: Any, c: Any) -> Tensor:
     """The gradient of x ** c."""
-    return dz * 0.0 if c == 0 else zero_safe_multiply(dz, x ** (c - 1) * c)
+    if c == 0:
+        return dz * 0.0
+    return zero_safe_multiply(dz, x ** (c - 1) * c)
 
 
 def _exponential_gradient(dz: Any, z: Any, x: Any, c: Any) -> Tensor:
     """The gradient of c ** x."""
     if is_complex(x.dtype):
-        return zero_safe_multiply(dz, z * cmath.log(c)) if c else dz * 0.0
+        if c:
+            return zero_safe_multiply(dz, z * cmath.log(c))
+        return dz * 0.0
     log_c = math.log(c) if c > 0 else 0.0
     return zero_safe_multiply(dz, z * log_c)
 

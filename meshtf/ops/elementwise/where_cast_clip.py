@@ -63,7 +63,9 @@ class Where(Op):
                     way_out="Compare it with something, as in x != 0.",
                 )
             )
-        dtype = same_dtype(*branches) if branches else self.dtype
+        dtype = self.dtype
+        if branches:
+            dtype = same_dtype(*branches)
         for value in (self.x, self.y):
             if value is not None:
                 check_scalar(value, dtype)
@@ -79,9 +81,17 @@ class Where(Op):
         tensors = [
             align(b, s, out) for b, s in zip(branches, branch_shapes, strict=True)
         ]
-        dtype = branches[0].dtype if branches else self.dtype
-        x = tensors.pop(0) if self.x is None else tf.constant(self.x, dtype)
-        y = tensors.pop(0) if self.y is None else tf.constant(self.y, dtype)
+        dtype = self.dtype
+        if branches:
+            dtype = branches[0].dtype
+        if self.x is None:
+            x = tensors.pop(0)
+        else:
+            x = tf.constant(self.x, dtype)
+        if self.y is None:
+            y = tensors.pop(0)
+        else:
+            y = tf.constant(self.y, dtype)
         return (tf.where(align(condition, condition_shape, out), x, y),)
 
     def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> list[Any]:
@@ -130,7 +140,9 @@ class Cast(Op):
         """Partial sums may be converted to a wider type, which is exact; to a narrower one,
         each term would be rounded.
         """
-        return "joint" if (self.old, self.new) in _WIDER else None
+        if (self.old, self.new) in _WIDER:
+            return "joint"
+        return None
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         if is_complex(self.old) and not is_complex(self.new):
@@ -175,8 +187,14 @@ class Clip(Op):
         return (x,)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        low = None if self.low is None else tf.constant(self.low, x.dtype)
-        high = None if self.high is None else tf.constant(self.high, x.dtype)
+        if self.low is None:
+            low = None
+        else:
+            low = tf.constant(self.low, x.dtype)
+        if self.high is None:
+            high = None
+        else:
+            high = tf.constant(self.high, x.dtype)
         if low is None:
             return (tf.minimum(x, high),)
         if high is None:
@@ -200,7 +218,9 @@ class ClipGrad(Op):
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
         low = -math.inf if self.low is None else self.low
-        high = math.inf if self.high is None else self.high
+        high = self.high
+        if self.high is None:
+            high = math.inf
         clipped = tf.raw_ops.ClipByValue(
             t=x,
             clip_value_min=tf.constant(low, x.dtype),
@@ -221,9 +241,18 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     needs no second `where` around the argument.
     """
     tensors = [b for b in (x, y) if not is_scalar(b)]
-    x_value = python_scalar(x) if is_scalar(x) else None
-    y_value = python_scalar(y) if is_scalar(y) else None
-    dtype = "" if tensors else _dtype_of_numbers(x_value, y_value)
+    if is_scalar(x):
+        x_value = python_scalar(x)
+    else:
+        x_value = None
+    if is_scalar(y):
+        y_value = python_scalar(y)
+    else:
+        y_value = None
+    if tensors:
+        dtype = ""
+    else:
+        dtype = _dtype_of_numbers(x_value, y_value)
     op = Where(x_value, y_value, dtype)
     return apply(op, *broadcast_operands("where", condition, *tensors))
 
@@ -245,8 +274,10 @@ def cast(x: Any, dtype: Any) -> Tensor:
 
 def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
     """Returns x, but at least `low` and at most `high`; None is no bound."""
-    low = None if low is None else as_float("low", low)
-    high = None if high is None else as_float("high", high)
+    if low is not None:
+        low = as_float("low", low)
+    if high is not None:
+        high = as_float("high", high)
     return apply(Clip(low, high), x)
 
 

@@ -58,7 +58,9 @@ class DynamicUpdate(Op):
         return (Spec(x.shape, same_dtype(x, updates)),)
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.rows else Role.MAP
+        if factor == self.rows:
+            return Role.WHOLE
+        return Role.MAP
 
     def local(
         self, context: LocalContext, x: Any, begin: Any, updates: Any
@@ -148,7 +150,10 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> 
       DTypeError: `begin` is no integer.
     """
     x, dim = tensor_along(x, dim)
-    slice_dim = Dimension(dim, rows) if isinstance(rows, int) else single_dim(rows)
+    if isinstance(rows, int):
+        slice_dim = Dimension(dim, rows)
+    else:
+        slice_dim = single_dim(rows)
     begin = _clamp_start(x, dim, begin, slice_dim.size)
     steps = index_range(x.mesh, Dimension("." + dim, slice_dim.size))
     return _gather_along(x, dim, outer(begin, steps, add), slice_dim.name)

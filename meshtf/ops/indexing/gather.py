@@ -70,7 +70,9 @@ class Gather(Op):
         return (Spec(ids.shape + rest, table.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.SUM if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.SUM
+        return Role.MAP
 
     def local(self, context: LocalContext, table: Any, ids: Any) -> tuple[Any, ...]:
         global_ids = ids
@@ -138,7 +140,9 @@ class SegmentSum(Op):
         return (Spec(self.like, x.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.like else Role.SUM
+        if factor in self.like:
+            return Role.MAP
+        return Role.SUM
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
         sums = reduce_segments(

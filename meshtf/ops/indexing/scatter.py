@@ -62,7 +62,9 @@ class SegmentExtreme(Op):
         return (Spec(self.like, x.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.like else Role(self.kind)
+        if factor in self.like:
+            return Role.MAP
+        return Role(self.kind)
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
         y = reduce_segments(_KERNELS[self.kind], context, self.dim, x, ids, "negative")
@@ -201,7 +203,9 @@ def _merge_scattered(x: Tensor, scattered: list[str]) -> Tensor:
     """
     if not scattered:
         return reshape(x, [Dimension(_SCATTERED, 1), *x.shape])
-    return x if len(scattered) == 1 else flatten(x, scattered, _SCATTERED)
+    if len(scattered) == 1:
+        return x
+    return flatten(x, scattered, _SCATTERED)
 
 
 def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:

@@ -67,7 +67,9 @@ class TopK(OpWithStatistics):
     def role(self, factor: str) -> Role:
         if factor == self.dim:
             return Role.SAME
-        return Role.WHOLE if factor == self.k.name else Role.MAP
+        if factor == self.k.name:
+            return Role.WHOLE
+        return Role.MAP
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -130,7 +132,9 @@ class ArgMax(OpWithStatistics):
         return (Spec(x.shape.without(self.dim), "int32"),)
 
     def role(self, factor: str) -> Role:
-        return Role.SAME if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.SAME
+        return Role.MAP
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)

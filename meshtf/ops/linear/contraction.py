@@ -100,7 +100,10 @@ def _as_matrix(
         x = transpose(x, [names.index(n) for n in (*batch, *rows, *columns)])
     num_rows = math.prod(sizes[n] for n in rows)
     num_columns = math.prod(sizes[n] for n in columns)
-    matrix = [num_columns, num_rows] if is_transposed else [num_rows, num_columns]
+    if is_transposed:
+        matrix = [num_columns, num_rows]
+    else:
+        matrix = [num_rows, num_columns]
     return reshape(x, [*(sizes[n] for n in batch), *matrix]), is_transposed
 
 
@@ -112,7 +115,9 @@ def _is_transposed(
     """
     if list(names) == [*batch, *rows, *columns]:
         return False
-    return True if list(names) == [*batch, *columns, *rows] else None
+    if list(names) == [*batch, *columns, *rows]:
+        return True
+    return None
 
 
 def _starts_with(out: Names, names: Sequence[str]) -> bool:

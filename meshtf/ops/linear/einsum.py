@@ -64,7 +64,9 @@ class Einsum(Op):
         return (Spec(Shape(Dimension(n, sizes[n]) for n in self.names), xs[0].dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.names else Role.SUM
+        if factor in self.names:
+            return Role.MAP
+        return Role.SUM
 
     def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         names = [shape.names for shape in context.inputs]
@@ -159,4 +161,6 @@ def _einsum_onto(x: Tensor, factors: list[Any]) -> Tensor:
     factor_names = {n for f in factors for n in f.shape.names}
     names = [n for n in x.shape.names if n in factor_names]
     dx = einsum(factors, names)
-    return dx if len(names) == len(x.shape) else broadcast(dx, x.shape)
+    if len(names) == len(x.shape):
+        return dx
+    return broadcast(dx, x.shape)

@@ -40,7 +40,9 @@ class _Transform(Op):
     dim: str
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.WHOLE
+        return Role.MAP
 
     def flops(self, *xs: Spec) -> int:
         x = xs[0]
@@ -90,7 +92,9 @@ class FFT(_Transform):
         return (x,)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        kernel = tf.signal.ifft if self.inverse else tf.signal.fft
+        kernel = tf.signal.fft
+        if self.inverse:
+            kernel = tf.signal.ifft
         return self._apply_kernel(context, kernel, x)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:

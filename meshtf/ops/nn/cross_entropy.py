@@ -194,7 +194,9 @@ class CrossEntropyGrad(Op):
         axis = context.axis(1, self.dim)
         labels = _arrange_labels(labels, context.inputs[2], context.inputs[0])
         dloss = _mask_invalid(dloss, labels, context, self.dim)
-        scale = dloss * (1 + 2 * self.z_loss * lse) if self.z_loss else dloss
+        scale = dloss
+        if self.z_loss:
+            scale = dloss * (1 + 2 * self.z_loss * lse)
         dx = p * expand(scale, axis)
         if self.smoothing:
             share = self.smoothing / context.global_size(self.dim)
@@ -264,7 +266,9 @@ def _arrange_labels(labels: Any, labels_shape: Shape, shape: Shape) -> Any:
 
 def _to_local_labels(labels: Any, context: LocalContext, dim: str) -> Any:
     """Returns labels relative to the start of the local shard of `dim`."""
-    return labels - context.shard_offset(dim) if context.num_shards(dim) > 1 else labels
+    if context.num_shards(dim) > 1:
+        return labels - context.shard_offset(dim)
+    return labels
 
 
 def _logits_at_labels(logits: Any, local_labels: Any, axis: int) -> Any:
@@ -379,4 +383,6 @@ def _soft_cross_entropy(
         targets = add(multiply(targets, 1 - smoothing), uniform)
     lse = reduce_logsumexp(logits, dim)
     loss = subtract(multiply(lse, total), reduce_sum(multiply(targets, logits), dim))
-    return add(loss, multiply(square(lse), z_loss)) if z_loss else loss
+    if z_loss:
+        return add(loss, multiply(square(lse), z_loss))
+    return loss

@@ -50,7 +50,9 @@ class _NormalizeBase(OpWithStatistics):
 
     def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         statistic = Spec(xs[0].shape.without(self.dim), accumulation_dtype(xs[0].dtype))
-        return (statistic, statistic) if self.center else (statistic,)
+        if self.center:
+            return (statistic, statistic)
+        return (statistic,)
 
 
 class Normalize(_NormalizeBase):
@@ -163,7 +165,10 @@ class NormalizeGrad(_NormalizeBase):
         y = widen(y)
         axis = context.axis(0, self.dim)
         mean_dy_y = _mean(dy * y, axis)
-        means = (_mean(dy, axis), mean_dy_y) if self.center else (mean_dy_y,)
+        if self.center:
+            means = (_mean(dy, axis), mean_dy_y)
+        else:
+            means = (mean_dy_y,)
         return Statistics(exchanged=means, residuals=(dy, y))
 
     def local_sharded(

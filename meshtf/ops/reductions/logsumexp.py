@@ -60,7 +60,9 @@ class LogSumExp(OpWithStatistics):
         return (Spec(x.shape.without(*self.dims), x.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.SAME if factor in self.dims else Role.MAP
+        if factor in self.dims:
+            return Role.SAME
+        return Role.MAP
 
     def statistics_dims(self) -> tuple[str, ...]:
         return self.dims

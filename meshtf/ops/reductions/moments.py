@@ -59,7 +59,9 @@ class Prod(OpWithStatistics):
         return (Spec(x.shape.without(self.dim), x.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.SAME if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.SAME
+        return Role.MAP
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -186,7 +188,9 @@ def _to_wide(x: Tensor, function: str) -> Tensor:
 
 def _from_wide(y: Tensor, x: Tensor) -> Tensor:
     """Returns a statistic of x in the data type of x, if that is floating point."""
-    return cast(y, x.dtype) if is_floating(x.dtype) else y
+    if is_floating(x.dtype):
+        return cast(y, x.dtype)
+    return y
 
 
 def _sqrt(x: Tensor) -> Tensor:

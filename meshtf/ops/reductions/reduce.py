@@ -89,16 +89,22 @@ class Reduce(Op):
     @property
     def linearity(self) -> Any:
         """Sums and means of partial sums are partial sums."""
-        return "joint" if self.kind in ("sum", "mean") else None
+        if self.kind in ("sum", "mean"):
+            return "joint"
+        return None
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, *self.dims)
         _check_dtype(self.kind, x.dtype)
-        dtype = "int32" if self.kind in _LOGICAL else x.dtype
+        dtype = x.dtype
+        if self.kind in _LOGICAL:
+            dtype = "int32"
         return (Spec(x.shape.without(*self.dims), dtype),)
 
     def role(self, factor: str) -> Role:
-        return _ROLES[self.kind] if factor in self.dims else Role.MAP
+        if factor in self.dims:
+            return _ROLES[self.kind]
+        return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         axes = [context.axis(0, d) for d in self.dims]
@@ -194,7 +200,9 @@ def _reduce(kind: str, x: Tensor, dims: Names | None) -> Tensor:
 def names_or_all(x: Tensor, dims: Names | None) -> tuple[str, ...]:
     """Returns the names in `dims`, or all names of x where that is None."""
     x = as_tensor("x", x)
-    return x.shape.names if dims is None else names_of(dims, x.shape)
+    if dims is None:
+        return x.shape.names
+    return names_of(dims, x.shape)
 
 
 OPERATORS["reduce_sum"] = reduce_sum

@@ -244,7 +244,10 @@ def _last(y: Any, axis: int, reverse: bool) -> Any:
     """Returns the last element of y along `axis` in the order of the scan: a shard's
     total, with size 1 along `axis`.
     """
-    last = slice(0, 1) if reverse else slice(-1, None)
+    if reverse:
+        last = slice(0, 1)
+    else:
+        last = slice(-1, None)
     return y[(slice(None),) * axis + (last,)]
 
 
@@ -255,7 +258,10 @@ def _earlier(context: LocalContext, dim: str, reverse: bool, gathered: Any) -> A
     """
     indices = tf.range(gathered.shape[0])
     local_index = context.shard_index(dim)
-    mask = indices > local_index if reverse else indices < local_index
+    if reverse:
+        mask = indices > local_index
+    else:
+        mask = indices < local_index
     return tf.reshape(mask, [-1] + [1] * (len(gathered.shape) - 1))
 
 
@@ -375,7 +381,9 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> 
       ShapeError: neither has `dim`, or sizes conflict.
       DTypeError: their data types differ, or are not floating.
     """
-    a, b, dim = as_tensor("a", a), as_tensor("b", b), as_dim("dim", dim)
+    a = as_tensor("a", a)
+    b = as_tensor("b", b)
+    dim = as_dim("dim", dim)
     a, b = broadcast_operands("linear_recurrence", a, b)
     shape = broadcast_shape(a.shape, b.shape)
     return apply(
@@ -388,7 +396,11 @@ def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Ten
     as_bool("exclusive", exclusive)
     # The gradient of a log-sum-exp is exp(x - y), for which a y in half floats is too
     # coarse.
-    dtype = accumulation_dtype(x.dtype) if kind == "logsumexp" else x.dtype
+    dtype = x.dtype
+    if kind == "logsumexp":
+        dtype = accumulation_dtype(x.dtype)
     y = cast(apply(Scan(kind, dim, reverse), cast(x, dtype)), x.dtype)
     fill = NEUTRAL[kind](tf.as_dtype(x.dtype))
-    return shift(y, dim, -1 if reverse else 1, fill) if exclusive else y
+    if exclusive:
+        return shift(y, dim, -1 if reverse else 1, fill)
+    return y

@@ -112,7 +112,8 @@ class Reshape(RenamingOp):
 
     def _leading(self) -> dict[str, str]:
         """Returns the leading new dimension of each block, by the leading old one."""
-        old, new = _starts(self.old), _starts(self.new)
+        old = _starts(self.old)
+        new = _starts(self.new)
         return {name: new[start] for start, name in old.items() if start in new}
 
     def factor(self, dim: str) -> str:
@@ -120,7 +121,9 @@ class Reshape(RenamingOp):
         return self._leading().get(dim, "." + dim)
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self._leading().values() else Role.WHOLE
+        if factor in self._leading().values():
+            return Role.MAP
+        return Role.WHOLE
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (tf.reshape(x, context.outputs[0].sizes),)
@@ -280,7 +283,9 @@ def transpose(x: Tensor, dims: Names) -> Tensor:
     """
     x = as_tensor("x", x)
     names = names_of(dims, x.shape)
-    return x if names == x.shape.names else apply(Transpose(names), x)
+    if names == x.shape.names:
+        return x
+    return apply(Transpose(names), x)
 
 
 OPERATORS["transpose"] = transpose

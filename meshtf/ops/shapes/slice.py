@@ -66,7 +66,9 @@ class Slice(WindowedOp):
         return (Spec(x.shape.resize(self.dim, self.size), x.dtype),)
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return _shifted(self.begin) if dim == self.dim else None
+        if dim == self.dim:
+            return _shifted(self.begin)
+        return None
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (context.window(0, self.dim, x),)
@@ -110,7 +112,9 @@ class Pad(WindowedOp):
         return (Spec(x.shape.resize(self.dim, size), x.dtype),)
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return _shifted(-self.before, self.value) if dim == self.dim else None
+        if dim == self.dim:
+            return _shifted(-self.before, self.value)
+        return None
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (context.window(0, self.dim, x),)
@@ -144,7 +148,9 @@ class Concat(WindowedOp):
         return list(itertools.accumulate(self.sizes[:-1], initial=0))
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return _shifted(-self._begins()[input_index]) if dim == self.dim else None
+        if dim == self.dim:
+            return _shifted(-self._begins()[input_index])
+        return None
 
     def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
         names = context.outputs[0].names
@@ -198,7 +204,9 @@ class Chunk(Op):
         )
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.WHOLE
+        return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return tuple(tf.split(x, self.sizes, context.axis(0, self.dim)))
@@ -236,7 +244,9 @@ def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Ten
     x, dim = tensor_along(x, dim)
     before = as_int("before", before)
     after = as_int("after", after)
-    return apply(Pad(dim, before, after, value), x) if before or after else x
+    if before or after:
+        return apply(Pad(dim, before, after, value), x)
+    return x
 
 
 def concat(xs: Sequence[Tensor], dim: str) -> Tensor:

@@ -53,7 +53,9 @@ class Stack(Op):
         return (Spec(Shape(dims), xs[0].dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.WHOLE
+        return Role.MAP
 
     def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
         names = context.inputs[0].names
@@ -80,7 +82,9 @@ class Unstack(Op):
         return (Spec(x.shape.without(self.dim), x.dtype),) * x.shape[self.dim]
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.WHOLE
+        return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return tuple(tf.unstack(x, axis=context.axis(0, self.dim)))

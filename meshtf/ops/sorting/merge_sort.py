@@ -62,7 +62,9 @@ class MergeSplit(WindowedOp):
         return xs
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.elements else Role.MAP
+        if factor == self.elements:
+            return Role.WHOLE
+        return Role.MAP
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim != self.blocks:

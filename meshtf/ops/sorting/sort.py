@@ -77,4 +77,6 @@ def _shards_to_merge(x: Tensor, dim: str) -> int:
         if state == Sharded(dim)
     )
     free = [d for d in x.shape if Sharded(d.name) not in placement]
-    return 1 if any(d.size % num_shards == 0 for d in free) else num_shards
+    if any(d.size % num_shards == 0 for d in free):
+        return 1
+    return num_shards

@@ -46,7 +46,9 @@ class Sort(Op):
         return (x, Spec(x.shape, "int32"))
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.WHOLE
+        return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         names = context.inputs[0].names
@@ -78,17 +80,19 @@ class Reorder(Op):
         return (x,)
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.WHOLE
+        return Role.MAP
 
     def local(self, context: LocalContext, x: Any, order: Any) -> tuple[Any, ...]:
         names = context.inputs[0].names
         last = _last(names, self.dim)
         x = arrange(x, names, last)
         order = arrange(order, context.inputs[1].names, last)
-        if not self.back:
-            y = tf.gather(x, order, batch_dims=len(last) - 1)
-        else:
+        if self.back:
             y = _scatter_last_axis(x, order)
+        else:
+            y = tf.gather(x, order, batch_dims=len(last) - 1)
         return (arrange(y, last, names),)
 
     def gradient(
@@ -119,7 +123,9 @@ def sort_last_axis(x: Any, descending: bool) -> tuple[Any, Any]:
 
 def _flipped(x: Any) -> Any:
     """Returns x with its order reversed, smallest as largest; its own inverse."""
-    return -x if x.dtype.is_floating else tf.bitwise.invert(x)
+    if x.dtype.is_floating:
+        return -x
+    return tf.bitwise.invert(x)
 
 
 def _last(names: tuple[str, ...], dim: str) -> tuple[str, ...]:

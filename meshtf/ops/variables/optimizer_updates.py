@@ -66,7 +66,9 @@ class OptimizerUpdate(WriteOp):
 
     @property
     def variables(self) -> tuple[Store, ...]:
-        return self.slots if self.slots_only else (self.variable, *self.slots)
+        if self.slots_only:
+            return self.slots
+        return (self.variable, *self.slots)
 
     @property
     def dtype(self) -> str:
@@ -185,7 +187,9 @@ class MomentumUpdate(OptimizerUpdate):
         self, gradient: Any, rate: Any, variable: Any, velocity: Any
     ) -> tuple[Any, ...]:
         velocity = velocity * self.momentum + gradient
-        step = velocity * self.momentum + gradient if self.nesterov else velocity
+        step = velocity
+        if self.nesterov:
+            step = velocity * self.momentum + gradient
         return variable - step * rate, velocity
 
     def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:

@@ -43,7 +43,10 @@ class Print(HostOp):
         return ()
 
     def run_on_host(self, *xs: Any) -> None:
-        x = tf.strings.as_string(xs[0]) if xs[0].dtype.is_complex else xs[0]
+        if xs[0].dtype.is_complex:
+            x = tf.strings.as_string(xs[0])
+        else:
+            x = xs[0]
         tf.print(self.message, x, summarize=self.summarize, output_stream=sys.stderr)
 
 

@@ -119,7 +119,9 @@ def transpose_like(x: Tensor, shape: Shape) -> Tensor:
         raise ShapeError(
             f"a value of {x.shape!r} does not fit a variable of {shape!r}."
         )
-    return x if x.shape == shape else OPERATORS["transpose"](x, shape.names)
+    if x.shape == shape:
+        return x
+    return OPERATORS["transpose"](x, shape.names)
 
 
 OPERATORS["zeros"] = zeros

@@ -154,11 +154,10 @@ def read_window(
     """
     if not isinstance(window, str):
         as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
-    pairs = (
-        parse_pairs(window, kind="window")
-        if isinstance(window, str)
-        else list(window.items())
-    )
+    if isinstance(window, str):
+        pairs = parse_pairs(window, kind="window")
+    else:
+        pairs = list(window.items())
     taps = dict(pairs)
     require_dim(x, *taps)
     require_dim(kernel, *taps.values())

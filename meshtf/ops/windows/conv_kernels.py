@@ -112,12 +112,16 @@ class Kernels:
     def _ops(self) -> tuple[Callable[..., Any], ...]:
         if self._depthwise:
             return _DEPTHWISE
-        return _DENSE_3D if len(self.taps) == 3 else _DENSE_2D
+        if len(self.taps) == 3:
+            return _DENSE_3D
+        return _DENSE_2D
 
     @property
     def _steps(self) -> Ints:
         """The strides that the kernel takes."""
-        return (1,) * len(self.taps) if self._subsampled else self.strides
+        if self._subsampled:
+            return (1,) * len(self.taps)
+        return self.strides
 
     @property
     def _same(self) -> bool:
@@ -185,7 +189,8 @@ class Kernels:
             zip(self._windows, self.strides), start=1
         ):
             if self._subsampled and stride > 1:
-                sizes, rank = dy.shape.as_list(), len(dy.shape)
+                sizes = dy.shape.as_list()
+                rank = len(dy.shape)
                 pads = [
                     [0, stride - 1] if k == axis + 1 else [0, 0]
                     for k in range(rank + 1)
@@ -237,7 +242,9 @@ class Kernels:
 
     def _lift(self, values: Sequence[Any], one: Any = 1) -> list[Any]:
         """Returns a value for each dimension of the kernel, which has two at least."""
-        return [one, *values] if len(values) == 1 else list(values)
+        if len(values) == 1:
+            return [one, *values]
+        return list(values)
 
     def _each_group(
         self, fn: Callable[..., Any], a: tuple[Any, int], b: tuple[Any, int], axis: int

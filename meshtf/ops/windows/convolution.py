@@ -62,7 +62,9 @@ class _Product(WindowedOp):
     def role(self, factor: str) -> Role:
         if factor in self.geometry.taps:
             return Role.WHOLE
-        return Role.MAP if factor in self.names else Role.SUM
+        if factor in self.names:
+            return Role.MAP
+        return Role.SUM
 
     def _spatial_sizes(self) -> dict[str, int]:
         """Returns the sizes in the output of the names that windows slide over."""
@@ -74,7 +76,9 @@ class _Product(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         slide = self.geometry.slide(dim)
-        return slide.forward if slide is not None and input_index == 0 else None
+        if slide is not None and input_index == 0:
+            return slide.forward
+        return None
 
     def flops(self, *xs: Spec) -> int:
         windows = [s.windows for s in self.geometry.slides]
@@ -189,7 +193,9 @@ class ConvTranspose(_Product):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         slide = self.geometry.slide(dim)
-        return slide.backward if slide is not None and input_index == 0 else None
+        if slide is not None and input_index == 0:
+            return slide.backward
+        return None
 
     def local(self, context: LocalContext, y: Any, kernel: Any) -> tuple[Any, ...]:
         names = [shape.names for shape in context.inputs]
@@ -235,7 +241,9 @@ class ConvKernelGrad(_Product):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         slide = self.geometry.slide(dim)
-        return slide.forward if slide is not None and input_index == 1 else None
+        if slide is not None and input_index == 1:
+            return slide.forward
+        return None
 
     def local(self, context: LocalContext, y: Any, x: Any) -> tuple[Any, ...]:
         names = [shape.names for shape in context.inputs]
@@ -284,7 +292,8 @@ def conv(
       ShapeError: names are missing or clash, or no window fits.
       DTypeError: x is not of floats, or the kernel is of another data type.
     """
-    x, kernel = as_tensor("x", x), as_tensor("kernel", kernel)
+    x = as_tensor("x", x)
+    kernel = as_tensor("kernel", kernel)
     taps = read_window(window, x.shape, kernel.shape, groups)
     geometry, names = _convolution(
         x.shape, kernel.shape, taps, stride, padding, dilation, groups
@@ -321,7 +330,8 @@ def conv_transpose(
         not have the shape of x.
       DTypeError: x is not of floats, or the kernel is of another data type.
     """
-    x, kernel = as_tensor("x", x), as_tensor("kernel", kernel)
+    x = as_tensor("x", x)
+    kernel = as_tensor("kernel", kernel)
     taps = read_window(window, x.shape, kernel.shape, groups)
     sizes = {dim: kernel.shape[tap] for dim, tap in taps.items()}
     result = dict(transposed_sizes(x.shape, sizes, stride, padding, dilation))
@@ -372,7 +382,8 @@ def separable_conv(
       ShapeError: names are missing or clash, or no window fits.
       DTypeError: x is not of floats, or a kernel is of another data type.
     """
-    x, depthwise = as_tensor("x", x), as_tensor("depthwise", depthwise)
+    x = as_tensor("x", x)
+    depthwise = as_tensor("depthwise", depthwise)
     pointwise = as_tensor("pointwise", pointwise)
     groups = [n for n in depthwise.shape.names if n in x.shape]
     y = conv(x, depthwise, window, stride, padding, dilation, groups)

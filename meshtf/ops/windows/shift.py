@@ -57,7 +57,9 @@ class Shift(WindowedOp):
         return (x,)
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return _before(self.by, fill=self.value) if dim == self.dim else None
+        if dim == self.dim:
+            return _before(self.by, fill=self.value)
+        return None
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (context.window(0, self.dim, x),)
@@ -85,7 +87,9 @@ class Roll(WindowedOp):
         return (x,)
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return _before(self.by, wrap=True) if dim == self.dim else None
+        if dim == self.dim:
+            return _before(self.by, wrap=True)
+        return None
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         if context.num_shards(self.dim) > 1 or x.shape.num_elements() < _LARGE:
@@ -135,7 +139,8 @@ def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
     offset = _as_shift(by)
     size = x.shape[dim]
     value: Any = as_number("fill", fill)
-    value = bool(value) if x.dtype == "bool" and value in (0, 1) else value
+    if x.dtype == "bool" and value in (0, 1):
+        value = bool(value)
     if not offset:
         return x
     return apply(Shift(dim, max(-size, min(offset, size)), value), x)
@@ -155,4 +160,6 @@ def roll(x: Tensor, dim: str, by: int) -> Tensor:
     """
     x, dim = tensor_along(x, dim)
     offset = _as_shift(by) % max(x.shape[dim], 1)
-    return apply(Roll(dim, offset), x) if offset else x
+    if offset:
+        return apply(Roll(dim, offset), x)
+    return x

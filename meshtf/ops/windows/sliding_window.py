@@ -188,7 +188,10 @@ def crop_to_shard(context: LocalContext, x: Any, axis: int, slide: Slide) -> Any
     """
     size = context.local_size(slide.dim)
     num_shards = context.num_shards(slide.dim)
-    leads = slide.leads(size, num_shards) if num_shards > 1 else [slide.before]
+    if num_shards > 1:
+        leads = slide.leads(size, num_shards)
+    else:
+        leads = [slide.before]
     front = max(0, -min(leads))
     back = max(0, max(leads) + size - x.shape[axis])
     if front or back:
@@ -211,7 +214,9 @@ def by_dim(
     Raises:
       ShapeError: `value` names another dimension.
     """
-    convert = _as_padding if argument == "padding" else as_int
+    convert = as_int
+    if argument == "padding":
+        convert = _as_padding
     if not isinstance(value, Mapping):
         return dict.fromkeys(dims, convert(argument, value))
     for name in value:
