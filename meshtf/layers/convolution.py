@@ -243,6 +243,10 @@ def _kernel_window(window: ShapeLike) -> tuple[dict[str, str], Shape]:
     """Returns the name of the kernel's dimension for each dimension of windows, and the
     kernel's dimensions.
     """
-    dims = Shape(window)
-    kernel_names = {d.name: f"k_{d.name}" for d in dims}
-    return kernel_names, Shape(Dimension(kernel_names[d.name], d.size) for d in dims)
+    kernel_names = {}
+    kernel_dims = []
+    for dim in Shape(window):
+        kernel_name = f"k_{dim.name}"
+        kernel_names[dim.name] = kernel_name
+        kernel_dims.append(Dimension(kernel_name, dim.size))
+    return kernel_names, Shape(kernel_dims)

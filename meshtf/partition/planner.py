@@ -333,8 +333,13 @@ def _factor_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str
     """Returns the global size of each factor: in an output, else in the first input
     that has it.
     """
-    sizes = {factor_of(op, d.name): d.size for x in reversed(ins) for d in x.shape}
-    sizes |= {d.name: d.size for y in outs for d in y.shape}
+    sizes = {}
+    for x in reversed(ins):
+        for dim in x.shape:
+            sizes[factor_of(op, dim.name)] = dim.size
+    for y in outs:
+        for dim in y.shape:
+            sizes[dim.name] = dim.size
     return sizes
 
 

@@ -355,10 +355,16 @@ def _variables(layer: Any) -> Sequence[Variable]:
 
 def _meshes(layers: Sequence[Callable[..., Any]], inputs: Any) -> list[Mesh]:
     """Returns the meshes of the layers' variables and of an example."""
-    variables = [v for layer in layers for v in _variables(layer)]
-    tensors = [*variables, *tf.nest.flatten(inputs)]
-    meshes = [getattr(x, "mesh", None) for x in tensors]
-    return list(dict.fromkeys(mesh for mesh in meshes if isinstance(mesh, Mesh)))
+    tensors: list[Any] = []
+    for layer in layers:
+        tensors.extend(_variables(layer))
+    tensors.extend(tf.nest.flatten(inputs))
+    meshes: list[Mesh] = []
+    for x in tensors:
+        mesh = getattr(x, "mesh", None)
+        if isinstance(mesh, Mesh) and mesh not in meshes:
+            meshes.append(mesh)
+    return meshes
 
 
 def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:

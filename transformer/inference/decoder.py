@@ -102,12 +102,10 @@ class Decoder:
         self.mesh = model.mesh
         self.max_new_tokens = max_new_tokens
         self.truncate = truncate
-        self.encodes, self.beams, self.alpha, self.window = (
-            isinstance(model, EncoderDecoder),
-            beams,
-            alpha,
-            window,
-        )
+        self.encodes = isinstance(model, EncoderDecoder)
+        self.beams = beams
+        self.alpha = alpha
+        self.window = window
         self.prefix = prefix
         self.bos_id = 0 if self.encodes and bos_id is None else bos_id
         self.vocab = min(vocab or model.architecture.vocab, model.architecture.vocab)

@@ -48,8 +48,11 @@ class Branch(ControlFlowOp):
 
     def captures(self, xs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """Returns the inputs that are captures of `then`, and of `otherwise`."""
-        middle = 1 + len(self.then.captures)
-        return xs[1:middle], xs[middle:]
+        _condition, *captured_values = xs
+        num_then = len(self.then.captures)
+        then_captures = captured_values[:num_then]
+        otherwise_captures = captured_values[num_then:]
+        return then_captures, otherwise_captures
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
         """Returns the outputs of a branch on the same predicate.
@@ -102,8 +105,13 @@ class BranchGradient:
           results: tensors of the forward body, of the gradient or of extra nodes.
           extra_nodes: further nodes, recorded on the forward body.
         """
-        nodes = [*self.forward.nodes, *self.nodes, *extra_nodes]
-        return Body.of(self.forward.graph, (), nodes, results)
+        nodes = [
+            *self.forward.nodes,
+            *self.nodes,
+            *extra_nodes,
+        ]
+        graph = self.forward.graph
+        return Body.of(graph, (), nodes, results)
 
     def captured_values(self, body: Body, values: Sequence[Tensor]) -> list[Tensor]:
         """Returns the inputs for the captures of a body of this gradient.

@@ -328,8 +328,11 @@ def _divide_no_nan_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]
 
 
 def _atan2_gradients(dz: Any, z: Any, y: Any, x: Any) -> tuple[Any, Any]:
-    share = zero_safe_divide(dz, x * x + y * y)
-    return share * x, -(share * y)
+    squared_radius = x * x + y * y
+    scaled = zero_safe_divide(dz, squared_radius)
+    dy = scaled * x
+    dx = -(scaled * y)
+    return dy, dx
 
 
 def _squared_difference_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:

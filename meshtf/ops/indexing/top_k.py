@@ -76,8 +76,11 @@ class TopK(OpWithStatistics):
 
     def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
         local_k = min(self.k.size, x.shape[self.dim])
-        shape = x.shape.without(self.dim) + [Dimension(self.k.name, local_k)]
-        return (Spec(shape, x.dtype), Spec(shape, "int32"))
+        local_dim = Dimension(self.k.name, local_k)
+        shape = x.shape.without(self.dim) + [local_dim]
+        values = Spec(shape, x.dtype)
+        indices = Spec(shape, "int32")
+        return (values, indices)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return self._top(context, x)

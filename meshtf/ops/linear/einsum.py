@@ -91,8 +91,10 @@ class Einsum(Op):
         ]
 
     def flops(self, *xs: Spec) -> int:
-        sizes = {d.name: d.size for x in xs for d in x.shape}
-        return 2 * math.prod(sizes.values()) * max(1, len(xs) - 1)
+        sizes = {dim.name: dim.size for x in xs for dim in x.shape}
+        products = math.prod(sizes.values())
+        num_matmuls = max(1, len(xs) - 1)
+        return 2 * products * num_matmuls
 
 
 def einsum(xs: Sequence[Any], output_shape: Names) -> Tensor:

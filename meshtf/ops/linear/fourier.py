@@ -170,8 +170,9 @@ class IRFFT(_Transform):
         return self._apply_kernel(context, lambda v: tf.signal.irfft(v, [self.size]), x)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
-        dx = multiply(apply(RFFT(self.dim), dy), 1 / self.size)
-        return [_scale_paired_coefficients(dx, self.dim, self.size, 2.0)]
+        spectrum = multiply(apply(RFFT(self.dim), dy), 1 / self.size)
+        dx = _scale_paired_coefficients(spectrum, self.dim, self.size, 2.0)
+        return [dx]
 
 
 def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> Tensor:

@@ -89,10 +89,13 @@ def index_words(
 
 def _array_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
     """Returns `index_words` of NumPy arrays."""
-    hashed = _avalanche(np.concatenate(indices) + key)
+    index = np.concatenate(indices)
+    hashed = _avalanche(index + key)
     words_a, words_b = _avalanche(hashed + key[::-1] + _SALT)
-    ends = np.cumsum(sizes)[:-1]
-    return np.split(words_a, ends), np.split(words_b, ends)
+    *ends, _total = np.cumsum(sizes)
+    split_a = np.split(words_a, ends)
+    split_b = np.split(words_b, ends)
+    return split_a, split_b
 
 
 def _tensor_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:

@@ -194,9 +194,12 @@ class Dropout(Op):
         return (x,)
 
     def local(self, context: LocalContext, x: Any, mask: Any) -> tuple[Any, ...]:
-        mask = align(mask, context.inputs[1], context.inputs[0])
+        x_names, mask_names = context.inputs
+        aligned_mask = align(mask, mask_names, x_names)
         scaled = x * tf.constant(self.scale, x.dtype)
-        return (tf.where(mask, scaled, tf.zeros([], x.dtype)),)
+        zero = tf.zeros([], x.dtype)
+        y = tf.where(aligned_mask, scaled, zero)
+        return (y,)
 
     def gradient(self, dy: Any, y: Any, x: Any, mask: Any) -> list[Any]:
         return [apply(self, dy, mask), None]

@@ -147,8 +147,10 @@ class Scan(OpWithStatistics):
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        y = running(self.kind, widen(x), context.axis(0, self.dim), self.reverse)
-        return (tf.cast(y, x.dtype),)
+        axis = context.axis(0, self.dim)
+        wide = running(self.kind, widen(x), axis, self.reverse)
+        y = tf.cast(wide, x.dtype)
+        return (y,)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)

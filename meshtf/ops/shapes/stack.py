@@ -79,7 +79,9 @@ class Unstack(Op):
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
-        return (Spec(x.shape.without(self.dim), x.dtype),) * x.shape[self.dim]
+        shape = x.shape.without(self.dim)
+        element = Spec(shape, x.dtype)
+        return (element,) * x.shape[self.dim]
 
     def role(self, factor: str) -> Role:
         if factor == self.dim:

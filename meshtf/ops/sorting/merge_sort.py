@@ -119,8 +119,10 @@ class MergeSplit(WindowedOp):
 
 def _local_blocks(window: Any, start: Any, size: int) -> Any:
     """Returns the `size` blocks of a window from `start`: those of this device."""
-    begin = [0] * (len(window.shape) - 2) + [start, 0]
-    return tf.slice(window, begin, [*window.shape[:-2], size, window.shape[-1]])
+    *outer, _num_blocks, block_size = window.shape
+    begin = [0] * len(outer) + [start, 0]
+    sizes = [*outer, size, block_size]
+    return tf.slice(window, begin, sizes)
 
 
 class Carried(Op):
@@ -178,10 +180,13 @@ def merge_sorted(
 
 def _undo_order(y: Tensor, order: Tensor, dim: str, blocks: int) -> Tensor:
     """Returns x, where y is x reordered by `order`: y sorted by the indices in x."""
-    keys, indices = apply_all(Sort(ELEMENTS), _in_blocks(order, dim, blocks))
-    values = apply(Reorder(ELEMENTS), _in_blocks(y, dim, blocks), indices)
-    _, x = _merged(keys, values, False)
-    return apply(Carried(dim, blocks, back=True), y, reshape(x, y.shape), order)
+    order_blocks = _in_blocks(order, dim, blocks)
+    y_blocks = _in_blocks(y, dim, blocks)
+    keys, indices = apply_all(Sort(ELEMENTS), order_blocks)
+    values = apply(Reorder(ELEMENTS), y_blocks, indices)
+    _, x_blocks = _merged(keys, values, False)
+    x = reshape(x_blocks, y.shape)
+    return apply(Carried(dim, blocks, back=True), y, x, order)
 
 
 def _in_blocks(x: Tensor, dim: str, blocks: int) -> Tensor:

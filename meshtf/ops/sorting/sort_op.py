@@ -117,8 +117,11 @@ def sort_last_axis(x: Any, descending: bool) -> tuple[Any, Any]:
     """Returns x sorted along its last axis, and the index of each element in x; stable
     among equal elements.
     """
-    values, order = tf.math.top_k(x if descending else _flipped(x), x.shape[-1])
-    return values if descending else _flipped(values), order
+    size = x.shape[-1]
+    if descending:
+        return tf.math.top_k(x, size)
+    values, order = tf.math.top_k(_flipped(x), size)
+    return _flipped(values), order
 
 
 def _flipped(x: Any) -> Any:

@@ -116,8 +116,12 @@ class Geometry:
 def pack(x: Any, names: Sequence[str], axes: PackedAxes) -> Any:
     """Returns a TensorFlow tensor whose axes merge the names of each of `axes`."""
     sizes = dict(zip(names, x.shape))
-    x = transpose(x, [names.index(n) for axis in axes for n in axis])
-    return reshape(x, [math.prod(sizes[n] for n in axis) for axis in axes])
+    order = [names.index(name) for axis in axes for name in axis]
+    packed_shape = []
+    for axis in axes:
+        axis_sizes = [sizes[name] for name in axis]
+        packed_shape.append(math.prod(axis_sizes))
+    return reshape(transpose(x, order), packed_shape)
 
 
 def unpack(x: Any, shape: Shape, axes: PackedAxes) -> Any:
@@ -134,9 +138,12 @@ def replace_names(
 
     The new ones follow the last name that the kernel has as well.
     """
-    last = max([i for i, n in enumerate(names) if n in kernel], default=len(names) - 1)
-    order = [*names[: last + 1], *new, *names[last + 1 :]]
-    return tuple(n for n in order if n not in old)
+    end = len(names)
+    kernel_indices = [i for i, name in enumerate(names) if name in kernel]
+    if kernel_indices:
+        end = kernel_indices[-1] + 1
+    order = [*names[:end], *new, *names[end:]]
+    return tuple(name for name in order if name not in old)
 
 
 def resized(shape: Shape, sizes: Mapping[str, int], names: Sequence[str]) -> Shape:

@@ -71,8 +71,10 @@ class _Product(WindowedOp):
         return {s.dim: s.windows for s in self.geometry.slides}
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        sizes = self.geometry.sizes(*xs) | self._spatial_sizes()
-        return (Spec(resized(Shape(), sizes, self.names), xs[0].dtype),)
+        sizes = self.geometry.sizes(*xs)
+        sizes |= self._spatial_sizes()
+        shape = resized(Shape(), sizes, self.names)
+        return (Spec(shape, xs[0].dtype),)
 
     def window(self, input_index: int, dim: str) -> Window | None:
         slide = self.geometry.slide(dim)

@@ -62,8 +62,11 @@ class _Pool(WindowedOp):
 
     def _window(self, kind: str, dim: str, fill: float = 0.0) -> Window | None:
         """Returns the window of one kind: "forward", "backward" or "around"."""
-        windows = (getattr(s, kind) for s in self.slides if s.dim == dim)
-        return next((w._replace(fill=fill) for w in windows), None)
+        for slide in self.slides:
+            if slide.dim == dim:
+                window = getattr(slide, kind)
+                return window._replace(fill=fill)
+        return None
 
     def _resized(self, x: Spec, sizes: dict[str, int]) -> tuple[Spec, ...]:
         require_floating(x, "pooling")
@@ -108,9 +111,12 @@ class _Pool(WindowedOp):
         return self._unpacked(context, x)
 
     def flops(self, *xs: Spec) -> int:
-        windows = {s.dim: s.windows for s in self.slides}
-        sizes = {d.name: d.size for d in xs[0].shape} | windows
-        return math.prod(sizes.values()) * math.prod(s.taps for s in self.slides)
+        sizes = {dim.name: dim.size for dim in xs[0].shape}
+        taps = 1
+        for slide in self.slides:
+            sizes[slide.dim] = slide.windows
+            taps *= slide.taps
+        return math.prod(sizes.values()) * taps
 
 
 def _sample(
