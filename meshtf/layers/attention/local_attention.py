@@ -376,8 +376,8 @@ class LocalAttention(Heads):
         return super().empty_cache(x, size if positions is None else positions)
 
     def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
-        """Returns bool: whether a position attends to a slot that was written `age` steps
-        before.
+        """Returns bool [..., memory_length]: whether a position attends to a slot that
+        was written `age` steps before.
         """
         check_tensors(age=age, position=position)
         if self.radius:

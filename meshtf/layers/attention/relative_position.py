@@ -89,7 +89,7 @@ class RelativeBias(Module):
         return gather(self.table, self.buckets(behind), _BUCKETS)
 
     def buckets(self, behind: Tensor) -> Tensor:
-        """Returns the bucket of each distance, int32 of the same shape.
+        """Returns the bucket of each distance, int32 with the shape of `behind`.
 
         Args:
           behind: how many positions the memory is behind the query; negative if ahead.

@@ -65,7 +65,7 @@ class Result(Op):
 
 
 def result_of(rule: GradientRule, index: int, y: Tensor) -> Tensor:
-    """Returns y, with the gradient that a rule defines for its result `index`."""
+    """Returns y [...], with the gradient that a rule defines for its result `index`."""
     with context(gradient_rule=(rule, index)):
         return apply(Result(), y)
 

@@ -86,7 +86,7 @@ class Relayout(ReshardOp):
 
 
 def shard(x: Any, layout: LayoutLike) -> Tensor:
-    """Returns x, sharded exactly as `layout` says.
+    """Returns x [...], sharded exactly as `layout` says.
 
     Args:
       x: a tensor.
@@ -109,12 +109,13 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
 
 
 def replicate(x: Any) -> Tensor:
-    """Returns x, replicated on all positions of its mesh."""
+    """Returns x [...], replicated on all positions of its mesh."""
     return _reshard(x, Layout.changes("*:"))
 
 
 def split(x: Any, dim: str, axis: str) -> Tensor:
-    """Returns x with `dim` sharded along `axis`, and other dimensions as the rules say.
+    """Returns x [..., dim, ...] with `dim` sharded along `axis`, and other dimensions
+    as the rules say.
 
     To divide a tensor into several tensors, see `chunk`.
 

@@ -69,7 +69,8 @@ def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
     """Calls fn(*tensors), which updates statistics of a layer, such as moving averages.
 
     Where the batch comes in microbatches (a pipeline, gradient accumulation), fn is
-    called once for all of them, with the means of the tensors over them.
+    called once for all of them, with the means of the tensors [...] over them, each of the
+    shape of its tensor.
     """
     as_callable("fn", fn)
     tensors = tuple(as_tensors("tensors", tensors))
@@ -104,7 +105,8 @@ def call_with_means(
 
     Args:
       calls: the deferred calls.
-      sums: over the microbatches, of the tensors of all calls in order.
+      sums: over the microbatches, of the tensors of all calls in order; each has the
+        shape of its tensor.
       num_microbatches: by which sums are divided.
     """
     means = iter([x * (1.0 / num_microbatches) for x in sums])
@@ -143,7 +145,8 @@ def microbatch(
 
 
 def microbatches_of(dim: str) -> int:
-    """Returns into how many microbatches the examples of `dim` are divided at this point.
+    """Returns into how many microbatches the examples of `dim` are divided at this
+    point.
 
     It is 1 outside of pipelines and gradient accumulation.
     """

@@ -21,7 +21,8 @@ ITERATION = Spec(Shape(), "int32")  # of the iteration index, an argument of bod
 
 
 def tensors_of(nest: Any, label: str) -> list[Tensor]:
-    """Returns the tensors of a nested structure, with variables read.
+    """Returns the tensors of a nested structure, of any shapes [...], with variables
+    read.
 
     Args:
       nest: tensors and variables in any nesting, with None.

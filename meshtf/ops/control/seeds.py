@@ -85,7 +85,7 @@ def _checked(value: Any) -> Any:
 
 
 def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
-    """Returns the inputs of a random op, scalars of int32.
+    """Returns the inputs of a random op, each int32 [].
 
     They are a hash of its path of names, the seeds, and the iterations of all enclosing
     loops. Path and iterations are inputs like the seeds, so that ops of one shape are

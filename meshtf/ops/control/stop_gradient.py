@@ -66,7 +66,7 @@ class OrderingToken(Op):
 
 
 def stop_gradient(x: Any) -> Tensor:
-    """Returns x, through which no gradient flows."""
+    """Returns x [...], through which no gradient flows."""
     return apply(StopGradient(), x)
 
 

@@ -66,7 +66,7 @@ class AddN(Op):
 
 
 def add_n(xs: Sequence[Any]) -> Tensor:
-    """Returns the sum of one or more tensors of the same names, in any order.
+    """Returns the elementwise sum of tensors that have the same names, in any order.
 
     Raises:
       ShapeError: their dimensions differ, or there is no tensor.

@@ -209,8 +209,8 @@ def _grad_sample(fn: str, x: str, y: str, gradient: bool) -> Sample:
 
 
 class BinaryGrad(Op):
-    """The gradients of maximum, minimum, pow or logaddexp in one op: dz, x, y -> dx and dy,
-    both of the shape of dz.
+    """The gradients of maximum, minimum, pow or logaddexp in one op: dz, x, y -> dx and
+    dy, both of the shape of dz.
     """
 
     fn: str
@@ -308,12 +308,16 @@ _SECOND_GRADIENTS = {
 
 
 def zero_safe_divide(dy: Any, divisor: Any) -> Tensor:
-    """Returns dy / divisor, but 0 where dy is 0: for gradients at singular points."""
+    """Returns dy / divisor, broadcast by names, but 0 where dy is 0: for gradients at
+    singular points.
+    """
     return apply(Binary("xdivy"), dy, divisor)
 
 
 def zero_safe_multiply(dy: Any, factor: Any) -> Tensor:
-    """Returns dy * factor, but 0 where dy is 0: for gradients at singular points."""
+    """Returns dy * factor, broadcast by names, but 0 where dy is 0: for gradients at
+    singular points.
+    """
     return apply(Binary("multiply_no_nan"), factor, dy)
 
 

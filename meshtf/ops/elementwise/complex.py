@@ -133,14 +133,16 @@ def complex(re: Any, im: Any) -> Tensor:
 
 
 def real(x: Any) -> Tensor:
-    """Returns the real part; floats are returned as they are."""
+    """Returns the real part, elementwise; floats are returned as they are."""
     if isinstance(x, Tensor) and is_floating(x.dtype):
         return x
     return apply(RealOrImag(False), x)
 
 
 def imag(x: Any) -> Tensor:
-    """Returns the imaginary part of complex numbers. Raises DTypeError for other types."""
+    """Returns the imaginary part of complex numbers, elementwise. Raises DTypeError for
+    other types.
+    """
     return apply(RealOrImag(True), x)
 
 

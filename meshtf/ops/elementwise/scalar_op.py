@@ -109,8 +109,8 @@ class Scalar(Op):
 
     @property
     def linearity(self) -> Any:
-        """Partial sums may be scaled; a number added to each term would be added several
-        times.
+        """Partial sums may be scaled; a number added to each term would be added
+        several times.
         """
         scales = self.fn == "multiply" or (self.fn == "divide" and not self.swapped)
         return "joint" if scales else None
@@ -182,7 +182,7 @@ _SWAPPED_GRADIENTS: dict[str, Callable[..., Any]] = _GRADIENTS | {
 
 
 def apply_binary(fn: str, x: Any, y: Any) -> Tensor:
-    """Returns fn(x, y), where one of the two may be a number."""
+    """Returns fn(x, y), broadcast by names, where one of the two may be a number."""
     if is_scalar(x) and is_scalar(y):
         raise DTypeError(f"{fn} of two numbers: one of them must be a tensor.")
     if is_scalar(x):

@@ -67,7 +67,7 @@ class UnaryFunction(NamedTuple):
 
 
 def apply_unary(fn: str, x: Any) -> Tensor:
-    """Returns the function `fn` of the table, of x."""
+    """Returns fn(x), elementwise, for a function `fn` of the table."""
     return apply(Unary(fn), x)
 
 
@@ -316,8 +316,8 @@ def _grad_samples() -> tuple[Sample, ...]:
 
 
 class UnaryGrad(Op):
-    """The gradient of a function of each element, from dy and v, the function's input or
-    output.
+    """The gradient of a function of each element, from dy and v, the function's input
+    or output.
     """
 
     fn: str

@@ -137,8 +137,8 @@ class Cast(Op):
 
     @property
     def linearity(self) -> Any:
-        """Partial sums may be converted to a wider type, which is exact; to a narrower one,
-        each term would be rounded.
+        """Partial sums may be converted to a wider type, which is exact; to a narrower
+        one, each term would be rounded.
         """
         if (self.old, self.new) in _WIDER:
             return "joint"
@@ -233,7 +233,8 @@ class ClipGrad(Op):
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:
-    """Returns x where the condition holds and y elsewhere; x and y may be numbers.
+    """Returns x where the condition holds and y elsewhere, broadcast by names; x and y
+    may be numbers.
 
     An element that was not selected has the gradient zero, whatever its value, and
     functions with a singular point (log, sqrt, 1 / x and the like) keep a cotangent of
@@ -264,7 +265,7 @@ def _dtype_of_numbers(x: Any, y: Any) -> str:
 
 
 def cast(x: Any, dtype: Any) -> Tensor:
-    """Returns x as another data type."""
+    """Returns x as another data type, elementwise."""
     x = as_tensor("x", x)
     new = dtype_name(dtype)
     if isinstance(x, Tensor) and x.dtype == new:
@@ -273,7 +274,7 @@ def cast(x: Any, dtype: Any) -> Tensor:
 
 
 def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
-    """Returns x, but at least `low` and at most `high`; None is no bound."""
+    """Returns x, elementwise at least `low` and at most `high`; None is no bound."""
     if low is not None:
         low = as_float("low", low)
     if high is not None:

@@ -167,7 +167,9 @@ class SegmentSum(Op):
 
 
 class OneHot(Op):
-    """A new last dimension with 1 at the index, 0 elsewhere: ids [*shape] -> [*shape, dim]."""
+    """A new last dimension with 1 at the index, 0 elsewhere: ids [*shape] -> [*shape,
+    dim].
+    """
 
     dim: Dimension
     dtype: str = "float32"
@@ -297,8 +299,8 @@ def gather(
     zero_negative: bool = False,
     out_of_range: Literal["error", "zeros"] = "error",
 ) -> Tensor:
-    """Returns the elements of table at the indices `ids` of `dim`: [*ids, *(table without
-    dim and names of ids)].
+    """Returns the elements of table at the indices `ids` of `dim`:
+    [*ids, *(table without dim and names of ids)].
 
     Names that both have are batch dimensions. An index that is not in [0, size of `dim`)
     is an error of TensorFlow, InvalidArgumentError, when the program runs: it names the
@@ -328,8 +330,8 @@ def gather(
 def gather_with_bounds(
     table: Any, ids: Tensor, dim: str, out_of_range: OutOfRange
 ) -> Tensor:
-    """Returns `gather` with any policy for indices out of range: see
-    `meshtf.ops.indexing.index_bounds`.
+    """Returns [*ids, *(table without dim)], as `gather`, with any policy for indices
+    out of range: see `meshtf.ops.indexing.index_bounds`.
     """
     table, dim = tensor_along(table, dim, "table")
     if table.dtype == "bool":  # shards give partial sums, which bool does not have
@@ -344,7 +346,8 @@ def take_along_axis(
     """Returns the elements of x at the indices `ids` along `dim`, as
     numpy.take_along_axis.
 
-    In the result `dim` has the size that it has in ids. Dimensions are in the order of x,
+    x [..., dim, ...], ids [..., dim, ...] -> [..., dim, ...]: in the result `dim` has the
+    size that it has in ids. Dimensions are in the order of x,
     followed by those that only ids have. `take_along_axis(x, argsort(x, "d"), "d")` is sorted.
     Indices out of range are errors, or give zeros, as in `gather`.
 
@@ -362,8 +365,8 @@ def take_along_axis(
 
 
 def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns sums of x by segment: element i of the new `dim` is the sum of x where ids
-    are i; negative ids are ignored.
+    """Returns sums of x by segment: element i of the new `dim` is the sum of x where
+    ids are i; negative ids are ignored.
 
     An id that is too large is refused, as by `gather`; under XLA it is ignored. The
     dimensions of ids are summed, except those in `batch`; the result is
@@ -390,5 +393,5 @@ def one_hot(ids: Tensor, dim: ShapeLike, dtype: object = "float32") -> Tensor:
 
 
 def range(mesh: Mesh | None, dim: ShapeLike, dtype: object = "int32") -> Tensor:
-    """Returns the indices 0, 1, 2... along one dimension, such as "length:8"."""
+    """Returns the indices 0, 1, 2... [dim] along one dimension, such as "length:8"."""
     return apply(Range(single_dim(dim), dtype_name(dtype)), mesh=mesh)

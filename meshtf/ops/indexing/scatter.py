@@ -43,8 +43,8 @@ _KERNELS = {"max": tf.math.unsorted_segment_max, "min": tf.math.unsorted_segment
 
 
 class SegmentExtreme(Op):
-    """Max or min by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] -> like
-    [*batch, dim, *rest].
+    """Max or min by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] ->
+    like [*batch, dim, *rest].
     """
 
     kind: str
@@ -98,8 +98,8 @@ class SegmentExtreme(Op):
 
 
 def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns maxima of x by segment: element i of the new `dim` is the largest where ids
-    are i.
+    """Returns maxima [..., dim] of x by segment: element i of the new `dim` is the
+    largest where ids are i.
 
     Empty segments are -inf, or the smallest integer. Equal elements share the gradient.
     Shapes, arguments and errors are those of `segment_sum`.
@@ -108,14 +108,16 @@ def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
 
 
 def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns minima of x by segment; empty segments are inf, or the largest integer: see
-    `segment_max`.
+    """Returns minima [..., dim] of x by segment; empty segments are inf, or the largest
+    integer: see `segment_max`.
     """
     return apply(SegmentExtreme("min", *segments_like(x, ids, dim, batch)), x, ids)
 
 
 def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns means of floats by segment, 0 for empty ones: see `segment_sum`."""
+    """Returns means [..., dim] of floats by segment, 0 for empty ones: see
+    `segment_sum`.
+    """
     x = as_tensor("x", x)
     ids = as_tensor("ids", ids)
     dtype = accumulation_dtype(x.dtype)  # bfloat16 counts to 256 only
@@ -126,8 +128,8 @@ def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> T
 
 
 def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns updates placed by index: element i of the new `dim` is the last update whose
-    id is i, or 0.
+    """Returns updates placed by index, [..., dim]: element i of the new `dim` is the
+    last update whose id is i, or 0.
 
     Shapes and arguments are those of `segment_sum`, which adds the updates instead.
 
@@ -143,8 +145,8 @@ def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> 
 
 
 def scatter_add(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
-    """Returns x with updates added at the indices `ids` of `dim`; updates with the same id
-    are all added.
+    """Returns x with updates added at the indices `ids` of `dim`; updates with the same
+    id are all added.
 
     Args:
       x: [*batch, dim, *rest], in any order.
@@ -164,8 +166,8 @@ def scatter_add(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
 
 
 def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
-    """Returns x with the elements at the indices `ids` of `dim` replaced, by the last of
-    the updates with the same id.
+    """Returns x [..., dim, ...] with the elements at the indices `ids` of `dim`
+    replaced, by the last of the updates with the same id.
 
     Arguments and errors are those of `scatter_add`.
     """
@@ -180,8 +182,8 @@ def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
 def _last_updates(
     updates: Tensor, ids: Tensor, dim: str, like: Shape
 ) -> tuple[Tensor, Tensor]:
-    """Returns the last update of each element of `dim`, of shape `like` and 0 where there
-    is none, and its index [*batch, dim], negative where there is none.
+    """Returns the last update of each element of `dim`, of shape `like` and 0 where
+    there is none, and its index [*batch, dim], negative where there is none.
     """
     scattered = [n for n in ids.shape.names if n not in like]
     ids = _merge_scattered(ids, scattered)

@@ -181,8 +181,8 @@ def _check(x: Spec, dim: str) -> None:
 
 
 def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
-    """Returns the k largest values along `dim` and their indices, the largest first: both
-    [*rest, k].
+    """Returns the k largest values along `dim` and their indices, the largest first:
+    both [*rest, k].
 
     Args:
       x: numbers.
@@ -199,8 +199,8 @@ def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
 
 
 def argmax(x: Tensor, dim: str) -> Tensor:
-    """Returns the index of the largest element along `dim`, the lowest among equals, as
-    int32: x without `dim`.
+    """Returns the index of the largest element along `dim`, the lowest among equals:
+    x [..., dim, ...] -> int32 [...].
 
     Raises:
       ShapeError: x lacks `dim`.
@@ -211,8 +211,8 @@ def argmax(x: Tensor, dim: str) -> Tensor:
 
 
 def argmin(x: Tensor, dim: str) -> Tensor:
-    """Returns the index of the smallest element along `dim`, the lowest among equals: see
-    `argmax`.
+    """Returns the index of the smallest element along `dim`, the lowest among equals:
+    x [..., dim, ...] -> int32 [...].
     """
     x, dim = tensor_along(x, dim)
     _check(x.spec, dim)
@@ -220,8 +220,8 @@ def argmin(x: Tensor, dim: str) -> Tensor:
 
 
 def top_1(x: Tensor, dim: str) -> tuple[Tensor, Tensor]:
-    """Returns the largest element along `dim` and its index, the lowest among equals: both
-    x without `dim`.
+    """Returns the largest element along `dim` and its index, the lowest among equals:
+    x [..., dim, ...] -> values [...], indices int32 [...].
 
     Only the element at that index gets a gradient; `reduce_max` divides it among equal
     elements. Errors are those of `top_k`.
@@ -231,7 +231,8 @@ def top_1(x: Tensor, dim: str) -> tuple[Tensor, Tensor]:
 
 
 def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
-    """Returns element n of x sorted along `dim` from the largest on: x without `dim`.
+    """Returns element n of x sorted along `dim` from the largest on:
+    x [..., dim, ...] -> [...].
 
     Args:
       x: numbers.
@@ -258,7 +259,8 @@ def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
 
 
 def nth_smallest(x: Tensor, dim: str, n: int) -> Tensor:
-    """Returns element n of x sorted along `dim` from the smallest on: see `nth_largest`."""
+    """Returns element n of x sorted along `dim` from the smallest on: x [..., dim, ...]
+    -> [...]; see `nth_largest`."""
     x, dim = tensor_along(x, dim)
     _check(x.spec, dim)
     return _reverse_order(nth_largest(_reverse_order(x), dim, n))
@@ -273,8 +275,8 @@ def _select(x: Tensor, n: int) -> Tensor:
 
 
 def _reverse_order(x: Tensor) -> Tensor:
-    """Returns numbers in the reverse order, so that the smallest is the largest; twice it
-    is x.
+    """Returns numbers in the reverse order, so that the smallest is the largest; twice
+    it is x.
     """
     if is_floating(x.dtype):
         return negative(x)

@@ -98,7 +98,8 @@ class Einsum(Op):
 
 
 def einsum(xs: Sequence[Any], output_shape: Names) -> Tensor:
-    """Returns the product of tensors, summed over all names that the output lacks.
+    """Returns the product of tensors, summed over all names that the output lacks:
+    x [batch, d], w [d, d_ff] -> [batch, d_ff].
 
     Args:
       xs: one or more tensors or variables.
@@ -157,8 +158,8 @@ def _equation(inputs: Sequence[Sequence[str]], output: Sequence[str]) -> str:
 
 
 def _einsum_onto(x: Tensor, factors: list[Any]) -> Tensor:
-    """Returns the product of the factors with the names of x, broadcast along names that
-    no factor has.
+    """Returns the product of the factors with the names of x, broadcast along names
+    that no factor has.
     """
     factor_names = {n for f in factors for n in f.shape.names}
     names = [n for n in x.shape.names if n in factor_names]

@@ -33,8 +33,8 @@ from meshtf.ops.indexing.gather import range as index_range
 
 
 class _Transform(Op):
-    """Base of the transforms: `dim` must not be sharded, and is moved to the last axis for
-    TensorFlow.
+    """Base of the transforms: `dim` must not be sharded, and is moved to the last axis
+    for TensorFlow.
     """
 
     dim: str
@@ -176,8 +176,8 @@ class IRFFT(_Transform):
 
 
 def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> Tensor:
-    """Returns z with a scale on the coefficients that have a conjugate: all but the first,
-    and the middle one where `size` is even.
+    """Returns z with a scale on the coefficients that have a conjugate: all but the
+    first, and the middle one where `size` is even.
     """
     k = index_range(z.mesh, z.shape.dim(dim))
     is_middle = equal(multiply(k, 2), size)
@@ -187,7 +187,8 @@ def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> 
 
 
 def fft(x: Tensor, dims: Names) -> Tensor:
-    """Returns the Fourier transform of complex numbers along one or more dimensions.
+    """Returns the Fourier transform of complex numbers along one or more dimensions:
+    the shape of x.
 
     Raises:
       ShapeError: x lacks one of them.
@@ -200,7 +201,7 @@ def fft(x: Tensor, dims: Names) -> Tensor:
 
 
 def ifft(x: Tensor, dims: Names) -> Tensor:
-    """Returns the inverse of `fft`. Raises what it does."""
+    """Returns the inverse of `fft`: the shape of x. Raises what it does."""
     x = as_tensor("x", x)
     for dim in names_of(dims, x.shape):
         x = apply(FFT(dim, True), x)
@@ -208,7 +209,8 @@ def ifft(x: Tensor, dims: Names) -> Tensor:
 
 
 def rfft(x: Tensor, dims: Names) -> Tensor:
-    """Returns the Fourier transform of real numbers along one or more dimensions.
+    """Returns the Fourier transform of real numbers along one or more dimensions:
+    x [..., n] -> complex [..., n // 2 + 1].
 
     Of the last dimension, of size n, the result has the coefficients 0 to n // 2, under the
     same name; the others are their conjugates. A layout that shards this name must be able
@@ -225,7 +227,7 @@ def rfft(x: Tensor, dims: Names) -> Tensor:
 
 
 def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
-    """Returns the inverse of `rfft`.
+    """Returns the inverse of `rfft`: x [..., n // 2 + 1] -> floats [..., n].
 
     Args:
       x: complex numbers.

@@ -56,40 +56,40 @@ class LeakyReluGrad(Op):
 
 
 def relu(x: Any) -> Tensor:
-    """Returns x where it is positive, else 0."""
+    """Returns x where it is positive, else 0, elementwise."""
     return apply(Unary("relu"), x)
 
 
 def leaky_relu(x: Any, alpha: float = 0.2) -> Tensor:
-    """Returns x where it is positive, else alpha * x."""
+    """Returns x where it is positive, else alpha * x, elementwise."""
     return apply(LeakyRelu(alpha), x)
 
 
 def elu(x: Any) -> Tensor:
-    """Returns x where it is positive, else exp(x) - 1."""
+    """Returns x where it is positive, else exp(x) - 1, elementwise."""
     return apply(Unary("elu"), x)
 
 
 def selu(x: Any) -> Tensor:
-    """Returns scale * x where x is positive, else scale * alpha * (exp(x) - 1), whose
-    constants keep mean 0 and variance 1 from layer to layer.
+    """Returns, elementwise, scale * x where x is positive, else scale * alpha * (exp(x)
+    - 1), whose constants keep mean 0 and variance 1 from layer to layer.
     """
     return apply(Unary("selu"), x)
 
 
 def squared_relu(x: Any) -> Tensor:
-    """Returns the square of x where it is positive, else 0."""
+    """Returns the square of x where it is positive, else 0, elementwise."""
     return square(relu(x))
 
 
 def gelu(x: Any, approximate: bool = True) -> Tensor:
-    """Returns x times the cumulative distribution function of the normal distribution at x,
-    exactly or approximated by tanh.
+    """Returns, elementwise, x times the cumulative distribution function of the normal
+    distribution at x, exactly or approximated by tanh.
     """
     as_bool("approximate", approximate)
     return apply(Unary("gelu" if approximate else "gelu_exact"), x)
 
 
 def silu(x: Any) -> Tensor:
-    """Returns x * sigmoid(x)."""
+    """Returns x * sigmoid(x), elementwise."""
     return apply(Unary("silu"), x)

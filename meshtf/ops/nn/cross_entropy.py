@@ -164,7 +164,8 @@ class CrossEntropy(OpWithStatistics):
 
 
 class CrossEntropyGrad(Op):
-    """dloss [*batch], p [*batch, dim], labels and lse [*batch] -> dlogits [*batch, dim].
+    """dloss [*batch], p [*batch, dim], labels and lse [*batch] -> dlogits [*batch,
+    dim].
 
     Pointwise, so it needs no communication however its inputs are sharded.
     """
@@ -232,8 +233,8 @@ class CrossEntropyGrad(Op):
 
 
 def _workspace(x: Spec, dim: str) -> tuple[Spec, ...]:
-    """Returns the temporary tensor of a local kernel: x widened, or the one-hot labels where
-    `dim` is not the last dimension; none otherwise.
+    """Returns the temporary tensor of a local kernel: x widened, or the one-hot labels
+    where `dim` is not the last dimension; none otherwise.
     """
     temporary = Spec(x.shape, accumulation_dtype(x.dtype))
     needs_none = temporary.dtype == x.dtype and x.shape.names[-1] == dim
@@ -285,8 +286,8 @@ def _logits_at_labels(logits: Any, local_labels: Any, axis: int) -> Any:
 
 
 def _mask_invalid(loss: Any, labels: Any, context: LocalContext, dim: str) -> Any:
-    """Returns the loss, or its cotangent, with 0 where the label is negative. Under XLA,
-    which cannot refuse labels, it is NaN where the label is too large.
+    """Returns the loss, or its cotangent, with 0 where the label is negative. Under
+    XLA, which cannot refuse labels, it is NaN where the label is too large.
     """
     loss = tf.where(labels < 0, tf.zeros([], loss.dtype), loss)
     if not context.compiled:
@@ -323,7 +324,8 @@ def cross_entropy(
     z_loss: float = 0.0,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Returns the negative log-likelihood of labels: the logits' shape without `dim`.
+    """Returns the negative log-likelihood of labels: logits [..., dim], labels [...] ->
+    [...].
 
     A negative label is ignored: loss 0, gradient 0. One that is too large is refused when
     the program runs, as by `gather`; under XLA its loss and gradient are NaN.
@@ -361,8 +363,8 @@ def cross_entropy(
 def _soft_cross_entropy(
     logits: Tensor, targets: Tensor, dim: str, z_loss: float, smoothing: float
 ) -> Tensor:
-    """Returns the cross entropy with target probabilities, which have the dimensions of the
-    logits.
+    """Returns the cross entropy with target probabilities, which have the dimensions of
+    the logits.
     """
     require_floating(logits.spec, "cross_entropy")
     if set(targets.shape) != set(logits.shape):

@@ -38,8 +38,8 @@ from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 
 class _NormalizeBase(OpWithStatistics):
-    """Base of the two ops: shards exchange two statistics without `dim` if `center`, else
-    one.
+    """Base of the two ops: shards exchange two statistics without `dim` if `center`,
+    else one.
     """
 
     dim: str
@@ -186,7 +186,9 @@ class NormalizeGrad(_NormalizeBase):
     def _dx(
         self, context: LocalContext, means: Any, residuals: Any, inverse: Any, like: Any
     ) -> tuple[Any, ...]:
-        """Returns dx, in the data type of `like`, from the global means of dy and dy * y."""
+        """Returns dx, in the data type of `like`, from the global means of dy and dy *
+        y.
+        """
         dy, y = residuals
         projection = y * means[-1]
         if self.center:
@@ -215,7 +217,8 @@ def _mean(x: Any, axis: int) -> Any:
 
 
 def layer_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
-    """Returns x with mean 0 and variance 1 along `dim`: layer norm without scale and bias.
+    """Returns x [..., dim] with mean 0 and variance 1 along `dim`: layer norm without
+    scale and bias.
 
     Args:
       x: floats.
@@ -232,8 +235,8 @@ def layer_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
 
 
 def rms_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
-    """Returns x divided by its root mean square along `dim`. Raises what `layer_norm`
-    does.
+    """Returns x [..., dim] divided by its root mean square along `dim`. Raises what
+    `layer_norm` does.
     """
     x, dim = tensor_along(x, dim)
     epsilon = as_float("epsilon", epsilon)

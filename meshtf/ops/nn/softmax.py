@@ -52,8 +52,8 @@ _GRAD_SAMPLES = (
 
 
 class _SoftmaxBase(OpWithStatistics):
-    """Base of the four ops: all inputs have the shape of the output, and shards of `dim`
-    exchange statistics without `dim`.
+    """Base of the four ops: all inputs have the shape of the output, and shards of
+    `dim` exchange statistics without `dim`.
     """
 
     dim: str
@@ -205,16 +205,16 @@ class LogSoftmaxGrad(_SoftmaxBase):
 
 
 def _subtract_max(x: Any, axis: int) -> tuple[Any, Any]:
-    """Returns x - max and max, the maximum along `axis` with size 1 there; finite where all
-    elements are -inf.
+    """Returns x - max and max, the maximum along `axis` with size 1 there; finite where
+    all elements are -inf.
     """
     largest = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)
     return x - largest, largest
 
 
 def _combine_shards(maxima: Any, totals: Any) -> tuple[Any, Any]:
-    """Returns the global maximum, and the global sum of exponentials of x - maximum, from
-    those of the shards, [shards, ...].
+    """Returns the global maximum, and the global sum of exponentials of x - maximum,
+    from those of the shards, [shards, ...].
     """
     global_max = tf.reduce_max(maxima, 0)
     total = tf.reduce_sum(totals * tf.exp(maxima - global_max), 0)
@@ -243,7 +243,7 @@ def _log_softmax(x: Any, axis: int) -> Any:
 
 
 def softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
-    """Returns exp(x) / sum(exp(x)) along `dim`.
+    """Returns exp(x) / sum(exp(x)) along `dim`: the shape of x.
 
     Args:
       x: the logits.
@@ -264,8 +264,8 @@ def softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
 
 
 def log_softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
-    """Returns the logarithm of softmax(x) along `dim`. Takes and raises what `softmax`
-    does.
+    """Returns the logarithm of softmax(x) along `dim`: the shape of x. Takes and raises
+    what `softmax` does.
     """
     x, dim = tensor_along(x, dim)
     if extra_logit is None:
@@ -275,8 +275,8 @@ def log_softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
 
 
 def _with_extra_logit(x: Tensor, dim: str, extra_logit: Any) -> tuple[Tensor, Tensor]:
-    """Returns x - max and the sum of exponentials of that along `dim`, both with the extra
-    logit counted.
+    """Returns x - max and the sum of exponentials of that along `dim`, both with the
+    extra logit counted.
     """
     require_dim(x.shape, dim)
     require_floating(x.spec, "softmax")

@@ -237,7 +237,8 @@ def random_uniform(
     seed: Seed = None,
     name: str = "random_uniform",
 ) -> Tensor:
-    """Returns uniformly distributed numbers in [minval, maxval), floats or integers.
+    """Returns uniformly distributed numbers, floats or integers from minval to below
+    maxval, [*shape].
 
     Args:
       mesh: the mesh of the result.
@@ -280,7 +281,9 @@ def random_normal(
     seed: Seed = None,
     name: str = "random_normal",
 ) -> Tensor:
-    """Returns normally distributed numbers; other arguments as in `random_uniform`."""
+    """Returns normally distributed numbers [*shape]; other arguments as in
+    `random_uniform`.
+    """
     mean = as_float("mean", mean)
     stddev = as_float("stddev", stddev)
     return _draw(mesh, "normal", shape, _floating(dtype), stddev, mean, seed, name)
@@ -295,7 +298,8 @@ def truncated_normal(
     seed: Seed = None,
     name: str = "truncated_normal",
 ) -> Tensor:
-    """Returns normally distributed numbers within two standard deviations of the mean.
+    """Returns normally distributed numbers [*shape] within two standard deviations of
+    the mean.
 
     Arguments and errors are those of `random_normal`.
     """
@@ -346,7 +350,8 @@ def dropout(
     broadcast: Names = (),
     name: str = "dropout",
 ) -> Tensor:
-    """Returns x with each element 0 with probability `rate`, else divided by 1 - rate.
+    """Returns x [...] with each element 0 with probability `rate`, else divided by 1 -
+    rate.
 
     Args:
       x: floats.

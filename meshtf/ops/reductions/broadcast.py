@@ -52,7 +52,7 @@ class Broadcast(Op):
 
 
 def broadcast(x: Any, shape: ShapeLike) -> Tensor:
-    """Returns x repeated to `shape`, which has all dimensions of x, in any order.
+    """Returns x repeated to [*shape], which has all dimensions of x, in any order.
 
     Raises:
       ShapeError: `shape` lacks a dimension of x, or has it with another size.

@@ -95,8 +95,8 @@ class LogSumExp(OpWithStatistics):
 
 
 def log_sum_exp(x: Any, axes: list[int]) -> Any:
-    """Returns the log-sum-exp of a TensorFlow tensor over axes; infinities give infinities,
-    not NaN.
+    """Returns the log-sum-exp of a TensorFlow tensor over axes; infinities give
+    infinities, not NaN.
     """
     exponentials, largest = shifted_exponentials(x, axes)
     return tf.math.log(tf.reduce_sum(exponentials, axes)) + largest
@@ -118,7 +118,8 @@ def shifted_exponentials(x: Any, axes: list[int]) -> tuple[Any, Any]:
 def reduce_logsumexp(
     x: Tensor, dims: Names | None = None, extra_logit: Any = None
 ) -> Tensor:
-    """Returns log(sum(exp(x))) over `dims`, by default all; -inf where all x are.
+    """Returns log(sum(exp(x))) over `dims`, by default all: x [..., dims] -> [...];
+    -inf where all x are.
 
     Args:
       x: floats.

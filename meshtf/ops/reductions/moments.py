@@ -145,8 +145,8 @@ def _products_of_rest(x: Any, axis: int) -> Any:
 
 
 def reduce_prod(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the product over `dims`, by default all; its gradient is exact where
-    elements are 0.
+    """Returns the product over `dims`, by default all: x [..., dims] -> [...]; its
+    gradient is exact where elements are 0.
     """
     x = as_tensor("x", x)
     for dim in x.shape.names if dims is None else names_of(dims, x.shape):
@@ -155,31 +155,33 @@ def reduce_prod(x: Tensor, dims: Names | None = None) -> Tensor:
 
 
 def reduce_variance(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the variance over `dims`, by default all, divided by the number of elements."""
+    """Returns the variance over `dims`, by default all, with the number of elements as
+    the divisor: x [..., dims] -> [...].
+    """
     y = _to_wide(x, "reduce_variance")
     mean = reduce_mean(y, dims)
     return _from_wide(reduce_mean(squared_difference(y, mean), dims), x)
 
 
 def reduce_std(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the standard deviation over `dims`, by default all; where it is 0, its
-    gradient is 0.
+    """Returns the standard deviation over `dims`, by default all: x [..., dims] ->
+    [...]; where it is 0, its gradient is 0.
     """
     variance = reduce_variance(_to_wide(x, "reduce_variance"), dims)
     return _from_wide(_sqrt(variance), x)
 
 
 def reduce_rms(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the root mean square over `dims`, by default all; where it is 0, its
-    gradient is 0.
+    """Returns the root mean square over `dims`, by default all: x [..., dims] -> [...];
+    where it is 0, its gradient is 0.
     """
     mean_square = reduce_mean(square(_to_wide(x, "reduce_rms")), dims)
     return _from_wide(_sqrt(mean_square), x)
 
 
 def _to_wide(x: Tensor, function: str) -> Tensor:
-    """Returns x in the data type of statistics, in which squares neither overflow nor lose
-    digits.
+    """Returns x in the data type of statistics, in which squares neither overflow nor
+    lose digits.
     """
     x = as_tensor("x", x)
     require_order(x.dtype, function)

@@ -155,13 +155,13 @@ def _check_dtype(kind: str, dtype: str) -> None:
 
 
 def reduce_sum(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the sum over `dims`, by default all: x without `dims`."""
+    """Returns the sum over `dims`, by default all: x [..., dims] -> [...]."""
     return _reduce("sum", x, dims)
 
 
 def reduce_mean(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the mean over `dims`, by default all; of integers and booleans as
-    float32.
+    """Returns the mean over `dims`, by default all: x [..., dims] -> [...]; of integers
+    and booleans as float32.
     """
     x = as_tensor("x", x)
     if not has_gradient(x.dtype):
@@ -170,26 +170,28 @@ def reduce_mean(x: Tensor, dims: Names | None = None) -> Tensor:
 
 
 def reduce_max(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the maximum over `dims`, by default all; equal elements share the
-    gradient.
+    """Returns the maximum over `dims`, by default all: x [..., dims] -> [...]; equal
+    elements share the gradient.
     """
     return _reduce("max", x, dims)
 
 
 def reduce_min(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the minimum over `dims`, by default all; equal elements share the
-    gradient.
+    """Returns the minimum over `dims`, by default all: x [..., dims] -> [...]; equal
+    elements share the gradient.
     """
     return _reduce("min", x, dims)
 
 
 def reduce_any(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns whether any element is true over `dims`, by default all."""
+    """Returns whether any element is true over `dims`, by default all:
+    x [..., dims] -> bool [...]."""
     return cast(_reduce("any", x, dims), "bool")
 
 
 def reduce_all(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns whether all elements are true over `dims`, by default all."""
+    """Returns whether all elements are true over `dims`, by default all:
+    x [..., dims] -> bool [...]."""
     return cast(_reduce("all", x, dims), "bool")
 
 
@@ -198,7 +200,7 @@ def _reduce(kind: str, x: Tensor, dims: Names | None) -> Tensor:
 
 
 def names_or_all(x: Tensor, dims: Names | None) -> tuple[str, ...]:
-    """Returns the names in `dims`, or all names of x where that is None."""
+    """Returns the names in `dims`, or all names of x [...] where that is None."""
     x = as_tensor("x", x)
     if dims is None:
         return x.shape.names

@@ -313,7 +313,7 @@ _GRADIENT = {
 def cumsum(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the running sum along `dim`.
+    """Returns the running sum along `dim`: the shape of x.
 
     Args:
       x: floats or integers.
@@ -332,14 +332,17 @@ def cumsum(
 def cumprod(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the running product along `dim`; arguments and errors as of `cumsum`."""
+    """Returns the running product along `dim`: the shape of x; arguments and errors as
+    of `cumsum`.
+    """
     return _scan("prod", x, dim, exclusive, reverse)
 
 
 def cummax(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the largest so far along `dim`; arguments and errors as of `cumsum`.
+    """Returns the largest so far along `dim`: the shape of x; arguments and errors as
+    of `cumsum`.
 
     Among equal elements the gradient goes to the latest. Exclusive: the initial value is
     the minimum of the data type (-inf for floats).
@@ -350,15 +353,15 @@ def cummax(
 def cummin(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the smallest so far along `dim`: see `cummax`."""
+    """Returns the smallest so far along `dim`: the shape of x; see `cummax`."""
     return _scan("min", x, dim, exclusive, reverse)
 
 
 def cumulative_logsumexp(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns log(cumsum(exp(x))) along `dim`, safe for large x; arguments as of
-    `cumsum`.
+    """Returns log(cumsum(exp(x))) along `dim`, safe for large x: the shape of x;
+    arguments as of `cumsum`.
 
     Raises:
       ShapeError: x lacks `dim`.

@@ -178,8 +178,8 @@ class Transpose(Op):
 def rename(
     x: Tensor, old: Names | Mapping[str, str], new: Names | None = None
 ) -> Tensor:
-    """Returns x with other names: rename(x, "a", "b"), or several at once, {"a": "b",
-    "b": "a"}.
+    """Returns x [a, b] with other names: rename(x, "a", "c") is [c, b]; several at
+    once: {"a": "b", "b": "a"}.
 
     Raises:
       ShapeError: x lacks a name, or a name would occur twice.
@@ -207,7 +207,8 @@ def rename(
 
 
 def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
-    """Returns x with several dimensions merged into one, in row-major order.
+    """Returns x with several dimensions merged into one, in row-major order:
+    [batch, heads, key] -> [batch, new] for dims (heads, key).
 
     It replaces the first of them.
 
@@ -232,7 +233,8 @@ def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
 
 
 def unflatten(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
-    """Returns x with a dimension split in several: unflatten(x, "d", "heads:8;d_head:64").
+    """Returns x with a dimension split in several: unflatten(x, "d", "heads:8;key:64")
+    of x [batch, d] is [batch, heads, key].
 
     Raises:
       ShapeError: x lacks `dim`, or the sizes do not multiply to its size.
@@ -254,7 +256,7 @@ def unflatten(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
 
 
 def reshape(x: Tensor, shape: ShapeLike) -> Tensor:
-    """Returns the elements of x, in row-major order, in another shape.
+    """Returns the elements of x, in row-major order, as [*shape].
 
     Raises:
       ShapeError: the shapes have different numbers of elements.
@@ -276,7 +278,7 @@ def _reshape(
 
 
 def transpose(x: Tensor, dims: Names) -> Tensor:
-    """Returns x with its dimensions in the order of `dims`.
+    """Returns x as [*dims], with its dimensions in this order.
 
     Raises:
       ShapeError: `dims` are not the names of x.

@@ -221,7 +221,8 @@ def _shifted(by: int, fill: float = 0.0) -> Window:
 
 
 def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
-    """Returns elements [begin, begin + size) of one dimension of x.
+    """Returns elements from `begin` to below begin + size of one dimension of x:
+    [..., dim, ...] -> [..., size, ...].
 
     Raises:
       ShapeError: x lacks `dim`, or some of the elements.
@@ -235,7 +236,8 @@ def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
 
 
 def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Tensor:
-    """Returns x with elements of `value` before and after those of one dimension.
+    """Returns x with elements of `value` before and after those of one dimension:
+    [..., dim, ...] -> [..., before + dim + after, ...].
 
     Raises:
       ShapeError: x lacks `dim`, or `before` or `after` is negative.
@@ -250,7 +252,8 @@ def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Ten
 
 
 def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
-    """Returns tensors concatenated along `dim`, with dimensions in the first one's order.
+    """Returns tensors [..., dim, ...] concatenated along `dim`, with dimensions in the
+    order of the first tensor.
 
     Raises:
       ShapeError: there are no tensors, or they differ in more than the size of `dim`.
@@ -268,7 +271,8 @@ def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
 
 
 def chunk(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Returns chunks of x along `dim`: `sizes` equal ones, or chunks of these sizes.
+    """Returns chunks [..., dim, ...] of x along `dim`: `sizes` equal ones, or chunks of
+    these sizes.
 
     Raises:
       ShapeError: x lacks `dim`, or the chunks do not make it up.

@@ -99,7 +99,7 @@ class Unstack(Op):
 
 
 def fill_gaps(dys: Sequence[Tensor | None], ys: Sequence[Tensor]) -> list[Tensor]:
-    """Returns cotangents, with zeros for those that are None."""
+    """Returns cotangents [...], with zeros for those that are None."""
     return [OPERATORS["zeros_like"](y) if dy is None else dy for dy, y in zip(dys, ys)]
 
 
@@ -128,7 +128,8 @@ def require_alike(xs: Sequence[Spec], op_name: str, dim: str) -> None:
 
 
 def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
-    """Returns tensors stacked along a new dimension `dim`, at index `axis` of the shape.
+    """Returns tensors stacked along a new dimension `dim`, at index `axis` of the
+    shape: [...] -> [dim, ...] for axis 0.
 
     Raises:
       ShapeError: there are no tensors, their dimensions differ, or they have `dim`
@@ -145,7 +146,7 @@ def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
 
 
 def unstack(x: Tensor, dim: str) -> tuple[Tensor, ...]:
-    """Returns a tensor for each index of `dim`.
+    """Returns a tensor for each index of `dim`: x [..., dim, ...] -> [...] each.
 
     Raises:
       ShapeError: x lacks `dim`.

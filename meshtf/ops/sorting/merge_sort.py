@@ -160,7 +160,8 @@ class Carried(Op):
 def merge_sorted(
     x: Tensor, dim: str, blocks: int, descending: bool
 ) -> tuple[Tensor, Tensor]:
-    """Returns x sorted along `dim`, and the index in x of each sorted element.
+    """Returns x sorted along `dim`, and the index in x of each sorted element, both of
+    the shape of x.
 
     Args:
       x: floats or integers.

@@ -52,7 +52,7 @@ class Fill(ConstantOp):
 def full(
     mesh: Mesh | None, shape: ShapeLike, value: Number, dtype: object = "float32"
 ) -> Tensor:
-    """Returns a tensor whose elements all are `value`.
+    """Returns a tensor [*shape] whose elements all are `value`.
 
     Args:
       mesh: the mesh of the tensor; None: that of the tensors it is combined with.
@@ -72,22 +72,22 @@ def full(
 
 
 def zeros(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns a tensor of zeros."""
+    """Returns zeros [*shape]."""
     return full(mesh, shape, 0, dtype)
 
 
 def ones(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns a tensor of ones."""
+    """Returns ones [*shape]."""
     return full(mesh, shape, 1, dtype)
 
 
 def zeros_like(x: Tensor) -> Tensor:
-    """Returns zeros with the shape and data type of x."""
+    """Returns zeros with the shape of x and its data type."""
     x = as_tensor("x", x)
     return zeros(x.mesh, x.shape, x.dtype)
 
 
 def ones_like(x: Tensor) -> Tensor:
-    """Returns ones with the shape and data type of x."""
+    """Returns ones with the shape of x and its data type."""
     x = as_tensor("x", x)
     return ones(x.mesh, x.shape, x.dtype)

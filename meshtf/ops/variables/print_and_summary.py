@@ -96,7 +96,8 @@ class ScalarSummary(HostOp):
 
 
 def print(x: Any, message: str = "", summarize: int = 3) -> Tensor:
-    """Returns x, and prints it to standard error in each run, with its type and shape.
+    """Returns x [...], and prints it to standard error in each run, with its type and
+    shape.
 
     Args:
       x: a tensor; its shards are gathered, and the global tensor is printed.
@@ -111,7 +112,7 @@ def print(x: Any, message: str = "", summarize: int = 3) -> Tensor:
 
 
 def scalar_summary(name: str, x: Any, step: Any) -> Tensor:
-    """Returns x, and writes it to the default tf.summary writer, for TensorBoard.
+    """Returns x [], and writes it to the default tf.summary writer, for TensorBoard.
 
     In a mtf.function that is the default writer at its first call, as in a tf.function.
     Without one there is a warning, and nothing is written.

@@ -100,17 +100,17 @@ class PathHash(ScalarStore):
 
 
 def path_hash(mesh: Mesh | None, value: int) -> Tensor:
-    """Returns an int32 scalar that is a hash of the active path: see `scalar_input`."""
+    """Returns a hash of the active path, int32 []: see `scalar_input`."""
     return apply(Read(PathHash(value, "int32", mesh)), mesh=mesh)
 
 
 def scalar_input(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
-    """Returns a scalar that is an input of the program: see `ScalarStore`."""
+    """Returns a scalar [] that is an input of the program: see `ScalarStore`."""
     return apply(Read(ScalarStore(value, dtype, mesh)), mesh=mesh)
 
 
 def transpose_like(x: Tensor, shape: Shape) -> Tensor:
-    """Returns x with its dimensions in the order of `shape`.
+    """Returns x as [*shape], with its dimensions in this order.
 
     Raises:
       ShapeError: x has other dimensions.

@@ -318,7 +318,8 @@ def avg_pool(
     stride: PerDim[int] | None = None,
     padding: PerDim[Padding] = "valid",
 ) -> Tensor:
-    """Returns the mean of each window, of elements of x only, not of padding.
+    """Returns the mean of each window, of elements of x only, not of padding:
+    [..., height, width, ...] -> the same names, an element for each window.
 
     Arguments and errors are those of `max_pool`.
     """

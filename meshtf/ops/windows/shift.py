@@ -122,7 +122,8 @@ def _as_shift(by: Any) -> int:
 
 
 def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
-    """Returns x shifted along one dimension: element i is element i - by of x, or `fill`.
+    """Returns x [..., dim, ...] shifted along one dimension: element i is element i -
+    by of x, or `fill`.
 
     Args:
       x: any tensor.
@@ -147,7 +148,8 @@ def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
 
 
 def roll(x: Tensor, dim: str, by: int) -> Tensor:
-    """Returns x rolled along one dimension: element i is element (i - by) modulo its size.
+    """Returns x [..., dim, ...] rolled along one dimension: element i is element (i -
+    by) modulo its size.
 
     Args:
       x: any tensor.
