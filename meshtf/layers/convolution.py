@@ -124,12 +124,14 @@ class ConvTranspose(Conv):
             expert_dims=";".join(self.groups.names),
         )
 
-    def __call__(self, x: Tensor, rows: Mapping[str, int] | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, output_size: Mapping[str, int] | None = None
+    ) -> Tensor:
         """Returns x [..., reduced_dims] with `new_dims` in place of `reduced_dims`.
 
         Args:
           x: the input.
-          rows: the output size along each dimension of windows, where the stride makes
+          output_size: of each dimension of windows, where the stride makes
             several sizes possible.
         """
         check_tensors(x=x)
@@ -142,7 +144,7 @@ class ConvTranspose(Conv):
             self.padding,
             self.dilation,
             self.groups.names,
-            rows,
+            output_size,
         )
         if self.bias is None:
             return y

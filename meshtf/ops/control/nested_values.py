@@ -2,7 +2,7 @@
 
 Example:
 
-    tensors_of({"h": h, "cache": None}, "state")       # [h]
+    tensors_of({"h": h, "cache": None}, "carry")       # [h]
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def next_carry(old: Any, new: Any, specs: Sequence[Spec]) -> Any:
       PlanError, ShapeError, DTypeError: the new carry has another structure, or tensors
         of other names, sizes or data types.
     """
-    message = "the body of a loop changes the structure, shapes or types of its state"
+    message = "the body of a loop changes the structure, shapes or types of its carry"
     require_same_structure(old, new, message)
     ordered = []
-    for spec, x in zip(specs, tensors_of(new, "state")):
+    for spec, x in zip(specs, tensors_of(new, "carry")):
         if set(x.shape) == set(spec.shape):
             x = transpose(x, spec.shape)
         require_same_spec(spec, x.spec, message)

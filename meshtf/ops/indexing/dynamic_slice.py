@@ -1,7 +1,7 @@
 """Slices whose start is a tensor: dynamic_slice, dynamic_update, dynamic_shift.
 
     window = mtf.dynamic_slice(x, "length", begin, "window:4")   # elements begin .. begin + 4
-    cache = mtf.dynamic_update(cache, "length", step, row)       # row[batch d], at index step
+    cache = mtf.dynamic_update(cache, "length", step, entry)     # entry[batch d], at index step
     y = mtf.dynamic_shift(x, "length", by)                       # y[i] = x[i - by]
 
 The start is an integer tensor: a scalar, or one index for each element of dimensions that
@@ -35,18 +35,18 @@ from meshtf.ops.variables.fill import zeros_like
 
 class DynamicUpdate(Op):
     """x[*outer, dim, *inner] with elements begin[*outer] .. begin + size of `dim` replaced
-    by updates[*outer, rows, *inner].
+    by updates[*outer, update_dim, *inner].
 
     `begin` may lack dimensions; all updates lie within x. Where `begin` is a scalar and x
     is not used again, as in a loop, TensorFlow updates x in place.
 
     Attributes:
       dim: the dimension of x that is updated.
-      rows: the dimension of the updates in its place.
+      update_dim: the dimension of the updates in its place.
     """
 
     dim: str
-    rows: str
+    update_dim: str
     samples = (
         Sample(("n", "r"), ("a:2;n:8", "int a:2", "a:2;r:2")),
         Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4"), 6),
@@ -58,7 +58,7 @@ class DynamicUpdate(Op):
         return (Spec(x.shape, same_dtype(x, updates)),)
 
     def role(self, factor: str) -> Role:
-        if factor == self.rows:
+        if factor == self.update_dim:
             return Role.WHOLE
         return Role.MAP
 
@@ -68,7 +68,7 @@ class DynamicUpdate(Op):
         x_shape, begin_shape, _ = context.inputs
         outer = x_shape.only(x_shape.names[: context.axis(0, self.dim)])
         local_size = context.local_size(self.dim)
-        num_updates = context.local_size(self.rows)
+        num_updates = context.local_size(self.update_dim)
         is_sharded = context.num_shards(self.dim) > 1
         if is_sharded:
             begin = begin - context.shard_offset(self.dim)
@@ -91,7 +91,7 @@ class DynamicUpdate(Op):
         self, dy: Tensor, y: Tensor, x: Tensor, begin: Tensor, updates: Tensor
     ) -> list[Tensor | None]:
         dx = apply(self, dy, begin, zeros_like(updates))
-        steps = index_range(x.mesh, updates.shape.dim(self.rows))
+        steps = index_range(x.mesh, updates.shape.dim(self.update_dim))
         indices = add(begin, steps)
         indices = where(less(indices, x.shape[self.dim]), indices, -1)
         dupdates = gather_with_bounds(dy, indices, self.dim, "zeros")
@@ -132,8 +132,8 @@ def _scatter_slices(x: Any, begin: Any, updates: Any) -> Any:
     )
 
 
-def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> Tensor:
-    """Returns a slice of one dimension from index `begin` on: x with `rows` instead of
+def dynamic_slice(x: Tensor, dim: str, begin: Tensor, size: int | ShapeLike) -> Tensor:
+    """Returns a slice of one dimension from index `begin` on: x with `size` instead of
     `dim`.
 
     As in XLA, `begin` is clamped so that the slice lies within x.
@@ -142,7 +142,7 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> 
       x: any tensor.
       dim: the name of the dimension to slice.
       begin: the start index, an integer tensor, scalar or with names of x.
-      rows: the size of the slice; or with a new name, such as "window:4", which a layout
+      size: of the slice; or with a new name, such as "window:4", which a layout
         of `dim` does not shard.
 
     Raises:
@@ -150,16 +150,16 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> 
       DTypeError: `begin` is no integer.
     """
     x, dim = tensor_along(x, dim)
-    if isinstance(rows, int):
-        slice_dim = Dimension(dim, rows)
+    if isinstance(size, int):
+        slice_dim = Dimension(dim, size)
     else:
-        slice_dim = single_dim(rows)
+        slice_dim = single_dim(size)
     begin = _clamp_start(x, dim, begin, slice_dim.size)
     steps = index_range(x.mesh, Dimension("." + dim, slice_dim.size))
     return _gather_along(x, dim, outer(begin, steps, add), slice_dim.name)
 
 
-def dynamic_update(x: Tensor, dim: str, begin: Tensor, rows: Tensor) -> Tensor:
+def dynamic_update(x: Tensor, dim: str, begin: Tensor, updates: Tensor) -> Tensor:
     """Returns x with the elements of one dimension from index `begin` on replaced.
 
     As in XLA, `begin` is clamped so that all new elements lie within x.
@@ -168,16 +168,16 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, rows: Tensor) -> Tensor:
       x: any tensor.
       dim: the name of the dimension to update.
       begin: the start index, an integer tensor, scalar or with names of x.
-      rows: the new elements, a tensor like x, which has instead of `dim` another size of
+      updates: the new elements, a tensor like x, which has instead of `dim` another size of
         it, or another name, or no such dimension: then it is one element of `dim`.
         Dimensions may be in any order.
 
     Raises:
-      ShapeError: x lacks `dim` or a name of `begin`, or `rows` do not fit.
+      ShapeError: x lacks `dim` or a name of `begin`, or `updates` do not fit.
       DTypeError: `begin` is no integer, or data types differ.
     """
     x, dim = tensor_along(x, dim)
-    updates = as_tensor("rows", rows)
+    updates = as_tensor("updates", updates)
     update_dim = _update_dim(x, dim, updates)
     begin = _clamp_start(x, dim, begin, update_dim.size if update_dim else 1)
     # The op wants the dimensions of `begin` before `dim`.
@@ -203,7 +203,7 @@ def _update_dim(x: Tensor, dim: str, updates: Tensor) -> Dimension | None:
             explain_error(
                 f'the new elements differ from the tensor in more than "{dim}".',
                 tensor=repr(x.shape),
-                rows=repr(updates.shape),
+                updates=repr(updates.shape),
             )
         )
     return new_dims[0] if new_dims else None

@@ -311,7 +311,7 @@ def conv_transpose(
     padding: PerDim[Padding] = "same",
     dilation: PerDim[int] = 1,
     groups: Names = (),
-    rows: Mapping[str, int] | None = None,
+    output_size: Mapping[str, int] | None = None,
 ) -> Tensor:
     """Returns a transposed convolution: the gradient of a convolution in its input.
 
@@ -324,11 +324,11 @@ def conv_transpose(
       padding: of the result.
       dilation: elements of the result from one tap of the kernel to the next.
       groups: names of both that are not summed over.
-      rows: sizes of the result, by name. By default stride times those of x for "same"
+      output_size: sizes of the result, by name. By default stride times those of x for "same"
         and "causal" padding, else all elements that the windows reach.
 
     Raises:
-      ShapeError: names are missing or clash, or a convolution of `rows` elements does
+      ShapeError: names are missing or clash, or a convolution of `output_size` elements does
         not have the shape of x.
       DTypeError: x is not of floats, or the kernel is of another data type.
     """
@@ -337,10 +337,10 @@ def conv_transpose(
     taps = read_window(window, x.shape, kernel.shape, groups)
     sizes = {dim: kernel.shape[tap] for dim, tap in taps.items()}
     result = dict(transposed_sizes(x.shape, sizes, stride, padding, dilation))
-    if rows is not None:
-        as_mapping("rows", rows, 'numbers by name, such as {"h": 8}')
-        named = {dim: result[dim] for dim in rows if dim in taps}
-        result |= by_dim(rows, named, 0, "rows")
+    if output_size is not None:
+        as_mapping("output_size", output_size, 'numbers by name, such as {"h": 8}')
+        named = {dim: result[dim] for dim in output_size if dim in taps}
+        result |= by_dim(output_size, named, 0, "output_size")
     over = slides(Shape(result.items()), sizes, stride, padding, dilation)
     for s in over:
         if s.windows != x.shape[s.dim]:
