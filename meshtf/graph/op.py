@@ -46,7 +46,7 @@ class Role(enum.Enum):
     MAX = "max"  # ... partial maxima
     MIN = "min"  # ... partial minima
     SAME = "same"  # every device computes the complete result, by exchanged statistics
-    WHOLE = "whole"  # must not be sharded
+    UNSHARDED = "unsharded"  # must not be sharded
 
 
 class Spec(NamedTuple):

@@ -12,7 +12,7 @@ Axis by axis, in the order of the mesh, by the first rule that applies:
             sharded, shard a factor that no axis shards, if that sends no more than
             gathering: a sort along "d" runs sharded by "batch"
 
-A factor can be sharded if its role is not WHOLE, all its sizes divide, and no other
+A factor can be sharded if its role is not UNSHARDED, all its sizes divide, and no other
 axis shards it (unless the layout says so). Outputs are then resharded to the preferred
 placement. But where that is Replicated, they stay sharded or partial until an op needs
 all of them: w * w of a sharded variable is sharded.
@@ -241,7 +241,7 @@ class _Planner:
 
     def _can_shard(self, factor: str, axis: str) -> bool:
         """Whether an axis may shard a factor, given the axes before it."""
-        if factor not in self.sizes or self.op.role(factor) is Role.WHOLE:
+        if factor not in self.sizes or self.op.role(factor) is Role.UNSHARDED:
             return False
         earlier = [a for a, f in self.sharded_factors.items() if f == factor]
         if earlier and not {*earlier, axis} <= set(self.layout.axes(factor)):

@@ -69,7 +69,7 @@ BODIES = {
     "number of slices": (
         "gave 2 results",
         lambda x: mtf.slicewise(
-            lambda y: (y, y), [x], ["n:2;d:3"], cut="n", check=False
+            lambda y: (y, y), [x], ["n:2;d:3"], shardable="n", check=False
         ),
     ),
     "no slice": ("1 of them None", lambda x: mtf.slicewise(lambda y: None, [x])),

@@ -105,7 +105,7 @@ PLANNING = (
         "what must not be sharded is",
         PLAN,
         "_Planner._can_shard",
-        "factor not in self.sizes or self.op.role(factor) is Role.WHOLE",
+        "factor not in self.sizes or self.op.role(factor) is Role.UNSHARDED",
         "factor not in self.sizes",
         TEST_PLAN,
     ),

@@ -48,7 +48,7 @@ def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
     return context(region=current().region.then(_checked(changes)))
 
 
-def stage(number: int) -> AbstractContextManager[Any]:
+def stage(index: int) -> AbstractContextManager[Any]:
     """Places tensors and variables that are made inside a `with` block on one stage.
 
     Stages are the coordinates along the mesh's axis of stages (`Mesh(stages=...)`, by
@@ -57,12 +57,12 @@ def stage(number: int) -> AbstractContextManager[Any]:
     nothing changes.
 
     Args:
-      number: the index of the stage.
+      index: the index of the stage.
 
     Raises:
       MeshError: the mesh of an op or variable inside has fewer stages.
     """
-    return context(stage=as_int("number", number))
+    return context(stage=as_int("index", index))
 
 
 class Relayout(ReshardOp):

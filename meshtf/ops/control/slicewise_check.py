@@ -1,6 +1,6 @@
 """Tests on a small input whether a function may be run shard by shard.
 
-    mtf.slicewise(tf.nn.softmax, [x], cut="d")        # error: each half would sum to 1
+    mtf.slicewise(tf.nn.softmax, [x], shardable="d")        # error: each half would sum to 1
 
 A function is tested at its first call, outside of any program, by TensorFlow on a CPU:
 its results for two halves of a small input, concatenated, must equal its result for all
@@ -52,7 +52,7 @@ def check_names(
                 suggestion = f" Did you mean {close}?"
             raise ShapeError(
                 explain_error(
-                    f'no input of slicewise has the dimension "{name}" of `cut`.'
+                    f'no input of slicewise has the dimension "{name}" of `shardable`.'
                     f"{suggestion}",
                     **facts,
                     way_out="Name dimensions of the inputs.",
@@ -64,7 +64,7 @@ def check_names(
                     f'slicewise cannot run slice by slice along "{name}", which an '
                     "output lacks.",
                     **facts,
-                    way_out="Take it out of `cut`: fn then gets all of it.",
+                    way_out="Take it out of `shardable`: fn then gets all of it.",
                 )
             )
 
@@ -99,7 +99,7 @@ def check_slices(
                 function=getattr(fn, "__name__", repr(fn)),
                 inputs=" ".join(repr(x.shape) for x in inputs),
                 **{"from": Source.of_caller()},
-                way_out=f'Take "{mismatch}" out of `cut`: fn then gets all of it. If the '
+                way_out=f'Take "{mismatch}" out of `shardable`: fn then gets all of it. If the '
                 "results may differ, pass check=False.",
             )
         )

@@ -59,7 +59,7 @@ class DynamicUpdate(Op):
 
     def role(self, factor: str) -> Role:
         if factor == self.update_dim:
-            return Role.WHOLE
+            return Role.UNSHARDED
         return Role.MAP
 
     def local(

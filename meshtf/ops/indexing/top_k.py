@@ -68,7 +68,7 @@ class TopK(OpWithStatistics):
         if factor == self.dim:
             return Role.SAME
         if factor == self.k.name:
-            return Role.WHOLE
+            return Role.UNSHARDED
         return Role.MAP
 
     def statistics_dims(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class _Transform(Op):
 
     def role(self, factor: str) -> Role:
         if factor == self.dim:
-            return Role.WHOLE
+            return Role.UNSHARDED
         return Role.MAP
 
     def flops(self, *xs: Spec) -> int:

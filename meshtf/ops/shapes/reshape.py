@@ -123,7 +123,7 @@ class Reshape(RenamingOp):
     def role(self, factor: str) -> Role:
         if factor in self._leading().values():
             return Role.MAP
-        return Role.WHOLE
+        return Role.UNSHARDED
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (tf.reshape(x, context.outputs[0].sizes),)

@@ -205,7 +205,7 @@ class Chunk(Op):
 
     def role(self, factor: str) -> Role:
         if factor == self.dim:
-            return Role.WHOLE
+            return Role.UNSHARDED
         return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:

@@ -54,7 +54,7 @@ class Stack(Op):
 
     def role(self, factor: str) -> Role:
         if factor == self.dim:
-            return Role.WHOLE
+            return Role.UNSHARDED
         return Role.MAP
 
     def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
@@ -85,7 +85,7 @@ class Unstack(Op):
 
     def role(self, factor: str) -> Role:
         if factor == self.dim:
-            return Role.WHOLE
+            return Role.UNSHARDED
         return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:

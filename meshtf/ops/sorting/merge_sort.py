@@ -63,7 +63,7 @@ class MergeSplit(WindowedOp):
 
     def role(self, factor: str) -> Role:
         if factor == self.elements:
-            return Role.WHOLE
+            return Role.UNSHARDED
         return Role.MAP
 
     def window(self, input_index: int, dim: str) -> Window | None:

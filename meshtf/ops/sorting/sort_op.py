@@ -47,7 +47,7 @@ class Sort(Op):
 
     def role(self, factor: str) -> Role:
         if factor == self.dim:
-            return Role.WHOLE
+            return Role.UNSHARDED
         return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
@@ -81,7 +81,7 @@ class Reorder(Op):
 
     def role(self, factor: str) -> Role:
         if factor == self.dim:
-            return Role.WHOLE
+            return Role.UNSHARDED
         return Role.MAP
 
     def local(self, context: LocalContext, x: Any, order: Any) -> tuple[Any, ...]:

@@ -61,7 +61,7 @@ class _Product(WindowedOp):
 
     def role(self, factor: str) -> Role:
         if factor in self.geometry.taps:
-            return Role.WHOLE
+            return Role.UNSHARDED
         if factor in self.names:
             return Role.MAP
         return Role.SUM
