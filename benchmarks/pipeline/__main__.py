@@ -176,7 +176,7 @@ def timelines(
         )
     costs = [
         statistics.median(
-            span.end - span.start for span in found[1].spans if span.what == what
+            span.end - span.start for span in found[1].spans if span.kind == what
         )
         / (STAGES * chunks)
         for what in ("forward", "backward")

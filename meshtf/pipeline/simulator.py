@@ -38,7 +38,7 @@ class Span(NamedTuple):
     """
 
     task: Task
-    what: Literal["forward", "recompute", "backward"]
+    kind: Literal["forward", "recompute", "backward"]
     start: float
     end: float
 
@@ -108,7 +108,7 @@ class Timeline:
         if sizes is not None:
             sizes = as_numbers("sizes", sizes, "a number for each chunk")
         spans = sorted(self.spans, key=lambda span: span.start)
-        tasks = [span.task for span in spans if span.what != "recompute"]
+        tasks = [span.task for span in spans if span.kind != "recompute"]
         return held(tasks, sizes)
 
 

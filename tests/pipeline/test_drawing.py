@@ -88,7 +88,7 @@ def test_time_lines_as_a_picture_have_one_scale():
     scale = max(width for _, width in bars(drawn, "idle")) / lines["measured"].time
     for kind, what in (("p0", "forward"), ("p1", "backward"), ("p3", "recompute")):
         mine = [
-            (span.start, span.end - span.start) for span in spans if span.what == what
+            (span.start, span.end - span.start) for span in spans if span.kind == what
         ]
         *found, legend = bars(drawn, kind)
         assert legend[1] == 14

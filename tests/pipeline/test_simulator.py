@@ -91,7 +91,7 @@ def test_recompute_is_work_and_may_be_done_while_waiting():
     assert (
         early.busy == (8, 8) and early.time == 11
     )  # the first one's first, while idle
-    made = [(s.what, s.start, s.end) for s in early.spans if s.task.stage == 0][2:]
+    made = [(s.kind, s.start, s.end) for s in early.spans if s.task.stage == 0][2:]
     assert made == [
         ("recompute", 2, 3),
         ("backward", 6, 8),
