@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from meshtf.graph.op import LocalContext, Op, Spec
+from meshtf.graph.op import LocalContext, LocalTensors, Op, Spec, Specs
 from meshtf.mesh import Mesh, Placement
 
 
@@ -72,7 +72,7 @@ class WriteOp(EffectOp):
         """The variables that it writes, all of one placement."""
         raise NotImplementedError
 
-    def new_values(self, *inputs_and_values: Any) -> tuple[Any, ...]:
+    def new_values(self, *inputs_and_values: Any) -> LocalTensors:
         """Returns the next values, without writing anything.
 
         Args:
@@ -204,8 +204,8 @@ class Statistics(NamedTuple):
         computed again.
     """
 
-    exchanged: tuple[Any, ...]
-    residuals: tuple[Any, ...] = ()
+    exchanged: LocalTensors
+    residuals: LocalTensors = ()
 
 
 class OpWithStatistics(Op):
@@ -226,7 +226,7 @@ class OpWithStatistics(Op):
         """Returns the statistics that one shard sends to the others, and its residuals."""
         raise NotImplementedError
 
-    def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, *xs: Spec) -> Specs:
         """Returns the specs of exchanged statistics, for inputs of these local shapes;
         dimensions of size 1 may be left out. Forecasts count bytes by it.
         """
@@ -235,10 +235,10 @@ class OpWithStatistics(Op):
     def local_sharded(
         self,
         context: LocalContext,
-        gathered: tuple[Any, ...],
-        residuals: tuple[Any, ...],
+        gathered: LocalTensors,
+        residuals: LocalTensors,
         *xs: Any,
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         """Returns one device's shards of the outputs.
 
         Args:

@@ -15,7 +15,7 @@ from typing import Any
 from meshtf.graph.apply import apply_all
 from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.control_flow.body import Body, check_body_inputs, record_on_body
-from meshtf.graph.op import Spec
+from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Tensor
@@ -33,7 +33,7 @@ class Branch(ControlFlowOp):
     then: Body
     otherwise: Body
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         specs = [result.spec for result in self.then.results]
         check_body_inputs((*self.then.captures, *self.otherwise.captures), xs[1:])
         check_body_inputs(self.otherwise.results, specs)
@@ -54,7 +54,7 @@ class Branch(ControlFlowOp):
         otherwise_captures = captured_values[num_then:]
         return then_captures, otherwise_captures
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         """Returns the outputs of a branch on the same predicate.
 
         Each of its bodies recomputes the forward body, and returns the cotangents of the

@@ -24,7 +24,7 @@ from meshtf.graph.control_flow.body import (
     required_nodes,
     used_tensors,
 )
-from meshtf.graph.op import Spec
+from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.recorder import latest
@@ -62,7 +62,7 @@ class Call(ControlFlowOp):
     wait_for: tuple[Tensor, ...] = ()
     call_id: CallId = _DEFAULT_ID
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         check_body_inputs((*self.body.arguments, *self.body.captures), xs)
         return tuple(result.spec for result in self.body.results)
 
@@ -77,7 +77,7 @@ class Call(ControlFlowOp):
     def display_name(self) -> str:
         return self.call_id.label
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         dys = dy if isinstance(dy, tuple) else (dy,)
         ys = y if isinstance(y, tuple) else (y,)
         with_cotangent = tuple(k for k, d in enumerate(dys) if d is not None)

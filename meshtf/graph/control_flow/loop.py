@@ -31,7 +31,7 @@ from meshtf.graph.control_flow.body import (
     required_nodes,
     used_tensors,
 )
-from meshtf.graph.op import Spec
+from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.recorder import latest
@@ -58,7 +58,7 @@ class Loop(ControlFlowOp):
     reverse: bool = False  # whether to scan from the last entry to the first
     condition: Body | None = None  # of a while loop
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         self._check_inputs(xs)
         specs = [result.spec for result in self.body.results]
         num_unstacked = self.num_carries + self.num_sums
@@ -109,7 +109,7 @@ class Loop(ControlFlowOp):
             return (self.body,)
         return (self.condition, self.body)
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         ys = y if isinstance(y, tuple) else (y,)
         dys = dy if isinstance(dy, tuple) else (dy,)
         if self.condition is not None:

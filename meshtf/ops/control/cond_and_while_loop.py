@@ -17,12 +17,15 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import (
     Body,
     Branch,
+    Cotangents,
     Graph,
+    LocalTensors,
     Loop,
     Op,
     Sample,
     Source,
     Spec,
+    Specs,
     Tensor,
     apply_all,
     current_executor,
@@ -117,13 +120,13 @@ class WhileResult(Op):
     def display_name(self) -> str:
         return "while_loop"
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return xs
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         return xs
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         result = y[0] if isinstance(y, tuple) else y
         raise no_gradient_of_while(result.node.source)
 

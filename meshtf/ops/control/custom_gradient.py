@@ -24,11 +24,13 @@ from meshtf.graph import (
     Context,
     GradientBarrier,
     GradientRule,
+    LocalTensors,
     Op,
     ReadOp,
     Sample,
     Source,
     Spec,
+    Specs,
     Tensor,
     apply,
     context,
@@ -57,10 +59,10 @@ class Result(Op):
     def display_name(self) -> str:
         return "custom_gradient"
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return xs
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         return xs
 
 

@@ -18,10 +18,13 @@ from typing import Any
 
 from meshtf.errors import LayoutError, ShapeError, explain_error, near_misses
 from meshtf.graph import (
+    Cotangents,
+    LocalTensors,
     ReshardOp,
     Sample,
     Source,
     Spec,
+    Specs,
     Tensor,
     apply,
     context,
@@ -75,13 +78,13 @@ class Relayout(ReshardOp):
         Sample((), ("bool b:4",)),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return xs
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         return xs
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return [apply(Relayout(), dy)]
 
 

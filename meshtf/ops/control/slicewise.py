@@ -9,10 +9,13 @@ import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
+    Cotangents,
+    LocalTensors,
     Op,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     apply_all,
 )
@@ -55,7 +58,7 @@ class Slicewise(Op):
         ),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return self.result_specs
 
     def role(self, factor: str) -> Role:
@@ -63,7 +66,7 @@ class Slicewise(Op):
             return Role.MAP
         return Role.UNSHARDED
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         ys = _as_tuple(self.fn(*xs))
         num_none = sum(y is None for y in ys)
         if len(ys) != len(self.result_specs) or num_none:
@@ -79,7 +82,7 @@ class Slicewise(Op):
             )
         return ys
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         dys = dy if isinstance(dy, tuple) else (dy,)
         has_cotangent = tuple(d is not None for d in dys)
         cotangents = [d for d in dys if d is not None]
@@ -113,7 +116,7 @@ class SlicewiseGrad(Op):
         ),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return tuple(x for x in self.input_specs if has_gradient(x.dtype))
 
     def role(self, factor: str) -> Role:
@@ -128,7 +131,7 @@ class SlicewiseGrad(Op):
         # are sums over them.
         return Role.SUM
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         inputs = xs[: len(self.input_specs)]
         cotangents = list(xs[len(self.input_specs) :])
         sources = [x for x in inputs if has_gradient(x.dtype.name)]

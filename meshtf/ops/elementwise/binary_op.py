@@ -19,10 +19,13 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
     OPERATORS,
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     Sample,
     Spec,
+    Specs,
     Tensor,
     apply,
     apply_all,
@@ -184,18 +187,18 @@ class Binary(Op):
     def linearity(self) -> Any:
         return _LINEARITY.get(self.fn)
 
-    def output_specs(self, x: Spec, y: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, y: Spec) -> Specs:
         dtype = result_dtype(self.fn, same_dtype(x, y))
         return (Spec(broadcast_shape(x.shape, y.shape), dtype),)
 
-    def local(self, context: LocalContext, x: Any, y: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, y: Any) -> LocalTensors:
         x_shape, y_shape = context.inputs
         if x_shape != y_shape:
             x = align(x, x_shape, context.outputs[0])
             y = align(y, y_shape, context.outputs[0])
         return (FUNCTIONS[self.fn](x, y),)
 
-    def gradient(self, dz: Any, z: Any, x: Any, y: Any) -> list[Any]:
+    def gradient(self, dz: Any, z: Any, x: Any, y: Any) -> Cotangents:
         if self.fn in PIECEWISE_CONSTANT:
             return [None, None]
         dx, dy = _GRADIENTS[self.fn](dz, conj(z), conj(x), conj(y))
@@ -229,10 +232,10 @@ class BinaryGrad(Op):
     def display_name(self) -> str:
         return self.fn + "_grad"
 
-    def output_specs(self, dz: Spec, x: Spec, y: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dz: Spec, x: Spec, y: Spec) -> Specs:
         return (dz, dz)
 
-    def local(self, context: LocalContext, dz: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dz: Any, x: Any, y: Any) -> LocalTensors:
         _, x_shape, y_shape = context.inputs
         x = align(x, x_shape, context.outputs[0])
         y = align(y, y_shape, context.outputs[0])
@@ -242,7 +245,7 @@ class BinaryGrad(Op):
             return logaddexp_gradients(dz, x, y)
         return extreme_gradients(self.fn, dz, x, y)
 
-    def gradient(self, dws: Any, ws: Any, dz: Any, x: Any, y: Any) -> list[Any]:
+    def gradient(self, dws: Any, ws: Any, dz: Any, x: Any, y: Any) -> Cotangents:
         if is_complex(dz.dtype):
             raise NotImplementedError
         # The derivatives dx/dz and dy/dz of the outputs, which are linear in dz.

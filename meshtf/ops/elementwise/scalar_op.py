@@ -16,7 +16,17 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.names import is_complex, is_integer
 from meshtf.ops.common.broadcasting import (
     broadcast_operands,
@@ -115,7 +125,7 @@ class Scalar(Op):
         scales = self.fn == "multiply" or (self.fn == "divide" and not self.swapped)
         return "joint" if scales else None
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         check_scalar(self.value, x.dtype)
         is_power = self.fn == "pow" and not self.swapped
         is_negative = not isinstance(self.value, complex) and self.value < 0
@@ -128,14 +138,14 @@ class Scalar(Op):
             )
         return (Spec(x.shape, result_dtype(self.fn, x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         if self.fn == "pow" and not self.swapped and self.value in _POWERS:
             return (_POWERS[self.value](x),)
         value = constant(self.value, x.dtype)
         function = FUNCTIONS[self.fn]
         return (function(value, x) if self.swapped else function(x, value),)
 
-    def gradient(self, dz: Any, z: Any, x: Any) -> list[Any]:
+    def gradient(self, dz: Any, z: Any, x: Any) -> Cotangents:
         if self.fn in PIECEWISE_CONSTANT:
             return [None]
         rules = _GRADIENTS

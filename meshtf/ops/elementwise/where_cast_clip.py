@@ -15,7 +15,18 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import OPERATORS, LocalContext, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    OPERATORS,
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import dtype_name, has_gradient, is_complex
 from meshtf.names.arguments import as_float
@@ -55,7 +66,7 @@ class Where(Op):
         Sample((None, 7), ("bool b:4", "int d:6;b:4"), gradient=False),
     )
 
-    def output_specs(self, condition: Spec, *branches: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, condition: Spec, *branches: Spec) -> Specs:
         if condition.dtype != "bool":
             raise DTypeError(
                 explain_error(
@@ -75,7 +86,7 @@ class Where(Op):
 
     def local(
         self, context: LocalContext, condition: Any, *branches: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         out = context.outputs[0]
         condition_shape, *branch_shapes = context.inputs
         tensors = [
@@ -94,7 +105,7 @@ class Where(Op):
             y = tf.constant(self.y, dtype)
         return (tf.where(align(condition, condition_shape, out), x, y),)
 
-    def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> Cotangents:
         # Selected, never multiplied: a NaN in the branch that was not taken stays out.
         ops = []
         if self.x is None:
@@ -144,7 +155,7 @@ class Cast(Op):
             return "joint"
         return None
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         if is_complex(self.old) and not is_complex(self.new):
             raise DTypeError(
                 explain_error(
@@ -155,10 +166,10 @@ class Cast(Op):
             )
         return (Spec(x.shape, self.new),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.cast(x, self.new),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         if not (has_gradient(self.old) and has_gradient(self.new)):
             return [None]
         if is_complex(self.new) and not is_complex(self.old):
@@ -179,14 +190,14 @@ class Clip(Op):
         Sample((2, 5), ("int b:4",), gradient=False),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_order(x.dtype, "clip")
         for bound in (self.low, self.high):
             if bound is not None:
                 check_scalar(bound, x.dtype)
         return (x,)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         if self.low is None:
             low = None
         else:
@@ -201,7 +212,7 @@ class Clip(Op):
             return (tf.maximum(x, low),)
         return (tf.raw_ops.ClipByValue(t=x, clip_value_min=low, clip_value_max=high),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(ClipGrad(self.low, self.high), dy, x)]
 
 
@@ -213,10 +224,10 @@ class ClipGrad(Op):
 
     samples = (Sample((-0.5, 0.75), ("b:4;d:6", "b:4;d:6")),)
 
-    def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, x: Spec) -> Specs:
         return (dy,)
 
-    def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
         low = -math.inf if self.low is None else self.low
         high = self.high
         if self.high is None:
@@ -228,7 +239,7 @@ class ClipGrad(Op):
         )
         return (tf.where(tf.equal(x, clipped), dy, tf.zeros([], dy.dtype)),)
 
-    def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> list[Any]:
+    def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> Cotangents:
         return [apply(self, dz, x), None]
 
 

@@ -18,7 +18,18 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, ShapeLike, is_integer
 from meshtf.names.arguments import as_bool
@@ -54,7 +65,7 @@ class DynamicUpdate(Op):
         Sample(("n", "r"), ("int n:8", "int ", "int r:1"), 8),
     )
 
-    def output_specs(self, x: Spec, begin: Spec, updates: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, begin: Spec, updates: Spec) -> Specs:
         return (Spec(x.shape, same_dtype(x, updates)),)
 
     def role(self, factor: str) -> Role:
@@ -64,7 +75,7 @@ class DynamicUpdate(Op):
 
     def local(
         self, context: LocalContext, x: Any, begin: Any, updates: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         x_shape, begin_shape, _ = context.inputs
         outer = x_shape.only(x_shape.names[: context.axis(0, self.dim)])
         local_size = context.local_size(self.dim)
@@ -89,7 +100,7 @@ class DynamicUpdate(Op):
 
     def gradient(
         self, dy: Tensor, y: Tensor, x: Tensor, begin: Tensor, updates: Tensor
-    ) -> list[Tensor | None]:
+    ) -> Cotangents:
         dx = apply(self, dy, begin, zeros_like(updates))
         steps = index_range(x.mesh, updates.shape.dim(self.update_dim))
         indices = add(begin, steps)

@@ -20,7 +20,18 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
 from meshtf.names import (
@@ -62,7 +73,7 @@ class Gather(Op):
         Sample(("v",), ("int g:2;v:8", "int g:2")),
     )
 
-    def output_specs(self, table: Spec, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, table: Spec, ids: Spec) -> Specs:
         require_dim(table.shape, self.dim)
         _check_ids(ids, self.dim)
         _check_sizes(table.shape, ids.shape)
@@ -74,7 +85,7 @@ class Gather(Op):
             return Role.SUM
         return Role.MAP
 
-    def local(self, context: LocalContext, table: Any, ids: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, table: Any, ids: Any) -> LocalTensors:
         global_ids = ids
         is_local = None
         is_sharded = context.num_shards(self.dim) > 1
@@ -109,9 +120,7 @@ class Gather(Op):
         names = [*batch, *rest[:axis], *lookups, *rest[axis + 1 :]]
         return arrange(y, names, context.outputs[0].names)
 
-    def gradient(
-        self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor) -> Cotangents:
         scatter_sum = SegmentSum(self.dim, table.shape, self.out_of_range)
         return [apply(scatter_sum, dy, ids), None]
 
@@ -135,7 +144,7 @@ class SegmentSum(Op):
         Sample(("v", Shape("v:4;d:2")), ("half b:4;d:2", "int b:4"), below=4),
     )
 
-    def output_specs(self, x: Spec, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, ids: Spec) -> Specs:
         check_segments("segment_sum", self.dim, self.like, x, ids)
         return (Spec(self.like, x.dtype),)
 
@@ -144,7 +153,7 @@ class SegmentSum(Op):
             return Role.MAP
         return Role.SUM
 
-    def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
         sums = reduce_segments(
             tf.math.unsorted_segment_sum,
             context,
@@ -155,9 +164,7 @@ class SegmentSum(Op):
         )
         return (tf.cast(sums, x.dtype),)
 
-    def gradient(
-        self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
         policy: OutOfRange = "zeros" if self.out_of_range == "zeros" else "negative"
         dx = apply(Gather(self.dim, policy), dy, ids)
         return [transpose(dx, x.shape), None]
@@ -180,11 +187,11 @@ class OneHot(Op):
         Sample((Dimension("v", 8), "bool"), ("int b:3",), gradient=False),
     )
 
-    def output_specs(self, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, ids: Spec) -> Specs:
         _check_ids(ids, self.dim.name)
         return (Spec(ids.shape + self.dim, self.dtype),)
 
-    def local(self, context: LocalContext, ids: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, ids: Any) -> LocalTensors:
         if context.num_shards(self.dim.name) > 1:
             offset = context.shard_offset(self.dim.name)
             ids = tf.cast(ids, tf.int64) - tf.cast(offset, tf.int64)
@@ -200,7 +207,7 @@ class OneHot(Op):
         )
         return (y,)
 
-    def gradient(self, dy: Tensor, y: Tensor, ids: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, ids: Tensor) -> Cotangents:
         return [None]
 
 
@@ -215,17 +222,17 @@ class Range(Op):
         Sample((Dimension("a", 5), "int64"), gradient=False),
     )
 
-    def output_specs(self) -> tuple[Spec, ...]:
+    def output_specs(self) -> Specs:
         return (Spec(Shape(self.dim), self.dtype),)
 
-    def local(self, context: LocalContext) -> tuple[Any, ...]:
+    def local(self, context: LocalContext) -> LocalTensors:
         # The offset is added after tf.range, whose length must be static.
         indices = tf.range(context.local_size(self.dim.name))
         if context.num_shards(self.dim.name) > 1:
             indices += context.shard_offset(self.dim.name)
         return (tf.cast(indices, tf.as_dtype(self.dtype)),)
 
-    def gradient(self, dy: Tensor, y: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor) -> Cotangents:
         return []
 
 

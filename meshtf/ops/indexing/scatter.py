@@ -20,7 +20,18 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, accumulation_dtype
 from meshtf.ops.common.checks import require_dim
@@ -57,7 +68,7 @@ class SegmentExtreme(Op):
         Sample(("min", "v", Shape("v:5")), ("int b:6", "int b:6"), 5),
     )
 
-    def output_specs(self, x: Spec, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, ids: Spec) -> Specs:
         check_segments(f"segment_{self.kind}", self.dim, self.like, x, ids)
         return (Spec(self.like, x.dtype),)
 
@@ -66,7 +77,7 @@ class SegmentExtreme(Op):
             return Role.MAP
         return Role(self.kind)
 
-    def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
         y = reduce_segments(_KERNELS[self.kind], context, self.dim, x, ids, "negative")
         if y.dtype.is_floating:
             # Of an empty segment, and of infinities, the kernels give a finite number.
@@ -78,9 +89,7 @@ class SegmentExtreme(Op):
                 y = tf.where(is_highest, tf.constant(np.inf, y.dtype), y)
         return (y,)
 
-    def gradient(
-        self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
         def at_elements(segments: Tensor) -> Tensor:
             """Returns the value of each element's segment, in the shape of x."""
             values = gather_with_bounds(segments, ids, self.dim, "zeros")

@@ -19,11 +19,14 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     OpWithStatistics,
     Role,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -52,7 +55,7 @@ class TopK(OpWithStatistics):
         Sample(("v", Dimension("k", 1)), ("int b:2;v:6",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         _check(x, self.dim)
         if self.k.name == self.dim:
             raise ShapeError(
@@ -74,7 +77,7 @@ class TopK(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         local_k = min(self.k.size, x.shape[self.dim])
         local_dim = Dimension(self.k.name, local_k)
         shape = x.shape.without(self.dim) + [local_dim]
@@ -82,7 +85,7 @@ class TopK(OpWithStatistics):
         indices = Spec(shape, "int32")
         return (values, indices)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return self._top(context, x)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
@@ -91,7 +94,7 @@ class TopK(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         # In the order of shards, so that the lowest index wins ties.
         all_values, all_indices = gathered
         all_values = tf.concat(tf.unstack(all_values), -1)
@@ -109,7 +112,7 @@ class TopK(OpWithStatistics):
         values, indices = tf.math.top_k(x, local_k)
         return values, indices
 
-    def gradient(self, dys: Any, ys: Any, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dys: Any, ys: Any, x: Tensor) -> Cotangents:
         dvalues, _ = dys
         _, indices = ys
         return [apply(SegmentSum(self.dim, x.shape, "trusted"), dvalues, indices)]
@@ -130,7 +133,7 @@ class ArgMax(OpWithStatistics):
         Sample(("v",), ("ties v:4",), gradient=False),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         _check(x, self.dim)
         return (Spec(x.shape.without(self.dim), "int32"),)
 
@@ -142,11 +145,11 @@ class ArgMax(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         shape = x.shape.without(self.dim)
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.argmax(x, context.axis(0, self.dim), output_type=tf.int32),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
@@ -157,14 +160,14 @@ class ArgMax(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         largest, indices = gathered
         indices = tf.stack(tf.unstack(indices), -1)  # [*rest, shards]
         shard = tf.argmax(largest, 0, output_type=tf.int32)
         rank = len(shard.shape)
         return (tf.gather(indices, shard, batch_dims=rank, axis=rank),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [None]
 
     def flops(self, x: Spec) -> int:

@@ -15,7 +15,17 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, near_misses
-from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, names_of
 from meshtf.names.arguments import as_sequence
@@ -46,7 +56,7 @@ class Einsum(Op):
         Sample((("b", "l", "d"),), ("b:2;l:4;n:2;k:3", "d:4;n:2;k:3")),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         sizes = _sizes_by_name(xs)
         dtypes = {x.dtype for x in xs}
         if len(dtypes) > 1:
@@ -68,7 +78,7 @@ class Einsum(Op):
             return Role.MAP
         return Role.SUM
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         names = [shape.names for shape in context.inputs]
         if len(xs) == 2 and self._is_contraction(*names):
             x, y = xs
@@ -83,7 +93,7 @@ class Einsum(Op):
         only_in_one = set(x_names) ^ set(y_names)
         return only_in_one <= set(self.names)
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         conjugates = [conj(x) for x in xs]
         return [
             _einsum_onto(x, [dy, *conjugates[:i], *conjugates[i + 1 :]])

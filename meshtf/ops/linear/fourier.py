@@ -22,7 +22,19 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import LocalContext, Op, Role, Sample, Source, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Source,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, Shape, complex_dtype, is_complex, names_of, real_dtype
 from meshtf.ops.common.checks import require_dim
@@ -80,7 +92,7 @@ class FFT(_Transform):
     def display_name(self) -> str:
         return "ifft" if self.inverse else "fft"
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if not is_complex(x.dtype):
             raise DTypeError(
@@ -91,13 +103,13 @@ class FFT(_Transform):
             )
         return (x,)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         kernel = tf.signal.fft
         if self.inverse:
             kernel = tf.signal.ifft
         return self._apply_kernel(context, kernel, x)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         n = x.shape[self.dim]
         dx = apply(FFT(self.dim, not self.inverse), dy)
         return [multiply(dx, 1 / n if self.inverse else n)]
@@ -113,7 +125,7 @@ class RFFT(_Transform):
     linearity = "joint"
     samples = (Sample(("d",), ("b:4;d:6",)), Sample(("d",), ("d:5;b:4",)))
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if x.dtype not in ("float32", "float64"):
             if is_complex(x.dtype):
@@ -125,10 +137,10 @@ class RFFT(_Transform):
         shape = x.shape.resize(self.dim, x.shape[self.dim] // 2 + 1)
         return (Spec(shape, complex_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return self._apply_kernel(context, tf.signal.rfft, x)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         n = x.shape[self.dim]
         halved = _scale_paired_coefficients(dy, self.dim, n, 0.5)
         return [multiply(apply(IRFFT(self.dim, n), halved), n)]
@@ -146,7 +158,7 @@ class IRFFT(_Transform):
         Sample(("d", 5), ("complex d:3;b:4",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if not is_complex(x.dtype):
             raise DTypeError(
@@ -166,10 +178,10 @@ class IRFFT(_Transform):
             )
         return (Spec(x.shape.resize(self.dim, self.size), real_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return self._apply_kernel(context, lambda v: tf.signal.irfft(v, [self.size]), x)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         spectrum = multiply(apply(RFFT(self.dim), dy), 1 / self.size)
         dx = _scale_paired_coefficients(spectrum, self.dim, self.size, 2.0)
         return [dx]

@@ -22,11 +22,14 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     OpWithStatistics,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -72,7 +75,7 @@ class CrossEntropy(OpWithStatistics):
         Sample(("v", 0.1), ("half b:2;v:8", "int b:2")),
     )
 
-    def output_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, logits: Spec, labels: Spec) -> Specs:
         _check(logits, labels, self.dim)
         loss, lse = self.statistics_specs(logits, labels)
         return (loss, lse, Spec(logits.shape, accumulation_dtype(logits.dtype)))
@@ -80,16 +83,16 @@ class CrossEntropy(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, logits: Spec, labels: Spec) -> Specs:
         statistic = Spec(
             logits.shape.without(self.dim), accumulation_dtype(logits.dtype)
         )
         return (statistic, statistic)
 
-    def workspace_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    def workspace_specs(self, logits: Spec, labels: Spec) -> Specs:
         return _workspace(logits, self.dim)
 
-    def local(self, context: LocalContext, logits: Any, labels: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, logits: Any, labels: Any) -> LocalTensors:
         statistics = self.statistics(context, logits, labels)
         lse, label_logit = statistics.exchanged
         return self._outputs(context, lse, label_logit, statistics.residuals, labels)
@@ -118,7 +121,7 @@ class CrossEntropy(OpWithStatistics):
         residuals: Any,
         logits: Any,
         labels: Any,
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         lses, label_logits = gathered
         lse = log_sum_exp(lses, [0])
         label_logit = tf.reduce_sum(label_logits, 0)
@@ -146,7 +149,7 @@ class CrossEntropy(OpWithStatistics):
         scale = expand(tf.exp(largest - lse), context.axis(0, self.dim))
         return loss, lse, exponentials * scale
 
-    def gradient(self, dys: Any, ys: Any, logits: Any, labels: Any) -> list[Any]:
+    def gradient(self, dys: Any, ys: Any, logits: Any, labels: Any) -> Cotangents:
         dloss, dlse, dp = dys
         _, lse, p = ys
         dxs = []
@@ -179,19 +182,15 @@ class CrossEntropyGrad(Op):
         Sample(("v", 0.1), ("b:3", "b:3;v:5", "int b:3", "b:3"), below=5),
     )
 
-    def output_specs(
-        self, dloss: Spec, p: Spec, labels: Spec, lse: Spec
-    ) -> tuple[Spec, ...]:
+    def output_specs(self, dloss: Spec, p: Spec, labels: Spec, lse: Spec) -> Specs:
         return (p,)
 
-    def workspace_specs(
-        self, dloss: Spec, p: Spec, labels: Spec, lse: Spec
-    ) -> tuple[Spec, ...]:
+    def workspace_specs(self, dloss: Spec, p: Spec, labels: Spec, lse: Spec) -> Specs:
         return _workspace(p, self.dim)
 
     def local(
         self, context: LocalContext, dloss: Any, p: Any, labels: Any, lse: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         axis = context.axis(1, self.dim)
         labels = _arrange_labels(labels, context.inputs[2], context.inputs[0])
         dloss = _mask_invalid(dloss, labels, context, self.dim)
@@ -212,7 +211,7 @@ class CrossEntropyGrad(Op):
 
     def gradient(
         self, dz: Any, z: Any, dloss: Any, p: Any, labels: Any, lse: Any
-    ) -> list[Any]:
+    ) -> Cotangents:
         labels = transpose(labels, lse.shape)
         is_valid = labels >= 0
         valid_dloss = where(is_valid, dloss, 0.0)

@@ -18,7 +18,17 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError
-from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
 from meshtf.names import (
@@ -102,17 +112,17 @@ class Random(Op):
         ),
     )
 
-    def output_specs(self, *seeds: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *seeds: Spec) -> Specs:
         return (Spec(self.shape, self.dtype),)
 
-    def local(self, context: LocalContext, *seeds: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
         distribution = DISTRIBUTIONS[self.kind]
         draw = distribution(self.dtype, self.scale, self.shift)
         words = _words(context, self.shape, self.strided, seeds)
         y = map_elements(draw, words, context.outputs[0].sizes)
         return (tf.cast(y, self.dtype),)
 
-    def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *seeds: Any) -> Cotangents:
         return [None] * len(seeds)
 
     def flops(self, *seeds: Spec) -> int:
@@ -158,10 +168,10 @@ class DropoutMask(Op):
         _sample(0.4, Shape("d:3;t:8"), (Strided("t", 2, 4),), num_inputs=2),
     )
 
-    def output_specs(self, *seeds: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *seeds: Spec) -> Specs:
         return (Spec(self.shape, "bool"),)
 
-    def local(self, context: LocalContext, *seeds: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
         threshold = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
         words = _words(context, self.shape, self.strided, seeds)
 
@@ -170,7 +180,7 @@ class DropoutMask(Op):
 
         return (map_elements(is_kept, words, context.outputs[0].sizes),)
 
-    def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *seeds: Any) -> Cotangents:
         return [None] * len(seeds)
 
     def flops(self, *seeds: Spec) -> int:
@@ -190,10 +200,10 @@ class Dropout(Op):
         Sample((2.0,), ("b:4;c:2;d:6", "bool c:2;d:6")),
     )
 
-    def output_specs(self, x: Spec, mask: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, mask: Spec) -> Specs:
         return (x,)
 
-    def local(self, context: LocalContext, x: Any, mask: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, mask: Any) -> LocalTensors:
         x_names, mask_names = context.inputs
         aligned_mask = align(mask, mask_names, x_names)
         scaled = x * tf.constant(self.scale, x.dtype)
@@ -201,7 +211,7 @@ class Dropout(Op):
         y = tf.where(aligned_mask, scaled, zero)
         return (y,)
 
-    def gradient(self, dy: Any, y: Any, x: Any, mask: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any, mask: Any) -> Cotangents:
         return [apply(self, dy, mask), None]
 
 

@@ -12,11 +12,14 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     OpWithStatistics,
     Role,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -54,7 +57,7 @@ class LogSumExp(OpWithStatistics):
         Sample((("d",),), ("half b:2;d:4",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, *self.dims)
         require_floating(x, "reduce_logsumexp")
         return (Spec(x.shape.without(*self.dims), x.dtype),)
@@ -67,10 +70,10 @@ class LogSumExp(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return self.dims
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         return (Spec(x.shape.without(*self.dims), accumulation_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.cast(self._local_logsumexp(context, x), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
@@ -78,14 +81,14 @@ class LogSumExp(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         return (tf.cast(log_sum_exp(gathered[0], [0]), x.dtype),)
 
     def _local_logsumexp(self, context: LocalContext, x: Any) -> Any:
         axes = [context.axis(0, d) for d in self.dims]
         return log_sum_exp(widen(x), axes)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         # Finite, so that sums of nothing but -inf have the gradient 0.
         finite_y = maximum(y, tf.as_dtype(x.dtype).min)
         return [multiply(exp(subtract(x, finite_y)), dy)]

@@ -15,11 +15,14 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     OpWithStatistics,
     Role,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -46,7 +49,7 @@ class Prod(OpWithStatistics):
         Sample(("d",), ("int d:4;b:3",), gradient=False),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if x.dtype == "bool" or is_complex(x.dtype):
             if x.dtype == "bool":
@@ -66,10 +69,10 @@ class Prod(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         y = tf.reduce_prod(widen(x), context.axis(0, self.dim))
         return (tf.cast(y, x.dtype),)
 
@@ -79,10 +82,10 @@ class Prod(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         return (tf.cast(tf.reduce_prod(gathered[0], 0), x.dtype),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(ProdGrad(self.dim), dy, x)]
 
     def flops(self, *xs: Spec) -> int:
@@ -102,16 +105,16 @@ class ProdGrad(OpWithStatistics):
         Sample(("b",), ("d:3;c:2", "ties b:4;c:2;d:3"), gradient=False),
     )
 
-    def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, x: Spec) -> Specs:
         return (x,)
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, dy: Spec, x: Spec) -> Specs:
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
         other_products = _products_of_rest(widen(x), context.axis(1, self.dim))
         return self._dx(context, other_products, dy, x)
 
@@ -121,7 +124,7 @@ class ProdGrad(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         axis = context.axis(1, self.dim)
         # The product of the other shards, times that of the other elements of this one.
         shard_products = _products_of_rest(gathered[0], 0)
@@ -132,7 +135,7 @@ class ProdGrad(OpWithStatistics):
 
     def _dx(
         self, context: LocalContext, other_products: Any, dy: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         dy = align(widen(dy), context.inputs[0], context.outputs[0])
         return (tf.cast(other_products * dy, x.dtype),)
 

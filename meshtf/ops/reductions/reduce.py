@@ -16,7 +16,19 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import OPERATORS, LocalContext, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    OPERATORS,
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import (
     Names,
@@ -93,7 +105,7 @@ class Reduce(Op):
             return "joint"
         return None
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, *self.dims)
         _check_dtype(self.kind, x.dtype)
         dtype = x.dtype
@@ -106,7 +118,7 @@ class Reduce(Op):
             return _ROLES[self.kind]
         return Role.MAP
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axes = [context.axis(0, d) for d in self.dims]
         if self.kind == "sum":
             y = sum_over(x, axes, context)
@@ -119,7 +131,7 @@ class Reduce(Op):
             y = y * (1 / num_shards)
         return (y,)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         if self.kind == "sum":
             return [broadcast(dy, x.shape)]
         if self.kind == "mean":

@@ -21,10 +21,13 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     OpWithStatistics,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -68,7 +71,7 @@ class Cumsum(OpWithStatistics):
         Sample(("d", True), ("int b:4;d:8",), gradient=False),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if x.dtype == "bool":
             raise DTypeError(
@@ -79,10 +82,10 @@ class Cumsum(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.cast(self._running(context, widen(x)), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
@@ -96,7 +99,7 @@ class Cumsum(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         offsets = tf.cumsum(gathered[0], 0, exclusive=True, reverse=self.reverse)
         offset = tf.gather(offsets, context.shard_index(self.dim))
         y = residuals[0] + offset
@@ -107,7 +110,7 @@ class Cumsum(OpWithStatistics):
             x, context.axis(0, self.dim), exclusive=self.exclusive, reverse=self.reverse
         )
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(Cumsum(self.dim, self.exclusive, not self.reverse), dy)]
 
 
@@ -127,7 +130,7 @@ class Scan(OpWithStatistics):
         Sample(("logsumexp", "d", True), ("d:4;b:2",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if self.kind == "logsumexp":
             require_floating(x, "cumulative_logsumexp")
@@ -143,10 +146,10 @@ class Scan(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)
         wide = running(self.kind, widen(x), axis, self.reverse)
         y = tf.cast(wide, x.dtype)
@@ -159,7 +162,7 @@ class Scan(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         reduce = _REDUCE[self.kind]
         totals = gathered[0]
         neutral = tf.constant(NEUTRAL[self.kind](totals.dtype), totals.dtype)
@@ -169,7 +172,7 @@ class Scan(OpWithStatistics):
         y = reduce(tf.stack([offset, residuals[0]]), [0])
         return (tf.cast(y, x.dtype),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [_GRADIENT[self.kind](dy, y, x, self.dim, self.reverse)]
 
 
@@ -193,7 +196,7 @@ class LinearRecurrence(OpWithStatistics):
         Sample(("d",), ("d:5;b:3", "d:5;b:3")),
     )
 
-    def output_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, a: Spec, b: Spec) -> Specs:
         require_dim(a.shape, self.dim)
         if a.shape != b.shape:
             raise ShapeError(
@@ -206,10 +209,10 @@ class LinearRecurrence(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, a: Spec, b: Spec) -> Specs:
         return (Spec(a.shape.without(self.dim), accumulation_dtype(a.dtype)),) * 2
 
-    def local(self, context: LocalContext, a: Any, b: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, a: Any, b: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)
         _, h = running_linear(widen(a), widen(b), axis, self.reverse)
         return (tf.cast(h, b.dtype),)
@@ -221,7 +224,7 @@ class LinearRecurrence(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, a: Any, b: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         factor, h = residuals
         factors, lasts = gathered
         _, ends = running_linear(factors, lasts, 0, self.reverse)
@@ -234,7 +237,7 @@ class LinearRecurrence(OpWithStatistics):
         h = tf.where(is_start, h, h + factor * initial)
         return (tf.cast(h, b.dtype),)
 
-    def gradient(self, dy: Any, y: Any, a: Any, b: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, a: Any, b: Any) -> Cotangents:
         offset = 1 if self.reverse else -1
         next_a = shift(a, self.dim, offset)
         db = apply(LinearRecurrence(self.dim, not self.reverse), next_a, dy)

@@ -24,12 +24,15 @@ import tensorflow as tf
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
     OPERATORS,
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     RenamingOp,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     apply,
 )
@@ -61,17 +64,17 @@ class Rename(RenamingOp):
         Sample(((("a", "c"), ("b", "d")),), ("int b:4;a:2;e:5",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, *dict(self.pairs))
         return (Spec(x.shape.rename(dict(self.pairs)), x.dtype),)
 
     def factor(self, dim: str) -> str:
         return dict(self.pairs).get(dim, dim)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (x,)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [apply(Rename(tuple((new, old) for old, new in self.pairs)), dy)]
 
     def flops(self, *xs: Spec) -> int:
@@ -98,7 +101,7 @@ class Reshape(RenamingOp):
         )
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         if x.shape != self.old or self.old.size != self.new.size:
             raise ShapeError(
                 explain_error(
@@ -125,10 +128,10 @@ class Reshape(RenamingOp):
             return Role.MAP
         return Role.UNSHARDED
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.reshape(x, context.outputs[0].sizes),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [apply(Reshape(self.new, self.old), transpose(dy, self.new))]
 
     def flops(self, *xs: Spec) -> int:
@@ -160,7 +163,7 @@ class Transpose(Op):
         Sample((("b", "c", "a"),), ("int a:2;b:4;c:6",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         if sorted(self.names) != sorted(x.shape.names):
             raise ShapeError(
                 f"a transposed tensor has the same names in another order: {x.shape!r} "
@@ -168,10 +171,10 @@ class Transpose(Op):
             )
         return (Spec(Shape(x.shape.dim(n) for n in self.names), x.dtype),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (arrange(x, context.inputs[0].names, self.names),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [transpose(dy, x.shape)]
 
 

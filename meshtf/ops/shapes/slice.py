@@ -21,11 +21,14 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     Window,
     WindowedOp,
@@ -56,7 +59,7 @@ class Slice(WindowedOp):
         Sample(("a", 0, 4), ("int b:2;a:6",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if not 0 <= self.begin <= self.begin + self.size <= x.shape[self.dim]:
             raise ShapeError(
@@ -70,10 +73,10 @@ class Slice(WindowedOp):
             return _shifted(self.begin)
         return None
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (context.window(0, self.dim, x),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [
             pad(dy, self.dim, self.begin, x.shape[self.dim] - self.begin - self.size)
         ]
@@ -99,7 +102,7 @@ class Pad(WindowedOp):
         # The sum of padded partial sums would have the value several times.
         return None if self.value else "joint"
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if self.before < 0 or self.after < 0:
             raise ShapeError(
@@ -116,10 +119,10 @@ class Pad(WindowedOp):
             return _shifted(-self.before, self.value)
         return None
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (context.window(0, self.dim, x),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [slice(dy, self.dim, self.before, x.shape[self.dim])]
 
 
@@ -137,7 +140,7 @@ class Concat(WindowedOp):
         Sample(("a", (4, 4)), ("bool a:4", "bool a:4"), gradient=False),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         for x in xs:
             require_dim(x.shape, self.dim)
         require_alike(xs, "concat", self.dim)
@@ -152,7 +155,7 @@ class Concat(WindowedOp):
             return _shifted(-self._begins()[input_index])
         return None
 
-    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         names = context.outputs[0].names
         axis = names.index(self.dim)
         sharded = context.num_shards(self.dim) > 1
@@ -173,7 +176,7 @@ class Concat(WindowedOp):
             y = tf.where(index < end, x, y)
         return (y,)
 
-    def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
         return [
             transpose(slice(dy, self.dim, begin, x.shape[self.dim]), x.shape)
             for begin, x in zip(self._begins(), xs)
@@ -192,7 +195,7 @@ class Chunk(Op):
         Sample(("a", (2, 2, 2)), ("int b:4;a:6",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if sum(self.sizes) != x.shape[self.dim]:
             raise ShapeError(
@@ -208,10 +211,10 @@ class Chunk(Op):
             return Role.UNSHARDED
         return Role.MAP
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return tuple(tf.split(x, self.sizes, context.axis(0, self.dim)))
 
-    def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Any, y: Any, x: Tensor) -> Cotangents:
         return [transpose(concat(fill_gaps(dy, y), self.dim), x.shape)]
 
 

@@ -17,11 +17,14 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import (
     OPERATORS,
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     apply,
     apply_all,
@@ -46,7 +49,7 @@ class Stack(Op):
         Sample(("n", 1), ("int a:4", "int a:4", "int a:4")),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         require_alike(xs, "stack", self.dim)
         dims = list(xs[0].shape)
         dims.insert(self.axis, Dimension(self.dim, len(xs)))
@@ -57,12 +60,12 @@ class Stack(Op):
             return Role.UNSHARDED
         return Role.MAP
 
-    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         names = context.inputs[0].names
         xs = tuple(arrange(x, s.names, names) for x, s in zip(xs, context.inputs))
         return (tf.stack(xs, self.axis),)
 
-    def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
         return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]
 
 
@@ -77,7 +80,7 @@ class Unstack(Op):
         Sample(("n",), ("int a:2;n:4",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         shape = x.shape.without(self.dim)
         element = Spec(shape, x.dtype)
@@ -88,10 +91,10 @@ class Unstack(Op):
             return Role.UNSHARDED
         return Role.MAP
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return tuple(tf.unstack(x, axis=context.axis(0, self.dim)))
 
-    def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Any, y: Any, x: Tensor) -> Cotangents:
         many = isinstance(y, tuple)
         dys = fill_gaps(dy, y) if many else [dy]
         dx = stack(dys, self.dim, x.shape.index(self.dim))

@@ -18,11 +18,14 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     Window,
     WindowedOp,
@@ -58,7 +61,7 @@ class MergeSplit(WindowedOp):
         Sample(("b", "r", False), ("int b:6;r:1",), gradient=False),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return xs
 
     def role(self, factor: str) -> Role:
@@ -73,7 +76,7 @@ class MergeSplit(WindowedOp):
             lambda a: a - (a + self.odd) % 2, lambda b: b + (b + self.odd) % 2
         )
 
-    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         inner = (self.blocks, self.elements)
         outer = [n for n in context.inputs[0].names if n not in inner]
         order = [*outer, *inner]
@@ -113,7 +116,7 @@ class MergeSplit(WindowedOp):
         num_blocks = context.global_size(self.blocks)
         return ((partner < 0) | (partner >= num_blocks))[:, None]
 
-    def gradient(self, dys: Any, ys: Any, *xs: Tensor) -> list[Tensor | None]:
+    def gradient(self, dys: Any, ys: Any, *xs: Tensor) -> Cotangents:
         return [None] * len(xs)
 
 
@@ -136,17 +139,15 @@ class Carried(Op):
     back: bool = False
     samples = (Sample(("d", 2), ("b:2;d:4", "b:2;d:4", "int b:2;d:4"), gradient=False),)
 
-    def output_specs(self, x: Spec, y: Spec, order: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, y: Spec, order: Spec) -> Specs:
         return (y,)
 
-    def local(
-        self, context: LocalContext, x: Any, y: Any, order: Any
-    ) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, y: Any, order: Any) -> LocalTensors:
         return (y,)
 
     def gradient(
         self, dz: Tensor, z: Tensor, x: Tensor, y: Tensor, order: Tensor
-    ) -> list[Tensor | None]:
+    ) -> Cotangents:
         if self.back:
             dx = take_along_axis(dz, order, self.dim)
         else:

@@ -8,8 +8,11 @@ import tensorflow as tf
 
 from meshtf.graph import (
     ConstantOp,
+    Cotangents,
+    LocalTensors,
     Sample,
     Spec,
+    Specs,
     Tensor,
     apply,
 )
@@ -38,14 +41,14 @@ class Fill(ConstantOp):
     def is_zero(self) -> bool:
         return not self.value
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return (Spec(self.shape, self.dtype),)
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         sizes = context.outputs[0].sizes
         return (tf.constant(self.value, tf.as_dtype(self.dtype), sizes),)
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return []
 
 

@@ -17,12 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import (
-    HostOp,
-    Spec,
-    Tensor,
-    apply_all,
-)
+from meshtf.graph import HostOp, Spec, Specs, Tensor, apply_all
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_complex
 from meshtf.names.arguments import as_text
@@ -39,7 +34,7 @@ class Print(HostOp):
     message: str
     summarize: int
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return ()
 
     def run_on_host(self, *xs: Any) -> None:
@@ -59,7 +54,7 @@ class ScalarSummary(HostOp):
     name: str
     step: int | None = None
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         labels = (f"summary {self.name!r}", "its step")
         for x, label in zip(xs, labels):
             if len(x.shape):

@@ -16,8 +16,11 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import (
     OPERATORS,
+    Cotangents,
+    LocalTensors,
     ReadOp,
     Spec,
+    Specs,
     Store,
     Tensor,
     WriteOp,
@@ -31,10 +34,10 @@ from meshtf.ops.variables.fill import Number, ones_like, zeros, zeros_like
 class Read(ReadOp):
     """Reads the current value of a store."""
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return (self.store.spec,)
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return []
 
 
@@ -47,7 +50,7 @@ class Write(WriteOp):
     def variables(self) -> tuple[Store, ...]:
         return (self.variable,)
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         if xs[0].dtype != self.variable.spec.dtype:
             raise DTypeError(
                 f"variable {self.variable.name!r} is {self.variable.spec.dtype}; a "
@@ -55,7 +58,7 @@ class Write(WriteOp):
             )
         return ()
 
-    def new_values(self, new: Any, old: Any) -> tuple[Any, ...]:
+    def new_values(self, new: Any, old: Any) -> LocalTensors:
         return (new,)
 
     def write_in_place(self, handles: Sequence[Any], new: Any) -> bool:

@@ -22,10 +22,13 @@ from typing import Any
 
 from meshtf.errors import ShapeError
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     Window,
     WindowedOp,
@@ -70,7 +73,7 @@ class _Product(WindowedOp):
         """Returns the sizes in the output of the names that windows slide over."""
         return {s.dim: s.windows for s in self.geometry.slides}
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         sizes = self.geometry.sizes(*xs)
         sizes |= self._spatial_sizes()
         shape = resized(Shape(), sizes, self.names)
@@ -159,7 +162,7 @@ class Conv(_Product):
         _sample("d:4;h:2;w:3", "i:3;j:2;k:1", "d:i;h:j;w:k", dilation={"d": 2}),
     )
 
-    def local(self, context: LocalContext, x: Any, kernel: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, kernel: Any) -> LocalTensors:
         names = [shape.names for shape in context.inputs]
         x_axes, kernel_axes, y_axes = self.geometry.packed_axes(*names)
         x = pack(x, names[0], x_axes)
@@ -168,9 +171,7 @@ class Conv(_Product):
         y = kernels.forward(x, kernel)
         return (unpack(y, context.outputs[0], y_axes),)
 
-    def gradient(
-        self, dy: Tensor, y: Tensor, x: Tensor, kernel: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor, kernel: Tensor) -> Cotangents:
         return [
             apply(ConvTranspose(self.geometry, x.shape.names), dy, kernel),
             apply(ConvKernelGrad(self.geometry, kernel.shape.names), dy, x),
@@ -199,7 +200,7 @@ class ConvTranspose(_Product):
             return slide.backward
         return None
 
-    def local(self, context: LocalContext, y: Any, kernel: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, y: Any, kernel: Any) -> LocalTensors:
         names = [shape.names for shape in context.inputs]
         slides = self.geometry.slides
         x_axes, kernel_axes, y_axes = self.geometry.packed_axes(self.names, names[1])
@@ -216,9 +217,7 @@ class ConvTranspose(_Product):
                 x = crop_to_shard(context, x, axis, slide)
         return (unpack(x, context.outputs[0], x_axes),)
 
-    def gradient(
-        self, dx: Tensor, x: Tensor, y: Tensor, kernel: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dx: Tensor, x: Tensor, y: Tensor, kernel: Tensor) -> Cotangents:
         return [
             apply(Conv(self.geometry, y.shape.names), dx, kernel),
             apply(ConvKernelGrad(self.geometry, kernel.shape.names), y, dx),
@@ -247,7 +246,7 @@ class ConvKernelGrad(_Product):
             return slide.forward
         return None
 
-    def local(self, context: LocalContext, y: Any, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, y: Any, x: Any) -> LocalTensors:
         names = [shape.names for shape in context.inputs]
         x_axes, kernel_axes, y_axes = self.geometry.packed_axes(names[1], self.names)
         y = pack(y, names[0], y_axes)
@@ -257,9 +256,7 @@ class ConvKernelGrad(_Product):
         kernel = kernels.kernel_gradient(x, y)
         return (unpack(kernel, context.outputs[0], kernel_axes),)
 
-    def gradient(
-        self, dk: Tensor, kernel: Tensor, y: Tensor, x: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dk: Tensor, kernel: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [
             apply(Conv(self.geometry, y.shape.names), x, dk),
             apply(ConvTranspose(self.geometry, x.shape.names), y, dk),

@@ -17,9 +17,12 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Sample,
     Spec,
+    Specs,
     Tensor,
     Window,
     WindowedOp,
@@ -51,7 +54,7 @@ class Shift(WindowedOp):
         # The sum of shifted partial sums would have the value several times.
         return None if self.value else "joint"
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         check_scalar(self.value, x.dtype)
         return (x,)
@@ -61,10 +64,10 @@ class Shift(WindowedOp):
             return _before(self.by, fill=self.value)
         return None
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (context.window(0, self.dim, x),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [apply(Shift(self.dim, -self.by), dy)]
 
 
@@ -82,7 +85,7 @@ class Roll(WindowedOp):
         Sample(("a", 2), ("bool a:4",), gradient=False),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         return (x,)
 
@@ -91,14 +94,14 @@ class Roll(WindowedOp):
             return _before(self.by, wrap=True)
         return None
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         if context.num_shards(self.dim) > 1 or x.shape.num_elements() < _LARGE:
             return (context.window(0, self.dim, x),)
         return (
             tf.raw_ops.Roll(input=x, shift=[self.by], axis=[context.axis(0, self.dim)]),
         )
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [apply(Roll(self.dim, -self.by), dy)]
 
 
