@@ -111,12 +111,12 @@ def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
     return records
 
 
-def _measured(how: str, layers: Sequence[Callable[..., Any]], x: Any) -> list[float]:
+def _measured(method: str, layers: Sequence[Callable[..., Any]], x: Any) -> list[float]:
     """Returns the seconds of a forward pass of each layer, the least of several runs."""
-    if how != "measured" or x is None:
+    if method != "measured" or x is None:
         problem = "layers are measured on an example."
-        if how != "measured":
-            problem = f"the cost of layers is not {how!r}."
+        if method != "measured":
+            problem = f"the cost of layers is not {method!r}."
         raise PlanError(
             explain_error(
                 problem,

@@ -87,7 +87,7 @@ def _label(span: Span, width: int) -> str:
 
 
 def _summary(timeline: Timeline) -> str:
-    peaks = ", ".join(f"{peak:g}" for peak in timeline.held())
+    peaks = ", ".join(f"{peak:g}" for peak in timeline.peak_activations())
     return (
         f"time {float(timeline.time):.6g}; idle {_percent(timeline.bubble)}; "
         f"{float(timeline.speed_up):.2f} times as fast as one stage; holds at most "

@@ -189,8 +189,8 @@ class GPipe(Module):
             lambda *outputs: self._merge(list(outputs), size), *ys
         )
 
-    def loss(self, loss_of: Callable[..., Tensor], x: Any, *others: Any) -> Tensor:
-        """Returns the mean over microbatches of loss_of(y, *others), y being the last
+    def loss(self, loss_of: Callable[..., Tensor], x: Any, *loss_inputs: Any) -> Tensor:
+        """Returns the mean over microbatches of loss_of(y, *loss_inputs), y being the last
         layer's output.
 
         If loss_of is a mean over `dim` with equal weights, the result is that of the
@@ -198,10 +198,10 @@ class GPipe(Module):
 
         Args:
           loss_of: takes the output for a microbatch and the microbatch's elements of
-            others, returns a scalar. With `pad` it also takes weights [dim], by which
+            loss_inputs, returns a scalar. With `pad` it also takes weights [dim], by which
             it multiplies the losses before it takes their mean.
           x: the input of the first layer.
-          *others: tensors with `dim`, in any nesting, such as labels.
+          *loss_inputs: tensors with `dim`, in any nesting, such as labels.
 
         Raises:
           ShapeError: a tensor lacks `dim`, or `microbatches` does not divide it, or the
@@ -210,11 +210,11 @@ class GPipe(Module):
         """
         as_callable("loss_of", loss_of)
         if self.pad:
-            others = (
-                *others,
+            loss_inputs = (
+                *loss_inputs,
                 batch_weights(tf.nest.flatten(x)[0], self.dim, self.microbatches),
             )
-        microbatches = self._split((x, others))
+        microbatches = self._split((x, loss_inputs))
         if not isinstance(current_executor(), Graph):
             inputs = [xs for xs, _ in microbatches]
             loss_inputs = [rest for _, rest in microbatches]
@@ -247,13 +247,13 @@ class GPipe(Module):
         deferred_tensors = []
         last = len(self.model_chunks) - 1
         for m, x in enumerate(inputs):
-            known: Any = {}
+            derived_dims: Any = {}
             # Each microbatch draws for its own elements: no random path is in use yet.
             with context(random_paths=set()), deferred_calls() as deferred:
                 for k in range(last):
-                    x = run_chunk(self, k, m, x, known)
+                    x = run_chunk(self, k, m, x, derived_dims)
                 rest = () if loss_of is None else loss_inputs[m]
-                ys.append(run_chunk(self, last, m, x, known, loss_of, rest))
+                ys.append(run_chunk(self, last, m, x, derived_dims, loss_of, rest))
             deferred_tensors.append([t for entry in deferred for t in entry.tensors])
         sums = [add_n(list(tensors)) for tensors in zip(*deferred_tensors)]
         call_with_means(deferred, sums, self.microbatches)

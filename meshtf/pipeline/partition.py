@@ -42,7 +42,7 @@ class Layer(NamedTuple):
 def split(
     costs: Sequence[float],
     stages: int,
-    how: str | Sequence[int] = "min_max",
+    method: str | Sequence[int] = "min_max",
     memory: Memory | None = None,
     limit: float | None = None,
 ) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ def split(
 
     Args:
       costs: what each layer costs to compute, in any unit.
-      how: "min_max": the cost of the largest chunk is the least possible, and among such
+      method: "min_max": the cost of the largest chunk is the least possible, and among such
         splits the variance of costs is. "least_variance": the variance of chunks' costs
         is the least possible, the rule of GPipe (Huang et al. 2019, arXiv:1811.06965,
         section 2.2). "uniform": chunks have equal numbers of layers, give or take one.
@@ -66,30 +66,32 @@ def split(
       PlanError: there are fewer layers than stages, or no split keeps to the limit.
     """
     _check(costs, stages, memory, limit)
-    if not any(costs) or isinstance(how, str) and how == "uniform":
+    if not any(costs) or isinstance(method, str) and method == "uniform":
         costs = [1] * len(costs)
     search = _SplitSearch(_as_integers(costs), stages, memory, limit)
-    if not isinstance(how, str):
-        sizes = as_sequence("how", how, "a way to split, or numbers of layers")
-        return _explicit(search, tuple(as_int("how", size) for size in sizes))
-    if how not in ("min_max", "uniform", "least_variance"):
-        ways = ("min_max", "least_variance", "uniform")
+    if not isinstance(method, str):
+        sizes = as_sequence(
+            "method", method, "a name of a method, or numbers of layers"
+        )
+        return _explicit(search, tuple(as_int("method", size) for size in sizes))
+    if method not in ("min_max", "uniform", "least_variance"):
+        methods = ("min_max", "least_variance", "uniform")
         raise PlanError(
             explain_error(
-                f"there is no way to split layers called {how!r}.",
-                ways=", ".join(ways),
-                way_out=f"Did you mean {near_misses(how, ways)}?"
-                if near_misses(how, ways)
+                f"there is no method to split layers called {method!r}.",
+                methods=", ".join(methods),
+                way_out=f"Did you mean {near_misses(method, methods)}?"
+                if near_misses(method, methods)
                 else "",
             )
         )
     if not search.reach(search.sums[-1]):
         _refuse(search)
     sizes = search.least_squares(0, search.least_maximum())
-    if how != "least_variance":
+    if method != "least_variance":
         return sizes
-    least, most = search.bounds(sizes)
-    return search.least_squares(least, most)
+    min_cost, max_cost = search.bounds(sizes)
+    return search.least_squares(min_cost, max_cost)
 
 
 def _check(
@@ -152,7 +154,7 @@ def _explicit(search: _SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
                 largest_chunk=worst,
                 limit=f"{search.limit:,.0f} bytes",
                 over=f"{worst.bytes - search.limit:,.0f} bytes",
-                way_out='how="min_max" looks for a split that fits.',
+                way_out='"min_max" looks for a split that fits.',
             )
         )
     return sizes
@@ -231,12 +233,12 @@ class _SplitSearch:
             return [ends(stage) for stage in range(self.stages)]
         return [ends(0)] * self.stages
 
-    def ends(self, most: int) -> Iterator[list[int]]:
+    def ends(self, max_cost: int) -> Iterator[list[int]]:
         """Yields for each stage and start the largest end of a chunk within the memory
-        limit that costs at most `most`.
+        limit that costs at most `max_cost`.
         """
         cost_ends = [
-            bisect.bisect_right(self.sums, cost + most, start) - 1
+            bisect.bisect_right(self.sums, cost + max_cost, start) - 1
             for start, cost in enumerate(self.sums[:-1])
         ]
         for memory_ends in self._memory_ends:
@@ -245,14 +247,14 @@ class _SplitSearch:
             else:
                 yield [*map(min, cost_ends, memory_ends)]
 
-    def reach(self, most: int) -> list[int]:
+    def reach(self, max_cost: int) -> list[int]:
         """Returns for each stage the layers at which it may start, as a bit mask.
 
-        The list is empty if no split has chunks that cost at most `most`.
+        The list is empty if no split has chunks that cost at most `max_cost`.
         """
         starts = [1]
         all_layers = (1 << self.layers) - 1
-        for stage_ends in self.ends(most):
+        for stage_ends in self.ends(max_cost):
             ends = 0
             for start in _bits(starts[-1] & all_layers):
                 # Bits start + 1 to stage_ends[start].
@@ -269,11 +271,11 @@ class _SplitSearch:
         while not self.reach(high):
             low = high + 1
             high += high // 16 + 1
-        return _least(low, high, lambda most: bool(self.reach(most)))
+        return _least(low, high, lambda max_cost: bool(self.reach(max_cost)))
 
-    def least_squares(self, least: int, most: int) -> tuple[int, ...]:
+    def least_squares(self, min_cost: int, max_cost: int) -> tuple[int, ...]:
         """Returns the split with the least sum of squares, among chunks that cost
-        `least` to `most`.
+        `min_cost` to `max_cost`.
 
         Since all splits have the same mean cost, it is the split of the least variance.
         This is dynamic programming over the stages, from the last one to the first.
@@ -282,13 +284,15 @@ class _SplitSearch:
         squares = {self.layers: 0}
         # For each stage, by start: the end of the chunk that has this sum.
         best_ends: list[dict[int, int]] = []
-        for starts, largest_ends in reversed([*zip(self.reach(most), self.ends(most))]):
+        for starts, largest_ends in reversed(
+            [*zip(self.reach(max_cost), self.ends(max_cost))]
+        ):
             later_squares = squares
             squares = {}
             ends = {}
             for start in _bits(starts):
                 cost = self.sums[start]
-                least_end = bisect.bisect_left(self.sums, cost + least, start + 1)
+                least_end = bisect.bisect_left(self.sums, cost + min_cost, start + 1)
                 for end in range(least_end, largest_ends[start] + 1):
                     if end not in later_squares:
                         continue

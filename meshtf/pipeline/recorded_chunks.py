@@ -376,7 +376,7 @@ def run_chunk(
     chunk: int,
     index: Any,
     x: Any,
-    known: dict[Any, Any],
+    derived_dims: dict[Any, Any],
     loss_of: Callable[..., Tensor] | None = None,
     loss_inputs: Sequence[Any] = (),
 ) -> Any:
@@ -387,13 +387,13 @@ def run_chunk(
       chunk: the index of the chunk.
       index: of the microbatch: an int, or a tensor.
       x: the input of the chunk's first layer.
-      known: dimensions that were derived from the microbatch: see `microbatch`.
+      derived_dims: dimensions that were derived from the microbatch: see `microbatch`.
       loss_of: computes a loss from the output.
       loss_inputs: the further arguments of `loss_of`.
     """
     with (
         stage(pipe.stage_of(chunk)),
-        microbatch(pipe.dim, pipe.microbatches, index, known),
+        microbatch(pipe.dim, pipe.microbatches, index, derived_dims),
     ):
         for layer in pipe.model_chunks[chunk]:
             x = layer(x)

@@ -9,7 +9,7 @@ merges them into one, in which every task comes after the one that it waits for:
 'F0 F1 B0 F2 B1 B2'
 >>> " ".join(f"{task.label}/{task.stage}" for task in schedule.order())
 'F0/0 F1/0 F0/1 B0/1 B0/0 F1/1 F2/0 B1/1 B1/0 F2/1 B2/1 B2/0'
->>> held(schedule.order())
+>>> peak_activations(schedule.order())
 (2, 1)
 """
 
@@ -260,7 +260,7 @@ def _check(stages: int, microbatches: int, chunks: int = 1) -> None:
         )
 
 
-def held(
+def peak_activations(
     order: Iterable[Task], sizes: Sequence[float] | None = None
 ) -> tuple[float, ...]:
     """Returns for each stage the most that it holds at once: microbatches whose forward

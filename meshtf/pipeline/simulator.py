@@ -26,7 +26,7 @@ from meshtf.names.arguments import (
     check_floats,
     check_record,
 )
-from meshtf.pipeline.schedule import Schedule, Task, held
+from meshtf.pipeline.schedule import Schedule, Task, peak_activations
 
 Cost = float | Sequence[float]  # one for all chunks, or one for each chunk
 
@@ -103,13 +103,15 @@ class Timeline:
         """How many times longer one stage would take for all of the work."""
         return sum(self.busy) / self.time
 
-    def held(self, sizes: Sequence[float] | None = None) -> tuple[float, ...]:
-        """Returns the most that each stage holds at once; see `schedule.held`."""
+    def peak_activations(
+        self, sizes: Sequence[float] | None = None
+    ) -> tuple[float, ...]:
+        """Returns the most that each stage holds at once; see `schedule.peak_activations`."""
         if sizes is not None:
             sizes = as_numbers("sizes", sizes, "a number for each chunk")
         spans = sorted(self.spans, key=lambda span: span.start)
         tasks = [span.task for span in spans if span.kind != "recompute"]
-        return held(tasks, sizes)
+        return peak_activations(tasks, sizes)
 
 
 def ideal_speed_up(stages: int, microbatches: int, chunks: int = 1) -> float:

@@ -165,7 +165,9 @@ def test_how_many_microbatches_are_held(stages):
     ):
         pipe, program = compiled(stages, 6, schedule, 1, False)
         most, shapes = held(program, stages)
-        assert most == want == list(mtf.pipeline.held(pipe.schedule.order()))
+        assert (
+            most == want == list(mtf.pipeline.peak_activations(pipe.schedule.order()))
+        )
         assert all(
             "[batch:2 d_ff:8]" in kept for mine in shapes for kept in mine
         )  # inside of layers

@@ -7,7 +7,14 @@ from __future__ import annotations
 import pytest
 
 from meshtf.errors import PlanError
-from meshtf.pipeline import Schedule, Task, gpipe, held, interleaved, one_f_one_b
+from meshtf.pipeline import (
+    Schedule,
+    Task,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    peak_activations,
+)
 from tests.support.refusals import refuses
 
 SIZES = [(1, 1), (1, 3), (2, 1), (2, 4), (3, 2), (4, 4), (4, 9), (5, 10)]
@@ -83,8 +90,11 @@ def test_stages_work_side_by_side():
 
 @pytest.mark.parametrize("stages, microbatches", SIZES)
 def test_what_is_held(stages, microbatches):
-    assert held(gpipe(stages, microbatches).order()) == (microbatches,) * stages
-    assert held(one_f_one_b(stages, microbatches).order()) == tuple(
+    assert (
+        peak_activations(gpipe(stages, microbatches).order())
+        == (microbatches,) * stages
+    )
+    assert peak_activations(one_f_one_b(stages, microbatches).order()) == tuple(
         min(stages - k, microbatches) for k in range(stages)
     )
 
@@ -96,14 +106,14 @@ def test_an_interleaved_stage_holds_a_little_more(stages, microbatches, chunks):
     # v K chunks are all of a stage's share K times; the K - 1 more are a share (K - 1)
     # / (v K).
     assert (
-        held(interleaved(stages, microbatches, chunks).order())[0]
+        peak_activations(interleaved(stages, microbatches, chunks).order())[0]
         == (chunks + 1) * stages - 1
     )
 
 
 def test_what_is_held_counts_each_chunk_by_its_size():
     order = interleaved(2, 2, 2).order()
-    assert held(order, [1, 10, 100, 1000]) == (202, 2020 - 1000)
+    assert peak_activations(order, [1, 10, 100, 1000]) == (202, 2020 - 1000)
 
 
 def test_a_list_that_cannot_run_is_refused():

@@ -12,10 +12,10 @@ from meshtf.errors import PlanError
 from meshtf.pipeline import (
     Timeline,
     gpipe,
-    held,
     ideal_speed_up,
     interleaved,
     one_f_one_b,
+    peak_activations,
     simulate,
 )
 from tests.support.refusals import refuses
@@ -104,9 +104,9 @@ def test_recompute_is_work_and_may_be_done_while_waiting():
 def test_a_time_line_knows_what_is_held():
     for schedule in (gpipe(3, 4), one_f_one_b(3, 4), interleaved(2, 4, 3)):
         line = simulate(schedule, recompute=1)
-        assert line.held() == held(schedule.order())
+        assert line.peak_activations() == peak_activations(schedule.order())
         sizes = [7 * c + 1 for c in range(schedule.stages * schedule.chunks)]
-        assert line.held(sizes) == held(schedule.order(), sizes)
+        assert line.peak_activations(sizes) == peak_activations(schedule.order(), sizes)
 
 
 def test_a_measured_line_may_start_at_any_time():

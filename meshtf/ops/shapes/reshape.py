@@ -43,14 +43,15 @@ from meshtf.ops.common.batch_dimensions import record_rename, record_reshape
 from meshtf.ops.common.checks import require_dim, tensor_along
 
 
-def arrange(x: Any, have: Sequence[str], want: Sequence[str]) -> Any:
-    """Returns a TensorFlow tensor with its axes in the order of `want`, from `have`.
+def arrange(x: Any, names: Sequence[str], new_names: Sequence[str]) -> Any:
+    """Returns a TensorFlow tensor with its axes in the order of `new_names`; now it is that
+    of `names`.
 
     Returns x itself where the order is the same.
     """
-    if tuple(have) == tuple(want):
+    if tuple(names) == tuple(new_names):
         return x
-    return tf.transpose(x, [list(have).index(n) for n in want])
+    return tf.transpose(x, [list(names).index(name) for name in new_names])
 
 
 class Rename(RenamingOp):
@@ -107,7 +108,7 @@ class Reshape(RenamingOp):
                 explain_error(
                     f"a tensor of {x.shape.size} elements cannot become one of "
                     f"{self.new.size}.",
-                    wanted=repr(self.new),
+                    required=repr(self.new),
                     way_out="The sizes of both shapes must have the same product.",
                 )
             )
@@ -272,10 +273,10 @@ def _reshape(
     x: Tensor, shape: ShapeLike, old: Sequence[Dimension], new: Sequence[Dimension]
 ) -> Tensor:
     """Returns x in another shape, where the dimensions `old` become those of `new`."""
-    wanted = Shape(shape)
-    if wanted.sizes == x.shape.sizes:
-        return rename(x, dict(zip(x.shape.names, wanted.names)))
-    y = apply(Reshape(x.shape, wanted), x)
+    new_shape = Shape(shape)
+    if new_shape.sizes == x.shape.sizes:
+        return rename(x, dict(zip(x.shape.names, new_shape.names)))
+    y = apply(Reshape(x.shape, new_shape), x)
     record_reshape(old, new)
     return y
 

@@ -90,7 +90,9 @@ class _Product(WindowedOp):
         return 2 * math.prod(self.geometry.sizes(*xs).values()) * math.prod(windows)
 
 
-def _sample(x: str, kernel: str, window: str, inputs: str = "xk", **how: Any) -> Sample:
+def _sample(
+    x: str, kernel: str, window: str, inputs: str = "xk", **options: Any
+) -> Sample:
     """Returns a sample of an op that has these two of x, y and the kernel as inputs."""
     default: dict[str, Any] = {
         "stride": 1,
@@ -99,7 +101,7 @@ def _sample(x: str, kernel: str, window: str, inputs: str = "xk", **how: Any) ->
         "groups": (),
     }
     taps = dict(parse_pairs(window, kind="window"))
-    geometry, names = _convolution(Shape(x), Shape(kernel), taps, **(default | how))
+    geometry, names = _convolution(Shape(x), Shape(kernel), taps, **(default | options))
     sizes = {s.dim: s.windows for s in geometry.slides}
     shapes = {
         "x": Shape(x),

@@ -64,7 +64,7 @@ class _Pool(WindowedOp):
     slides: tuple[Slide, ...]
 
     def _window(self, kind: str, dim: str, fill: float = 0.0) -> Window | None:
-        """Returns the window of one kind: "forward", "backward" or "around"."""
+        """Returns the window of one kind: "forward", "backward" or "both_ways"."""
         for slide in self.slides:
             if slide.dim == dim:
                 window = getattr(slide, kind)
@@ -123,11 +123,11 @@ class _Pool(WindowedOp):
 
 
 def _sample(
-    x: str, window: str, kinds: str = "x", kind: str = "", **how: Any
+    x: str, window: str, kinds: str = "x", kind: str = "", **options: Any
 ) -> Sample:
     """Returns a sample of an op whose inputs are as large as x or as the windows."""
     default: dict[str, Any] = {"stride": None, "padding": "valid"}
-    over = _over(Shape(x), window, **(default | how))
+    over = _over(Shape(x), window, **(default | options))
     windows = {s.dim: s.windows for s in over}
     y = ";".join(f"{d.name}:{windows.get(d.name, d.size)}" for d in Shape(x))
     return Sample(
@@ -203,7 +203,7 @@ class MaxPoolGrad(_Pool):
     def window(self, input_index: int, dim: str) -> Window | None:
         if input_index == 0:
             return self._window("backward", dim)
-        return self._window("around", dim, fill=-math.inf)
+        return self._window("both_ways", dim, fill=-math.inf)
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
         dy = self._packed(context, 0, dy)

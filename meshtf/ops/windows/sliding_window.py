@@ -79,7 +79,7 @@ class Slide:
         )
 
     @property
-    def around(self) -> Window:
+    def both_ways(self) -> Window:
         """The range of elements that all windows over elements [a, b) read."""
         forward = self.forward
         backward = self.backward
@@ -93,7 +93,7 @@ class Slide:
         return (windows - 1) * self.stride + self.extent
 
     def leads(self, size: int, num_shards: int) -> list[int]:
-        """Returns, for each shard, where it starts in the range of `around`.
+        """Returns, for each shard, where it starts in the range of `both_ways`.
 
         Args:
           size: elements of a shard.
