@@ -52,7 +52,8 @@ from meshtf.pipeline.costs import layer_costs, owner
 from meshtf.pipeline.drawing import split_text, timeline_text
 from meshtf.pipeline.padding import batch_weights, pad_batch
 from meshtf.pipeline.partition import Memory, split
-from meshtf.pipeline.recorded_chunks import RecordedChunks, run_chunk
+from meshtf.pipeline.recorded_chunks import RecordedChunks
+from meshtf.pipeline.run_chunk import run_chunk
 from meshtf.pipeline.schedule import Schedule, gpipe, interleaved, one_f_one_b
 from meshtf.pipeline.simulator import Timeline, simulate
 from meshtf.runtime.variable import Variable
@@ -148,15 +149,14 @@ class GPipe(Module):
           backward: the cost of a backward pass, divided by that of a forward pass.
         """
         check_floats(backward=backward)
-        ends = itertools.accumulate(self.sizes)
-        costs = [
-            sum(layer.cost for layer in self.costs[end - size : end])
-            for end, size in zip(ends, self.sizes)
-        ]
+        costs = []
+        for end, size in zip(itertools.accumulate(self.sizes), self.sizes):
+            chunk_layers = self.costs[end - size : end]
+            costs.append(sum(layer.cost for layer in chunk_layers))
         return simulate(
             self.schedule,
-            costs,
-            [backward * c for c in costs],
+            forward=costs,
+            backward=[backward * cost for cost in costs],
             recompute=costs if self.recompute else 0,
         )
 
@@ -210,27 +210,31 @@ class GPipe(Module):
         """
         as_callable("loss_of", loss_of)
         if self.pad:
-            loss_inputs = (
-                *loss_inputs,
-                batch_weights(tf.nest.flatten(x)[0], self.dim, self.microbatches),
-            )
+            start_input, *_ = tf.nest.flatten(x)
+            weights = batch_weights(start_input, self.dim, self.microbatches)
+            loss_inputs = (*loss_inputs, weights)
         microbatches = self._split((x, loss_inputs))
         if not isinstance(current_executor(), Graph):
             inputs = [xs for xs, _ in microbatches]
-            loss_inputs = [rest for _, rest in microbatches]
-            losses = self._run_eagerly(inputs, loss_of, loss_inputs)
+            split_loss_inputs = [labels for _, labels in microbatches]
+            losses = self._run_eagerly(inputs, loss_of, split_loss_inputs)
             return add_n(losses) * (1.0 / self.microbatches)
         example, example_loss_inputs = microbatches[0]
         recorded = RecordedChunks(self, example, loss_of, example_loss_inputs)
 
         @custom_gradient
         def run(tensors: Any, captures: Any) -> Any:
-            loss, input_gradients, gradients = recorded.run(tensors, self.schedule)
-            gradients = [*itertools.chain(*input_gradients), *gradients]
+            loss, input_gradients, capture_gradients = recorded.run(
+                tensors, self.schedule
+            )
+            gradients = [*itertools.chain(*input_gradients), *capture_gradients]
             xs = tf.nest.flatten([tensors, captures])
 
             def backward(dy: Tensor) -> list[Tensor | None]:
-                return [_times(d, dy, x) for d, x in zip(gradients, xs, strict=True)]
+                dxs = []
+                for gradient, x in zip(gradients, xs, strict=True):
+                    dxs.append(_times(gradient, dy, x))
+                return dxs
 
             return loss, backward
 
@@ -245,17 +249,20 @@ class GPipe(Module):
         """Returns the outputs, or the losses, of all microbatches, in eager mode."""
         ys = []
         deferred_tensors = []
-        last = len(self.model_chunks) - 1
+        last_chunk = len(self.model_chunks) - 1
         for m, x in enumerate(inputs):
             derived_dims: Any = {}
+            labels = ()
+            if loss_of is not None:
+                labels = loss_inputs[m]
             # Each microbatch draws for its own elements: no random path is in use yet.
             with context(random_paths=set()), deferred_calls() as deferred:
-                for k in range(last):
+                for k in range(last_chunk):
                     x = run_chunk(self, k, m, x, derived_dims)
-                rest = () if loss_of is None else loss_inputs[m]
-                ys.append(run_chunk(self, last, m, x, derived_dims, loss_of, rest))
+                y = run_chunk(self, last_chunk, m, x, derived_dims, loss_of, labels)
+            ys.append(y)
             deferred_tensors.append([t for entry in deferred for t in entry.tensors])
-        sums = [add_n(list(tensors)) for tensors in zip(*deferred_tensors)]
+        sums = [add_n(list(terms)) for terms in zip(*deferred_tensors)]
         call_with_means(deferred, sums, self.microbatches)
         return ys
 
@@ -306,8 +313,8 @@ class GPipe(Module):
         if mesh is None:
             raise PlanError(
                 explain_error(
-                    "a pipeline must know its mesh, and its input does not tell it so "
-                    "far.",
+                    "a pipeline needs the mesh before it is recorded, and its input has "
+                    "none yet.",
                     **{"from": Source.of_caller()},
                     way_out="Write @mtf.function(mesh=mesh, ...).",
                 )
@@ -330,12 +337,13 @@ class GPipe(Module):
         """Moves each layer's variables to its stage; those of several layers to the
         stage of the first of these layers.
         """
-        seen: set[int] = set()
+        placed: set[int] = set()
         for k, chunk in enumerate(self.model_chunks):
-            for variable in (v for layer in chunk for v in _variables(layer)):
-                if id(variable) not in seen:
-                    seen.add(id(variable))
-                    variable.bring_to_stage(self.stage_of(k))
+            for layer in chunk:
+                for variable in _variables(layer):
+                    if id(variable) not in placed:
+                        placed.add(id(variable))
+                        variable.bring_to_stage(self.stage_of(k))
 
 
 def _times(d: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:

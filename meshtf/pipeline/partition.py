@@ -15,19 +15,16 @@ of equal cost are equal, whether costs are counted (integers) or measured (float
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from numbers import Integral
 from typing import NamedTuple, NoReturn
 
 from meshtf.errors import PlanError, explain_error, near_misses
 from meshtf.names.arguments import as_float, as_int, as_numbers, as_sequence
-
-# Bytes of each layer, or of the chunk of a stage that has the layers [start, end).
-Memory = Sequence[float] | Callable[[int, int, int], float]
+from meshtf.pipeline.split_search import ChunkRange, Memory, SplitSearch, least_integer
 
 
 class Layer(NamedTuple):
@@ -68,7 +65,7 @@ def split(
     _check(costs, stages, memory, limit)
     if not any(costs) or isinstance(method, str) and method == "uniform":
         costs = [1] * len(costs)
-    search = _SplitSearch(_as_integers(costs), stages, memory, limit)
+    search = SplitSearch(_as_integers(costs), stages, memory, limit)
     if not isinstance(method, str):
         sizes = as_sequence(
             "method", method, "a name of a method, or numbers of layers"
@@ -135,7 +132,7 @@ def _as_integers(costs: Sequence[float]) -> list[int]:
     return [int(c * denominator) for c in fractions]
 
 
-def _explicit(search: _SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def _explicit(search: SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the sizes that the user gives. Raises PlanError if they do not fit."""
     if len(sizes) != search.stages or sum(sizes) != search.layers or min(sizes) < 1:
         raise PlanError(
@@ -160,201 +157,7 @@ def _explicit(search: _SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes
 
 
-class _Chunk(NamedTuple):
-    """A chunk of a split: the layers [start, end), and their bytes."""
-
-    stage: int
-    start: int
-    end: int
-    bytes: float
-
-    def size(self) -> float:
-        """Returns its bytes."""
-        return self.bytes
-
-    def __str__(self) -> str:
-        layers = f"layers {self.start} to {self.end - 1}"
-        if self.end == self.start + 1:
-            layers = f"layer {self.start}"
-        return f"{layers} in chunk {self.stage}, {self.bytes:,.0f} bytes"
-
-
-class _SplitSearch:
-    """The possible chunks of a split, and searches for the best ones.
-
-    A chunk of a stage that starts at a layer may end anywhere up to where it gets too
-    large, in bytes or in cost. So few starts and ends are possible that deep models are
-    split quickly.
-    """
-
-    def __init__(
-        self,
-        costs: Sequence[int],
-        stages: int,
-        memory: Memory | None,
-        limit: float | None,
-    ) -> None:
-        self.layers = len(costs)
-        self.stages = stages
-        self.memory = memory
-        self.limit = math.inf if limit is None else limit
-        self.largest_layer = max(costs)
-        self.sums = [0, *itertools.accumulate(costs)]
-        layer_bytes: Sequence[float] = [0] * len(costs)
-        if memory is not None and not callable(memory):
-            layer_bytes = memory
-        self._byte_sums = [0, *itertools.accumulate(layer_bytes)]
-        self._memory_ends = self._largest_ends()
-
-    def bytes(self, stage: int, start: int, end: int) -> float:
-        """Returns the bytes of a chunk."""
-        if callable(self.memory):
-            return self.memory(stage, start, end)
-        return self._byte_sums[end] - self._byte_sums[start]
-
-    def _largest_ends(self) -> list[list[int]]:
-        """Returns for each stage and start the largest end of a chunk within the memory
-        limit.
-        """
-        if self.limit == math.inf:
-            return [[self.layers] * self.layers] * self.stages
-
-        def largest_end(stage: int, start: int) -> int:
-            return start + bisect.bisect_right(
-                range(start + 1, self.layers + 1),
-                self.limit,
-                key=lambda end: self.bytes(stage, start, end),
-            )
-
-        def ends(stage: int) -> list[int]:
-            return [largest_end(stage, start) for start in range(self.layers)]
-
-        if callable(self.memory):
-            return [ends(stage) for stage in range(self.stages)]
-        return [ends(0)] * self.stages
-
-    def ends(self, max_cost: int) -> Iterator[list[int]]:
-        """Yields for each stage and start the largest end of a chunk within the memory
-        limit that costs at most `max_cost`.
-        """
-        cost_ends = [
-            bisect.bisect_right(self.sums, cost + max_cost, start) - 1
-            for start, cost in enumerate(self.sums[:-1])
-        ]
-        for memory_ends in self._memory_ends:
-            if self.limit == math.inf:
-                yield cost_ends
-            else:
-                yield [*map(min, cost_ends, memory_ends)]
-
-    def reach(self, max_cost: int) -> list[int]:
-        """Returns for each stage the layers at which it may start, as a bit mask.
-
-        The list is empty if no split has chunks that cost at most `max_cost`.
-        """
-        starts = [1]
-        all_layers = (1 << self.layers) - 1
-        for stage_ends in self.ends(max_cost):
-            ends = 0
-            for start in _bits(starts[-1] & all_layers):
-                # Bits start + 1 to stage_ends[start].
-                ends |= (2 << stage_ends[start]) - (2 << start)
-            starts.append(ends)
-        if starts[-1] <= all_layers:
-            return []
-        return [mask & all_layers for mask in starts[:-1]]
-
-    def least_maximum(self) -> int:
-        """Returns the least cost that the largest chunk of a split can have."""
-        low = max(self.largest_layer, -(-self.sums[-1] // self.stages))
-        high = low
-        while not self.reach(high):
-            low = high + 1
-            high += high // 16 + 1
-        return _least(low, high, lambda max_cost: bool(self.reach(max_cost)))
-
-    def least_squares(self, min_cost: int, max_cost: int) -> tuple[int, ...]:
-        """Returns the split with the least sum of squares, among chunks that cost
-        `min_cost` to `max_cost`.
-
-        Since all splits have the same mean cost, it is the split of the least variance.
-        This is dynamic programming over the stages, from the last one to the first.
-        """
-        # By start: the least sum of squares of the chunks from there on.
-        squares = {self.layers: 0}
-        # For each stage, by start: the end of the chunk that has this sum.
-        best_ends: list[dict[int, int]] = []
-        for starts, largest_ends in reversed(
-            [*zip(self.reach(max_cost), self.ends(max_cost))]
-        ):
-            later_squares = squares
-            squares = {}
-            ends = {}
-            for start in _bits(starts):
-                cost = self.sums[start]
-                least_end = bisect.bisect_left(self.sums, cost + min_cost, start + 1)
-                for end in range(least_end, largest_ends[start] + 1):
-                    if end not in later_squares:
-                        continue
-                    total = later_squares[end] + (self.sums[end] - cost) ** 2
-                    if start not in squares or total < squares[start]:
-                        squares[start] = total
-                        ends[start] = end
-            best_ends.append(ends)
-        borders = [0]
-        for ends in reversed(best_ends):
-            borders.append(ends[borders[-1]])
-        return tuple(end - start for start, end in itertools.pairwise(borders))
-
-    def bounds(self, sizes: Sequence[int]) -> tuple[int, int]:
-        """Returns the least and the greatest cost of a chunk in a split whose variance
-        is at most that of `sizes`.
-
-        If one chunk costs c, the sum of squares is least where the other chunks are equal,
-        so c^2 + (sum - c)^2 / (K - 1) is at most the sum of squares.
-        """
-        total = self.sums[-1]
-        k = self.stages
-        squares = sum(
-            (self.sums[chunk.end] - self.sums[chunk.start]) ** 2
-            for chunk in self.chunks(sizes)
-        )
-        deviation = math.isqrt((k - 1) * (k * squares - total**2)) + 1
-        return max(0, (total - deviation) // k), (total + deviation) // k + 1
-
-    def chunks(self, sizes: Sequence[int]) -> Iterator[_Chunk]:
-        """Yields the chunks of a split."""
-        borders = [0, *itertools.accumulate(sizes)]
-        for stage, (start, end) in enumerate(itertools.pairwise(borders)):
-            yield _Chunk(stage, start, end, self.bytes(stage, start, end))
-
-    def largest(self, sizes: Sequence[int]) -> _Chunk:
-        """Returns the chunk of a split that takes the most bytes."""
-        return max(self.chunks(sizes), key=_Chunk.size)
-
-
-def _bits(mask: int) -> Iterator[int]:
-    """Yields the indices of the bits that are set, from the lowest to the highest."""
-    while mask:
-        yield (mask & -mask).bit_length() - 1
-        mask &= mask - 1
-
-
-def _least(low: int, high: int, good: Callable[[int], bool]) -> int:
-    """Returns the least integer from low to high that is good, by bisection.
-
-    `high` is good, and so is every integer above a good one.
-    """
-    while low < high:
-        middle = (low + high) // 2
-        if good(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-def _refuse(search: _SplitSearch) -> NoReturn:
+def _refuse(search: SplitSearch) -> NoReturn:
     """Raises the error for a limit that no split keeps to; it names a chunk that is too
     large.
     """
@@ -371,29 +174,36 @@ def _refuse(search: _SplitSearch) -> NoReturn:
     )
 
 
-def _too_large(search: _SplitSearch) -> _Chunk:
+def _too_large(search: SplitSearch) -> ChunkRange:
     """Returns a single layer that exceeds the limit, or the largest chunk of the split
     that needs the least memory.
     """
     k = search.stages
     total = search.sums[-1]
 
-    def smallest_chunk(layer: int) -> _Chunk:
+    def smallest_chunk(layer: int) -> ChunkRange:
         """Returns the chunk of one layer, at the stage where it has the fewest bytes."""
-        sizes = [search.bytes(stage, layer, layer + 1) for stage in range(k)]
-        stage = sizes.index(min(sizes))
-        return _Chunk(stage, layer, layer + 1, sizes[stage])
+        chunks = []
+        for stage in range(k):
+            num_bytes = search.bytes(stage, layer, layer + 1)
+            chunks.append(ChunkRange(stage, layer, layer + 1, num_bytes))
+        return min(chunks, key=ChunkRange.size)
 
-    largest = max(map(smallest_chunk, range(search.layers)), key=_Chunk.size)
+    single_layers = [smallest_chunk(layer) for layer in range(search.layers)]
+    largest = max(single_layers, key=ChunkRange.size)
     if largest.bytes > search.limit:
         return largest
     costs = [end - start for start, end in itertools.pairwise(search.sums)]
 
-    def limited(limit: int) -> _SplitSearch:
-        return _SplitSearch(costs, k, search.memory, limit)
+    def limited(limit: int) -> SplitSearch:
+        return SplitSearch(costs, k, search.memory, limit)
+
+    def fits(limit: int) -> bool:
+        return bool(limited(limit).reach(total))
 
     any_split = [1] * (k - 1) + [search.layers - k + 1]
     low = math.floor(search.limit)
     high = math.ceil(search.largest(any_split).bytes)
-    least = _least(low, high, lambda limit: bool(limited(limit).reach(total)))
-    return search.largest(limited(least).least_squares(0, total))
+    least_limit = least_integer(low, high, fits)
+    sizes = limited(least_limit).least_squares(0, total)
+    return search.largest(sizes)

@@ -9,12 +9,11 @@ one tensor at any time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from meshtf.graph import Body, Spec, Tensor, context, record_body
-from meshtf.graph.arguments import as_scalar, as_tensor
 from meshtf.graph.control_flow.call import BackwardBody, CallId, backward_body, call
 from meshtf.names import Shape, accumulation_dtype, has_gradient
 from meshtf.ops.control.layout_region import stage
@@ -22,37 +21,15 @@ from meshtf.ops.control.microbatch import (
     DeferredCall,
     call_with_means,
     deferred_calls,
-    microbatch,
 )
 from meshtf.ops.control.stop_gradient import recompute
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import full, zeros
-from meshtf.pipeline.costs import layer_name
+from meshtf.pipeline.run_chunk import Pipeline, run_chunk
 from meshtf.pipeline.schedule import Schedule
 
 _INDEX_SPEC = Spec(Shape(), "int32")
-
-
-class Pipeline(Protocol):
-    """What recording asks of a pipeline.
-
-    Attributes:
-      model_chunks: the layers of each chunk.
-      stages: the number of stages.
-      microbatches: the number of microbatches in a batch.
-      dim: the dimension that is split into microbatches.
-      recompute: whether the backward pass computes a chunk again.
-    """
-
-    model_chunks: list[list[Callable[..., Any]]]
-    stages: int
-    microbatches: int
-    dim: str
-    recompute: bool
-
-    def stage_of(self, chunk: int) -> int:
-        """Returns the stage at which a chunk runs."""
 
 
 class _ForwardPass(NamedTuple):
@@ -369,36 +346,3 @@ class RecordedChunks:
         return [
             cast(totals[x], x.dtype) if x in totals else None for x in self.captures
         ]
-
-
-def run_chunk(
-    pipe: Pipeline,
-    chunk: int,
-    index: Any,
-    x: Any,
-    derived_dims: dict[Any, Any],
-    loss_of: Callable[..., Tensor] | None = None,
-    loss_inputs: Sequence[Any] = (),
-) -> Any:
-    """Returns the output of a chunk's layers for a microbatch, or its loss.
-
-    Args:
-      pipe: the pipeline.
-      chunk: the index of the chunk.
-      index: of the microbatch: an int, or a tensor.
-      x: the input of the chunk's first layer.
-      derived_dims: dimensions that were derived from the microbatch: see `microbatch`.
-      loss_of: computes a loss from the output.
-      loss_inputs: the further arguments of `loss_of`.
-    """
-    with (
-        stage(pipe.stage_of(chunk)),
-        microbatch(pipe.dim, pipe.microbatches, index, derived_dims),
-    ):
-        for layer in pipe.model_chunks[chunk]:
-            x = layer(x)
-        if loss_of is not None:
-            return as_scalar("the loss of a pipeline", loss_of(x, *loss_inputs))
-        name = layer_name(pipe.model_chunks[chunk][-1], chunk)
-        returned = f"what layer {name!r} of a pipeline returns"
-        return tf.nest.map_structure(lambda y: as_tensor(returned, y), x)
