@@ -80,10 +80,9 @@ class Conv(Module):
                 kernel_initializer,
                 name="kernel",
             )
+            self.bias: Variable | None = None
             if use_bias:
                 self.bias = Variable(mesh, self.groups + new_dims, zeros, name="bias")
-            else:
-                self.bias = None
 
     def _initializer(self, summed: Shape) -> Initializer:
         """Returns the default initializer of a kernel that sums over these dimensions."""
@@ -206,10 +205,9 @@ class SeparableConv(Module):
                 variance_scaling(channel_names),
                 name="pointwise",
             )
+            self.bias: Variable | None = None
             if use_bias:
                 self.bias = Variable(mesh, new_dims, zeros, name="bias")
-            else:
-                self.bias = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x [..., reduced_dims] with `new_dims` in place of `reduced_dims`."""

@@ -68,12 +68,11 @@ class Dense(Module):
                 kernel_initializer,
                 name="kernel",
             )
+            self.bias: Variable | None = None
             if use_bias:
                 self.bias = Variable(
                     mesh, self.expert_dims + self.new_dims, zeros, name="bias"
                 )
-            else:
-                self.bias = None
 
     def __call__(self, x: Tensor, order: Sequence[str] | None = None) -> Tensor:
         """Returns [..., new_dims] for x [..., reduced_dims].

@@ -55,10 +55,9 @@ class LayerNorm(Module):
         self.epsilon = epsilon
         with self.scope():
             self.scale = Variable(mesh, dim, ones, name="scale")
+            self.bias: Variable | None = None
             if use_bias:
                 self.bias = Variable(mesh, dim, zeros, name="bias")
-            else:
-                self.bias = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x, normalized over `dim`."""

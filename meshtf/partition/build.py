@@ -45,12 +45,11 @@ def build(
         builder.node(node)
     values = []
     for tensor in results:
-        planned = builder.placement_of(tensor)
-        if finish:
-            planned = reduced_placement(planned)
         target = placement
-        if placement is None:
-            target = planned
+        if target is None:
+            target = builder.placement_of(tensor)
+            if finish:
+                target = reduced_placement(target)
         values.append(builder.reshard_to(tensor, target, None))
     for note in builder.notes:
         log_once(mesh, note)

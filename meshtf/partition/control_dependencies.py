@@ -95,9 +95,8 @@ def is_on_stage(mesh: Mesh, placement: Placement, stage: int | None) -> bool:
 
 def with_stage(mesh: Mesh, placement: Placement, stage: int | None) -> Placement:
     """Returns a placement, but on this stage; None: on all stages."""
-    if stage is None:
-        new_state = Replicated
-    else:
+    new_state: State = Replicated
+    if stage is not None:
         new_state = OnStage(stage)
     return tuple(
         new_state if axis == mesh.stages else state

@@ -107,12 +107,13 @@ class RecordedChunks:
     def finish(self) -> None:
         """Makes the deferred calls of all chunks, after the last microbatch."""
         for k, deferred in enumerate(self.deferred):
-            # The results of a forward pass are its outputs, then the deferred tensors.
-            num_outputs = len(self.outputs[k])
+            # The results of a forward pass are outputs, deferred tensors, residuals.
+            start = len(self.outputs[k])
+            end = start + sum(len(entry.tensors) for entry in deferred)
             deferred_tensors = []
             for m in range(self.pipe.microbatches):
                 results = self.forward_passes[k, m].results
-                deferred_tensors.append(results[num_outputs:])
+                deferred_tensors.append(results[start:end])
             sums = [add_n(list(terms)) for terms in zip(*deferred_tensors)]
             call_with_means(deferred, sums, self.pipe.microbatches)
 

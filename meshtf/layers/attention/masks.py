@@ -76,10 +76,9 @@ def segment_mask(
       memory_dim: the name of the positions of keys and values.
     """
     check_tensors(segments=segments)
-    memory = memory_segments
     if memory_segments is None:
-        memory = segments
-    return outer(segments, rename(memory, length_dim, memory_dim), equal)
+        memory_segments = segments
+    return outer(segments, rename(memory_segments, length_dim, memory_dim), equal)
 
 
 def mask_bias(visible: Tensor, dtype: str = "float32") -> Tensor:

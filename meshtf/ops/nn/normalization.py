@@ -167,12 +167,10 @@ class NormalizeGrad(_NormalizeBase):
         dy = widen(dy)
         y = widen(y)
         axis = context.axis(0, self.dim)
-        mean_dy_y = _mean(dy * y, axis)
+        means = [_mean(dy * y, axis)]
         if self.center:
-            means = (_mean(dy, axis), mean_dy_y)
-        else:
-            means = (mean_dy_y,)
-        return Statistics(exchanged=means, residuals=(dy, y))
+            means.insert(0, _mean(dy, axis))
+        return Statistics(exchanged=tuple(means), residuals=(dy, y))
 
     def local_sharded(
         self,

@@ -214,7 +214,7 @@ def by_dim(
     Raises:
       ShapeError: `value` names another dimension.
     """
-    convert = as_int
+    convert: Callable[[str, Any], Any] = as_int
     if argument == "padding":
         convert = _as_padding
     if not isinstance(value, Mapping):
