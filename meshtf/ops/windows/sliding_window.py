@@ -13,7 +13,7 @@ ceil(size / stride) windows, and an odd element of padding comes after.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import tensorflow as tf
