@@ -44,14 +44,16 @@ from meshtf.ops.common.checks import require_dim, tensor_along
 
 
 def arrange(x: Any, names: Sequence[str], new_names: Sequence[str]) -> Any:
-    """Returns a TensorFlow tensor with its axes in the order of `new_names`; now it is that
-    of `names`.
+    """Returns a TensorFlow tensor [*names] as [*new_names], the same names in another
+    order.
 
     Returns x itself where the order is the same.
     """
     if tuple(names) == tuple(new_names):
         return x
-    return tf.transpose(x, [list(names).index(name) for name in new_names])
+    axes = {name: axis for axis, name in enumerate(names)}
+    order = [axes[name] for name in new_names]
+    return tf.transpose(x, order)
 
 
 class Rename(RenamingOp):
@@ -66,8 +68,9 @@ class Rename(RenamingOp):
     )
 
     def output_specs(self, x: Spec) -> Specs:
-        require_dim(x.shape, *dict(self.pairs))
-        return (Spec(x.shape.rename(dict(self.pairs)), x.dtype),)
+        new_names = dict(self.pairs)
+        require_dim(x.shape, *new_names)
+        return (Spec(x.shape.rename(new_names), x.dtype),)
 
     def factor(self, dim: str) -> str:
         return dict(self.pairs).get(dim, dim)
@@ -76,7 +79,8 @@ class Rename(RenamingOp):
         return (x,)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [apply(Rename(tuple((new, old) for old, new in self.pairs)), dy)]
+        inverse = tuple((new, old) for old, new in self.pairs)
+        return [apply(Rename(inverse), dy)]
 
     def flops(self, *xs: Spec) -> int:
         return 0
@@ -116,9 +120,13 @@ class Reshape(RenamingOp):
 
     def _leading(self) -> dict[str, str]:
         """Returns the leading new dimension of each block, by the leading old one."""
-        old = _starts(self.old)
-        new = _starts(self.new)
-        return {name: new[start] for start, name in old.items() if start in new}
+        old_starts = _starts(self.old)
+        new_starts = _starts(self.new)
+        leading = {}
+        for start, name in old_starts.items():
+            if start in new_starts:
+                leading[name] = new_starts[start]
+        return leading
 
     def factor(self, dim: str) -> str:
         # A dimension inside a block may share its name with another one of the output.
@@ -170,7 +178,8 @@ class Transpose(Op):
                 f"a transposed tensor has the same names in another order: {x.shape!r} "
                 f"cannot become [{' '.join(self.names)}]."
             )
-        return (Spec(Shape(x.shape.dim(n) for n in self.names), x.dtype),)
+        shape = Shape(x.shape.dim(name) for name in self.names)
+        return (Spec(shape, x.dtype),)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (arrange(x, context.inputs[0].names, self.names),)
@@ -190,24 +199,34 @@ def rename(
     """
     x = as_tensor("x", x)
     if isinstance(old, Mapping):
-        pairs = tuple((as_dim("old", a), as_dim("new", b)) for a, b in old.items())
+        new_names = {}
+        for old_name, new_name in old.items():
+            new_names[as_dim("old", old_name)] = as_dim("new", new_name)
     else:
-        before = names_of(old, x.shape, argument="old")
-        after = names_of(() if new is None else new, x.shape.only(()), argument="new")
-        if len(before) != len(after):
-            raise ShapeError(
-                f"rename needs a new name for each old one, not {after!r} for "
-                f"{before!r}."
-            )
-        names_of(
-            () if new is None else new,
-            Shape((b, x.shape.get(a)) for a, b in zip(before, after)),
-        )
-        pairs = tuple(zip(before, after))
-    require_dim(x.shape, *(a for a, _ in pairs))
-    pairs = tuple((a, b) for a, b in pairs if a != b)
+        new_names = _new_names(x, old, () if new is None else new)
+    require_dim(x.shape, *new_names)
+    pairs = tuple((a, b) for a, b in new_names.items() if a != b)
     record_rename(x.shape, dict(pairs))
-    return apply(Rename(pairs), x) if pairs else x
+    if not pairs:
+        return x
+    return apply(Rename(pairs), x)
+
+
+def _new_names(x: Tensor, old: Names, new: Names) -> dict[str, str]:
+    """Returns the new name of each old one. Raises ShapeError for another number of new
+    names, or where one of them comes with a size that the dimension does not have.
+    """
+    old_names = names_of(old, x.shape, argument="old")
+    new_names = names_of(new, x.shape.only(()), argument="new")
+    if len(old_names) != len(new_names):
+        raise ShapeError(
+            f"rename needs a new name for each old one, not {new_names!r} for "
+            f"{old_names!r}."
+        )
+    pairs = dict(zip(old_names, new_names))
+    renamed = Shape((new_name, x.shape.get(name)) for name, new_name in pairs.items())
+    names_of(new, renamed)  # checks the sizes
+    return pairs
 
 
 def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
@@ -226,14 +245,16 @@ def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
     new = name_of(new, x.shape.only(names).size)
     if len(names) < 2:
         return rename(x, names, (new,))
-    rest = [n for n in x.shape.names if n not in names]
-    start = sum(n in rest for n in x.shape.names[: x.shape.index(names[0])])
-    x = transpose(x, (*rest[:start], *names, *rest[start:]))
-    dims_of_x = list(x.shape)
+    position = x.shape.index(names[0])
+    before = [name for name in x.shape.names[:position] if name not in names]
+    after = [name for name in x.shape.names[position:] if name not in names]
+    x = transpose(x, (*before, *names, *after))
+    start = len(before)
     end = start + len(names)
     merged = Dimension(new, x.shape.only(names).size)
-    shape = [*dims_of_x[:start], merged, *dims_of_x[end:]]
-    return _reshape(x, shape, dims_of_x[start:end], [merged])
+    old_dims = list(x.shape)
+    new_dims = [*old_dims[:start], merged, *old_dims[end:]]
+    return _reshape(x, new_dims, old_dims[start:end], [merged])
 
 
 def unflatten(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:

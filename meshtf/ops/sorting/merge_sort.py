@@ -80,41 +80,45 @@ class MergeSplit(WindowedOp):
         inner = (self.blocks, self.elements)
         outer = [n for n in context.inputs[0].names if n not in inner]
         order = [*outer, *inner]
-        windows = [
-            arrange(context.window(i, self.blocks, x), spec.names, order)
-            for i, (x, spec) in enumerate(zip(xs, context.inputs))
-        ]
+        windows = []  # [*outer, blocks, elements]
+        for i, x in enumerate(xs):
+            window = context.window(i, self.blocks, x)
+            windows.append(arrange(window, context.inputs[i].names, order))
         merged = self._merge_pairs(windows)
         size = context.local_size(self.blocks)
         unpaired = self._unpaired(context, size)
         start = (context.shard_offset(self.blocks) + self.odd) % 2
         outputs = []
-        for window, pairs, spec in zip(windows, merged, context.outputs):
+        for window, pairs, output in zip(windows, merged, context.outputs):
             unchanged = _local_blocks(window, start, size)
-            sorted_blocks = _local_blocks(tf.reshape(pairs, window.shape), start, size)
+            merged_blocks = tf.reshape(pairs, window.shape)
+            sorted_blocks = _local_blocks(merged_blocks, start, size)
             y = tf.where(unpaired, unchanged, sorted_blocks)
-            outputs.append(arrange(y, order, spec.names))
+            outputs.append(arrange(y, order, output.names))
         return tuple(outputs)
 
     def _merge_pairs(self, windows: list[Any]) -> list[Any]:
         """Returns tensors `[..., pairs, 2 * elements]`, sorted by the first of them."""
-        pairs = [
-            tf.reshape(x, [*x.shape[:-2], x.shape[-2] // 2, 2 * x.shape[-1]])
-            for x in windows
-        ]
-        keys, indices = sort_last_axis(pairs[0], self.descending)
-        batch_dims = len(indices.shape) - 1
-        values = [tf.gather(x, indices, batch_dims=batch_dims) for x in pairs[1:]]
-        return [keys, *values]
+        pairs = []
+        for x in windows:
+            *outer, num_blocks, block_size = x.shape
+            pairs.append(tf.reshape(x, [*outer, num_blocks // 2, 2 * block_size]))
+        keys, *values = pairs
+        sorted_keys, order = sort_last_axis(keys, self.descending)
+        batch_dims = len(order.shape) - 1
+        sorted_values = [tf.gather(x, order, batch_dims=batch_dims) for x in values]
+        return [sorted_keys, *sorted_values]
 
     def _unpaired(self, context: LocalContext, size: int) -> Any:
         """Returns a mask `[size, 1]` over the local blocks, true for those at the ends
         of the dimension that have no partner.
         """
         block = context.shard_offset(self.blocks) + tf.range(size)
-        partner = block + 1 - 2 * ((block + self.odd) % 2)
+        is_right = (block + self.odd) % 2
+        partner = block + 1 - 2 * is_right
         num_blocks = context.global_size(self.blocks)
-        return ((partner < 0) | (partner >= num_blocks))[:, None]
+        is_outside = (partner < 0) | (partner >= num_blocks)
+        return tf.expand_dims(is_outside, 1)
 
     def gradient(self, dys: Any, ys: Any, *xs: Tensor) -> Cotangents:
         return [None] * len(xs)
