@@ -20,7 +20,7 @@ from meshtf.names.arguments import as_mapping
 from meshtf.ops.common.checks import require_dim, require_floating
 from meshtf.ops.common.local_reshape import reshape, transpose
 from meshtf.ops.windows.conv_kernels import Kernels
-from meshtf.ops.windows.sliding_window import MAX_DIMS, Slide
+from meshtf.ops.windows.sliding_window import MAX_DIMS, Slide, slides
 
 PackedAxes = list[tuple[str, ...]]  # the names that each axis of a packed tensor merges
 
@@ -189,3 +189,35 @@ def read_window(
                     )
                 )
     return taps
+
+
+def convolution_geometry(
+    x: Shape,
+    kernel: Shape,
+    taps: dict[str, str],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Names,
+) -> tuple[Geometry, tuple[str, ...]]:
+    """Returns the geometry of a convolution of x, and the names of its result."""
+    window_sizes = {dim: kernel[tap] for dim, tap in taps.items()}
+    over = slides(x, window_sizes, stride, padding, dilation)
+    reduced, new = reduced_and_new(x, kernel, taps, groups)
+    geometry = Geometry(over, tuple(taps.values()), reduced, new)
+    return geometry, replace_names(x.names, kernel.names, reduced, new)
+
+
+def reduced_and_new(
+    x: Shape, kernel: Shape, taps: dict[str, str], groups: Names
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the names of the kernel that are summed over, and those that are new."""
+    group_names = names_of(groups, x, kernel)
+    reduced = []
+    new = []
+    for name in kernel.names:
+        if name not in x and name not in taps.values():
+            new.append(name)
+        elif name in x and name not in group_names:
+            reduced.append(name)
+    return tuple(reduced), tuple(new)

@@ -195,15 +195,18 @@ def crop_to_shard(context: LocalContext, x: Any, axis: int, slide: Slide) -> Any
     front = max(0, -min(leads))
     back = max(0, max(leads) + size - x.shape[axis])
     if front or back:
-        x = tf.pad(
-            x, [[front, back] if k == axis else [0, 0] for k in range(len(x.shape))]
-        )
-    begin: Any = leads[0] + front
-    if len(set(leads)) > 1:
-        begin = tf.gather(tf.constant(leads) + front, context.shard_index(slide.dim))
+        pads = [[0, 0] for _ in x.shape]
+        pads[axis] = [front, back]
+        x = tf.pad(x, pads)
+    starts = [lead + front for lead in leads]
+    start: Any = starts[0]
+    if len(set(starts)) > 1:
+        start = tf.gather(tf.constant(starts), context.shard_index(slide.dim))
+    begin = [0] * len(x.shape)
+    begin[axis] = start
     sizes = x.shape.as_list()
     sizes[axis] = size
-    return tf.slice(x, [begin if k == axis else 0 for k in range(len(sizes))], sizes)
+    return tf.slice(x, begin, sizes)
 
 
 def by_dim(
