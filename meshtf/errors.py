@@ -76,7 +76,9 @@ class DamageError(CheckpointError):
     ) -> None:
         text = f"the checkpoint {checkpoint} is damaged: {file}: {reason}."
         super().__init__(f"{text}\n  {way_out}" if way_out else text)
-        self.checkpoint, self.file, self.reason = checkpoint, file, reason
+        self.checkpoint = checkpoint
+        self.file = file
+        self.reason = reason
 
 
 class WriteError(CheckpointError):

@@ -169,7 +169,9 @@ class _Progress:
     """Says now and then, on standard error, how many prompts are done."""
 
     def __init__(self, number: int, step: int) -> None:
-        self.number, self.done, self.began = number, 0, time.monotonic()
+        self.number = number
+        self.done = 0
+        self.began = time.monotonic()
         self.said = self.began
         print(
             f"{number:,} prompts, model of step {step:,}", file=sys.stderr, flush=True

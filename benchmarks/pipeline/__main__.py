@@ -5,7 +5,7 @@ there.
     python -m benchmarks.pipeline --microbatches=4,8 --pairs=3 --json=pipeline.json
     python -m benchmarks.pipeline --microbatches= --chunks=1,2         # time lines alone
 
-Eight equal blocks are two cells of equal cost. Microbatches have a fixed size, so a
+Eight equal blocks are two chunks of equal cost. Microbatches have a fixed size, so a
 batch grows with their number M. One stage has a process with one thread, two stages
 have one with two, and what a stage does comes in order. Both take steps in turn; a
 speed-up is the median of the ratios of steps that were taken one after the other. The
@@ -16,7 +16,7 @@ during which they took more than a tenth of a core all the same do not count, un
 there are enough that do, or the time is up.
 
 Then one step's time line, as TensorFlow's profiler saw it, beside the one that the
-simulator makes of what the cells cost on one stage; also with several cells for each
+simulator makes of what the chunks cost on one stage; also with several chunks for each
 stage (`--chunks`).
 """
 
@@ -154,7 +154,7 @@ def _processor_time() -> float:
 def timelines(
     microbatches: int, chunks: int = 1, tries: int = 20, minutes: float = 0.0
 ) -> dict[str, Timeline]:
-    """Returns what was predicted from the costs of cells on one stage, and what was
+    """Returns what was predicted from the costs of chunks on one stage, and what was
     measured.
 
     The fastest of some steps; each waits for a quiet machine, in all not longer than
@@ -176,7 +176,7 @@ def timelines(
         )
     costs = [
         statistics.median(
-            span.end - span.start for span in found[1].spans if span.what == what
+            span.end - span.start for span in found[1].spans if span.kind == what
         )
         / (STAGES * chunks)
         for what in ("forward", "backward")
@@ -191,9 +191,12 @@ def _timeline(calls: list[Any], stages: int) -> Timeline:
     return Timeline(
         tuple(
             Span(
-                Task(cell % stages, microbatch, what, cell // stages), what, start, end
+                Task(chunk % stages, microbatch, what, chunk // stages),
+                what,
+                start,
+                end,
             )
-            for what, cell, microbatch, start, end in calls
+            for what, chunk, microbatch, start, end in calls
         )
     )
 
@@ -251,11 +254,10 @@ def _main(argv: list[str]) -> None:
     numbers = [int(m) for m in _FLAGS.microbatches]
     rows = table(numbers) if numbers else []
     for chunks in map(int, _FLAGS.chunks):
-        cells = f", {chunks} cells at each stage" if chunks > 1 else ""
+        note = f", {chunks} chunks at each stage" if chunks > 1 else ""
         for name, found in timelines(SHOWN, chunks, minutes=_FLAGS.minutes).items():
             print(
-                f"{name}, in milliseconds, M = "
-                f"{SHOWN}{cells}\n{timeline_text(found)}\n",
+                f"{name}, in milliseconds, M = {SHOWN}{note}\n{timeline_text(found)}\n",
                 flush=True,
             )
     if _FLAGS.json:
@@ -266,7 +268,7 @@ def _main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_list("microbatches", ["1", "4", "8", "32"], "How many microbatches.")
-    flags.DEFINE_list("chunks", ["1"], "How many cells each stage has, of time lines.")
+    flags.DEFINE_list("chunks", ["1"], "How many chunks each stage has, of time lines.")
     flags.DEFINE_integer("pairs", 7, "How many pairs of each shall count.")
     flags.DEFINE_float(
         "minutes", 1.0, "When to stop waiting for a quiet machine, of each."

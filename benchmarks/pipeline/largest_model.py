@@ -7,7 +7,7 @@ For each number of stages it looks for the most blocks for which `mtf.explain` s
 no stage holds more than the limit; one more block would be too much for any stage. The
 sizes are those of the paper's table: a vocabulary of 32,000, 1,024 tokens, d_model
 2,048, d_ff 8,192, 32 heads, a batch of 32 in as many microbatches, all in float32,
-cells computed again in the backward pass. An optimizer with one slot makes 12 bytes for
+chunks computed again in the backward pass. An optimizer with one slot makes 12 bytes for
 each parameter with the gradient, as the paper counts.
 
 Nothing runs and no devices are there: the mesh is abstract. (Huang et al. 2019,
@@ -112,11 +112,11 @@ def explained(
         *(Block(mesh, sizes, f"block_{i}") for i in range(sum(blocks))),
         mtf.layers.Dense(mesh, d_model, vocab, use_bias=False, name="logits"),
     ]
-    cells = [*blocks]
-    cells[0] += 1
-    cells[-1] += 1
+    chunks = [*blocks]
+    chunks[0] += 1
+    chunks[-1] += 1
     pipe = mtf.pipeline.GPipe(
-        layers, stages, sizes.microbatches, schedule, partition=cells, recompute=True
+        layers, stages, sizes.microbatches, schedule, partition=chunks, recompute=True
     )
     variables = pipe.trainable_variables
     optimizer = mtf.optimizers.SGD(variables, 0.01, momentum=0.9)
@@ -241,7 +241,7 @@ def _main(argv: list[str]) -> None:
     del argv
     print(
         f"No stage holds more than {_FLAGS.limit / 1e9:.2f} GB of 10^9 bytes; float32; "
-        f"{_FLAGS.schedule}, cells computed again;\nSGD with momentum: weight, "
+        f"{_FLAGS.schedule}, chunks computed again;\nSGD with momentum: weight, "
         "gradient and slot "
         "are 12 bytes a parameter. Memory of all stages."
     )

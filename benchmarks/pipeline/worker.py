@@ -33,7 +33,7 @@ _CALL = re.compile(r"call/(forward|backward)\.(\d+)\.(\d+)/")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """How many stages, of so many cells each, work on how many microbatches of ROWS
+    """How many stages, of so many chunks each, work on how many microbatches of ROWS
     rows.
     """
 
@@ -128,7 +128,7 @@ class Runner:
         return found
 
     def timeline(self, number: int) -> list[tuple[str, int, int, float, float]]:
-        """Returns the calls of a step: what, cell, microbatch, start and end in
+        """Returns the calls of a step: what, chunk, microbatch, start and end in
         milliseconds.
         """
         with tempfile.TemporaryDirectory() as folder:
@@ -142,8 +142,8 @@ class Runner:
             (path,) = Path(folder).rglob("*.xplane.pb")
             space = xplane_pb2.XSpace.FromString(path.read_bytes())
         calls: dict[tuple[str, int, int], list[float]] = {}
-        for (what, cell, microbatch), at in _calls(space):
-            calls.setdefault((what, cell, microbatch), []).append(at)
+        for (what, chunk, microbatch), at in _calls(space):
+            calls.setdefault((what, chunk, microbatch), []).append(at)
         return [(*call, min(times), max(times)) for call, times in calls.items()]
 
 
@@ -165,9 +165,9 @@ def _calls(space: Any) -> Iterator[tuple[tuple[str, int, int], float]]:
                 }
                 found = _CALL.match(told.get("name", ""))
                 if found and told.get("kernel_type") in (*BRANCH_OPS, *CALL_OPS):
-                    what, cell, microbatch = found.groups()
+                    what, chunk, microbatch = found.groups()
                     yield (
-                        (what, int(cell), int(microbatch)),
+                        (what, int(chunk), int(microbatch)),
                         (line.timestamp_ns / 1e6 + event.offset_ps / 1e9),
                     )
 

@@ -113,10 +113,12 @@ class _Search:
             "the dimension of beams",
         )
         refuse_number(beam.size >= 1, "there is at least one beam", beam.size)
-        self.texts, self.beam, self.alpha = texts, beam, alpha
-        self.all, self.pool, self.before = (
-            f"{beam.name}_{x}" for x in ("all", "pool", "before")
-        )
+        self.texts = texts
+        self.beam = beam
+        self.alpha = alpha
+        self.all = f"{beam.name}_all"
+        self.pool = f"{beam.name}_pool"
+        self.before = f"{beam.name}_before"
         for x in texts.state:
             _check_state(x, beam, texts.batch)
         self.shape = texts.batch + beam

@@ -49,12 +49,10 @@ class Sequences:
         if vocab_size is not None:
             as_int("vocab_size", vocab_size)
         _check_prompt(prompt, vocab, length)
-        self.step, self.vocab, self.length, self.vocab_size = (
-            step,
-            vocab,
-            length,
-            vocab_size,
-        )
+        self.step = step
+        self.vocab = vocab
+        self.length = length
+        self.vocab_size = vocab_size
         self.prompt = cast(prompt, "int32")
         self.batch = prompt.shape.without(length)
         self.last = _last(prompt.shape[length], until)
@@ -193,8 +191,11 @@ def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
 
 def _ends(end: Any) -> tuple[int, ...]:
     """Returns the ids that end a sequence. Raises ArgumentError."""
-    ends = () if end is None else end if isinstance(end, (list, tuple)) else (end,)
-    return tuple(as_int("end", e) for e in ends)
+    if end is None:
+        return ()
+    if not isinstance(end, (list, tuple)):
+        end = (end,)
+    return tuple(as_int("end", token) for token in end)
 
 
 def _last(positions: int, until: Any) -> Any:

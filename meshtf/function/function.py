@@ -8,7 +8,7 @@
     step(array)        # the first call traces, plans and runs; later calls only run
 
 It is traced again only when names, shapes, data types, mesh, layout or Python values
-change. It holds at most `MOST_PROGRAMS` programs. Then the least recently used one is
+change. It holds at most `MAX_PROGRAMS` programs. Then the least recently used one is
 dropped, and traced again if it is called again.
 """
 
@@ -48,7 +48,7 @@ from meshtf.runtime.runtimes import Executable, RuntimeName, runtime_named
 from meshtf.runtime.spmd import Export
 from meshtf.runtime.spmd import export as export_program
 
-MOST_PROGRAMS = 256  # of one function; a method has one limit for all objects
+MAX_PROGRAMS = 256  # of one function; a method has one limit for all objects
 
 set_eager_executor(EAGER)
 
@@ -143,7 +143,7 @@ def as_function(
 
 
 class Function:
-    """The result of `mtf.function`: a callable with a cache of the `MOST_PROGRAMS`
+    """The result of `mtf.function`: a callable with a cache of the `MAX_PROGRAMS`
     programs that were used last.
     """
 
@@ -248,7 +248,7 @@ class Function:
         self._compiled[key] = entry
         self._traces += 1
         self._warn_of_many_traces(key)
-        if len(self._compiled) > MOST_PROGRAMS:
+        if len(self._compiled) > MAX_PROGRAMS:
             _, (oldest, _) = self._compiled.popitem(last=False)
             oldest.retire()
         return entry

@@ -14,7 +14,17 @@ from meshtf.graph.control_flow.body import Body, record_body
 from meshtf.graph.control_flow.branch import Branch
 from meshtf.graph.control_flow.call import Call
 from meshtf.graph.control_flow.loop import Loop
-from meshtf.graph.op import LocalContext, MatmulKernels, Op, Role, Sample, Spec
+from meshtf.graph.op import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    MatmulKernels,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+)
 from meshtf.graph.op_kinds import (
     ConstantOp,
     ControlFlowOp,
@@ -43,6 +53,7 @@ __all__ = [
     "Call",
     "ConstantOp",
     "Context",
+    "Cotangents",
     "ControlFlowOp",
     "EffectOp",
     "Executor",
@@ -51,6 +62,7 @@ __all__ = [
     "Graph",
     "HostOp",
     "LocalContext",
+    "LocalTensors",
     "Loop",
     "MatmulKernels",
     "Node",
@@ -67,6 +79,7 @@ __all__ = [
     "ShardedValue",
     "Source",
     "Spec",
+    "Specs",
     "Statistics",
     "Store",
     "Tensor",

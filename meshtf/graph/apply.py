@@ -64,7 +64,9 @@ def set_eager_executor(executor: Executor) -> None:
 
 def current_executor() -> Executor:
     """Returns the executor that gets nodes now."""
-    return _executors.stack[-1] if _executors.stack else _eager[0]
+    if _executors.stack:
+        return _executors.stack[-1]
+    return _eager[0]
 
 
 @contextlib.contextmanager
@@ -116,7 +118,10 @@ def _apply_all(
             outputs: tuple[Tensor, ...] = earlier_read.outputs
             return outputs
     primals = context.primals
-    source = primals[-1].node.source if primals else Source.of_caller()
+    if primals:
+        source = primals[-1].node.source
+    else:
+        source = Source.of_caller()
     if mesh is not None and not isinstance(mesh, Mesh):
         as_mesh("mesh", mesh)
     tensors = _as_inputs(op, inputs, context)

@@ -82,7 +82,7 @@ def _message(
             **facts,
             layout=underlined,
             way_out="Give one of them another axis, or rename it for this step: "
-            f'mtf.rename(x, "{dim}", "{dim}_whole").',
+            f'mtf.rename(x, "{dim}", "{dim}_unsharded").',
         )
     size = spec.shape[dim]
     num_shards = mesh.axes[conflict.axis]
@@ -95,7 +95,7 @@ def _message(
         layout=underlined,
         way_out=f"Make its size a multiple of {num_shards} (next: {next_multiple}), take "
         f'the rule away, or rename the dimension: mtf.rename(x, "{dim}", '
-        f'"{dim}_whole").',
+        f'"{dim}_unsharded").',
     )
 
 

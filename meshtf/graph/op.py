@@ -46,7 +46,7 @@ class Role(enum.Enum):
     MAX = "max"  # ... partial maxima
     MIN = "min"  # ... partial minima
     SAME = "same"  # every device computes the complete result, by exchanged statistics
-    WHOLE = "whole"  # must not be sharded
+    UNSHARDED = "unsharded"  # must not be sharded
 
 
 class Spec(NamedTuple):
@@ -54,6 +54,11 @@ class Spec(NamedTuple):
 
     shape: Shape
     dtype: str
+
+
+Specs = tuple[Spec, ...]  # of the inputs or the outputs of an op
+LocalTensors = tuple[Any, ...]  # TensorFlow tensors of one device
+Cotangents = list[Any]  # for each input of an op a tensor, or None
 
 
 class Sample(NamedTuple):
@@ -173,7 +178,7 @@ class Op(Frozen):
             inherited.update(vars(base))
         refuse_earlier_form(cls, inherited)
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         """Returns shape and data type of each output. Raises ShapeError or
         DTypeError.
         """
@@ -183,18 +188,18 @@ class Op(Frozen):
         """Returns what sharding `factor` does."""
         return Role.MAP
 
-    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         """Runs the TensorFlow ops of one device, as if there were no mesh."""
         raise NotImplementedError
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         """Returns the cotangent of each input, in named ops; None where there is none.
 
         With several outputs `dy` and `y` are tuples, and a missing cotangent is None.
         """
         raise NotImplementedError
 
-    def workspace_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def workspace_specs(self, *xs: Spec) -> Specs:
         """Returns the temporary tensors of `local`, for inputs of these local shapes: they
         need memory in addition to inputs and outputs.
         """

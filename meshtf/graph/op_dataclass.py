@@ -37,7 +37,9 @@ _lock = threading.Lock()
 
 def _as_number(name: str, value: Any) -> Any:
     """Returns a float, or a boolean (the value of a boolean tensor) as it is."""
-    return value if isinstance(value, bool) else as_float(name, value)
+    if isinstance(value, bool):
+        return value
+    return as_float(name, value)
 
 
 # The fields that are checked, by class: (name, annotation) of those of these types.

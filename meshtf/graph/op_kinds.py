@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from meshtf.graph.op import LocalContext, Op, Spec
+from meshtf.graph.op import LocalContext, LocalTensors, Op, Spec, Specs
 from meshtf.mesh import Mesh, Placement
 
 
@@ -72,7 +72,7 @@ class WriteOp(EffectOp):
         """The variables that it writes, all of one placement."""
         raise NotImplementedError
 
-    def new_values(self, *inputs_and_values: Any) -> tuple[Any, ...]:
+    def new_values(self, *inputs_and_values: Any) -> LocalTensors:
         """Returns the next values, without writing anything.
 
         Args:
@@ -150,7 +150,9 @@ class RenamingOp(Op):
 
 def factor_of(op: Op, dim: str) -> str:
     """Returns the factor of a dimension of an op's inputs: by default its name."""
-    return op.factor(dim) if isinstance(op, RenamingOp) else dim
+    if isinstance(op, RenamingOp):
+        return op.factor(dim)
+    return dim
 
 
 class Window(NamedTuple):
@@ -188,7 +190,9 @@ def window_of(op: Op, input_index: int, dim: str) -> Window | None:
     """Returns the elements of an input that a shard of an op reads; None: those of the
     local shard.
     """
-    return op.window(input_index, dim) if isinstance(op, WindowedOp) else None
+    if isinstance(op, WindowedOp):
+        return op.window(input_index, dim)
+    return None
 
 
 class Statistics(NamedTuple):
@@ -200,8 +204,8 @@ class Statistics(NamedTuple):
         computed again.
     """
 
-    exchanged: tuple[Any, ...]
-    residuals: tuple[Any, ...] = ()
+    exchanged: LocalTensors
+    residuals: LocalTensors = ()
 
 
 class OpWithStatistics(Op):
@@ -222,7 +226,7 @@ class OpWithStatistics(Op):
         """Returns the statistics that one shard sends to the others, and its residuals."""
         raise NotImplementedError
 
-    def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, *xs: Spec) -> Specs:
         """Returns the specs of exchanged statistics, for inputs of these local shapes;
         dimensions of size 1 may be left out. Forecasts count bytes by it.
         """
@@ -231,10 +235,10 @@ class OpWithStatistics(Op):
     def local_sharded(
         self,
         context: LocalContext,
-        gathered: tuple[Any, ...],
-        residuals: tuple[Any, ...],
+        gathered: LocalTensors,
+        residuals: LocalTensors,
         *xs: Any,
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         """Returns one device's shards of the outputs.
 
         Args:

@@ -80,11 +80,9 @@ class Conv(Module):
                 kernel_initializer,
                 name="kernel",
             )
-            self.bias = (
-                Variable(mesh, self.groups + new_dims, zeros, name="bias")
-                if use_bias
-                else None
-            )
+            self.bias: Variable | None = None
+            if use_bias:
+                self.bias = Variable(mesh, self.groups + new_dims, zeros, name="bias")
 
     def _initializer(self, summed: Shape) -> Initializer:
         """Returns the default initializer of a kernel that sums over these dimensions."""
@@ -105,7 +103,9 @@ class Conv(Module):
             self.dilation,
             self.groups.names,
         )
-        return y if self.bias is None else y + in_type_of(x, self.bias)
+        if self.bias is None:
+            return y
+        return y + in_type_of(x, self.bias)
 
 
 class ConvTranspose(Conv):
@@ -123,12 +123,14 @@ class ConvTranspose(Conv):
             expert_dims=";".join(self.groups.names),
         )
 
-    def __call__(self, x: Tensor, rows: Mapping[str, int] | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, output_size: Mapping[str, int] | None = None
+    ) -> Tensor:
         """Returns x [..., reduced_dims] with `new_dims` in place of `reduced_dims`.
 
         Args:
           x: the input.
-          rows: the output size along each dimension of windows, where the stride makes
+          output_size: of each dimension of windows, where the stride makes
             several sizes possible.
         """
         check_tensors(x=x)
@@ -141,9 +143,11 @@ class ConvTranspose(Conv):
             self.padding,
             self.dilation,
             self.groups.names,
-            rows,
+            output_size,
         )
-        return y if self.bias is None else y + in_type_of(x, self.bias)
+        if self.bias is None:
+            return y
+        return y + in_type_of(x, self.bias)
 
 
 class SeparableConv(Module):
@@ -201,9 +205,9 @@ class SeparableConv(Module):
                 variance_scaling(channel_names),
                 name="pointwise",
             )
-            self.bias = (
-                Variable(mesh, new_dims, zeros, name="bias") if use_bias else None
-            )
+            self.bias: Variable | None = None
+            if use_bias:
+                self.bias = Variable(mesh, new_dims, zeros, name="bias")
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x [..., reduced_dims] with `new_dims` in place of `reduced_dims`."""
@@ -218,7 +222,9 @@ class SeparableConv(Module):
             self.padding,
             self.dilation,
         )
-        return y if self.bias is None else y + in_type_of(x, self.bias)
+        if self.bias is None:
+            return y
+        return y + in_type_of(x, self.bias)
 
 
 def _check_windows(
@@ -237,6 +243,10 @@ def _kernel_window(window: ShapeLike) -> tuple[dict[str, str], Shape]:
     """Returns the name of the kernel's dimension for each dimension of windows, and the
     kernel's dimensions.
     """
-    dims = Shape(window)
-    kernel_names = {d.name: f"k_{d.name}" for d in dims}
-    return kernel_names, Shape(Dimension(kernel_names[d.name], d.size) for d in dims)
+    kernel_names = {}
+    kernel_dims = []
+    for dim in Shape(window):
+        kernel_name = f"k_{dim.name}"
+        kernel_names[dim.name] = kernel_name
+        kernel_dims.append(Dimension(kernel_name, dim.size))
+    return kernel_names, Shape(kernel_dims)

@@ -68,11 +68,11 @@ class Dense(Module):
                 kernel_initializer,
                 name="kernel",
             )
-            self.bias = (
-                Variable(mesh, self.expert_dims + self.new_dims, zeros, name="bias")
-                if use_bias
-                else None
-            )
+            self.bias: Variable | None = None
+            if use_bias:
+                self.bias = Variable(
+                    mesh, self.expert_dims + self.new_dims, zeros, name="bias"
+                )
 
     def __call__(self, x: Tensor, order: Sequence[str] | None = None) -> Tensor:
         """Returns [..., new_dims] for x [..., reduced_dims].
@@ -91,4 +91,6 @@ class Dense(Module):
             expert_dims = self.expert_dims.without(*batch_dims.names)
             order = (batch_dims + expert_dims + self.new_dims).names
         y = einsum([x, in_type_of(x, self.kernel)], order)
-        return y if self.bias is None else y + in_type_of(x, self.bias)
+        if self.bias is None:
+            return y
+        return y + in_type_of(x, self.bias)

@@ -109,8 +109,8 @@ class AnnealedDropout(Module):
 def multiplicative_jitter(
     x: Tensor, epsilon: float = 1e-2, name: str = "jitter"
 ) -> Tensor:
-    """Returns x with each element multiplied by a random number, uniform in [1 - epsilon,
-    1 + epsilon].
+    """Returns x [...] with each element multiplied by a random number, uniform between
+    1 - epsilon and 1 + epsilon.
 
     Args:
       x: floats, such as the inputs of a router (Fedus et al., 2021, arXiv 2101.03961).
@@ -127,7 +127,7 @@ def multiplicative_jitter(
 
 
 def add_noise(x: Tensor, stddev: float, name: str = "noise") -> Tensor:
-    """Returns x plus normal noise of a standard deviation; 0 returns x."""
+    """Returns x [...] plus normal noise of a standard deviation; 0 returns x."""
     x = as_tensor("x", x)
     check_floats(stddev=stddev)
     if not stddev:

@@ -172,7 +172,10 @@ class FeedForward(Module):
         name: str = "feed_forward",
     ) -> None:
         super().__init__(name)
-        gate = _GATED.get(activation) if isinstance(activation, str) else None
+        if isinstance(activation, str):
+            gate = _GATED.get(activation)
+        else:
+            gate = None
         with self.scope():
             self.wi = DenseProduct(
                 mesh,

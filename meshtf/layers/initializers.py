@@ -45,20 +45,20 @@ _TRUNCATED_STDDEV = 0.87962566103423978
 
 
 def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-    """An initializer that returns zeros."""
+    """An initializer that returns zeros [*shape]."""
     as_text("name", name)
     return full(mesh, shape, 0.0)
 
 
 def ones(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-    """An initializer that returns ones."""
+    """An initializer that returns ones [*shape]."""
     as_text("name", name)
     return full(mesh, shape, 1.0)
 
 
 def shared(initializer: Initializer) -> Initializer:
-    """Returns an initializer that shares one tensor between variables of one shape, on a
-    mesh of one position. TensorFlow copies the tensor when a variable changes.
+    """Returns an initializer that shares one tensor between variables of one shape, on
+    a mesh of one position. TensorFlow copies the tensor when a variable changes.
     """
     initializer = as_initializer(initializer)
     tensors: dict[Shape, Tensor] = {}
@@ -90,8 +90,8 @@ def normal(stddev: float = 1.0) -> Initializer:
 
 
 def truncated(stddev: float = 1.0) -> Initializer:
-    """Returns an initializer that samples a normal distribution with mean zero, truncated
-    at two of its standard deviations.
+    """Returns an initializer that samples a normal distribution with mean zero,
+    truncated at two of its standard deviations.
 
     Args:
       stddev: the standard deviation of the result, after truncation.
@@ -123,8 +123,8 @@ def variance_scaling(
     distribution: Distribution = "normal",
     expert_dims: str = "",
 ) -> Initializer:
-    """Returns an initializer whose variance is scale / fan, where the fan is the size of
-    named dimensions.
+    """Returns an initializer whose variance is scale / fan, where the fan is the size
+    of named dimensions.
 
     Args:
       reduced_dims: the names that the kernel's einsum sums over; fan_in is the product of

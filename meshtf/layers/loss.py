@@ -50,8 +50,8 @@ def softmax_cross_entropy(
 def sigmoid_cross_entropy(
     logits: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Returns the mean of -t log(p) - (1 - t) log(1 - p) for p = sigmoid(logits), t =
-    targets.
+    """Returns the mean of -t log(p) - (1 - t) log(1 - p) for p = sigmoid(logits) and
+    t = targets: logits [...], targets [...] -> [].
 
     Args:
       logits: floats; the loss of float16 and bfloat16 is float32.
@@ -65,21 +65,21 @@ def sigmoid_cross_entropy(
 def mean_squared_error(
     predictions: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Returns the mean of (predictions - targets)**2; arguments as in
+    """Returns the mean [] of (predictions - targets)**2; arguments as in
     `sigmoid_cross_entropy`.
     """
     return _mean(squared_difference(*_as_same_type(predictions, targets)), weights)
 
 
 def weights_nonzero(labels: Tensor, dtype: object = "float32") -> Tensor:
-    """Returns 1 where a label is not 0, the id of padding, else 0."""
+    """Returns 1 where a label is not 0, the id of padding, else 0: the shape of labels."""
     check_tensors(labels=labels)
     return cast(labels != 0, dtype)
 
 
 def _as_same_type(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns both cast to the type of x, float32 if that is float16 or bfloat16. Raises
-    ShapeError if their dimensions differ.
+    """Returns both cast to the type of x, float32 if that is float16 or bfloat16.
+    Raises ShapeError if their dimensions differ.
     """
     check_tensors(x=x, targets=targets)
     if set(x.shape) != set(targets.shape):

@@ -19,7 +19,9 @@ from meshtf.ops.elementwise.where_cast_clip import cast
 
 
 def in_type_of(x: Tensor, variable: Any) -> Any:
-    """Returns a variable, or another operand, cast to the type of x if both are floats."""
+    """Returns a variable, or another operand [...], cast to the type of x if both are
+    floats.
+    """
     both_floating = is_floating(x.dtype) and is_floating(variable.dtype)
     if both_floating and x.dtype != variable.dtype:
         return cast(variable, x.dtype)

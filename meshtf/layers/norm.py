@@ -55,13 +55,17 @@ class LayerNorm(Module):
         self.epsilon = epsilon
         with self.scope():
             self.scale = Variable(mesh, dim, ones, name="scale")
-            self.bias = Variable(mesh, dim, zeros, name="bias") if use_bias else None
+            self.bias: Variable | None = None
+            if use_bias:
+                self.bias = Variable(mesh, dim, zeros, name="bias")
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x, normalized over `dim`."""
         check_tensors(x=x)
         y = layer_norm(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
-        return y if self.bias is None else y + in_type_of(x, self.bias)
+        if self.bias is None:
+            return y
+        return y + in_type_of(x, self.bias)
 
 
 class RMSNorm(Module):

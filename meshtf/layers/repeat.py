@@ -73,7 +73,7 @@ class Repeat(Module):
         return y
 
     def each(
-        self, fn: Callable[[Any, Any, Any], tuple[Any, Any]], x: Any, rows: Any = None
+        self, fn: Callable[[Any, Any, Any], tuple[Any, Any]], x: Any, xs: Any = None
     ) -> tuple[Any, Any]:
         """Returns the carry after the last layer, and the stacked outputs of all layers, as
         `mtf.scan` does.
@@ -83,11 +83,11 @@ class Repeat(Module):
             h, caches = blocks.each(lambda block, h, cache: block.step(h, cache), h, caches)
 
         Args:
-          fn: called with the layer, the carry, and the layer's entry of `rows`; returns
+          fn: called with the layer, the carry, and the layer's entry of `xs`; returns
             the next carry, and the outputs that are stacked along the dimension of the
             layers.
           x: the initial carry: tensors or None, in any nesting.
-          rows: tensors with the dimension of the layers, in any nesting.
+          xs: tensors with the dimension of the layers, in any nesting.
         """
         if x is None:
             refuse_tensor("x", x)
@@ -100,19 +100,21 @@ class Repeat(Module):
         ]
 
         def iteration(carry: Any, inputs: Any) -> tuple[Any, Any]:
-            values, row = inputs
+            values, entry = inputs
 
             def layer(carry: Any) -> tuple[Any, Any]:
                 entries = {id(v): value for v, value in zip(variables, values)}
                 with context(
                     layer_entries={**(current().layer_entries or {}), **entries}
                 ):
-                    results = fn(self.layer, carry, row)
+                    results = fn(self.layer, carry, entry)
                     # Results that are variables are read here, where they are entries.
                     return pack(results, tensors_of(results, "result"))
 
-            run = recompute(layer) if self.recomputed else layer
+            run = layer
+            if self.recomputed:
+                run = recompute(layer)
             return run(carry)
 
-        inputs = ([v.tensor() for v in variables], rows)
+        inputs = ([v.tensor() for v in variables], xs)
         return scan(iteration, x, inputs, self.dim.name, self.dim.size)

@@ -72,8 +72,8 @@ class Reversible(Module):
         return run(x1, x2, *self.trainable_variables)
 
     def _gradient_rule(self, y1: Tensor, y2: Tensor, kwargs: dict[str, Any]) -> Rule:
-        """Returns a function of the cotangents of the outputs y1, y2 that returns those of
-        the inputs and of the variables.
+        """Returns a function of the cotangents of the outputs y1, y2 that returns those
+        of the inputs and of the variables.
         """
         forward = current()
         # In a Repeat each variable has an entry for the layer.
@@ -119,7 +119,8 @@ def _add_gradients(totals: list[Any], new_gradients: list[Any]) -> list[Any]:
 
 
 def clip_gradient(x: Tensor, limit: float) -> Tensor:
-    """Returns x; its gradient is scaled down to a root mean square of at most `limit`.
+    """Returns x [...]; its gradient is scaled down to a root mean square of at most
+    `limit`.
 
     Args:
       x: floats.

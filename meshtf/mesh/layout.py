@@ -77,7 +77,9 @@ class Layout:
 
     def _changed(self, rules: LayoutLike) -> dict[str, tuple[str, ...]]:
         changes = dict(Layout.changes(rules).items())
-        return changes if "*" in changes else self._rules | changes
+        if "*" in changes:
+            return changes
+        return self._rules | changes
 
     @staticmethod
     def _from(rules: Mapping[str, tuple[str, ...]]) -> Layout:

@@ -75,7 +75,8 @@ class LAMB(Optimizer):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
-        self.weight_decay, self.decays = weight_decay, decays or usually_decays
+        self.weight_decay = weight_decay
+        self.decays = decays or usually_decays
 
     def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
         """Returns the rate, and by how much slots that began at zero are too small."""

@@ -45,10 +45,11 @@ def build(
         builder.node(node)
     values = []
     for tensor in results:
-        planned = builder.placement_of(tensor)
-        if finish:
-            planned = reduced_placement(planned)
-        target = planned if placement is None else placement
+        target = placement
+        if target is None:
+            target = builder.placement_of(tensor)
+            if finish:
+                target = reduced_placement(target)
         values.append(builder.reshard_to(tensor, target, None))
     for note in builder.notes:
         log_once(mesh, note)

@@ -166,9 +166,10 @@ class Builder:
                 continue
             values[placement] = Value(tensor.spec, placement)
             freed = reshard.kind == "all_gather" and _is_freed(tensor)
-            wait_for = (
-                self.control_dependencies.of_gathering(placement) if freed else None
-            )
+            if freed:
+                wait_for = self.control_dependencies.of_gathering(placement)
+            else:
+                wait_for = None
             self.steps.append(
                 ReshardStep(reshard, source, values[placement], node, wait_for)
             )
@@ -198,7 +199,9 @@ class Builder:
 
     def _read(self, tensor: Tensor, store: Any) -> None:
         """Reads a store in its placement; a store of another mesh is replicated."""
-        placement = store.placement if store.mesh is self.mesh else self.mesh.replicated
+        placement = self.mesh.replicated
+        if store.mesh is self.mesh:
+            placement = store.placement
         value = Value(tensor.spec, placement)
         self.steps.append(ReadStep(store, value))
         self.add_tensor(tensor, {placement: value}, placement)
@@ -343,7 +346,8 @@ def _is_freed(tensor: Tensor) -> bool:
     """Whether a tensor is a parameter, or a cast of one, that is gathered only while it
     is in use.
     """
-    node, mesh = tensor.node, tensor.mesh
+    node = tensor.node
+    mesh = tensor.mesh
     while len(node.inputs) == 1 and node.inputs[0].shape == tensor.shape:
         node = node.inputs[0].node
     return (

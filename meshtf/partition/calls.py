@@ -93,8 +93,11 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
     captures = node.inputs[len(op.body.arguments) :]
 
     def plan() -> tuple[list[Value], Builder]:
-        arguments = [Value(x.spec, placement) for x, placement in placements.items()]
-        return arguments, plan_body(builder, node, op.body, arguments, captures)
+        arguments = []
+        for x, placement in placements.items():
+            arguments.append(Value(x.spec, placement))
+        body_builder = plan_body(builder, node, op.body, arguments, captures)
+        return arguments, body_builder
 
     arguments, inner = plan()
     zeros = {argument for x, argument in zip(node.inputs, placements) if _is_zero(x)}

@@ -58,9 +58,10 @@ class ControlDependencies:
         if not is_on_stage(builder.mesh, placement, stage):
             available = builder.available_values(tensor, node)
             suitable = [p for p in available if is_on_stage(builder.mesh, p, stage)]
-            placement = (
-                suitable[0] if suitable else with_stage(builder.mesh, placement, stage)
-            )
+            if suitable:
+                placement = suitable[0]
+            else:
+                placement = with_stage(builder.mesh, placement, stage)
         return builder.reshard_to(tensor, placement, node)
 
     def of_gathering(self, placement: Placement) -> Value | None:
@@ -68,7 +69,9 @@ class ControlDependencies:
         variables do not pile up; None: it does not wait.
         """
         users = self.users[stage_state(self.builder.mesh, placement)]
-        return users[-PREFETCH] if len(users) >= PREFETCH else None
+        if len(users) >= PREFETCH:
+            return users[-PREFETCH]
+        return None
 
     def add_user(self, output: Value) -> None:
         """Records an output of an op that used gathered variables."""
@@ -92,7 +95,9 @@ def is_on_stage(mesh: Mesh, placement: Placement, stage: int | None) -> bool:
 
 def with_stage(mesh: Mesh, placement: Placement, stage: int | None) -> Placement:
     """Returns a placement, but on this stage; None: on all stages."""
-    new_state = Replicated if stage is None else OnStage(stage)
+    new_state: State = Replicated
+    if stage is not None:
+        new_state = OnStage(stage)
     return tuple(
         new_state if axis == mesh.stages else state
         for axis, state in zip(mesh.axes, placement)

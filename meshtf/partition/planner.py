@@ -12,7 +12,7 @@ Axis by axis, in the order of the mesh, by the first rule that applies:
             sharded, shard a factor that no axis shards, if that sends no more than
             gathering: a sort along "d" runs sharded by "batch"
 
-A factor can be sharded if its role is not WHOLE, all its sizes divide, and no other
+A factor can be sharded if its role is not UNSHARDED, all its sizes divide, and no other
 axis shards it (unless the layout says so). Outputs are then resharded to the preferred
 placement. But where that is Replicated, they stay sharded or partial until an op needs
 all of them: w * w of a sharded variable is sharded.
@@ -207,56 +207,65 @@ class _Planner:
         if len(factors) != 1:
             return None
         factor = factors.pop()
-        return factor if self._can_shard(factor, axis) else None
+        if self._can_shard(factor, axis):
+            return factor
+        return None
 
     def _fewest_bytes(self, axis: str, states: list[State]) -> str | None:
         """Returns the factor with the fewest bytes of reshards: rule bytes."""
         i = self.mesh.axis_index[axis]
-        preferred = [s.dim for p in self.preferred if isinstance(s := p[i], Sharded)]
+        preferred_states = [placement[i] for placement in self.preferred]
+        preferred = [s.dim for s in preferred_states if isinstance(s, Sharded)]
         current = [factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)]
         candidates = dict.fromkeys(preferred + current)
-        choices = [f for f in candidates if self._can_shard(f, axis)]
+        choices = [factor for factor in candidates if self._can_shard(factor, axis)]
         if not choices and current:
             return self._unsharded_factor(axis)
-        if len(choices) < 2:
-            return choices[0] if choices else None
-        return min(choices, key=lambda f: self._bytes(f, axis))
+        if not choices:
+            return None
+        if len(choices) == 1:
+            return choices[0]
+        return min(choices, key=lambda factor: self._bytes(factor, axis))
 
     def _unsharded_factor(self, axis: str) -> str | None:
         """Returns a factor to shard instead of one that must not be sharded; None:
         gathering sends fewer bytes.
         """
-        sharded = {
-            factor_of(self.op, state.dim)
-            for placement in (*self.placements, *self.preferred)
-            for state in placement
-            if isinstance(state, Sharded)
-        }
-        choices = [
-            f for f in self.sizes if f not in sharded and self._can_shard(f, axis)
-        ]
-        return min([*choices, None], key=lambda f: self._bytes(f, axis))
+        sharded = set()
+        for placement in (*self.placements, *self.preferred):
+            for state in placement:
+                if isinstance(state, Sharded):
+                    sharded.add(factor_of(self.op, state.dim))
+        choices: list[str | None] = []
+        for factor in self.sizes:
+            if factor not in sharded and self._can_shard(factor, axis):
+                choices.append(factor)
+        choices.append(None)
+        return min(choices, key=lambda factor: self._bytes(factor, axis))
 
     def _can_shard(self, factor: str, axis: str) -> bool:
         """Whether an axis may shard a factor, given the axes before it."""
-        if factor not in self.sizes or self.op.role(factor) is Role.WHOLE:
+        if factor not in self.sizes or self.op.role(factor) is Role.UNSHARDED:
             return False
-        earlier = [a for a, f in self.sharded_factors.items() if f == factor]
-        if earlier and not {*earlier, axis} <= set(self.layout.axes(factor)):
+        axes = [a for a, f in self.sharded_factors.items() if f == factor]
+        is_sharded = bool(axes)
+        axes.append(axis)
+        if is_sharded and not set(axes) <= set(self.layout.axes(factor)):
             return False
-        num_shards = math.prod(self.mesh.axes[a] for a in (*earlier, axis))
+        num_shards = math.prod(self.mesh.axes[a] for a in axes)
         return not any(size % num_shards for size in self._sizes_of(factor))
 
     def _sizes_of(self, factor: str) -> list[int]:
         """Returns the sizes of a factor in inputs and outputs, which may differ."""
-        sizes = [
-            d.size
-            for x in self.ins
-            for d in x.shape
-            if factor_of(self.op, d.name) == factor
-        ]
-        sizes += [y.shape[factor] for y in self.outs if factor in y.shape]
-        return [*sizes, self.sizes[factor]]
+        sizes = [self.sizes[factor]]
+        for x in self.ins:
+            for dim in x.shape:
+                if factor_of(self.op, dim.name) == factor:
+                    sizes.append(dim.size)
+        for y in self.outs:
+            if factor in y.shape:
+                sizes.append(y.shape[factor])
+        return sizes
 
     def _bytes(self, factor: str | None, axis: str) -> float:
         """Returns the elements that one device receives if `axis` shards `factor`, with
@@ -311,22 +320,33 @@ class _Planner:
             return Replicated
         role = self.op.role(factor)
         if role is Role.MAP:
-            return Sharded(factor) if factor in y.shape else Replicated
-        return Replicated if role is Role.SAME else Partial(role.value)
+            if factor in y.shape:
+                return Sharded(factor)
+            return Replicated
+        if role is Role.SAME:
+            return Replicated
+        return Partial(role.value)
 
     def _is_of_stages(self, axis: str) -> bool:
         return axis == self.mesh.stages and self.mesh.axes[axis] > 1
 
     def _stage_state(self) -> State:
-        return Replicated if self.stage is None else OnStage(self.stage)
+        if self.stage is None:
+            return Replicated
+        return OnStage(self.stage)
 
 
 def _factor_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str, int]:
     """Returns the global size of each factor: in an output, else in the first input
     that has it.
     """
-    sizes = {factor_of(op, d.name): d.size for x in reversed(ins) for d in x.shape}
-    sizes |= {d.name: d.size for y in outs for d in y.shape}
+    sizes = {}
+    for x in reversed(ins):
+        for dim in x.shape:
+            sizes[factor_of(op, dim.name)] = dim.size
+    for y in outs:
+        for dim in y.shape:
+            sizes[dim.name] = dim.size
     return sizes
 
 

@@ -51,7 +51,9 @@ class PreferredPlacement:
         For a cotangent, that is the placement of its primal: of a tensor with equal
         names, or else of one that has further names.
         """
-        primals = () if isinstance(node.op, ReshardOp) else node.primals
+        primals = node.primals
+        if isinstance(node.op, ReshardOp):
+            primals = ()
         names = set(y.shape.names)
         equal = [x for x in primals if set(x.shape.names) == names]
         larger = [x for x in primals if set(x.shape.names) > names]
@@ -114,11 +116,9 @@ class PreferredPlacement:
 
 def _note(conflict: Conflict, node: Node, y: Tensor) -> str:
     """Returns a remark on a dimension that is not sharded as the layout says."""
-    reason = (
-        f"already shards {conflict.other}."
-        if conflict.kind == "axis"
-        else "does not divide it."
-    )
+    reason = "does not divide it."
+    if conflict.kind == "axis":
+        reason = f"already shards {conflict.other}."
     return (
         f"{y.shape!r}, made for {node.source}, keeps {conflict.dim} replicated: "
         f"{conflict.axis} {reason}"

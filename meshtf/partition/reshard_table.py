@@ -91,17 +91,17 @@ def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard
     before = dict(zip(axes, old))
     after = dict(zip(axes, new))
     for a, b in itertools.combinations(axes, 2):
+        if axes[a] != axes[b] or before[a] == before[b]:
+            continue
+        if before[a] != after[b] or before[b] != after[a]:
+            continue
         exchanged = {before[a], before[b]} - {Replicated}
-        other_states = {
-            state for c in axes if c not in (a, b) for state in (before[c], after[c])
-        }
-        if (
-            axes[a] == axes[b]
-            and before[a] != before[b]
-            and (before[a], before[b]) == (after[b], after[a])
-            and not any(isinstance(state, Partial) for state in exchanged)
-            and exchanged.isdisjoint(other_states)
-        ):
+        other_states = set()
+        for axis in axes:
+            if axis not in (a, b):
+                other_states |= {before[axis], after[axis]}
+        has_partial = any(isinstance(state, Partial) for state in exchanged)
+        if not has_partial and exchanged.isdisjoint(other_states):
             return Reshard("collective_permute", a, before[a], after[a], b)
     return None
 
@@ -114,22 +114,47 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
     after = dict(zip(axes, new))
     left = _left_dims(axes, before, after)
     entered = _left_dims(axes, after, before)
-    exchanging = [a for a in axes if a in left and a in entered]
-    all_to_all = [a for a in exchanging if _is_all_to_all(a, left, entered)]
-    # Dimensions that are gathered: they are sliced only after that.
-    gathered_dims = {*left.values(), *(entered[a] for a in exchanging)}
-    early = [a for a in axes if a in entered and entered[a] not in gathered_dims]
-    late = [a for a in axes if a in entered and a not in (*all_to_all, *early)]
-    gathered = [a for a in reversed(axes) if a in left and a not in all_to_all]
-    return [
-        *_drops(axes, before, after),
-        *(_shard(a, before[a], after[a]) for a in early),
-        *_all_reduces(axes, before, after),
-        *_between_stages(axes, before, after),
-        *(Reshard("all_gather", a, before[a], Replicated) for a in gathered),
-        *(Reshard("all_to_all", a, before[a], after[a]) for a in all_to_all),
-        *(_shard(a, Replicated if a in left else before[a], after[a]) for a in late),
-    ]
+    exchanging = [axis for axis in axes if axis in left and axis in entered]
+    all_to_all = [axis for axis in exchanging if _is_all_to_all(axis, left, entered)]
+    gathered = [axis for axis in reversed(axes) if axis in left]
+    early, late = _early_and_late(axes, left, entered)
+    ordered = _drops(axes, before, after)
+    for axis in early:
+        ordered.append(_shard(axis, before[axis], after[axis]))
+    ordered += _all_reduces(axes, before, after)
+    ordered += _between_stages(axes, before, after)
+    for axis in gathered:
+        if axis not in all_to_all:
+            ordered.append(Reshard("all_gather", axis, before[axis], Replicated))
+    for axis in all_to_all:
+        ordered.append(Reshard("all_to_all", axis, before[axis], after[axis]))
+    for axis in late:
+        if axis not in all_to_all:
+            state = Replicated if axis in left else before[axis]
+            ordered.append(_shard(axis, state, after[axis]))
+    return ordered
+
+
+def _early_and_late(
+    axes: tuple[str, ...], left: dict[str, str], entered: dict[str, str]
+) -> tuple[list[str], list[str]]:
+    """Returns the axes along which a dimension is sharded before, and after, the
+    gathers: a dimension that is gathered itself is sharded after that.
+    """
+    gathered_dims = set(left.values())
+    for axis in left:
+        if axis in entered:
+            gathered_dims.add(entered[axis])
+    early = []
+    late = []
+    for axis in axes:
+        if axis not in entered:
+            continue
+        if entered[axis] in gathered_dims:
+            late.append(axis)
+        else:
+            early.append(axis)
+    return early, late
 
 
 def _drops(
@@ -158,21 +183,21 @@ def _between_stages(
     axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
 ) -> list[Reshard]:
     """Returns the transfers from one stage to another, or to all."""
-    return [
-        Reshard(
-            "send" if isinstance(after[a], OnStage) else "broadcast",
-            a,
-            before[a],
-            after[a],
-        )
-        for a in axes
-        if isinstance(before[a], OnStage) and before[a] != after[a]
-    ]
+    transfers = []
+    for axis in axes:
+        old = before[axis]
+        new = after[axis]
+        if isinstance(old, OnStage) and old != new:
+            kind = "send" if isinstance(new, OnStage) else "broadcast"
+            transfers.append(Reshard(kind, axis, old, new))
+    return transfers
 
 
 def _shard(axis: str, before: State, after: State) -> Reshard:
     """Returns the reshard that shards a replicated tensor or a partial sum."""
-    kind = "reduce_scatter" if isinstance(before, Partial) else "slice"
+    kind = "slice"
+    if isinstance(before, Partial):
+        kind = "reduce_scatter"
     return Reshard(kind, axis, before, after)
 
 
@@ -185,16 +210,18 @@ def _left_dims(
     axis, counts as well: its shards are other ones.
     """
     left: dict[str, str] = {}
-    for dim in {s.dim for s in before.values() if isinstance(s, Sharded)}:
-        old_axes = [a for a in axes if before[a] == Sharded(dim)]
-        new_axes = [a for a in axes if after[a] == Sharded(dim)]
+    for state in set(before.values()):
+        if not isinstance(state, Sharded):
+            continue
+        old_axes = [axis for axis in axes if before[axis] == state]
+        new_axes = [axis for axis in axes if after[axis] == state]
         shared = 0  # length of the prefix of axes that both have
-        while (
-            shared < min(len(old_axes), len(new_axes))
-            and old_axes[shared] == new_axes[shared]
-        ):
+        for old_axis, new_axis in zip(old_axes, new_axes):
+            if old_axis != new_axis:
+                break
             shared += 1
-        left.update((axis, dim) for axis in old_axes[shared:])
+        for axis in old_axes[shared:]:
+            left[axis] = state.dim
     return left
 
 

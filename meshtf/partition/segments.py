@@ -165,7 +165,8 @@ class _Levels:
         if isinstance(step, WriteStep):
             # Host ops, which write no variable, keep their order as well.
             stores = step.variables or (None,)
-            level = max([level, *(self.written_at.get(store, 0) for store in stores)])
+            last_writes = [self.written_at.get(store, 0) for store in stores]
+            level = max([level, *last_writes])
             self.written_at.update(dict.fromkeys(stores, level))
         elif isinstance(step, ReadStep):
             level = self.written_at.get(step.store, 0)
@@ -177,7 +178,8 @@ class _Levels:
         current = len(self.groups) - 1
         if self.bucket.empty_if_full():
             current += 1
-        level = max([current, *(self._level_with(value) for value in step.inputs)])
+        input_levels = [self._level_with(value) for value in step.inputs]
+        level = max([current, *input_levels])
         if level >= len(self.groups):
             self.bucket.bytes = 0.0
         self.bucket.add(step.outs)
@@ -198,16 +200,13 @@ class _Levels:
         """
         groups = self.groups[level]
         axes = self._varying_axes(step)
-        needed = {
-            id(self.group_of[value])
-            for value in step.inputs
-            if self.computed_at.get(value) == level
-        }
-        last_needed = max(
-            (i for i, group in enumerate(groups) if id(group) in needed), default=-1
-        )
+        last_needed = -1
+        for value in step.inputs:
+            if self.computed_at.get(value) == level:
+                index = groups.index(self.group_of[value])
+                last_needed = max(last_needed, index)
         for group in groups[max(last_needed, 0) :]:
-            if (group.stage, group.axes) == (step.plan.stage, axes):
+            if group.stage == step.plan.stage and group.axes == axes:
                 return group
         index = last_needed + 1
         while index < len(groups) and len(groups[index].axes) <= len(axes):
@@ -222,11 +221,12 @@ class _Levels:
         if not self.split_by_axes:
             return ()
         sharded = {axis for axis, _ in step.plan.sharded_factors}
-        return tuple(
-            axis
-            for i, axis in enumerate(self.mesh.axes)
-            if axis in sharded or any(v.placement[i] != Replicated for v in step.ins)
-        )
+        varying = []
+        for i, axis in enumerate(self.mesh.axes):
+            input_states = [value.placement[i] for value in step.ins]
+            if axis in sharded or any(state != Replicated for state in input_states):
+                varying.append(axis)
+        return tuple(varying)
 
     def _level_after(self, value: Value) -> int:
         """Returns the first level before whose segment a step can use a value."""
@@ -250,9 +250,10 @@ class _Levels:
             self.groups.append([])
         segments: list[Segment] = []
         for before, groups in zip(self.before, self.groups):
-            start, *rest = groups or [_Group(None, (), [])]
-            segments.append(Segment(tuple(before), tuple(start.computes), start.stage))
-            segments += [Segment((), tuple(g.computes), g.stage) for g in rest]
+            for group in groups or [_Group(None, (), [])]:
+                computes = tuple(group.computes)
+                segments.append(Segment(tuple(before), computes, group.stage))
+                before = []  # they run before the first segment of the level
         return segments
 
 
@@ -265,7 +266,9 @@ def _with_buckets(segments: Sequence[Segment], buckets: Buckets) -> list[Segment
         needed = (v for compute in segment.computes for v in compute.inputs)
         before = tuple(buckets.add(segment.before, needed))
         bucketed.append(dataclasses.replace(segment, before=before))
-    return [*bucketed, Segment(tuple(buckets.close_all()), ())]
+    remaining = tuple(buckets.close_all())
+    bucketed.append(Segment(remaining, ()))
+    return bucketed
 
 
 def _with_inputs_and_outputs(

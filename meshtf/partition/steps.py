@@ -80,7 +80,9 @@ class WriteStep:
     def variables(self) -> tuple[Store, ...]:
         """The variables that it writes; none for a `HostOp`."""
         op = self.node.op
-        return op.variables if isinstance(op, WriteOp) else ()
+        if isinstance(op, WriteOp):
+            return op.variables
+        return ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -218,7 +220,9 @@ class LoopStep:
     def inputs(self) -> list[Value]:
         """The values that it depends on, `wait_for` included."""
         inputs = [*self.initial_values, *self.scanned_inputs, *self.captured_values]
-        return inputs if self.wait_for is None else [*inputs, self.wait_for]
+        if self.wait_for is None:
+            return inputs
+        return [*inputs, self.wait_for]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -236,7 +240,9 @@ class BranchStep:
     def inputs(self) -> list[Value]:
         """The values that it depends on, `wait_for` included."""
         inputs = [self.predicate, *self.captured_values]
-        return inputs if self.wait_for is None else [*inputs, self.wait_for]
+        if self.wait_for is None:
+            return inputs
+        return [*inputs, self.wait_for]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

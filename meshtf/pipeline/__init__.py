@@ -14,9 +14,9 @@ from meshtf.pipeline.schedule import (
     Schedule,
     Task,
     gpipe,
-    held,
     interleaved,
     one_f_one_b,
+    peak_activations,
 )
 from meshtf.pipeline.simulator import Span, Timeline, ideal_speed_up, simulate
 
@@ -28,7 +28,7 @@ __all__ = [
     "Task",
     "Timeline",
     "gpipe",
-    "held",
+    "peak_activations",
     "ideal_speed_up",
     "interleaved",
     "one_f_one_b",

@@ -51,7 +51,10 @@ def layer_costs(
     """
     if isinstance(cost, str):
         cost = _measured(cost, layers, inputs)
-    counted = _counted(layers, inputs) if inputs is not None else None
+    if inputs is not None:
+        counted = _counted(layers, inputs)
+    else:
+        counted = None
     if cost is None:
         return counted or _uncounted(layers, 1.0)
     if callable(cost):
@@ -108,12 +111,12 @@ def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
     return records
 
 
-def _measured(how: str, layers: Sequence[Callable[..., Any]], x: Any) -> list[float]:
+def _measured(method: str, layers: Sequence[Callable[..., Any]], x: Any) -> list[float]:
     """Returns the seconds of a forward pass of each layer, the least of several runs."""
-    if how != "measured" or x is None:
+    if method != "measured" or x is None:
         problem = "layers are measured on an example."
-        if how != "measured":
-            problem = f"the cost of layers is not {how!r}."
+        if method != "measured":
+            problem = f"the cost of layers is not {method!r}."
         raise PlanError(
             explain_error(
                 problem,
@@ -148,7 +151,9 @@ def owner(layer: Any) -> Any:
     """
     while isinstance(layer, functools.partial):
         layer = layer.func
-    return layer.__self__ if inspect.ismethod(layer) else layer
+    if inspect.ismethod(layer):
+        return layer.__self__
+    return layer
 
 
 def layer_name(layer: Any, i: int) -> str:

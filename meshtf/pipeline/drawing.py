@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshtf.forecast.svg import MARGIN, document, text
 from meshtf.forecast.text_report import bytes_text
@@ -36,7 +36,11 @@ COLOUR = {"forward": "p0", "recompute": "p3", "backward": "p1"}
 LEFT = 96
 MIDDLE = 810
 WIDTH = 1000
+RIGHT = WIDTH - MARGIN
+LONGEST_BAR = 420  # of a chunk
 ROW = 28
+BAR_HEIGHT = ROW - 4
+BASELINE = 16  # of a text, below the top of its row
 HEAD = 60
 
 BAR = 20  # characters
@@ -55,17 +59,17 @@ def timeline_text(timeline: Timeline, width: int = 100) -> str:
     check_record(Timeline, timeline=timeline)
     as_int("width", width)
     heads = [f"stage {stage}  " for stage in range(timeline.stages)]
-    scale = (width - len(heads[-1])) / timeline.time
-    rows = [[head.ljust(len(heads[-1]))] for head in heads]
-    ends = [0] * timeline.stages
+    head_width = len(heads[-1])
+    scale = (width - head_width) / timeline.time
+    lines = [head.ljust(head_width) for head in heads]
     for span in _in_time(timeline):
         stage = span.task.stage
         start = round((span.start - timeline.start) * scale)
         end = round((span.end - timeline.start) * scale)
-        rows[stage].append(" " * (start - ends[stage]))
-        rows[stage].append(_label(span, end - start))
-        ends[stage] = end
-    return "\n".join([*("".join(row) for row in rows), _summary(timeline)])
+        line = lines[stage].ljust(head_width + start)
+        lines[stage] = line + _label(span, end - start)
+    lines.append(_summary(timeline))
+    return "\n".join(lines)
 
 
 def _in_time(timeline: Timeline) -> list[Span]:
@@ -74,15 +78,16 @@ def _in_time(timeline: Timeline) -> list[Span]:
 
 def _label(span: Span, width: int) -> str:
     """Returns the text of a span, filled or truncated to `width` characters."""
-    letter = span.what[0].upper()
+    letter = span.kind[0].upper()
     label = letter + span.task.label[1:]
     if len(label) > width:
         label = letter
-    return label.ljust(width, FILL[span.what])[:width]
+    filled = label.ljust(width, FILL[span.kind])
+    return filled[:width]
 
 
 def _summary(timeline: Timeline) -> str:
-    peaks = ", ".join(f"{peak:g}" for peak in timeline.held())
+    peaks = ", ".join(f"{peak:g}" for peak in timeline.peak_activations())
     return (
         f"time {float(timeline.time):.6g}; idle {_percent(timeline.bubble)}; "
         f"{float(timeline.speed_up):.2f} times as fast as one stage; holds at most "
@@ -100,14 +105,16 @@ def timeline_svg(title: str, timelines: Mapping[str, Timeline]) -> str:
     for line in as_mapping("timelines", timelines, "timelines by name").values():
         check_record(Timeline, timelines=line)
     longest = max(line.time for line in timelines.values())
-    scale = (WIDTH - LEFT - MARGIN) / longest
+    scale = (RIGHT - LEFT) / longest
     body = []
+    spans: list[Span] = []
     y = HEAD
     for name, line in timelines.items():
         body.append(text(MARGIN, y + 14, "name", name))
-        body.extend(_lanes(line, y + 26, scale))
-        y += 26 + ROW * line.stages + 34
-    spans = [span for line in timelines.values() for span in line.spans]
+        y += 26
+        body.extend(_lanes(line, y, scale))
+        y += ROW * line.stages + 34
+        spans.extend(line.spans)
     body.extend(_legend(y + 8, spans))
     return document(title, WIDTH, y + 28, body, LIGHT)
 
@@ -117,27 +124,37 @@ def _lanes(line: Timeline, y: float, scale: float) -> Iterator[str]:
     total_width = float(line.time) * scale
     for stage in range(line.stages):
         top = y + ROW * stage
-        yield text(MARGIN, top + 16, "code", f"stage {stage}")
-        yield _rect("idle", LEFT, top, total_width, ROW - 4)
-    chunks = max(span.task.chunk for span in line.spans)
+        yield text(MARGIN, top + BASELINE, "code", f"stage {stage}")
+        yield _rect("idle", LEFT, top, total_width, BAR_HEIGHT)
+    last_chunk = max(span.task.chunk for span in line.spans)
     for span in _in_time(line):
+        task = span.task
         x = LEFT + (span.start - line.start) * scale
         width = (span.end - span.start) * scale
-        top = y + ROW * span.task.stage
-        opacity = 1 - 0.45 * span.task.chunk / max(1, chunks)
-        yield _rect(f"bar {COLOUR[span.what]}", x, top, width, ROW - 4, opacity)
-        label = str(span.task.microbatch)
-        if width > 7 * len(label) + 3:
-            yield text(round(x + width / 2, 1), top + 16, "inside", label, "middle")
-    yield text(LEFT, y + ROW * line.stages + 13, "note", _summary(line))
+        top = y + ROW * task.stage
+        opacity = 1.0
+        if last_chunk:
+            opacity -= 0.45 * task.chunk / last_chunk
+        style = f"bar {COLOUR[span.kind]}"
+        yield _rect(style, x, top, width, BAR_HEIGHT, opacity)
+        label = str(task.microbatch)
+        label_width = 7 * len(label) + 3
+        if width > label_width:
+            middle = round(x + width / 2, 1)
+            yield text(middle, top + BASELINE, "inside", label, "middle")
+    bottom = y + ROW * line.stages
+    yield text(LEFT, bottom + 13, "note", _summary(line))
 
 
 def _rect(
-    kind: str, x: float, y: float, width: float, height: float, opacity: float = 1
+    style: str, x: float, y: float, width: float, height: float, opacity: float = 1
 ) -> str:
-    opacity_attribute = "" if opacity == 1 else f' fill-opacity="{opacity:.2f}"'
+    if opacity == 1:
+        opacity_attribute = ""
+    else:
+        opacity_attribute = f' fill-opacity="{opacity:.2f}"'
     return (
-        f'  <rect class="{kind}" x="{float(x):.1f}" y="{float(y):g}" '
+        f'  <rect class="{style}" x="{float(x):.1f}" y="{float(y):g}" '
         f'width="{float(width):.1f}" '
         f'height="{height:g}"{opacity_attribute}/>'
     )
@@ -145,7 +162,7 @@ def _rect(
 
 def _legend(y: float, spans: Sequence[Span]) -> Iterator[str]:
     x = LEFT
-    kinds = {span.what for span in spans}
+    kinds = {span.kind for span in spans}
     for kind in COLOUR:
         if kind not in kinds:
             continue
@@ -158,41 +175,67 @@ def _legend(y: float, spans: Sequence[Span]) -> Iterator[str]:
     yield text(x, y, "note", f"Numbers are microbatches{chunks}.")
 
 
+class _Chunk(NamedTuple):
+    """The layers of a chunk, and their share of the cost of all layers."""
+
+    layers: Sequence[Layer]
+    share: float
+
+    @property
+    def cost(self) -> float:
+        """The cost of its layers."""
+        return sum(layer.cost for layer in self.layers)
+
+    @property
+    def names(self) -> str:
+        """The names of its first and its last layer."""
+        first_name = self.layers[0].name
+        last_name = self.layers[-1].name
+        if len(self.layers) == 1:
+            return first_name
+        return f"{first_name} .. {last_name}"
+
+
 def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
-    """Returns a split as a table: the layers of each cell, their share of the cost,
+    """Returns a split as a table: the layers of each chunk, their share of the cost,
     their parameters, and the bytes of their activations.
     """
     layers, sizes = _as_split(layers, sizes)
-    cells = [*_cells(layers, sizes)]
-    largest_share = max(share for _, share in cells) or 1
-    rows = [["cell", "", "layers", "cost", "", "parameters", "activations"]]
-    for i, (cell, share) in enumerate(cells):
-        rows.append(
-            [
-                str(i),
-                str(len(cell)),
-                _names(cell),
-                _percent(share),
-                "#" * round(BAR * share / largest_share),
-                *_memory(cell),
-            ]
-        )
+    chunks = [*_chunks(layers, sizes)]
+    largest_share = max(chunk.share for chunk in chunks) or 1
+    rows = [["chunk", "", "layers", "cost", "", "parameters", "activations"]]
+    for i, chunk in enumerate(chunks):
+        bar_length = round(BAR * chunk.share / largest_share)
+        row = [
+            str(i),
+            str(len(chunk.layers)),
+            chunk.names,
+            _percent(chunk.share),
+            "#" * bar_length,
+            *_memory(chunk.layers),
+        ]
+        rows.append(row)
     rows.append(["all", str(len(layers)), "", "", "", *_memory(layers)])
-    widths = [max(map(len, column)) for column in zip(*rows)]
+    widths = []
+    for column in zip(*rows):
+        widths.append(max(len(entry) for entry in column))
     return "\n".join(_aligned(row, widths) for row in rows)
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
     """Returns a row of the table: names and bars to the left, numbers to the right."""
     left_columns = {0, 2, 4}
-    return "  ".join(
-        entry.ljust(width) if i in left_columns else entry.rjust(width)
-        for i, (entry, width) in enumerate(zip(row, widths))
-    )
+    entries = []
+    for column, (entry, width) in enumerate(zip(row, widths)):
+        if column in left_columns:
+            entries.append(entry.ljust(width))
+        else:
+            entries.append(entry.rjust(width))
+    return "  ".join(entries)
 
 
 def _as_split(layers: Any, sizes: Any) -> tuple[Sequence[Layer], Sequence[int]]:
-    """Returns the layers, and the number of layers of each cell. Raises ArgumentError."""
+    """Returns the layers, and the number of layers of each chunk. Raises ArgumentError."""
     layers = as_sequence("layers", layers, "a list of layers")
     for layer in layers:
         check_record(Layer, layers=layer)
@@ -200,67 +243,58 @@ def _as_split(layers: Any, sizes: Any) -> tuple[Sequence[Layer], Sequence[int]]:
     return layers, [as_int("sizes", size) for size in sizes]
 
 
-def _cells(
-    layers: Sequence[Layer], sizes: Sequence[int]
-) -> Iterator[tuple[Sequence[Layer], float]]:
-    """Yields the layers of each cell and their share of the cost."""
+def _chunks(layers: Sequence[Layer], sizes: Sequence[int]) -> Iterator[_Chunk]:
+    """Yields the chunks of a split."""
     total = sum(layer.cost for layer in layers) or 1
-    for start, end in itertools.pairwise([0, *itertools.accumulate(sizes)]):
-        cell = layers[start:end]
-        yield cell, sum(layer.cost for layer in cell) / total
-
-
-def _names(cell: Sequence[Layer]) -> str:
-    """Returns the names of the first and the last layer of a cell."""
-    if len(cell) == 1:
-        return cell[0].name
-    return f"{cell[0].name} .. {cell[-1].name}"
+    borders = [0, *itertools.accumulate(sizes)]
+    for start, end in itertools.pairwise(borders):
+        chunk_layers = layers[start:end]
+        cost = sum(layer.cost for layer in chunk_layers)
+        yield _Chunk(chunk_layers, cost / total)
 
 
 def _memory(layers: Sequence[Layer]) -> tuple[str, str]:
     """Returns the parameters and the activations of layers, as text."""
-    return (
-        f"{sum(layer.parameters for layer in layers):,}",
-        bytes_text(sum(layer.activations for layer in layers)),
-    )
+    parameters = sum(layer.parameters for layer in layers)
+    activations = sum(layer.activations for layer in layers)
+    return f"{parameters:,}", bytes_text(activations)
 
 
 def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
-    """Returns a split as an SVG document: a bar of its layers for each cell, with a
+    """Returns a split as an SVG document: a bar of its layers for each chunk, with a
     length proportional to its cost.
     """
     as_text("title", title)
     layers, sizes = _as_split(layers, sizes)
-    cells = [*_cells(layers, sizes)]
-    largest_cost = max(sum(layer.cost for layer in cell) for cell, _ in cells)
-    scale = 420 / (largest_cost or 1)
-    top = HEAD + 18
+    chunks = [*_chunks(layers, sizes)]
+    largest_cost = max(chunk.cost for chunk in chunks) or 1
+    scale = LONGEST_BAR / largest_cost
+    y = HEAD + 8
     body = [
-        text(x, HEAD + 8, "note", word, anchor)
-        for x, word, anchor in (
-            (LEFT, "cost, layer by layer", "start"),
-            (MIDDLE, "parameters", "end"),
-            (WIDTH - MARGIN, "activations", "end"),
-        )
+        text(LEFT, y, "note", "cost, layer by layer", "start"),
+        text(MIDDLE, y, "note", "parameters", "end"),
+        text(RIGHT, y, "note", "activations", "end"),
     ]
-    for i, (cell, share) in enumerate(cells):
-        y = top + ROW * i
-        body.append(text(MARGIN, y + 16, "code", f"cell {i}"))
-        body.extend(_bar(cell, share, y, f"bar p{i % 4}", scale))
-    height = top + ROW * len(cells) + 16
-    return document(title, WIDTH, height, body, LIGHT)
+    y = HEAD + 18
+    for i, chunk in enumerate(chunks):
+        body.append(text(MARGIN, y + BASELINE, "code", f"chunk {i}"))
+        body.extend(_bar(chunk, y, f"bar p{i % 4}", scale))
+        y += ROW
+    return document(title, WIDTH, y + 16, body, LIGHT)
 
 
-def _bar(
-    cell: Sequence[Layer], share: float, y: float, kind: str, scale: float
-) -> Iterator[str]:
-    """Yields the layers of a cell side by side, their sums to the right."""
+def _bar(chunk: _Chunk, y: float, style: str, scale: float) -> Iterator[str]:
+    """Yields the layers of a chunk side by side, their sums to the right."""
     x = float(LEFT)
-    for layer in cell:
-        yield _rect(kind, x, y, layer.cost * scale, ROW - 4)
-        x += layer.cost * scale
-    count = f"{len(cell)} layer{'s' * (len(cell) > 1)}"
-    yield text(round(x + 8, 1), y + 16, "note", f"{_percent(share)}, {count}")
-    parameters, activations = _memory(cell)
-    yield text(MIDDLE, y + 16, "code", parameters, "end")
-    yield text(WIDTH - MARGIN, y + 16, "code", activations, "end")
+    for layer in chunk.layers:
+        width = layer.cost * scale
+        yield _rect(style, x, y, width, BAR_HEIGHT)
+        x += width
+    num_layers = len(chunk.layers)
+    count = f"{num_layers} layer{'s' * (num_layers > 1)}"
+    label = f"{_percent(chunk.share)}, {count}"
+    parameters, activations = _memory(chunk.layers)
+    baseline = y + BASELINE
+    yield text(round(x + 8, 1), baseline, "note", label)
+    yield text(MIDDLE, baseline, "code", parameters, "end")
+    yield text(RIGHT, baseline, "code", activations, "end")

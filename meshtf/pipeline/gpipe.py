@@ -52,7 +52,8 @@ from meshtf.pipeline.costs import layer_costs, owner
 from meshtf.pipeline.drawing import split_text, timeline_text
 from meshtf.pipeline.padding import batch_weights, pad_batch
 from meshtf.pipeline.partition import Memory, split
-from meshtf.pipeline.recorded_cells import Cells, run_cell
+from meshtf.pipeline.recorded_chunks import RecordedChunks
+from meshtf.pipeline.run_chunk import run_chunk
 from meshtf.pipeline.schedule import Schedule, gpipe, interleaved, one_f_one_b
 from meshtf.pipeline.simulator import Timeline, simulate
 from meshtf.runtime.variable import Variable
@@ -68,19 +69,19 @@ class GPipe(Module):
         in any nesting. A layer returns a tensor unchanged to pass it to a later layer.
         A partial of a module, such as that of training=True, or a method of it, is a
         layer with the variables of the module.
-      stages: how many cells of layers; the mesh's axis for stages has this size, or 1.
+      stages: how many chunks of layers; the mesh's axis for stages has this size, or 1.
       microbatches: the number of microbatches of a batch.
       schedule: "1f1b" (fewer microbatches are held at once) or "gpipe".
-      chunks: cells of each stage; more than one are interleaved (only with 1F1B).
+      chunks: chunks of each stage; more than one are interleaved (only with 1F1B).
       partition: how layers are split: see `split`; or the numbers of layers of each
-        cell.
-      recompute: whether the backward pass computes each cell again, from its input,
+        chunk.
+      recompute: whether the backward pass computes each chunk again, from its input,
         which is all that is stored of it.
       cost: of each layer, or a function from a layer to its cost, or "measured": the
         time that it takes on `inputs`; default: the FLOPs that are counted on `inputs`.
       inputs: an example of the input of the first layer (a tensor, or several in any
         nesting), to count costs on; without it and `cost`, layers cost the same.
-      memory: bytes of layers, with `limit`, the most of a cell: see `split`.
+      memory: bytes of layers, with `limit`, the most of a chunk: see `split`.
       limit: see `memory`.
       dim: the dimension that is split into microbatches.
       pad: whether elements are added to a batch that `microbatches` does not divide, or
@@ -89,7 +90,7 @@ class GPipe(Module):
       name: of the module.
 
     Raises:
-      PlanError: fewer layers than cells, or no split keeps to the limit.
+      PlanError: fewer layers than chunks, or no split keeps to the limit.
       MeshError: the mesh of a variable or of `inputs` has another number of stages.
     """
 
@@ -136,7 +137,7 @@ class GPipe(Module):
             [c.cost for c in self.costs], stages * chunks, partition, memory, limit
         )
         ends = itertools.accumulate(self.sizes)
-        self.cells = [
+        self.model_chunks = [
             self.layers[end - size : end] for end, size in zip(ends, self.sizes)
         ]
         self._place_variables()
@@ -148,15 +149,14 @@ class GPipe(Module):
           backward: the cost of a backward pass, divided by that of a forward pass.
         """
         check_floats(backward=backward)
-        ends = itertools.accumulate(self.sizes)
-        costs = [
-            sum(layer.cost for layer in self.costs[end - size : end])
-            for end, size in zip(ends, self.sizes)
-        ]
+        costs = []
+        for end, size in zip(itertools.accumulate(self.sizes), self.sizes):
+            chunk_layers = self.costs[end - size : end]
+            costs.append(sum(layer.cost for layer in chunk_layers))
         return simulate(
             self.schedule,
-            costs,
-            [backward * c for c in costs],
+            forward=costs,
+            backward=[backward * cost for cost in costs],
             recompute=costs if self.recompute else 0,
         )
 
@@ -165,10 +165,10 @@ class GPipe(Module):
             f"{split_text(self.costs, self.sizes)}\n\n{timeline_text(self.timeline())}"
         )
 
-    def stage_of(self, cell: int) -> int:
-        """Returns the stage at which a cell runs."""
-        check_ints(cell=cell)
-        return cell % self.stages
+    def stage_of(self, chunk: int) -> int:
+        """Returns the stage at which a chunk runs."""
+        check_ints(chunk=chunk)
+        return chunk % self.stages
 
     def __call__(self, x: Any) -> Any:
         """Returns the output of the last layer for x, computed one microbatch after
@@ -179,9 +179,9 @@ class GPipe(Module):
         """
         microbatches = self._split(x)
         if isinstance(current_executor(), Graph):
-            cells = Cells(self, microbatches[0], None, ())
-            ys = [cells.forward(m, xs) for m, xs in enumerate(microbatches)]
-            cells.finish()
+            recorded = RecordedChunks(self, microbatches[0], None, ())
+            ys = [recorded.forward(m, xs) for m, xs in enumerate(microbatches)]
+            recorded.finish()
         else:
             ys = self._run_eagerly(microbatches)
         size = tf.nest.flatten(x)[0].shape[self.dim]
@@ -189,8 +189,8 @@ class GPipe(Module):
             lambda *outputs: self._merge(list(outputs), size), *ys
         )
 
-    def loss(self, loss_of: Callable[..., Tensor], x: Any, *others: Any) -> Tensor:
-        """Returns the mean over microbatches of loss_of(y, *others), y being the last
+    def loss(self, loss_of: Callable[..., Tensor], x: Any, *loss_inputs: Any) -> Tensor:
+        """Returns the mean over microbatches of loss_of(y, *loss_inputs), y being the last
         layer's output.
 
         If loss_of is a mean over `dim` with equal weights, the result is that of the
@@ -198,10 +198,10 @@ class GPipe(Module):
 
         Args:
           loss_of: takes the output for a microbatch and the microbatch's elements of
-            others, returns a scalar. With `pad` it also takes weights [dim], by which
+            loss_inputs, returns a scalar. With `pad` it also takes weights [dim], by which
             it multiplies the losses before it takes their mean.
           x: the input of the first layer.
-          *others: tensors with `dim`, in any nesting, such as labels.
+          *loss_inputs: tensors with `dim`, in any nesting, such as labels.
 
         Raises:
           ShapeError: a tensor lacks `dim`, or `microbatches` does not divide it, or the
@@ -210,31 +210,35 @@ class GPipe(Module):
         """
         as_callable("loss_of", loss_of)
         if self.pad:
-            others = (
-                *others,
-                batch_weights(tf.nest.flatten(x)[0], self.dim, self.microbatches),
-            )
-        microbatches = self._split((x, others))
+            start_input, *_ = tf.nest.flatten(x)
+            weights = batch_weights(start_input, self.dim, self.microbatches)
+            loss_inputs = (*loss_inputs, weights)
+        microbatches = self._split((x, loss_inputs))
         if not isinstance(current_executor(), Graph):
             inputs = [xs for xs, _ in microbatches]
-            loss_inputs = [rest for _, rest in microbatches]
-            losses = self._run_eagerly(inputs, loss_of, loss_inputs)
+            split_loss_inputs = [labels for _, labels in microbatches]
+            losses = self._run_eagerly(inputs, loss_of, split_loss_inputs)
             return add_n(losses) * (1.0 / self.microbatches)
         example, example_loss_inputs = microbatches[0]
-        cells = Cells(self, example, loss_of, example_loss_inputs)
+        recorded = RecordedChunks(self, example, loss_of, example_loss_inputs)
 
         @custom_gradient
         def run(tensors: Any, captures: Any) -> Any:
-            loss, input_gradients, gradients = cells.run(tensors, self.schedule)
-            gradients = [*itertools.chain(*input_gradients), *gradients]
+            loss, input_gradients, capture_gradients = recorded.run(
+                tensors, self.schedule
+            )
+            gradients = [*itertools.chain(*input_gradients), *capture_gradients]
             xs = tf.nest.flatten([tensors, captures])
 
             def backward(dy: Tensor) -> list[Tensor | None]:
-                return [_times(d, dy, x) for d, x in zip(gradients, xs, strict=True)]
+                dxs = []
+                for gradient, x in zip(gradients, xs, strict=True):
+                    dxs.append(_times(gradient, dy, x))
+                return dxs
 
             return loss, backward
 
-        return run([tf.nest.flatten(xs) for xs in microbatches], cells.captures)
+        return run([tf.nest.flatten(xs) for xs in microbatches], recorded.captures)
 
     def _run_eagerly(
         self,
@@ -245,17 +249,20 @@ class GPipe(Module):
         """Returns the outputs, or the losses, of all microbatches, in eager mode."""
         ys = []
         deferred_tensors = []
-        last = len(self.cells) - 1
+        last_chunk = len(self.model_chunks) - 1
         for m, x in enumerate(inputs):
-            known: Any = {}
+            derived_dims: Any = {}
+            labels = ()
+            if loss_of is not None:
+                labels = loss_inputs[m]
             # Each microbatch draws for its own elements: no random path is in use yet.
             with context(random_paths=set()), deferred_calls() as deferred:
-                for k in range(last):
-                    x = run_cell(self, k, m, x, known)
-                rest = () if loss_of is None else loss_inputs[m]
-                ys.append(run_cell(self, last, m, x, known, loss_of, rest))
+                for k in range(last_chunk):
+                    x = run_chunk(self, k, m, x, derived_dims)
+                y = run_chunk(self, last_chunk, m, x, derived_dims, loss_of, labels)
+            ys.append(y)
             deferred_tensors.append([t for entry in deferred for t in entry.tensors])
-        sums = [add_n(list(tensors)) for tensors in zip(*deferred_tensors)]
+        sums = [add_n(list(terms)) for terms in zip(*deferred_tensors)]
         call_with_means(deferred, sums, self.microbatches)
         return ys
 
@@ -306,8 +313,8 @@ class GPipe(Module):
         if mesh is None:
             raise PlanError(
                 explain_error(
-                    "a pipeline must know its mesh, and its input does not tell it so "
-                    "far.",
+                    "a pipeline needs the mesh before it is recorded, and its input has "
+                    "none yet.",
                     **{"from": Source.of_caller()},
                     way_out="Write @mtf.function(mesh=mesh, ...).",
                 )
@@ -330,12 +337,13 @@ class GPipe(Module):
         """Moves each layer's variables to its stage; those of several layers to the
         stage of the first of these layers.
         """
-        seen: set[int] = set()
-        for k, cell in enumerate(self.cells):
-            for variable in (v for layer in cell for v in _variables(layer)):
-                if id(variable) not in seen:
-                    seen.add(id(variable))
-                    variable.bring_to_stage(self.stage_of(k))
+        placed: set[int] = set()
+        for k, chunk in enumerate(self.model_chunks):
+            for layer in chunk:
+                for variable in _variables(layer):
+                    if id(variable) not in placed:
+                        placed.add(id(variable))
+                        variable.bring_to_stage(self.stage_of(k))
 
 
 def _times(d: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
@@ -348,15 +356,23 @@ def _times(d: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
 
 def _variables(layer: Any) -> Sequence[Variable]:
     module = owner(layer)
-    return module.variables if isinstance(module, Module) else ()
+    if isinstance(module, Module):
+        return module.variables
+    return ()
 
 
 def _meshes(layers: Sequence[Callable[..., Any]], inputs: Any) -> list[Mesh]:
     """Returns the meshes of the layers' variables and of an example."""
-    variables = [v for layer in layers for v in _variables(layer)]
-    tensors = [*variables, *tf.nest.flatten(inputs)]
-    meshes = [getattr(x, "mesh", None) for x in tensors]
-    return list(dict.fromkeys(mesh for mesh in meshes if isinstance(mesh, Mesh)))
+    tensors: list[Any] = []
+    for layer in layers:
+        tensors.extend(_variables(layer))
+    tensors.extend(tf.nest.flatten(inputs))
+    meshes: list[Mesh] = []
+    for x in tensors:
+        mesh = getattr(x, "mesh", None)
+        if isinstance(mesh, Mesh) and mesh not in meshes:
+            meshes.append(mesh)
+    return meshes
 
 
 def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:

@@ -1,7 +1,7 @@
 """Schedules: the order in which each stage of a pipeline does its work.
 
 The work of a stage consists of tasks: the forward or the backward pass of one microbatch
-through one of its cells. A schedule has one list of tasks for each stage; `order`
+through one of its chunks. A schedule has one list of tasks for each stage; `order`
 merges them into one, in which every task comes after the one that it waits for:
 
 >>> schedule = one_f_one_b(stages=2, microbatches=3)
@@ -9,7 +9,7 @@ merges them into one, in which every task comes after the one that it waits for:
 'F0 F1 B0 F2 B1 B2'
 >>> " ".join(f"{task.label}/{task.stage}" for task in schedule.order())
 'F0/0 F1/0 F0/1 B0/1 B0/0 F1/1 F2/0 B1/1 B1/0 F2/1 B2/1 B2/0'
->>> held(schedule.order())
+>>> peak_activations(schedule.order())
 (2, 1)
 """
 
@@ -29,19 +29,21 @@ Kind = Literal["forward", "backward"]
 
 
 class Task(NamedTuple):
-    """The forward or backward pass of one microbatch through one cell of a stage."""
+    """The forward or backward pass of one microbatch through one chunk of a stage."""
 
     stage: int
     microbatch: int
     kind: Kind
-    chunk: int = 0  # the index of the cell among those of the stage
+    chunk: int = 0  # its index among the chunks of the stage
 
     @property
     def label(self) -> str:
         """The kind and microbatch, such as "F3"; chunks after the first have a letter:
         "F3b".
         """
-        chunk = chr(ord("a") + self.chunk % 26) if self.chunk else ""
+        chunk = ""
+        if self.chunk:
+            chunk = chr(ord("a") + self.chunk % 26)
         return f"{self.kind[0].upper()}{self.microbatch}{chunk}"
 
 
@@ -49,8 +51,8 @@ class Task(NamedTuple):
 class Schedule:
     """The tasks of each stage, in order.
 
-    A model on K stages with v chunks each has K v cells: cell c is chunk c // K of
-    stage c % K.
+    A model on K stages with v chunks each has K v chunks: chunk c of the model is chunk
+    c // K of stage c % K.
 
     Raises:
       PlanError: a task is missing, is there twice, or is another stage's.
@@ -97,12 +99,12 @@ class Schedule:
 
     @functools.cached_property
     def chunks(self) -> int:
-        """The number of cells of each stage."""
+        """The number of chunks of each stage."""
         tasks = itertools.chain(*self.tasks)
         return 1 + max(task.chunk for task in tasks)
 
-    def cell(self, task: Task) -> int:
-        """Returns the index of the cell of the model that a task runs."""
+    def model_chunk(self, task: Task) -> int:
+        """Returns the index of the chunk of the model that a task runs."""
         check_record(Task, task=task)
         return task.chunk * self.stages + task.stage
 
@@ -110,17 +112,17 @@ class Schedule:
         """Returns the task whose result a task waits for, or None if it needs only the
         batch.
 
-        A forward pass waits for that of the previous cell, a backward pass for that of
-        the next cell; that of the last cell waits for the cell's forward pass.
+        A forward pass waits for that of the previous chunk, a backward pass for that of
+        the next chunk; that of the last chunk waits for the chunk's forward pass.
         """
         check_record(Task, task=task)
         forward = task.kind == "forward"
-        cell = self.cell(task) + (-1 if forward else 1)
-        if cell < 0:
+        chunk = self.model_chunk(task) + (-1 if forward else 1)
+        if chunk < 0:
             return None
-        if cell == self.stages * self.chunks:
+        if chunk == self.stages * self.chunks:
             return task._replace(kind="forward")
-        return task._replace(stage=cell % self.stages, chunk=cell // self.stages)
+        return task._replace(stage=chunk % self.stages, chunk=chunk // self.stages)
 
     def order(self) -> tuple[Task, ...]:
         """Returns all tasks in one order, each after the task that it waits for.
@@ -196,7 +198,7 @@ def one_f_one_b(stages: int, microbatches: int) -> Schedule:
 
 
 def interleaved(stages: int, microbatches: int, chunks: int) -> Schedule:
-    """Returns 1F1B for stages of several cells each, which takes a v-th of the idle
+    """Returns 1F1B for stages of several chunks each, which takes a v-th of the idle
     time.
 
     Each stage takes K microbatches through one of its chunks, then the same ones
@@ -258,7 +260,7 @@ def _check(stages: int, microbatches: int, chunks: int = 1) -> None:
         )
 
 
-def held(
+def peak_activations(
     order: Iterable[Task], sizes: Sequence[float] | None = None
 ) -> tuple[float, ...]:
     """Returns for each stage the most that it holds at once: microbatches whose forward
@@ -266,20 +268,20 @@ def held(
 
     Args:
       order: tasks of all stages, those of one stage in the order in which they run.
-      sizes: the size of one microbatch in each cell of the model, such as bytes of
+      sizes: the size of one microbatch in each chunk of the model, such as bytes of
         activations. By default each is 1, so that the result counts microbatches where
-        a stage has one cell.
+        a stage has one chunk.
     """
     if sizes is not None:
-        sizes = as_numbers("sizes", sizes, "a number for each cell")
+        sizes = as_numbers("sizes", sizes, "a number for each chunk")
     order = as_tasks("order", order)
     stages = 1 + max(task.stage for task in order)
     current: list[float] = [0] * stages
     peak: list[float] = [0] * stages
     for task in order:
         stage = task.stage
-        cell = task.chunk * stages + stage
-        size = 1 if sizes is None else sizes[cell]
+        chunk = task.chunk * stages + stage
+        size = 1 if sizes is None else sizes[chunk]
         if task.kind == "forward":
             current[stage] += size
         else:

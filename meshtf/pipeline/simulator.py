@@ -26,9 +26,9 @@ from meshtf.names.arguments import (
     check_floats,
     check_record,
 )
-from meshtf.pipeline.schedule import Schedule, Task, held
+from meshtf.pipeline.schedule import Schedule, Task, peak_activations
 
-Cost = float | Sequence[float]  # one for all cells, or one for each cell
+Cost = float | Sequence[float]  # one for all chunks, or one for each chunk
 
 
 class Span(NamedTuple):
@@ -38,7 +38,7 @@ class Span(NamedTuple):
     """
 
     task: Task
-    what: Literal["forward", "recompute", "backward"]
+    kind: Literal["forward", "recompute", "backward"]
     start: float
     end: float
 
@@ -82,7 +82,7 @@ class Timeline:
     def bubble(self) -> float:
         """The fraction of all stages' time in which they are idle.
 
-        M microbatches on K stages with one cell each, all equal, give (K - 1) / (M + K
+        M microbatches on K stages with one chunk each, all equal, give (K - 1) / (M + K
         - 1).
         """
         total = self.stages * self.time
@@ -93,7 +93,7 @@ class Timeline:
     def idle_per_work(self) -> float:
         """How long stages are idle for each unit of time that they work.
 
-        M microbatches on K stages with v cells each, all equal, give (K - 1) / (M v).
+        M microbatches on K stages with v chunks each, all equal, give (K - 1) / (M v).
         """
         work = sum(self.busy)
         return (self.stages * self.time - work) / work
@@ -103,17 +103,19 @@ class Timeline:
         """How many times longer one stage would take for all of the work."""
         return sum(self.busy) / self.time
 
-    def held(self, sizes: Sequence[float] | None = None) -> tuple[float, ...]:
-        """Returns the most that each stage holds at once; see `schedule.held`."""
+    def peak_activations(
+        self, sizes: Sequence[float] | None = None
+    ) -> tuple[float, ...]:
+        """Returns the most that each stage holds at once; see `schedule.peak_activations`."""
         if sizes is not None:
-            sizes = as_numbers("sizes", sizes, "a number for each cell")
+            sizes = as_numbers("sizes", sizes, "a number for each chunk")
         spans = sorted(self.spans, key=lambda span: span.start)
-        tasks = [span.task for span in spans if span.what != "recompute"]
-        return held(tasks, sizes)
+        tasks = [span.task for span in spans if span.kind != "recompute"]
+        return peak_activations(tasks, sizes)
 
 
 def ideal_speed_up(stages: int, microbatches: int, chunks: int = 1) -> float:
-    """Returns K M / (M + (K - 1) / v), the speed-up of cells of equal cost if sending
+    """Returns K M / (M + (K - 1) / v), the speed-up of chunks of equal cost if sending
     takes no time.
     """
     as_int("stages", stages, least=1)
@@ -136,32 +138,32 @@ def simulate(
 
     Args:
       schedule: what each stage does, in order.
-      forward: cost of a microbatch's forward pass through each cell of the model: one
-        number for each cell, or one for all.
+      forward: cost of a microbatch's forward pass through each chunk of the model: one
+        number for each chunk, or one for all.
       backward: the same of the backward pass; twice the forward pass by default.
       send: the time to send a result to another stage, which delays only the task that
         waits for it.
-      recompute: cost of computing the activations of each cell again before its
+      recompute: cost of computing the activations of each chunk again before its
         backward pass.
       early: whether to recompute before the gradient arrives from the next stage.
 
     Raises:
-      PlanError: there are not as many costs as cells, or stages wait for each other.
+      PlanError: there are not as many costs as chunks, or stages wait for each other.
     """
     check_record(Schedule, schedule=schedule)
     check_floats(send=send)
     as_bool("early", early)
-    num_cells = schedule.stages * schedule.chunks
-    forward_costs = _cell_costs(forward, num_cells)
-    recompute_costs = _cell_costs(recompute, num_cells)
+    num_chunks = schedule.stages * schedule.chunks
+    forward_costs = _chunk_costs(forward, num_chunks)
+    recompute_costs = _chunk_costs(recompute, num_chunks)
     if backward is None:
         backward = [2 * cost for cost in forward_costs]
-    backward_costs = _cell_costs(backward, num_cells)
+    backward_costs = _chunk_costs(backward, num_chunks)
     stage_ends: list[float] = [0] * schedule.stages
     task_ends: dict[Task | None, float] = {None: 0}
     spans = []
     for task in schedule.order():
-        cell = schedule.cell(task)
+        chunk = schedule.model_chunk(task)
         before = schedule.before(task)
         ready = task_ends[before]
         if before is not None and before.stage != task.stage:
@@ -169,29 +171,31 @@ def simulate(
         start = stage_ends[task.stage]
         if not early:
             start = max(start, ready)
-        if task.kind == "backward" and recompute_costs[cell]:
-            end = start + recompute_costs[cell]
+        if task.kind == "backward" and recompute_costs[chunk]:
+            end = start + recompute_costs[chunk]
             spans.append(Span(task, "recompute", start, end))
             start = end
         start = max(start, ready)
-        costs = forward_costs if task.kind == "forward" else backward_costs
-        end = start + costs[cell]
+        costs = backward_costs
+        if task.kind == "forward":
+            costs = forward_costs
+        end = start + costs[chunk]
         spans.append(Span(task, task.kind, start, end))
         stage_ends[task.stage] = end
         task_ends[task] = end
     return Timeline(tuple(spans))
 
 
-def _cell_costs(cost: Cost, num_cells: int) -> Sequence[float]:
-    """Returns the cost of each cell."""
+def _chunk_costs(cost: Cost, num_chunks: int) -> Sequence[float]:
+    """Returns the cost of each chunk."""
     if isinstance(cost, Sequence) and not isinstance(cost, str):
         costs = cost
     else:
-        costs = [cost] * num_cells
-    for cell_cost in costs:
-        as_float("cost", cell_cost, "a number, or one for each cell")
-    if len(costs) != num_cells:
+        costs = [cost] * num_chunks
+    for chunk_cost in costs:
+        as_float("cost", chunk_cost, "a number, or one for each chunk")
+    if len(costs) != num_chunks:
         raise PlanError(
-            f"there are {num_cells} cells in this schedule, but costs of {len(costs)}."
+            f"there are {num_chunks} chunks in this schedule, but costs of {len(costs)}."
         )
     return costs

@@ -24,7 +24,7 @@ def state(x):
 
 BODIES = {
     "keys of a carry": (
-        "changes the structure, shapes or types of its state",
+        "changes the structure, shapes or types of its carry",
         lambda x: mtf.scan(
             lambda h, row: ({"b": h["b"], "c": h["a"]}, None),
             {"a": state(x), "b": state(x)},
@@ -33,7 +33,7 @@ BODIES = {
         ),
     ),
     "keys of a while loop": (
-        "changes the structure, shapes or types of its state",
+        "changes the structure, shapes or types of its carry",
         lambda x: mtf.while_loop(
             lambda h: mtf.reduce_sum(h["a"]) < 9.0,
             lambda h: {"c": h["a"] * 2.0},
@@ -41,7 +41,7 @@ BODIES = {
         ),
     ),
     "a dict for a list": (
-        "changes the structure, shapes or types of its state",
+        "changes the structure, shapes or types of its carry",
         lambda x: mtf.scan(lambda h, row: ({"a": h[0]}, None), [state(x)], x, "n"),
     ),
     "two results for three": (
@@ -69,7 +69,7 @@ BODIES = {
     "number of slices": (
         "gave 2 results",
         lambda x: mtf.slicewise(
-            lambda y: (y, y), [x], ["n:2;d:3"], cut="n", check=False
+            lambda y: (y, y), [x], ["n:2;d:3"], shardable="n", check=False
         ),
     ),
     "no slice": ("1 of them None", lambda x: mtf.slicewise(lambda y: None, [x])),

@@ -116,16 +116,16 @@ def scaled(mesh):
 @pytest.mark.filterwarnings("ignore::meshtf.TraceWarning")
 def test_a_function_holds_no_more_programs_than_it_says():
     f, bodies = scaled(mtf.Mesh(""))
-    many = function.MOST_PROGRAMS + 3
+    many = function.MAX_PROGRAMS + 3
     for k in range(many):
         f.lower(np.ones(2, "float32"), k)
-    assert len(f._compiled) == function.MOST_PROGRAMS
-    assert f"At most {function.MOST_PROGRAMS} programs" in mtf.function.__doc__
+    assert len(f._compiled) == function.MAX_PROGRAMS
+    assert f"At most {function.MAX_PROGRAMS} programs" in mtf.function.__doc__
     assert f.traces == len(bodies) == many
 
 
 def test_the_least_recently_used_program_is_dropped(monkeypatch):
-    monkeypatch.setattr(function, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(function, "MAX_PROGRAMS", 3)
     f, bodies = scaled(mtf.Mesh("data:2", "batch:data"))
     x = np.arange(4, dtype="float32")
     f(x, 0)
@@ -146,7 +146,7 @@ def test_the_least_recently_used_program_is_dropped(monkeypatch):
 
 
 def test_results_of_a_dropped_program_have_gradients(monkeypatch):
-    monkeypatch.setattr(function, "MOST_PROGRAMS", 1)
+    monkeypatch.setattr(function, "MAX_PROGRAMS", 1)
     mesh = mtf.Mesh("data:2", "batch:data")
     f = mtf.function(lambda x, k: x * x * k)
     x = mtf.asarray(mesh, np.arange(4, dtype="float32"), "batch")
@@ -157,7 +157,7 @@ def test_results_of_a_dropped_program_have_gradients(monkeypatch):
 
 
 def test_what_a_dropped_program_wrote_is_still_known(monkeypatch):
-    monkeypatch.setattr(function, "MOST_PROGRAMS", 1)
+    monkeypatch.setattr(function, "MAX_PROGRAMS", 1)
     mesh = mtf.Mesh("")
     v = mtf.Variable(mesh, "d:4", ones, "v")
     square = mtf.function(lambda: v * v, mesh=mesh)

@@ -84,7 +84,7 @@ def test_rows_of_a_transposed_conv(rng):
     conv = layers.ConvTranspose(mesh, "h:3;w:3", "c_in:4", "c_out:6", stride=2)
     kernel = conv.kernel.numpy().transpose(0, 1, 3, 2)
     close(
-        conv(x, rows={"h": 15}),
+        conv(x, output_size={"h": 15}),
         tf.nn.conv2d_transpose(array, kernel, (2, 15, 24, 6), 2, "SAME"),
     )
 

@@ -54,8 +54,8 @@ CONSTRUCTS = (
         "cotangents of two arguments are exchanged",
         CUSTOM,
         "_cotangents",
-        "list(dxs) if isinstance(dxs, (list, tuple)) else [dxs]",
-        "list(dxs)[::-1] if isinstance(dxs, (list, tuple)) else [dxs]",
+        "dxs = list(dxs)",
+        "dxs = list(dxs)[::-1]",
         TEST_CUSTOM,
     ),
     Mutant(

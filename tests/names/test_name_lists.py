@@ -56,7 +56,7 @@ CALLS = {
     "correlation": lambda x: correlation(x, x, "batch:9"),
     "rms": lambda x: rms(x, "d:9"),
     "initializer": lambda x: initializers.he("d:9")(x.mesh, x.shape, "w"),
-    "slicewise": lambda x: mtf.slicewise(lambda t: t, [x], cut="batch:9"),
+    "slicewise": lambda x: mtf.slicewise(lambda t: t, [x], shardable="batch:9"),
     **{
         name: functools.partial(named, name)
         for name in (

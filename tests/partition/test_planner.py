@@ -158,14 +158,14 @@ def test_an_output_that_another_axis_is_to_shard_leaves_its_axis():
 
 
 def test_what_must_not_be_sharded_is_gathered():
-    op = Map(roles=(("batch", Role.WHOLE),))
+    op = Map(roles=(("batch", Role.UNSHARDED),))
     node_plan = plan(op, MESH, ("batch:8;d:3",), [(Sharded("batch"), Replicated)])
     assert node_plan.targets == ((Replicated, Replicated),)
     assert node_plan.finals == ((Sharded("batch"), Replicated),)
 
 
 def test_another_factor_is_sharded_in_place_of_one_that_must_not_be():
-    op = Map(roles=(("batch", Role.WHOLE),))
+    op = Map(roles=(("batch", Role.UNSHARDED),))
     node_plan = plan(op, MESH, ("batch:8;d:4",), [(Sharded("batch"), Replicated)])
     assert node_plan.targets == ((Sharded("d"), Replicated),)  # all_to_all, and back
     assert node_plan.finals == ((Sharded("batch"), Replicated),)

@@ -27,15 +27,15 @@ GREEDY = {
 MACS = [layer.macs for layer in amoebanet_d(18, 256)]
 
 
-def cells(costs, sizes):
-    """Returns the cost of each cell."""
+def chunks(costs, sizes):
+    """Returns the cost of each chunk."""
     borders = [0, *itertools.accumulate(sizes)]
     return [sum(costs[first:last]) for first, last in itertools.pairwise(borders)]
 
 
 def share(sizes):
-    """Returns the share of the largest cell."""
-    return max(cells(MACS, sizes)) / sum(MACS)
+    """Returns the share of the largest chunk."""
+    return max(chunks(MACS, sizes)) / sum(MACS)
 
 
 def histogram(costs, stages):
@@ -70,17 +70,17 @@ def test_sizes_are_as_published(size, parameters, giga_macs):
 
 
 @pytest.mark.parametrize("stages", SHARES)
-def test_the_largest_cell_is_as_small_as_it_can_be(stages):
+def test_the_largest_chunk_is_as_small_as_it_can_be(stages):
     known, least = SHARES[stages]
     sizes = split(MACS, stages)
     assert share(sizes) == share(known)
     assert round(share(sizes), 3) == least
-    assert sum(c * c for c in cells(MACS, sizes)) <= sum(
-        c * c for c in cells(MACS, known)
+    assert sum(c * c for c in chunks(MACS, sizes)) <= sum(
+        c * c for c in chunks(MACS, known)
     )
 
 
-def test_of_eight_cells_one_can_do_better_than_the_known_split():
+def test_of_eight_chunks_one_can_do_better_than_the_known_split():
     assert split(MACS, 8) == (5, 3, 2, 3, 2, 2, 3, 4)  # the same maximum, more alike
 
 
@@ -101,8 +101,8 @@ def test_parameters_are_no_measure_of_cost(stages, sizes):
 
 
 @pytest.mark.parametrize("stages, speed_up", [(2, 1.87), (4, 3.46), (8, 5.83)])
-def test_the_largest_cell_sets_the_pace(stages, speed_up):
-    costs = cells(MACS, split(MACS, stages))
+def test_the_largest_chunk_sets_the_pace(stages, speed_up):
+    costs = chunks(MACS, split(MACS, stages))
     line = simulate(gpipe(stages, 32), costs)
     assert line.time == 3 * (sum(costs) + 31 * max(costs))
     assert round(line.speed_up, 2) == speed_up

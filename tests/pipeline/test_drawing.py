@@ -88,7 +88,7 @@ def test_time_lines_as_a_picture_have_one_scale():
     scale = max(width for _, width in bars(drawn, "idle")) / lines["measured"].time
     for kind, what in (("p0", "forward"), ("p1", "backward"), ("p3", "recompute")):
         mine = [
-            (span.start, span.end - span.start) for span in spans if span.what == what
+            (span.start, span.end - span.start) for span in spans if span.kind == what
         ]
         *found, legend = bars(drawn, kind)
         assert legend[1] == 14
@@ -113,15 +113,15 @@ def test_a_picture_can_be_read_in_the_dark():
 
 def test_a_split_as_a_table():
     assert split_text(LAYERS, (1, 2, 1)).split("\n") == [
-        "cell     layers              cost                        parameters  "
+        "chunk     layers              cost                        parameters  "
         "activations",
-        "0     1  stem              10.0 %  ###                        1,000     2.00 "
+        "0      1  stem              10.0 %  ###                        1,000     2.00 "
         "KiB",
-        "1     2  cell_0 .. cell_1  70.0 %  ####################      20,000     1.00 "
+        "1      2  cell_0 .. cell_1  70.0 %  ####################      20,000     1.00 "
         "KiB",
-        "2     1  head              20.0 %  ######                       300        "
+        "2      1  head              20.0 %  ######                       300        "
         "512 B",
-        "all   4                                                      21,300     3.50 "
+        "all    4                                                      21,300     3.50 "
         "KiB",
     ]
 
@@ -130,7 +130,7 @@ def test_a_split_as_a_picture():
     drawn = ElementTree.fromstring(split_svg("A split", LAYERS, (1, 2, 1)))
     widths = [width for i in range(4) for _, width in bars(drawn, f"p{i}")]
     assert widths == pytest.approx([cost * 420 / 7 for cost in (1, 5, 2, 2)])
-    assert {"10.0 %, 1 layer", "70.0 %, 2 layers", "20,000", "1.00 KiB", "cell 2"} <= {
+    assert {"10.0 %, 1 layer", "70.0 %, 2 layers", "20,000", "1.00 KiB", "chunk 2"} <= {
         *words(drawn)
     }
 

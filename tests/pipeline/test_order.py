@@ -70,8 +70,8 @@ def task_of(name, stages):
     found = re.match(r"call/(forward|backward)\.(\d+)\.(\d+)/", name)
     if found is None:
         return None
-    kind, cell, number = found[1], int(found[2]), int(found[3])
-    return Task(cell % stages, number, kind, cell // stages)
+    kind, chunk, number = found[1], int(found[2]), int(found[3])
+    return Task(chunk % stages, number, kind, chunk // stages)
 
 
 def before(graph):
@@ -126,7 +126,7 @@ def test_bodies_are_traced_once_and_a_microbatch_adds_calls_alone():
         steps.append(len(program.program.steps))
         functions.append({*filter(None, map(called, calls))})
         assert len(calls) == len(functions[-1]) * microbatches
-    assert [*map(len, functions)] == [4, 4, 4]  # forward and backward of two cells
+    assert [*map(len, functions)] == [4, 4, 4]  # forward and backward of two chunks
     assert ops[2] - ops[1] == ops[1] - ops[0] <= 2 * 8  # of two microbatches
     assert steps[2] - steps[1] == steps[1] - steps[0] <= 2 * 12
 
@@ -165,13 +165,15 @@ def test_how_many_microbatches_are_held(stages):
     ):
         pipe, program = compiled(stages, 6, schedule, 1, False)
         most, shapes = held(program, stages)
-        assert most == want == list(mtf.pipeline.held(pipe.schedule.order()))
+        assert (
+            most == want == list(mtf.pipeline.peak_activations(pipe.schedule.order()))
+        )
         assert all(
             "[batch:2 d_ff:8]" in kept for mine in shapes for kept in mine
         )  # inside of layers
 
 
-def test_with_recompute_inputs_of_cells_are_all_that_is_held():
+def test_with_recompute_inputs_of_chunks_are_all_that_is_held():
     _, program = compiled(2, 6, "gpipe", 1, True)
     for step in program.program.steps:
         if isinstance(step, CallStep) and not step.op.call_id.backward:

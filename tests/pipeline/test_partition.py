@@ -26,8 +26,8 @@ def every_split(layers, stages):
         yield tuple(b - a for a, b in itertools.pairwise([0, *inner, layers]))
 
 
-def cells(values, sizes):
-    """Returns the exact sum of each cell."""
+def chunks(values, sizes):
+    """Returns the exact sum of each chunk."""
     borders = [0, *itertools.accumulate(sizes)]
     return [sum(map(Fraction, values[a:b])) for a, b in itertools.pairwise(borders)]
 
@@ -36,7 +36,7 @@ def best(costs, splits, how):
     """Returns the best split by looking at each; of equals the one that comes first."""
 
     def measure(sizes):
-        found = cells(costs, sizes)
+        found = chunks(costs, sizes)
         squares = sum(c * c for c in found)
         return (max(found), squares) if how == "min_max" else squares
 
@@ -82,9 +82,9 @@ def test_the_least_maximum_is_not_the_least_variance(costs, largest, alike):
 def test_no_split_that_fits_is_better(layers, stages, how, rng):
     for _ in range(5):
         costs, memory = draw(rng, layers, "few")[:-1] + [1], draw(rng, layers, "few")
-        limit = int(max(cells(memory, split(memory, stages)))) + int(rng.integers(2))
+        limit = int(max(chunks(memory, split(memory, stages)))) + int(rng.integers(2))
         fitting = [
-            s for s in every_split(layers, stages) if max(cells(memory, s)) <= limit
+            s for s in every_split(layers, stages) if max(chunks(memory, s)) <= limit
         ]
         found = split(costs, stages, how, memory, limit)
         assert found == best(costs, fitting, how), (costs, memory, limit)
@@ -97,7 +97,7 @@ def test_memory_may_depend_on_the_stage(how, rng):
 
     def fits(split, limit):
         borders = itertools.pairwise([0, *itertools.accumulate(split)])
-        return all(memory(k, *cell) <= limit for k, cell in enumerate(borders))
+        return all(memory(k, *chunk) <= limit for k, chunk in enumerate(borders))
 
     for _ in range(20):
         costs, sizes, border = (draw(rng, 9, "few")[:-1] + [1] for _ in range(3))
@@ -107,7 +107,7 @@ def test_memory_may_depend_on_the_stage(how, rng):
         fitting = [s for s in every_split(9, 4) if fits(s, limit)]
         assert split(costs, 4, how, memory, limit) == best(costs, fitting, how)
         with refuses(
-            PlanError, f"limit +{limit - 1} bytes", r" in cell \d, .* over the limit"
+            PlanError, f"limit +{limit - 1} bytes", r" in chunk \d, .* over the limit"
         ):
             split(costs, 4, how, memory, limit - 1)
 
@@ -138,13 +138,13 @@ def test_uniform_counts_layers(layers, sizes):
 def test_deep_models_are_split():
     costs = [3] + [1] * 400 + [3]
     sizes = split(costs, 64, memory=lambda k, first, last: last - first, limit=7)
-    assert max(cells(costs, sizes)) == 7 and max(sizes) <= 7 and sum(sizes) == 402
+    assert max(chunks(costs, sizes)) == 7 and max(sizes) <= 7 and sum(sizes) == 402
 
 
 def test_what_cannot_be_is_refused():
-    with refuses(PlanError, "3 layers cannot be split into 4 cells", "1 to 3 stages"):
+    with refuses(PlanError, "3 layers cannot be split into 4 chunks", "1 to 3 stages"):
         split([1, 1, 1], 4)
-    with refuses(PlanError, "3 layers cannot be split into 0 cells"):
+    with refuses(PlanError, "3 layers cannot be split into 0 chunks"):
         split([1, 1, 1], 0)
     with refuses(PlanError, "layer 1 costs -2"):
         split([1, -2, 1], 2)
@@ -160,27 +160,27 @@ def test_what_cannot_be_is_refused():
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 1), (0, 3), (-1, 4)])
 def test_sizes_that_do_not_fit_are_refused(sizes):
-    with refuses(PlanError, "does not fit 3 layers and 2 cells"):
+    with refuses(PlanError, "does not fit 3 layers and 2 chunks"):
         split([1, 1, 1], 2, sizes)
 
 
 def test_a_limit_that_cannot_be_met_says_what_is_too_large():
     with refuses(
         PlanError,
-        "no split of 4 layers into 2 cells",
+        "no split of 4 layers into 2 chunks",
         "limit +8 bytes",
-        "needed +layer 2 in cell 0, 11 bytes, 3 over the limit",
+        "needed +layer 2 in chunk 0, 11 bytes, 3 over the limit",
         "more stages",
     ):
         split([1, 1, 1, 1], 2, memory=[1, 1, 11, 0], limit=8)
     with refuses(
-        PlanError, "needed +layers 0 to 1 in cell 0, 1,200 bytes, 200 over the limit"
+        PlanError, "needed +layers 0 to 1 in chunk 0, 1,200 bytes, 200 over the limit"
     ):
         split([1, 1, 1], 2, memory=[600, 600, 900], limit=1000)
     with refuses(
         PlanError,
         r"the split \(1, 2\) exceeds",
-        "layers 1 to 2 in cell 1, 1,500 bytes",
+        "layers 1 to 2 in chunk 1, 1,500 bytes",
         "over +500 bytes",
         "min_max",
     ):

@@ -7,7 +7,14 @@ from __future__ import annotations
 import pytest
 
 from meshtf.errors import PlanError
-from meshtf.pipeline import Schedule, Task, gpipe, held, interleaved, one_f_one_b
+from meshtf.pipeline import (
+    Schedule,
+    Task,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    peak_activations,
+)
 from tests.support.refusals import refuses
 
 SIZES = [(1, 1), (1, 3), (2, 1), (2, 4), (3, 2), (4, 4), (4, 9), (5, 10)]
@@ -54,15 +61,15 @@ def test_interleaved_takes_as_many_microbatches_through_a_chunk_as_there_are_sta
 def test_one_order_keeps_all_that_waits(schedule):
     order = schedule.order()
     place = {task: i for i, task in enumerate(order)}
-    cells = schedule.stages * schedule.chunks
-    assert len(order) == len(place) == 2 * cells * schedule.microbatches
+    chunks = schedule.stages * schedule.chunks
+    assert len(order) == len(place) == 2 * chunks * schedule.microbatches
     for stage, tasks in enumerate(schedule.tasks):
         assert [task for task in order if task.stage == stage] == [*tasks]
     for m in range(schedule.microbatches):  # there and back again
         ways = {
             kind: [
                 Task(c % schedule.stages, m, kind, c // schedule.stages)
-                for c in range(cells)
+                for c in range(chunks)
             ]
             for kind in ("forward", "backward")
         }
@@ -83,8 +90,11 @@ def test_stages_work_side_by_side():
 
 @pytest.mark.parametrize("stages, microbatches", SIZES)
 def test_what_is_held(stages, microbatches):
-    assert held(gpipe(stages, microbatches).order()) == (microbatches,) * stages
-    assert held(one_f_one_b(stages, microbatches).order()) == tuple(
+    assert (
+        peak_activations(gpipe(stages, microbatches).order())
+        == (microbatches,) * stages
+    )
+    assert peak_activations(one_f_one_b(stages, microbatches).order()) == tuple(
         min(stages - k, microbatches) for k in range(stages)
     )
 
@@ -96,14 +106,14 @@ def test_an_interleaved_stage_holds_a_little_more(stages, microbatches, chunks):
     # v K chunks are all of a stage's share K times; the K - 1 more are a share (K - 1)
     # / (v K).
     assert (
-        held(interleaved(stages, microbatches, chunks).order())[0]
+        peak_activations(interleaved(stages, microbatches, chunks).order())[0]
         == (chunks + 1) * stages - 1
     )
 
 
-def test_what_is_held_counts_each_cell_by_its_size():
+def test_what_is_held_counts_each_chunk_by_its_size():
     order = interleaved(2, 2, 2).order()
-    assert held(order, [1, 10, 100, 1000]) == (202, 2020 - 1000)
+    assert peak_activations(order, [1, 10, 100, 1000]) == (202, 2020 - 1000)
 
 
 def test_a_list_that_cannot_run_is_refused():

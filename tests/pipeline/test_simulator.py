@@ -12,10 +12,10 @@ from meshtf.errors import PlanError
 from meshtf.pipeline import (
     Timeline,
     gpipe,
-    held,
     ideal_speed_up,
     interleaved,
     one_f_one_b,
+    peak_activations,
     simulate,
 )
 from tests.support.refusals import refuses
@@ -25,7 +25,7 @@ SIZES = [(1, 1), (1, 5), (2, 1), (2, 8), (3, 7), (4, 4), (4, 32), (8, 32)]
 
 @pytest.mark.parametrize("make", [gpipe, one_f_one_b])
 @pytest.mark.parametrize("k, m", SIZES)
-def test_equal_cells_are_idle_as_published(k, m, make):
+def test_equal_chunks_are_idle_as_published(k, m, make):
     line = simulate(make(k, m), Fraction(1, 3))
     assert line.bubble == Fraction(k - 1, m + k - 1)
     assert line.idle_per_work == Fraction(k - 1, m)
@@ -91,7 +91,7 @@ def test_recompute_is_work_and_may_be_done_while_waiting():
     assert (
         early.busy == (8, 8) and early.time == 11
     )  # the first one's first, while idle
-    made = [(s.what, s.start, s.end) for s in early.spans if s.task.stage == 0][2:]
+    made = [(s.kind, s.start, s.end) for s in early.spans if s.task.stage == 0][2:]
     assert made == [
         ("recompute", 2, 3),
         ("backward", 6, 8),
@@ -104,9 +104,9 @@ def test_recompute_is_work_and_may_be_done_while_waiting():
 def test_a_time_line_knows_what_is_held():
     for schedule in (gpipe(3, 4), one_f_one_b(3, 4), interleaved(2, 4, 3)):
         line = simulate(schedule, recompute=1)
-        assert line.held() == held(schedule.order())
+        assert line.peak_activations() == peak_activations(schedule.order())
         sizes = [7 * c + 1 for c in range(schedule.stages * schedule.chunks)]
-        assert line.held(sizes) == held(schedule.order(), sizes)
+        assert line.peak_activations(sizes) == peak_activations(schedule.order(), sizes)
 
 
 def test_a_measured_line_may_start_at_any_time():
@@ -117,6 +117,6 @@ def test_a_measured_line_may_start_at_any_time():
     assert (later.start, later.time, later.bubble) == (100, line.time, line.bubble)
 
 
-def test_there_are_as_many_costs_as_cells():
-    with refuses(PlanError, "4 cells in this schedule, but costs of 2"):
+def test_there_are_as_many_costs_as_chunks():
+    with refuses(PlanError, "4 chunks in this schedule, but costs of 2"):
         simulate(interleaved(2, 2, 2), [1, 1])

@@ -1,4 +1,4 @@
-"""A variable that cells of two stages use: the loss and gradients of plain
+"""A variable that chunks of two stages use: the loss and gradients of plain
 TensorFlow.
 """
 
@@ -160,7 +160,7 @@ def test_a_tied_table_has_the_gradient_of_both_uses(
     axes, stages, layout, variables, how, seed
 ):
     if how.get("chunks", 1) * stages > 6:
-        pytest.skip("there are fewer layers than cells")
+        pytest.skip("there are fewer layers than chunks")
     values, tokens, targets = numbers(seed)
     mesh, net, pipe = made(axes, stages, layout, variables, how, values)
     step = mtf.function(
@@ -190,7 +190,7 @@ def test_other_modes_agree(case, mode, seed):
 
 
 def test_a_table_may_lie_at_a_later_stage_than_its_last_use(seed):
-    """In chunks of two stages, the cells at stages 0, 1, 0, 1: the second and third use
+    """In chunks of two stages, the chunks at stages 0, 1, 0, 1: the second and third use
     it.
     """
     values, tokens, targets = numbers(seed)

@@ -154,7 +154,7 @@ def control(t: SimpleNamespace) -> dict[str, Call]:
         ),
         "recompute": call(t.fn, then=lambda f: f(t.x)),
         "custom_gradient": call(lambda x: (x, lambda dy: [dy]), then=lambda f: f(t.x)),
-        "slicewise": call(t.fn, [t.x], cut="batch"),
+        "slicewise": call(t.fn, [t.x], shardable="batch"),
         "gradients": call([mtf.reduce_sum(t.v.tensor())], [t.v]),
         "once_per_batch": call(lambda x: None, t.x),
         "microbatches_of": call("batch"),

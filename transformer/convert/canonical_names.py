@@ -39,7 +39,8 @@ class Canonical:
         no_weights: str = "",
         copies: Mapping[str, str] | None = None,
     ) -> None:
-        self._tensors, self._names = tensors, {}
+        self._tensors = tensors
+        self._names = {}
         for name in tensors:
             if not no_weights or not re.search(no_weights, name):
                 self._names[_present(name, older)] = name

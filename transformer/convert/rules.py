@@ -86,8 +86,12 @@ def table(text: str, theirs: str = "", ours: str = "") -> list[Rule]:
       theirs: prefix of their names.
       ours: prefix of our names.
     """
-    columns = [line.split(maxsplit=2) for line in text.splitlines() if line.strip()]
-    return [Rule(theirs + their, ours + our, axes) for their, our, axes in columns]
+    rules = []
+    for line in text.splitlines():
+        if line.strip():
+            their_name, our_name, axes = line.split(maxsplit=2)
+            rules.append(Rule(theirs + their_name, ours + our_name, axes))
+    return rules
 
 
 def each_layer(layers: int, rules: Iterable[Rule]) -> list[Rule]:
@@ -205,14 +209,21 @@ def _shape(rule: Rule, shapes: Shapes, sizes: Sizes) -> mtf.Shape:
     """Returns the shape, in our dimensions, of that section of each of our variables
     which is in one of their tensors.
     """
-    dims = list(shapes[rule.names()[0]])[0 if rule.row is None else 1 :]
+    name, *_ = rule.names()
+    dims = list(shapes[name])
+    if rule.row is not None:
+        del dims[0]
     return mtf.Shape([(dim.name, sizes.get(dim.name, dim.size)) for dim in dims])
 
 
 def _axis_sizes(rule: Rule, shape: mtf.Shape) -> list[list[int]]:
     """Returns the sizes of the dimensions that each axis of theirs merges."""
-    size_of = {"*": len(rule.names()), **dict(zip(shape.names, shape.sizes))}
-    return [[size_of[name] for name in axis] for axis in rule.axis_dims()]
+    size_of = {"*": len(rule.names())}
+    size_of.update(zip(shape.names, shape.sizes))
+    axis_sizes = []
+    for axis in rule.axis_dims():
+        axis_sizes.append([size_of[name] for name in axis])
+    return axis_sizes
 
 
 def _tensor_shape(rule: Rule, shape: mtf.Shape) -> tuple[int, ...]:

@@ -353,8 +353,9 @@ def _shares(counts: mtf.Tensor) -> mtf.Tensor:
 
     The mean over sharded groups stays a partial sum until the values are read.
     """
-    shares = counts / mtf.maximum(mtf.reduce_sum(counts, EXPERTS), 1.0)
-    return mtf.reduce_mean(shares, [n for n in counts.shape.names if n != EXPERTS])
+    choices = mtf.maximum(mtf.reduce_sum(counts, EXPERTS), 1.0)
+    group_dims = [name for name in counts.shape.names if name != EXPERTS]
+    return mtf.reduce_mean(counts / choices, group_dims)
 
 
 def _check_k(k: int, logits: mtf.Tensor, message: str) -> None:

@@ -102,12 +102,10 @@ class Decoder:
         self.mesh = model.mesh
         self.max_new_tokens = max_new_tokens
         self.truncate = truncate
-        self.encodes, self.beams, self.alpha, self.window = (
-            isinstance(model, EncoderDecoder),
-            beams,
-            alpha,
-            window,
-        )
+        self.encodes = isinstance(model, EncoderDecoder)
+        self.beams = beams
+        self.alpha = alpha
+        self.window = window
         self.prefix = prefix
         self.bos_id = 0 if self.encodes and bos_id is None else bos_id
         self.vocab = min(vocab or model.architecture.vocab, model.architecture.vocab)
@@ -118,13 +116,10 @@ class Decoder:
             "top_p": top_p,
         }
         self.prompt_length = prompt_length
-        given = int(
-            self.bos_id is not None and not self.encodes
-        )  # ids before those of a prompt
-        self._longest, self.length = (
-            given + prompt_length,
-            self._even(1 + max_new_tokens, *_POSITIONS),
-        )
+        length = self._even(1 + max_new_tokens, *_POSITIONS)
+        self.length = length
+        has_bos = self.bos_id is not None and not self.encodes
+        self._longest = prompt_length + int(has_bos)
         self.batch_size = self._even(batch_size, "batch")
         self._run = mtf.function(
             self._after,
@@ -352,9 +347,16 @@ class Decoder:
         return self._even(min(size, self._longest), "inputs_length", *_POSITIONS)
 
     def _until_end(self, ids: list[int]) -> list[int]:
-        end = self._settings["end"]
-        ends = () if end is None else end if isinstance(end, Sequence) else (end,)
-        return ids[: next((i for i, x in enumerate(ids) if x in ends), len(ids))]
+        """Returns ids up to the first one that ends a text."""
+        end_ids = self._settings["end"]
+        if end_ids is None:
+            return ids
+        if not isinstance(end_ids, Sequence):
+            end_ids = (end_ids,)
+        for i, token in enumerate(ids):
+            if token in end_ids:
+                return ids[:i]
+        return ids
 
     def _fitting(self, number: int, ids: list[int]) -> list[int]:
         """Returns a prompt as it is read. Raises PromptError."""

@@ -49,12 +49,10 @@ class Scorer:
         batch_size: int = 8,
         ended: bool = False,
     ) -> None:
-        self.vocabulary, self.length, self.batch_size, self.ended = (
-            vocabulary,
-            length,
-            batch_size,
-            ended,
-        )
+        self.vocabulary = vocabulary
+        self.length = length
+        self.batch_size = batch_size
+        self.ended = ended
         self.pairs, ask = (
             isinstance(model, EncoderDecoder),
             cast(Callable[..., mtf.Tensor], model),

@@ -234,7 +234,10 @@ class _BackwardPass:
     ) -> dict[int, Node]:
         """Returns the nodes that ys depend on, by their serials."""
         owners = set(_with_outer(current_executor()))
-        allowed_serials = None if allowed is None else {n.serial for n in allowed}
+        if allowed is None:
+            allowed_serials = None
+        else:
+            allowed_serials = {n.serial for n in allowed}
         ancestors: dict[int, Node] = {}
         stack = list(ys)
         while stack:
@@ -332,7 +335,9 @@ class _BackwardPass:
             if not self._depends_on_targets(x, dependent):
                 continue
             op = x.node.op
-            label = repr(op.store.name) if isinstance(op, ReadOp) else "a tensor"
+            label = "a tensor"
+            if isinstance(op, ReadOp):
+                label = repr(op.store.name)
             raise PlanError(
                 explain_error(
                     f"a function with its own gradient uses {label} from outside, "

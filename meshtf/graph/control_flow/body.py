@@ -156,7 +156,9 @@ def dependencies(node: Node) -> tuple[Tensor, ...]:
     if node.wait_for is not None:
         before = (*before, node.wait_for)
     rule = node.gradient_rule
-    return before if rule is None else (*before, *rule.inputs, *rule.intermediates)
+    if rule is None:
+        return before
+    return (*before, *rule.inputs, *rule.intermediates)
 
 
 def outputs_of_nodes(nodes: Iterable[Node]) -> list[Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 from meshtf.graph.apply import apply_all
 from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.control_flow.body import Body, check_body_inputs, record_on_body
-from meshtf.graph.op import Spec
+from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Tensor
@@ -33,7 +33,7 @@ class Branch(ControlFlowOp):
     then: Body
     otherwise: Body
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         specs = [result.spec for result in self.then.results]
         check_body_inputs((*self.then.captures, *self.otherwise.captures), xs[1:])
         check_body_inputs(self.otherwise.results, specs)
@@ -48,10 +48,13 @@ class Branch(ControlFlowOp):
 
     def captures(self, xs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """Returns the inputs that are captures of `then`, and of `otherwise`."""
-        middle = 1 + len(self.then.captures)
-        return xs[1:middle], xs[middle:]
+        _condition, *captured_values = xs
+        num_then = len(self.then.captures)
+        then_captures = captured_values[:num_then]
+        otherwise_captures = captured_values[num_then:]
+        return then_captures, otherwise_captures
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         """Returns the outputs of a branch on the same predicate.
 
         Each of its bodies recomputes the forward body, and returns the cotangents of the
@@ -102,8 +105,13 @@ class BranchGradient:
           results: tensors of the forward body, of the gradient or of extra nodes.
           extra_nodes: further nodes, recorded on the forward body.
         """
-        nodes = [*self.forward.nodes, *self.nodes, *extra_nodes]
-        return Body.of(self.forward.graph, (), nodes, results)
+        nodes = [
+            *self.forward.nodes,
+            *self.nodes,
+            *extra_nodes,
+        ]
+        graph = self.forward.graph
+        return Body.of(graph, (), nodes, results)
 
     def captured_values(self, body: Body, values: Sequence[Tensor]) -> list[Tensor]:
         """Returns the inputs for the captures of a body of this gradient.

@@ -24,7 +24,7 @@ from meshtf.graph.control_flow.body import (
     required_nodes,
     used_tensors,
 )
-from meshtf.graph.op import Spec
+from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.recorder import latest
@@ -62,7 +62,7 @@ class Call(ControlFlowOp):
     wait_for: tuple[Tensor, ...] = ()
     call_id: CallId = _DEFAULT_ID
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         check_body_inputs((*self.body.arguments, *self.body.captures), xs)
         return tuple(result.spec for result in self.body.results)
 
@@ -77,23 +77,25 @@ class Call(ControlFlowOp):
     def display_name(self) -> str:
         return self.call_id.label
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         dys = dy if isinstance(dy, tuple) else (dy,)
         ys = y if isinstance(y, tuple) else (y,)
         with_cotangent = tuple(k for k, d in enumerate(dys) if d is not None)
         backward = _shared_backward_body(self.body, with_cotangent)
         body, outputs = self._with_residuals(latest(ys[0].node), backward)
-        outer = dict(zip((*body.arguments, *body.captures), xs))
-        outer.update(zip(body.results, outputs))
-        zeros = [
-            OPERATORS["zeros"](outer[x].mesh, x.shape, accumulation_dtype(x.dtype))
-            for x in backward.captures
-        ]
-        residuals = [outer[x] for x in backward.residuals]
+        # From tensors of the body to those of this call.
+        values = dict(zip((*body.arguments, *body.captures), xs))
+        values.update(zip(body.results, outputs))
+        zeros = []
+        for x in backward.captures:
+            dtype = accumulation_dtype(x.dtype)
+            zeros.append(OPERATORS["zeros"](values[x].mesh, x.shape, dtype))
+        residuals = [values[x] for x in backward.residuals]
+        output_cotangents = [dys[k] for k in with_cotangent]
         dxs = call(
             backward.body,
-            [*residuals, *(dys[k] for k in with_cotangent), *zeros],
-            captures=outer,
+            [*residuals, *output_cotangents, *zeros],
+            captures=values,
             call_id=self.call_id._replace(backward=True),
         )
         cotangents = dict(zip((*backward.arguments, *backward.captures), dxs))
@@ -180,17 +182,30 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
     outputs = list(cotangents.values())
     nodes = [*invariant, *_moved_up(gradient_nodes, sums.nodes)]
     nodes = required_nodes(nodes, outputs)
-    computed = {*outputs_of_nodes(nodes)}
+    residuals = _residuals(body, nodes, outputs)
+    arguments = (
+        *residuals,
+        *seeds,
+        *sums.before.values(),
+    )
+    return BackwardBody(
+        body=Body.of(body.graph, arguments, nodes, outputs),
+        residuals=residuals,
+        arguments=tuple(x for x in cotangents if x not in sums.before),
+        captures=tuple(sums.before),
+    )
+
+
+def _residuals(
+    body: Body, nodes: Sequence[Node], outputs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Returns the tensors of the forward body that backward nodes read and do not
+    compute.
+    """
+    computed = set(outputs_of_nodes(nodes))
     forward = {*body.arguments, *outputs_of_nodes(body.nodes)}
     used = used_tensors(nodes, outputs)
-    residuals = tuple(x for x in used if x in forward and x not in computed)
-    arguments = (*residuals, *seeds, *sums.before.values())
-    return BackwardBody(
-        Body.of(body.graph, arguments, nodes, outputs),
-        residuals,
-        tuple(x for x in cotangents if x not in sums.before),
-        tuple(sums.before),
-    )
+    return tuple(x for x in used if x in forward and x not in computed)
 
 
 class _Sums:

@@ -31,7 +31,7 @@ from meshtf.graph.control_flow.body import (
     required_nodes,
     used_tensors,
 )
-from meshtf.graph.op import Spec
+from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.recorder import latest
@@ -58,7 +58,7 @@ class Loop(ControlFlowOp):
     reverse: bool = False  # whether to scan from the last entry to the first
     condition: Body | None = None  # of a while loop
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         self._check_inputs(xs)
         specs = [result.spec for result in self.body.results]
         num_unstacked = self.num_carries + self.num_sums
@@ -99,7 +99,9 @@ class Loop(ControlFlowOp):
     @property
     def num_iterations(self) -> int | None:
         """How often the body runs; None where only the run decides."""
-        return None if self.dim is None else self.dim.size
+        if self.dim is None:
+            return None
+        return self.dim.size
 
     @property
     def bodies(self) -> tuple[Body, ...]:
@@ -107,7 +109,7 @@ class Loop(ControlFlowOp):
             return (self.body,)
         return (self.condition, self.body)
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         ys = y if isinstance(y, tuple) else (y,)
         dys = dy if isinstance(dy, tuple) else (dy,)
         if self.condition is not None:
@@ -201,16 +203,18 @@ class _BackwardLoop:
     """
 
     def __init__(self, loop: Loop, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
-        self.loop = loop
-        self.body = loop.body
-        self.ys = ys
-        self.carries = loop.body.arguments[1 : 1 + loop.num_carries]
-        self.entries = loop.body.arguments[1 + loop.num_carries :]
+        body = loop.body
+        _index, *arguments = body.arguments
         _, scanned, captures = loop.split_inputs(xs)
+        self.loop = loop
+        self.body = body
+        self.ys = ys
+        self.carries = arguments[: loop.num_carries]
+        self.entries = arguments[loop.num_carries :]
         self.scanned = dict(zip(self.entries, scanned))
-        self.captured = dict(zip(loop.body.captures, captures))
+        self.captured = dict(zip(body.captures, captures))
         self.carried: dict[Tensor, Tensor] = {}
-        self.inputs = (*self.carries, *self.entries, *loop.body.captures)
+        self.inputs = (*arguments, *body.captures)
         self.node = latest(ys[0].node)
 
     def cotangents(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -221,22 +225,23 @@ class _BackwardLoop:
         """
         targets = [x for x in self.inputs if has_gradient(x.dtype)]
         seeds = self._seeds(dys)
-        nodes, cotangents, unread_carries = self._record_backward(seeds, targets)
-        carries = [x for x in self.carries if x in cotangents]
-        summed = [x for x in self.captured if x in cotangents]
-        stacked = [x for x in self.entries if x in cotangents]
+        nodes, body_cotangents, unread_carries = self._record_backward(seeds, targets)
+        carries = [x for x in self.carries if x in body_cotangents]
+        summed = [x for x in self.captured if x in body_cotangents]
+        stacked = [x for x in self.entries if x in body_cotangents]
         with_cotangent = (*carries, *summed, *stacked)
-        results = [cotangents[x] for x in with_cotangent]
+        results = [body_cotangents[x] for x in with_cotangent]
         outputs = self._run(nodes, results, len(carries), len(summed))
-        total = dict(zip(with_cotangent, outputs))
+        cotangents = dict(zip(with_cotangent, outputs))
         for x in summed:
-            total[x] = _cast_cotangent(total[x], x.dtype, self.captured[x])
+            value = self.captured[x]
+            cotangents[x] = _cast_cotangent(cotangents[x], x.dtype, value)
         # Without an iteration the initial carry is the result, so it has a cotangent
         # even if the body does not read it.
         if self.loop.num_iterations:
             for x in unread_carries:
-                total.pop(x, None)
-        return [total.get(x) for x in self.inputs]
+                cotangents.pop(x, None)
+        return [cotangents.get(x) for x in self.inputs]
 
     def _seeds(self, dys: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
         """Returns pairs of a result of the body and the argument of the backward body
@@ -313,22 +318,24 @@ class _BackwardLoop:
         self.scanned.update(zip(residuals, self._stack_residuals(residuals)))
         scanned = [x for x in self.scanned if x in used]
         index = self.body.arguments[0]
-        body = Body.of(
-            self.body.graph, [index, *self.carried, *scanned], nodes, results
-        )
+        arguments = [index, *self.carried, *scanned]
+        body = Body.of(self.body.graph, arguments, nodes, results)
         loop = Loop(
             body,
             num_carries,
             len(scanned),
             num_sums,
             self.loop.dim,
-            not self.loop.reverse,
+            reverse=not self.loop.reverse,
         )
+        initial_carries = self.carried.values()
+        stacked_values = [self.scanned[x] for x in scanned]
+        captured_values = [self.captured.get(x, x) for x in body.captures]
         return apply_all(
             loop,
-            *self.carried.values(),
-            *(self.scanned[x] for x in scanned),
-            *(self.captured.get(x, x) for x in body.captures),
+            *initial_carries,
+            *stacked_values,
+            *captured_values,
             mesh=self.node.mesh,
         )
 
@@ -348,9 +355,9 @@ class _BackwardLoop:
         op = node.op
         assert isinstance(op, Loop) and op.dim is not None
         num_unstacked = op.num_carries + op.num_sums
-        stacks = dict(
-            zip(op.body.results[num_unstacked:], node.outputs[num_unstacked:])
-        )
+        stacked_results = op.body.results[num_unstacked:]
+        stacked_outputs = node.outputs[num_unstacked:]
+        stacks = dict(zip(stacked_results, stacked_outputs))
         new = [x for x in residuals if x not in stacks]
         if new:
             body = dataclasses.replace(op.body, results=(*op.body.results, *new))

@@ -48,7 +48,7 @@ def blockwise_attention(
     v: Tensor,
     block: ShapeLike,
     bias_of: BiasOf | None = None,
-    rows: Any = None,
+    query_inputs: Any = None,
     memory_dim: str = "memory_length",
     key_dim: Names = "key",
     scale: float | None = None,
@@ -63,9 +63,9 @@ def blockwise_attention(
       block: the dimension of queries, and the queries of an iteration, such as
         "length:128".
       bias_of: computes the bias of the scores of a block of queries from its entries of
-        `rows`.
-      rows: tensors with the dimension of queries, such as their positions, in any
-        nesting.
+        `query_inputs`.
+      query_inputs: tensors with the dimension of queries, such as their positions, in
+        any nesting.
       memory_dim: the dimension of keys and values.
       key_dim: the name, or names, that the matmul of q and k sums over.
       scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
@@ -74,21 +74,23 @@ def blockwise_attention(
     Raises:
       ShapeError: the queries lack the dimension, or blocks do not divide it.
     """
-    q, k, v = as_tensor("q", q), as_tensor("k", k), as_tensor("v", v)
+    q = as_tensor("q", q)
+    k = as_tensor("k", k)
+    v = as_tensor("v", v)
     if scale is not None:
         check_floats(scale=scale)
     check_callables(bias_of=bias_of, dropout=dropout)
     block_dim = single_dim(block)
     require_dim(q.shape, block_dim.name)
 
-    def attend(q: Tensor, rows: Any) -> Tensor:
-        bias = bias_of(rows) if bias_of else None
+    def attend(q: Tensor, query_inputs: Any) -> Tensor:
+        bias = bias_of(query_inputs) if bias_of else None
         return dot_product_attention(
             q, k, v, memory_dim, key_dim, bias, None, scale, dropout
         )
 
     if q.shape[block_dim.name] <= block_dim.size:
-        return attend(q, rows)
+        return attend(q, query_inputs)
     iterations = _iterations(q, block_dim)
 
     def split(x: Tensor | None) -> Tensor | None:
@@ -100,7 +102,7 @@ def blockwise_attention(
     _, y = scan(
         lambda carry, inputs: (carry, attend_recomputed(*inputs)),
         None,
-        (split(q), tf.nest.map_structure(split, rows)),
+        (split(q), tf.nest.map_structure(split, query_inputs)),
         iterations.name,
     )
     return _merge_iterations(y, block_dim, iterations)
@@ -162,7 +164,7 @@ class BlockwiseAttention(MultiHeadAttention):
         x: Tensor,
         memory: Tensor | Cache | None = None,
         bias_of: BiasOf | None = None,  # type: ignore[override]
-        rows: Any = None,
+        query_inputs: Any = None,
         angles: Angles | None = None,  # type: ignore[override]
         training: bool = False,  # type: ignore[override]
     ) -> Tensor:
@@ -173,8 +175,8 @@ class BlockwiseAttention(MultiHeadAttention):
           memory: the inputs of keys and values, [batch, length, model_dim] of any length,
             or their keys and values from `project_keys_values`; default: x itself.
           bias_of: computes the bias of the scores of a block of queries from its entries
-            of `rows`.
-          rows: tensors with the dimension of queries, in any nesting.
+            of `query_inputs`.
+          query_inputs: tensors with the dimension of queries, in any nesting.
           angles: rotary angles, by which queries and keys are rotated.
           training: whether attention weights are dropped.
         """
@@ -187,7 +189,7 @@ class BlockwiseAttention(MultiHeadAttention):
             *cache,
             self.block,
             bias_of,
-            rows,
+            query_inputs,
             self.memory_dim,
             self.key_dim.names,
             self.scale,

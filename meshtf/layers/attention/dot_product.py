@@ -81,7 +81,8 @@ def dot_product_attention(
 
 
 def compress_mean(x: Tensor, dim: str, factor: int) -> Tensor:
-    """Returns x with the means of each `factor` neighbouring entries of `dim`.
+    """Returns x with the means of each `factor` neighbouring entries of `dim`:
+    [..., dim, ...] -> [..., dim / factor, ...].
 
     As a memory of attention it saves work (Liu et al., 2018, arXiv 1801.10198, section
     4.2.3):

@@ -65,8 +65,8 @@ class DecodeStep(NamedTuple):
 
 
 class Heads(Module):
-    """What attention layers share: dense layers to queries, keys and values, and back to
-    `model_dim`; decoding steps.
+    """What attention layers share: dense layers to queries, keys and values, and back
+    to `model_dim`; decoding steps.
 
     Args:
       mesh: where the variables lie.
@@ -197,7 +197,8 @@ class Heads(Module):
         angles: Angles | None = None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
-        """Returns the output at the next position, and the cache with its key and value.
+        """Returns the output at the next position, and the cache with its key and
+        value.
 
         The position attends to itself and to the earlier positions that the cache still
         stores.
@@ -222,8 +223,8 @@ class Heads(Module):
         bias: Tensor | None = None,
         step_index: Tensor | None = None,
     ) -> DecodeStep:
-        """Returns what `step_at` needs to know of a position; it is the same for all
-        layers of one kind.
+        """Returns what `step_at` needs to know of a position [batch]; it is the same
+        for all layers of one kind.
 
         Other arguments are those of `step`; of the cache only names and sizes count.
 
@@ -281,8 +282,9 @@ class Heads(Module):
         return self.output(y, x.shape.names), cache
 
     def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
-        """Returns bool: whether a position attends to a slot that was written `age` steps
-        before; a slot older than the position was never written.
+        """Returns bool [..., memory_length]: whether a position attends to a slot that
+        was written `age` steps before; a slot older than the position was never
+        written.
         """
         check_tensors(age=age, position=position)
         return outer(age, position, less_equal)
@@ -300,8 +302,8 @@ class Heads(Module):
         return self.apply_rotary(q, angles), self.apply_rotary(k, angles), v
 
     def project_to_heads(self, dense: Dense, x: Tensor) -> Tensor:
-        """Returns [batch, heads, length, key], an order in which the matmuls of attention
-        need no transpose.
+        """Returns [batch, heads, length, key], an order in which the matmuls of
+        attention need no transpose.
         """
         check_tensors(x=x)
         check_record(Dense, dense=dense)
@@ -311,6 +313,8 @@ class Heads(Module):
         return dense(x, (*batch, *heads, *length, *self.key_dim.names))
 
     def apply_rotary(self, x: Tensor, angles: Angles | None) -> Tensor:
-        """Returns queries or keys, rotated by `angles` if given."""
+        """Returns queries or keys [..., heads, key], rotated by `angles` if given."""
         check_tensors(x=x)
-        return x if angles is None else rotate(x, self.key_dim.names[0], angles)
+        if angles is None:
+            return x
+        return rotate(x, self.key_dim.names[0], angles)

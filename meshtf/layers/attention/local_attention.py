@@ -369,12 +369,15 @@ class LocalAttention(Heads):
                 "steps are for causal attention along one dimension, not "
                 f"{self.blocks!r}."
             )
-        size = 2 * self.blocks.size if not self.radius else self.radius.size + 1
+        if self.radius:
+            size = self.radius.size + 1
+        else:
+            size = 2 * self.blocks.size
         return super().empty_cache(x, size if positions is None else positions)
 
     def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
-        """Returns bool: whether a position attends to a slot that was written `age` steps
-        before.
+        """Returns bool [..., memory_length]: whether a position attends to a slot that
+        was written `age` steps before.
         """
         check_tensors(age=age, position=position)
         if self.radius:

@@ -51,8 +51,8 @@ def causal_mask(
 def padding_mask(
     ids: Tensor, length_dim: str = "length", memory_dim: str = "memory_length"
 ) -> Tensor:
-    """Returns bool [batch, memory_dim]: whether ids [batch, length_dim] are not 0, the id
-    of padding.
+    """Returns bool [batch, memory_dim]: whether ids [batch, length_dim] are not 0, the
+    id of padding.
     """
     check_tensors(ids=ids)
     return rename(ids != 0, length_dim, memory_dim)
@@ -76,12 +76,15 @@ def segment_mask(
       memory_dim: the name of the positions of keys and values.
     """
     check_tensors(segments=segments)
-    memory = segments if memory_segments is None else memory_segments
-    return outer(segments, rename(memory, length_dim, memory_dim), equal)
+    if memory_segments is None:
+        memory_segments = segments
+    return outer(segments, rename(memory_segments, length_dim, memory_dim), equal)
 
 
 def mask_bias(visible: Tensor, dtype: str = "float32") -> Tensor:
-    """Returns a bias of scores: 0 where a position is visible, else very negative."""
+    """Returns a bias of scores, with the shape of `visible`: 0 where a position is
+    visible, else very negative.
+    """
     dtype = dtype_name(dtype)
     masked_score = _MASKED_SCORES.get(dtype, _DEFAULT_MASKED_SCORE)
     return cast(where(visible, 0.0, masked_score), dtype)

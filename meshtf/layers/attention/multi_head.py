@@ -29,8 +29,8 @@ from meshtf.names.arguments import check_bools, check_record
 
 
 class MultiHeadAttention(Heads):
-    """softmax(q · k / sqrt(key) + bias) · v, for several heads, and a dense layer back to
-    `model_dim`.
+    """softmax(q · k / sqrt(key) + bias) · v, for several heads, and a dense layer back
+    to `model_dim`.
 
     Args:
       mesh: where the variables lie.
@@ -112,7 +112,8 @@ class MultiHeadAttention(Heads):
     def memory_keys_values(
         self, x: Tensor, memory: Tensor | Cache | None, angles: Angles | None
     ) -> Cache:
-        """Returns keys and values of the memory of `__call__`."""
+        """Returns keys and values [..., memory_length, heads, key] of the memory of
+        `__call__`."""
         check_tensors(x=x)
         if isinstance(memory, Cache):
             return memory

@@ -64,7 +64,9 @@ class RelativeBias(Module):
         check_ints(buckets=buckets, max_distance=max_distance)
         check_bools(both_ways=both_ways)
         super().__init__(name)
-        self.each_way = buckets // 2 if both_ways else buckets
+        self.each_way = buckets
+        if both_ways:
+            self.each_way = buckets // 2
         if self.each_way < 2 or max_distance <= self.each_way // 2:
             raise ShapeError(
                 f"{buckets} buckets are too few, or too many for distances up to "
@@ -87,13 +89,16 @@ class RelativeBias(Module):
         return gather(self.table, self.buckets(behind), _BUCKETS)
 
     def buckets(self, behind: Tensor) -> Tensor:
-        """Returns the bucket of each distance, int32 of the same shape.
+        """Returns the bucket of each distance, int32 with the shape of `behind`.
 
         Args:
           behind: how many positions the memory is behind the query; negative if ahead.
         """
         check_tensors(behind=behind)
-        distance = abs(behind) if self.both_ways else maximum(behind, 0)
+        if self.both_ways:
+            distance = abs(behind)
+        else:
+            distance = maximum(behind, 0)
         num_exact = self.each_way // 2  # buckets of one distance each
         log_ratio = log(cast(maximum(distance, 1), "float32") * (1.0 / num_exact))
         max_log_ratio = math.log(self.max_distance / num_exact)

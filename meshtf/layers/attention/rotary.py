@@ -48,7 +48,7 @@ def rotary_angles(
     dtype: str = "float32",
 ) -> Angles:
     """Returns the angles position * longest**(-2 i / key) of pair i, for both of its
-    elements.
+    elements: positions [...] -> [..., key].
 
     Args:
       positions: integers, such as mtf.range(mesh, "length:128").
@@ -76,8 +76,8 @@ def rotary_angles(
 
 
 def rotate(x: Tensor, key_dim: str, angles: Angles) -> Tensor:
-    """Returns x [..., length, key] with each pair of elements along `key_dim` rotated by
-    its angle.
+    """Returns x [..., length, key] with each pair of elements along `key_dim` rotated
+    by its angle.
     """
     x, key_dim = tensor_along(x, key_dim, dim_name="key_dim")
     check_record(Angles, angles=angles)

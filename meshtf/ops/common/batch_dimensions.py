@@ -318,7 +318,10 @@ def _take_digits(
             rest = digit.size // size
             remaining.appendleft(digit._replace(size=rest))
             # Sections that count no examples are all equal, wherever they come from.
-            stride = 1 if digit.batch is None else digit.stride * rest
+            if digit.batch is None:
+                stride = 1
+            else:
+                stride = digit.stride * rest
             digit = digit._replace(size=size, stride=stride)
         elif size % digit.size:
             return None

@@ -121,7 +121,9 @@ def _no_common_shape(
     longest = max(shapes, key=len)
     absent = next(name for name in names if name not in longest)
     close = near_misses(absent, longest.names)
-    suggestion = f" Did you mean {close}?" if close else ""
+    suggestion = ""
+    if close:
+        suggestion = f" Did you mean {close}?"
     return ShapeError(
         explain_error(
             f"{function} takes tensors of which one has the dimensions of all others; "

@@ -80,7 +80,9 @@ def require_dim(shape: Shape, *names: str) -> None:
 def _absent(name: str, shape: Shape) -> str:
     """Returns the message for a dimension that a shape lacks."""
     close = near_misses(name.partition(":")[0], shape.names)
-    suggestion = f" Did you mean {close}?" if close else ""
+    suggestion = ""
+    if close:
+        suggestion = f" Did you mean {close}?"
     return f'there is no dimension "{name}" in {shape!r}.{suggestion}'
 
 

@@ -40,26 +40,34 @@ def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -
         total = sum_over(tf.cast(x, tf.float32), axes, context)
         return tf.cast(total, tf.float16)
     axes = sorted(axes)
-    shape = x.shape.as_list()
     is_float = x.dtype in (tf.float32, tf.float64)
-    is_large = math.prod(shape) >= _LARGE
+    is_large = math.prod(x.shape.as_list()) >= _LARGE
     if not (axes and is_float and is_large):
         return tf.reduce_sum(x, axes)
     start = _last_group_start(axes)
     if start > 0:
         partly_summed = tf.reduce_sum(x, axes[start:])
         return sum_over(partly_summed, axes[:start], context)
-    summed = shape[axes[0] : axes[-1] + 1]
-    remaining = shape[len(axes) :]
-    is_leading = axes[0] == 0 and bool(remaining)
-    num_vectors = math.prod(summed)
-    if not is_leading or num_vectors <= _FEW_VECTORS:
+    if axes[0] == 0:
+        return _sum_leading(x, len(axes), context)
+    return tf.reduce_sum(x, axes)
+
+
+def _sum_leading(x: Any, num_axes: int, context: LocalContext | None) -> Any:
+    """Returns the sum of x over its leading axes, as many as `num_axes`."""
+    axes = list(range(num_axes))
+    shape = x.shape.as_list()
+    summed = shape[:num_axes]
+    remaining = shape[num_axes:]
+    if not remaining or math.prod(summed) <= _FEW_VECTORS:
         return tf.reduce_sum(x, axes)
-    if context is not None and context.compiled and len(axes) > 1:
+    if context is not None and context.compiled and num_axes > 1:
         partly_summed = tf.reduce_sum(x, axes[:-1])
-        return tf.reduce_sum(context.optimization_barrier(partly_summed), 0)
+        barrier = context.optimization_barrier(partly_summed)
+        return tf.reduce_sum(barrier, 0)
     if len(remaining) > 1:
-        x = reshape(x, [*summed, math.prod(remaining)])
+        vector_size = math.prod(remaining)
+        x = reshape(x, [*summed, vector_size])
     total = tf.raw_ops.BiasAddGrad(out_backprop=x)
     return reshape(total, remaining)
 

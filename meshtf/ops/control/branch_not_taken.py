@@ -48,7 +48,9 @@ class _NeverRun(BodyGraph):
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
         has_effect = isinstance(node.op, (WriteOp, HostOp))
-        return node.outputs if has_effect else super().run(node)
+        if has_effect:
+            return node.outputs
+        return super().run(node)
 
 
 def with_zeros_of_other_branch(

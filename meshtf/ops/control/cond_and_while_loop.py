@@ -17,12 +17,15 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import (
     Body,
     Branch,
+    Cotangents,
     Graph,
+    LocalTensors,
     Loop,
     Op,
     Sample,
     Source,
     Spec,
+    Specs,
     Tensor,
     apply_all,
     current_executor,
@@ -47,55 +50,53 @@ from meshtf.ops.control.seeds import alternatives, iteration
 __all__ = ["cond", "while_loop"]
 
 
-def while_loop(
-    test: Callable[..., Tensor], body: Callable[..., Any], state: Any
-) -> Any:
-    """Returns the first state for which `test` is false.
+def while_loop(test: Callable[..., Tensor], body: Callable[..., Any], init: Any) -> Any:
+    """Returns the first carry for which `test` is false.
 
     It has no gradient, in eager mode or recorded, since the number of iterations is not
     known in advance (`scan` has one).
 
     Args:
-      test: takes the state (its elements as arguments if it is a tuple), and returns
+      test: takes the carry (its elements as arguments if it is a tuple), and returns
         bool [].
-      body: takes the state in the same way, and returns the next state.
-      state: the initial state: tensors in any nesting.
+      body: takes the carry in the same way, and returns the next carry.
+      init: the initial carry: tensors in any nesting.
 
     Raises:
-      ShapeError, DTypeError: the state changes its names, sizes or data type, or `test`
+      ShapeError, DTypeError: the carry changes its names, sizes or data type, or `test`
         does not return bool [].
       PlanError: `test` or `body` write to a variable, or the mesh is not known yet.
     """
     test = as_callable("test", test)
     body = as_callable("body", body)
-    specs = [x.spec for x in tensors_of(state, "state")]
+    specs = [x.spec for x in tensors_of(init, "carry")]
     if not isinstance(current_executor(), Graph):
-        return _eager_while(test, body, state, specs)
+        return _eager_while(test, body, init, specs)
 
     def record_test(index: Tensor, *carry: Tensor) -> Sequence[Tensor]:
         with iteration(index):
-            return [_boolean(_call(test, pack(state, carry)))]
+            return [_boolean(_call(test, pack(init, carry)))]
 
     def record_iteration(index: Tensor, *carry: Tensor) -> Sequence[Tensor]:
         with iteration(index):
-            new = _call(body, pack(state, carry))
-        return tensors_of(next_carry(state, new, specs), "state")
+            new = _call(body, pack(init, carry))
+        return tensors_of(next_carry(init, new, specs), "carry")
 
     tested = record_body(record_test, [ITERATION, *specs])
     recorded = record_body(record_iteration, [ITERATION, *specs])
     loop = Loop(recorded, len(specs), condition=tested)
     captures = [*recorded.captures, *tested.captures]
-    return pack(state, apply_all(loop, *tensors_of(state, "state"), *captures))
+    return pack(init, apply_all(loop, *tensors_of(init, "carry"), *captures))
 
 
 def _eager_while(
     test: Callable[..., Tensor],
     body: Callable[..., Any],
-    state: Any,
+    init: Any,
     specs: Sequence[Spec],
 ) -> Any:
     """Runs a while loop op by op."""
-    carry = state
+    carry = init
     with alternatives() as alternative:
         for i in itertools.count():
             with alternative(), iteration(i):
@@ -103,8 +104,10 @@ def _eager_while(
                     break
                 new = _call(body, carry)
             carry = next_carry(carry, new, specs)
-    tensors = tensors_of(carry, "state")
-    return pack(state, apply_all(WhileResult(), *tensors)) if tensors else carry
+    tensors = tensors_of(carry, "carry")
+    if tensors:
+        return pack(init, apply_all(WhileResult(), *tensors))
+    return carry
 
 
 class WhileResult(Op):
@@ -117,13 +120,13 @@ class WhileResult(Op):
     def display_name(self) -> str:
         return "while_loop"
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return xs
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         return xs
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         result = y[0] if isinstance(y, tuple) else y
         raise no_gradient_of_while(result.node.source)
 
@@ -160,9 +163,11 @@ def _eager_cond(
     predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]
 ) -> Any:
     """Runs one branch op by op, and records the other one for its zero gradients."""
-    branch, other_branch = then, otherwise
+    branch = then
+    other_branch = otherwise
     if not bool(predicate):
-        branch, other_branch = otherwise, then
+        branch = otherwise
+        other_branch = then
     with alternatives() as alternative:
         with alternative():
             result = branch()
@@ -197,8 +202,10 @@ def _recorded_cond(
     return pack(results[0], ys)
 
 
-def _call(fn: Callable[..., Any], state: Any) -> Any:
-    return fn(*state) if isinstance(state, tuple) else fn(state)
+def _call(fn: Callable[..., Any], carry: Any) -> Any:
+    if isinstance(carry, tuple):
+        return fn(*carry)
+    return fn(carry)
 
 
 def _boolean(x: Any) -> Tensor:

@@ -24,11 +24,13 @@ from meshtf.graph import (
     Context,
     GradientBarrier,
     GradientRule,
+    LocalTensors,
     Op,
     ReadOp,
     Sample,
     Source,
     Spec,
+    Specs,
     Tensor,
     apply,
     context,
@@ -57,15 +59,15 @@ class Result(Op):
     def display_name(self) -> str:
         return "custom_gradient"
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return xs
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         return xs
 
 
 def result_of(rule: GradientRule, index: int, y: Tensor) -> Tensor:
-    """Returns y, with the gradient that a rule defines for its result `index`."""
+    """Returns y [...], with the gradient that a rule defines for its result `index`."""
     with context(gradient_rule=(rule, index)):
         return apply(Result(), y)
 
@@ -173,7 +175,9 @@ def _inputs_of(x: Tensor) -> Sequence[Tensor]:
     node = x.node
     # A mtf.function called in eager mode is a node without inputs; its rule has them.
     is_eager_call = not node.inputs and node.gradient_rule is not None
-    return node.gradient_rule.inputs if is_eager_call else node.inputs
+    if is_eager_call:
+        return node.gradient_rule.inputs
+    return node.inputs
 
 
 def _cotangents(
@@ -201,7 +205,10 @@ def _cotangents(
     ]
     with context(iterations=forward.iterations, layer_entries=forward.layer_entries):
         dxs = rule(*cotangents)
-    dxs = list(dxs) if isinstance(dxs, (list, tuple)) else [dxs]
+    if isinstance(dxs, (list, tuple)):
+        dxs = list(dxs)
+    else:
+        dxs = [dxs]
     if len(dxs) != len(inputs):
         raise PlanError(
             explain_error(

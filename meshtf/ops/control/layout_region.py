@@ -18,10 +18,13 @@ from typing import Any
 
 from meshtf.errors import LayoutError, ShapeError, explain_error, near_misses
 from meshtf.graph import (
+    Cotangents,
+    LocalTensors,
     ReshardOp,
     Sample,
     Source,
     Spec,
+    Specs,
     Tensor,
     apply,
     context,
@@ -48,7 +51,7 @@ def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
     return context(region=current().region.then(_checked(changes)))
 
 
-def stage(number: int) -> AbstractContextManager[Any]:
+def stage(index: int) -> AbstractContextManager[Any]:
     """Places tensors and variables that are made inside a `with` block on one stage.
 
     Stages are the coordinates along the mesh's axis of stages (`Mesh(stages=...)`, by
@@ -57,12 +60,12 @@ def stage(number: int) -> AbstractContextManager[Any]:
     nothing changes.
 
     Args:
-      number: the index of the stage.
+      index: the index of the stage.
 
     Raises:
       MeshError: the mesh of an op or variable inside has fewer stages.
     """
-    return context(stage=as_int("number", number))
+    return context(stage=as_int("index", index))
 
 
 class Relayout(ReshardOp):
@@ -75,18 +78,18 @@ class Relayout(ReshardOp):
         Sample((), ("bool b:4",)),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return xs
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         return xs
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return [apply(Relayout(), dy)]
 
 
 def shard(x: Any, layout: LayoutLike) -> Tensor:
-    """Returns x, sharded exactly as `layout` says.
+    """Returns x [...], sharded exactly as `layout` says.
 
     Args:
       x: a tensor.
@@ -109,12 +112,13 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
 
 
 def replicate(x: Any) -> Tensor:
-    """Returns x, replicated on all positions of its mesh."""
+    """Returns x [...], replicated on all positions of its mesh."""
     return _reshard(x, Layout.changes("*:"))
 
 
 def split(x: Any, dim: str, axis: str) -> Tensor:
-    """Returns x with `dim` sharded along `axis`, and other dimensions as the rules say.
+    """Returns x [..., dim, ...] with `dim` sharded along `axis`, and other dimensions
+    as the rules say.
 
     To divide a tensor into several tensors, see `chunk`.
 
@@ -152,7 +156,10 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
 
 def _axes(x: Any, name: str) -> tuple[str, ...]:
     """Returns the axes along which the active rules shard a dimension."""
-    layout = current().region if x.mesh is None else x.mesh.layout_in(current().region)
+    if x.mesh is None:
+        layout = current().region
+    else:
+        layout = x.mesh.layout_in(current().region)
     return layout.axes(name)
 
 
@@ -194,7 +201,9 @@ def _check_names(x: Any, names: Iterable[str]) -> None:
     for name in names:
         if name not in x.shape:
             close = near_misses(name, x.shape.names)
-            suggestion = f" Did you mean {close}?" if close else ""
+            suggestion = ""
+            if close:
+                suggestion = f" Did you mean {close}?"
             raise ShapeError(
                 explain_error(
                     f'the tensor has no dimension "{name}".{suggestion}',

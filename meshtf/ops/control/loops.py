@@ -4,7 +4,7 @@
       return mtf.relu(mtf.einsum([h, w], "batch;d_out")), None
     h, _ = mtf.scan(layer, h, weights, "layers")        # weights[layers, d, d_out]
 
-All devices run one loop together, and the state is sharded as the layout says. Outside of
+All devices run one loop together, and the carry is sharded as the layout says. Outside of
 a mtf.function the body runs in Python, op by op, so it can be debugged. Random ops draw
 different numbers in each iteration, wherever the seed is set.
 """
@@ -52,95 +52,97 @@ __all__ = ["scan", "scan_and_sum"]
 
 def scan(
     body: Callable[..., tuple[Any, Any]],
-    state: Any,
-    rows: Any = None,
-    dim: str = "turns",
+    init: Any,
+    xs: Any = None,
+    dim: str = "iterations",
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
-    """Returns the last state, and the outputs of all iterations stacked along `dim`.
+    """Returns the last carry, and the outputs of all iterations stacked along `dim`.
 
     As `jax.lax.scan`. It has a gradient: each iteration stores the residuals that the
-    backward pass needs, or only its state if the body is wrapped in `mtf.recompute`. The
+    backward pass needs, or only its carry if the body is wrapped in `mtf.recompute`. The
     gradient of a captured tensor that every iteration uses, such as a weight of a
     recurrent network, is summed locally, and reduced over devices once, after the loop.
 
     Args:
-      body: takes the state and one slice of `rows` (or None), and returns the next state
+      body: takes the carry and one slice of `xs` (or None), and returns the next carry
         and the outputs to stack.
-      state: the initial state: tensors in any nesting, with None; or None.
-      rows: the inputs: tensors with dimension `dim` in any nesting; iteration i gets
+      init: the initial carry: tensors in any nesting, with None; or None.
+      xs: the inputs: tensors with dimension `dim` in any nesting; iteration i gets
         element i along `dim`, without this dimension.
       dim: the name of the dimension that is scanned over; it is the first dimension of
         stacked outputs.
-      length: the number of iterations if there are no `rows`. If it is 0, the result is
-        the initial state and empty stacks.
+      length: the number of iterations if there are no `xs`. If it is 0, the result is
+        the initial carry and empty stacks.
       reverse: whether to start with the last element.
 
     Raises:
-      ShapeError, DTypeError: the state changes its names, sizes or data type (the order
-        of names may change: it is restored); `rows` lack `dim`, or have several sizes of
+      ShapeError, DTypeError: the carry changes its names, sizes or data type (the order
+        of names may change: it is restored); `xs` lack `dim`, or have several sizes of
         it.
       PlanError: the body writes to a variable, or the mesh is not known yet.
     """
     as_callable("body", body)
 
-    def body_without_sums(state: Any, row: Any) -> tuple[Any, Any, Any]:
-        new, outputs = _pair(body(state, row))
+    def body_without_sums(carry: Any, x: Any) -> tuple[Any, Any, Any]:
+        new, outputs = _pair(body(carry, x))
         return new, None, outputs
 
-    state, _, stacks = scan_and_sum(
-        body_without_sums, state, rows, dim, length, reverse
-    )
-    return state, stacks
+    carry, _, stacks = scan_and_sum(body_without_sums, init, xs, dim, length, reverse)
+    return carry, stacks
 
 
 def scan_and_sum(
     body: Callable[..., tuple[Any, Any, Any]],
-    state: Any,
-    rows: Any = None,
-    dim: str = "turns",
+    init: Any,
+    xs: Any = None,
+    dim: str = "iterations",
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any, Any]:
-    """Returns (last state, sums over all iterations, stacked outputs): see `scan`.
+    """Returns (last carry, sums over all iterations, stacked outputs): see `scan`.
 
-    The body returns (state, summands, outputs to stack). A sum may stay a partial sum in
-    all iterations: devices reduce it once, after the loop, while a state would be reduced
+    The body returns (carry, summands, outputs to stack). A sum may stay a partial sum in
+    all iterations: devices reduce it once, after the loop, while a carry would be reduced
     in each iteration. float16 and bfloat16 are accumulated in float32. Arguments and
     errors are those of `scan`.
     """
     as_callable("body", body)
     dim = as_dim("dim", dim)
-    scan_dim = Dimension(dim, _length(rows, dim, length))
+    scan_dim = Dimension(dim, _length(xs, dim, length))
     reverse = as_bool("reverse", reverse)
     if not scan_dim.size:
-        return _empty_scan(body, state, rows, scan_dim)
+        return _empty_scan(body, init, xs, scan_dim)
     is_recording = isinstance(current_executor(), Graph)
-    run = _recorded_scan if is_recording else _eager_scan
-    return run(body, state, rows, scan_dim, reverse)
+    run = _eager_scan
+    if is_recording:
+        run = _recorded_scan
+    return run(body, init, xs, scan_dim, reverse)
 
 
-def _length(rows: Any, dim: str, length: int | None) -> int:
+def _length(xs: Any, dim: str, length: int | None) -> int:
     """Returns the number of iterations.
 
     Raises:
-      ShapeError: `rows` and `length` give none, or several.
+      ShapeError: `xs` and `length` give none, or several.
     """
     lengths = set()
     if length is not None:
         lengths.add(as_int("length", length, least=0))
-    for x in tensors_of(rows, "rows"):
+    for x in tensors_of(xs, "xs"):
         if dim not in x.shape:
             raise _no_scan_dim(x, dim)
         lengths.add(x.shape[dim])
     if len(lengths) != 1:
-        detail = f", not {sorted(lengths)}." if lengths else "."
+        detail = "."
+        if lengths:
+            detail = f", not {sorted(lengths)}."
         raise ShapeError(
             explain_error(
                 f"a scan needs one number of iterations{detail}",
                 **{"from": Source.of_caller()},
-                way_out="Give rows with dimension dim=, or length=.",
+                way_out="Give xs with dimension dim=, or length=.",
             )
         )
     return lengths.pop()
@@ -153,7 +155,7 @@ def _no_scan_dim(x: Tensor, dim: str) -> ShapeError:
         way_out = f'Name it: mtf.scan(..., dim="{x.shape.names[0]}").'
     return ShapeError(
         explain_error(
-            f'rows of a scan lack "{dim}", the dimension that it scans over.',
+            f'xs of a scan lack "{dim}", the dimension that it scans over.',
             tensor=repr(x.shape),
             **{"from": Source.of_caller()},
             way_out=way_out,
@@ -162,112 +164,124 @@ def _no_scan_dim(x: Tensor, dim: str) -> ShapeError:
 
 
 def _record(
-    body: Callable[..., Any], state: Any, rows: Any, dim: Dimension
+    body: Callable[..., Any], init: Any, xs: Any, dim: Dimension
 ) -> tuple[Body, Any, Any]:
     """Returns the recorded body, and the structures of its summands and its outputs.
 
-    The recorded body takes the iteration index, the state, and the inputs of one
-    iteration. It returns the next state, the summands, and the outputs to stack.
+    The recorded body takes the iteration index, the carry, and the inputs of one
+    iteration. It returns the next carry, the summands, and the outputs to stack.
     """
-    states = tensors_of(state, "state")
-    scanned = tensors_of(rows, "rows")
-    state_specs = [x.spec for x in states]
+    init_tensors = tensors_of(init, "carry")
+    scanned = tensors_of(xs, "xs")
+    carry_specs = [x.spec for x in init_tensors]
     input_specs = [Spec(x.shape.without(dim.name), x.dtype) for x in scanned]
     summands: Any = None
     outputs: Any = None
 
     def record(index: Tensor, *arguments: Tensor) -> Sequence[Tensor]:
         nonlocal summands, outputs
-        carry = pack(state, arguments[: len(states)])
-        inputs = pack(rows, arguments[len(states) :])
+        remaining = iter(arguments)
+        carry = pack_next(init, remaining)
+        inputs = pack_next(xs, remaining)
         with iteration(index_in_batch(dim, index)):
-            new, summands, outputs = _triple(body(carry, inputs))
+            returned = body(carry, inputs)
+        new_carry, summands, outputs = _triple(returned)
         flat_summands = _widened(summands)
-        new_states = tensors_of(next_carry(state, new, state_specs), "state")
-        return [*new_states, *flat_summands, *tensors_of(outputs, "result")]
+        next_tensors = tensors_of(next_carry(init, new_carry, carry_specs), "carry")
+        return [*next_tensors, *flat_summands, *tensors_of(outputs, "result")]
 
-    recorded = record_body(record, [ITERATION, *state_specs, *input_specs])
+    recorded = record_body(record, [ITERATION, *carry_specs, *input_specs])
     return recorded, summands, outputs
 
 
 def _recorded_scan(
-    body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, reverse: bool
+    body: Callable[..., Any], init: Any, xs: Any, dim: Dimension, reverse: bool
 ) -> tuple[Any, Any, Any]:
     """Records a scan as one `Loop` in the current graph."""
-    states = tensors_of(state, "state")
-    scanned = tensors_of(rows, "rows")
-    recorded, summands, outputs = _record(body, state, rows, dim)
+    init_tensors = tensors_of(init, "carry")
+    recorded, summands, outputs = _record(body, init, xs, dim)
     num_sums = len(leaves(summands))
-    stack_start = len(states) + num_sums
+    stack_start = len(init_tensors) + num_sums
     for result in recorded.results[stack_start:]:
-        stacked_spec(
-            result.spec, dim, Source.of_caller()
-        )  # raises if `dim` is already a name
+        # Raises if `dim` is already a name.
+        stacked_spec(result.spec, dim, Source.of_caller())
     # A body may use the name itself, as a nested loop does: then the loop scans over a
     # dimension of another name.
     inner = Dimension(unused_dim_name(recorded, dim.name), dim.size)
-    scanned = [_renamed(x, dim, inner) for x in scanned]
-    loop = Loop(recorded, len(states), len(scanned), num_sums, inner, reverse)
-    results = apply_all(loop, *states, *scanned, *recorded.captures)
+    scanned = [_renamed(x, dim, inner) for x in tensors_of(xs, "xs")]
+    loop = Loop(recorded, len(init_tensors), len(scanned), num_sums, inner, reverse)
+    results = apply_all(loop, *init_tensors, *scanned, *recorded.captures)
     stacks = [_renamed(y, inner, dim) for y in results[stack_start:]]
     ys = iter([*results[:stack_start], *stacks])
-    return pack_next(state, ys), _narrowed(summands, ys), pack_next(outputs, ys)
+    carry = pack_next(init, ys)
+    sums = _narrowed(summands, ys)
+    stacked_outputs = pack_next(outputs, ys)
+    return carry, sums, stacked_outputs
 
 
 def _renamed(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
-    return x if old == new else rename(x, {old.name: new.name})
+    if old == new:
+        return x
+    return rename(x, {old.name: new.name})
 
 
 def _eager_scan(
-    body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, reverse: bool
+    body: Callable[..., Any], init: Any, xs: Any, dim: Dimension, reverse: bool
 ) -> tuple[Any, Any, Any]:
     """Runs a scan op by op, outside of functions."""
-    unstacked = [unstack(x, dim.name) for x in tensors_of(rows, "rows")]
-    specs = [x.spec for x in tensors_of(state, "state")]
+    slices = [unstack(x, dim.name) for x in tensors_of(xs, "xs")]
+    specs = [x.spec for x in tensors_of(init, "carry")]
     indices = list(range(dim.size))
-    summands = []
-    outputs = {}
+    order = indices
+    if reverse:
+        order = indices[::-1]
+    carry = init
+    summands = []  # in the order of iterations
+    outputs = {}  # by index
     with alternatives() as alternative:
-        for i in reversed(indices) if reverse else indices:
-            inputs = pack(rows, [xs[i] for xs in unstacked])
+        for i in order:
+            inputs = pack(xs, [slices_of_x[i] for slices_of_x in slices])
             with alternative(), iteration(index_in_batch(dim, i)):
-                returned = body(state, inputs)
-            new, summand, outputs[i] = _triple(returned)
-            state = next_carry(state, new, specs)
+                returned = body(carry, inputs)
+            new_carry, summand, outputs[i] = _triple(returned)
+            carry = next_carry(carry, new_carry, specs)
             summands.append(summand)
-    totals = [
-        functools.reduce(operator.add, xs) for xs in zip(*map(_widened, summands))
-    ]
+    totals = []
+    for terms in zip(*map(_widened, summands)):
+        totals.append(functools.reduce(operator.add, terms))
     sums = _narrowed(summands[0], iter(totals))
     flat_outputs = [tensors_of(outputs[i], "result") for i in indices]
     stacks = [stack(list(ys), dim.name) for ys in zip(*flat_outputs)]
-    return state, sums, pack(outputs[0], stacks)
+    return carry, sums, pack(outputs[0], stacks)
 
 
 def _empty_scan(
-    body: Callable[..., Any], state: Any, rows: Any, dim: Dimension
+    body: Callable[..., Any], init: Any, xs: Any, dim: Dimension
 ) -> tuple[Any, Any, Any]:
     """Returns the results of a scan of no iteration: zero sums, and empty stacks.
 
     The body is recorded for their shapes, and never runs.
     """
-    states = tensors_of(state, "state")
-    tensors = [*states, *tensors_of(rows, "rows")]
+    init_tensors = tensors_of(init, "carry")
+    tensors = [*init_tensors, *tensors_of(xs, "xs")]
     graph = current_executor()
     if not isinstance(graph, Graph):
         graph = Graph(tensors[0].mesh if tensors else None)
     with executing(graph):
-        recorded, summands, outputs = _record(body, state, rows, dim)
-    stack_start = len(states) + len(leaves(summands))
-    specs = [result.spec for result in recorded.results]
-    sum_specs = specs[len(states) : stack_start]
-    stack_specs = [
-        stacked_spec(spec, dim, Source.of_caller()) for spec in specs[stack_start:]
-    ]
+        recorded, summands, outputs = _record(body, init, xs, dim)
+    specs = iter([result.spec for result in recorded.results])
+    for _ in init_tensors:
+        next(specs)  # the carry is `init`
+    sum_specs = [next(specs) for _ in leaves(summands)]
+    source = Source.of_caller()
+    stack_specs = [stacked_spec(spec, dim, source) for spec in specs]
     mesh = recorded.graph.mesh
     zeros = [full(mesh, s.shape, 0, s.dtype) for s in (*sum_specs, *stack_specs)]
-    ys = iter([*states, *zeros])
-    return pack_next(state, ys), _narrowed(summands, ys), pack_next(outputs, ys)
+    ys = iter([*init_tensors, *zeros])
+    carry = pack_next(init, ys)
+    sums = _narrowed(summands, ys)
+    stacked_outputs = pack_next(outputs, ys)
+    return carry, sums, stacked_outputs
 
 
 def _triple(returned: Any) -> tuple[Any, Any, Any]:
@@ -275,10 +289,10 @@ def _triple(returned: Any) -> tuple[Any, Any, Any]:
     if not isinstance(returned, tuple) or len(returned) != 3:
         raise PlanError(
             explain_error(
-                "the body of scan_and_sum returns three values: the next state, the "
+                "the body of scan_and_sum returns three values: the next carry, the "
                 "summands, and the outputs to stack.",
                 **{"from": Source.of_caller()},
-                way_out="Return (state, summands, None) to stack nothing.",
+                way_out="Return (carry, summands, None) to stack nothing.",
             )
         )
     return returned
@@ -314,10 +328,10 @@ def _pair(returned: Any) -> tuple[Any, Any]:
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise PlanError(
             explain_error(
-                "the body of a scan returns two values: the next state, and the outputs "
+                "the body of a scan returns two values: the next carry, and the outputs "
                 "to stack.",
                 **{"from": Source.of_caller()},
-                way_out="Return (state, None) to stack nothing.",
+                way_out="Return (carry, None) to stack nothing.",
             )
         )
     return returned

@@ -69,7 +69,8 @@ def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
     """Calls fn(*tensors), which updates statistics of a layer, such as moving averages.
 
     Where the batch comes in microbatches (a pipeline, gradient accumulation), fn is
-    called once for all of them, with the means of the tensors over them.
+    called once for all of them, with the means of the tensors [...] over them, each of the
+    shape of its tensor.
     """
     as_callable("fn", fn)
     tensors = tuple(as_tensors("tensors", tensors))
@@ -104,7 +105,8 @@ def call_with_means(
 
     Args:
       calls: the deferred calls.
-      sums: over the microbatches, of the tensors of all calls in order.
+      sums: over the microbatches, of the tensors of all calls in order; each has the
+        shape of its tensor.
       num_microbatches: by which sums are divided.
     """
     means = iter([x * (1.0 / num_microbatches) for x in sums])
@@ -143,13 +145,16 @@ def microbatch(
 
 
 def microbatches_of(dim: str) -> int:
-    """Returns into how many microbatches the examples of `dim` are divided at this point.
+    """Returns into how many microbatches the examples of `dim` are divided at this
+    point.
 
     It is 1 outside of pipelines and gradient accumulation.
     """
     dim = as_dim("dim", dim)
     state = current().microbatches
-    return 1 if state is None else state.num_microbatches(dim)
+    if state is None:
+        return 1
+    return state.num_microbatches(dim)
 
 
 class MicrobatchInputs(NamedTuple):
@@ -173,9 +178,9 @@ def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
         return MicrobatchInputs((), (), ())
 
     def as_input(index: Any) -> Tensor:
-        return (
-            index if isinstance(index, Tensor) else scalar_input(mesh, index, "int32")
-        )
+        if isinstance(index, Tensor):
+            return index
+        return scalar_input(mesh, index, "int32")
 
     example_dims = [dim for dim in shape if state.has_examples(dim)]
     strided = []
@@ -186,5 +191,8 @@ def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
             strided.append(mapping)
             indices.append(as_input(state.index_of(dim)))
     all_have_indices = len(strided) == len(example_dims)
-    seeds = [] if all_have_indices else [as_input(index) for index in state.indices]
+    if all_have_indices:
+        seeds = []
+    else:
+        seeds = [as_input(index) for index in state.indices]
     return MicrobatchInputs(tuple(strided), tuple(indices), tuple(seeds))

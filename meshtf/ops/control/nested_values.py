@@ -2,7 +2,7 @@
 
 Example:
 
-    tensors_of({"h": h, "cache": None}, "state")       # [h]
+    tensors_of({"h": h, "cache": None}, "carry")       # [h]
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ ITERATION = Spec(Shape(), "int32")  # of the iteration index, an argument of bod
 
 
 def tensors_of(nest: Any, label: str) -> list[Tensor]:
-    """Returns the tensors of a nested structure, with variables read.
+    """Returns the tensors of a nested structure, of any shapes [...], with variables
+    read.
 
     Args:
       nest: tensors and variables in any nesting, with None.
@@ -95,10 +96,10 @@ def next_carry(old: Any, new: Any, specs: Sequence[Spec]) -> Any:
       PlanError, ShapeError, DTypeError: the new carry has another structure, or tensors
         of other names, sizes or data types.
     """
-    message = "the body of a loop changes the structure, shapes or types of its state"
+    message = "the body of a loop changes the structure, shapes or types of its carry"
     require_same_structure(old, new, message)
     ordered = []
-    for spec, x in zip(specs, tensors_of(new, "state")):
+    for spec, x in zip(specs, tensors_of(new, "carry")):
         if set(x.shape) == set(spec.shape):
             x = transpose(x, spec.shape)
         require_same_spec(spec, x.spec, message)

@@ -79,11 +79,13 @@ def _checked(value: Any) -> Any:
                 way_out="Give two: mtf.seed(value >> 32, value & 0xffffffff).",
             )
         )
-    return integer - 2**32 if integer >= 2**31 else integer
+    if integer >= 2**31:
+        return integer - 2**32
+    return integer
 
 
 def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
-    """Returns the inputs of a random op, scalars of int32.
+    """Returns the inputs of a random op, each int32 [].
 
     They are a hash of its path of names, the seeds, and the iterations of all enclosing
     loops. Path and iterations are inputs like the seeds, so that ops of one shape are
@@ -99,7 +101,10 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
     if seed is None:
         values = _active_seeds(path)
     else:
-        several = seed if isinstance(seed, (tuple, list)) else (seed,)
+        if isinstance(seed, (tuple, list)):
+            several = seed
+        else:
+            several = (seed,)
         values = tuple(map(_checked, several))
     inputs = [path_hash(mesh, _checked(zlib.crc32(path.encode())))]
     for value in values:

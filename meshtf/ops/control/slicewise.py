@@ -9,10 +9,13 @@ import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
+    Cotangents,
+    LocalTensors,
     Op,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     apply_all,
 )
@@ -31,7 +34,7 @@ class Slicewise(Op):
 
     fn: Callable[..., Any]
     result_specs: tuple[Spec, ...]
-    dims: frozenset[str]  # which may be sharded
+    shardable: frozenset[str]  # dimensions that may be sharded
     samples = (
         Sample(
             (
@@ -55,13 +58,15 @@ class Slicewise(Op):
         ),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return self.result_specs
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.dims else Role.WHOLE
+        if factor in self.shardable:
+            return Role.MAP
+        return Role.UNSHARDED
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         ys = _as_tuple(self.fn(*xs))
         num_none = sum(y is None for y in ys)
         if len(ys) != len(self.result_specs) or num_none:
@@ -77,12 +82,12 @@ class Slicewise(Op):
             )
         return ys
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         dys = dy if isinstance(dy, tuple) else (dy,)
         has_cotangent = tuple(d is not None for d in dys)
         cotangents = [d for d in dys if d is not None]
         input_specs = tuple(x.spec for x in xs)
-        op = SlicewiseGrad(self.fn, input_specs, has_cotangent, self.dims)
+        op = SlicewiseGrad(self.fn, input_specs, has_cotangent, self.shardable)
         dxs = iter(apply_all(op, *xs, *cotangents))
         return [next(dxs) if has_gradient(x.dtype) else None for x in xs]
 
@@ -97,7 +102,7 @@ class SlicewiseGrad(Op):
     fn: Callable[..., Any]
     input_specs: tuple[Spec, ...]
     has_cotangent: tuple[bool, ...]  # for each result of the function
-    dims: frozenset[str]  # which may be sharded
+    shardable: frozenset[str]  # dimensions that may be sharded
     samples = (
         Sample(
             (
@@ -111,22 +116,22 @@ class SlicewiseGrad(Op):
         ),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return tuple(x for x in self.input_specs if has_gradient(x.dtype))
 
     def role(self, factor: str) -> Role:
-        if factor not in self.dims:
-            return Role.WHOLE
+        if factor not in self.shardable:
+            return Role.UNSHARDED
         shapes = [x.shape for x in self.input_specs if has_gradient(x.dtype)]
         if all(factor in shape for shape in shapes):
             return Role.MAP
         if any(factor in shape for shape in shapes):
-            return Role.WHOLE
+            return Role.UNSHARDED
         # Inputs without this dimension are used by all its elements, so their gradients
         # are sums over them.
         return Role.SUM
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         inputs = xs[: len(self.input_specs)]
         cotangents = list(xs[len(self.input_specs) :])
         sources = [x for x in inputs if has_gradient(x.dtype.name)]
@@ -148,7 +153,7 @@ def slicewise(
     xs: Sequence[Any],
     shapes: Any = None,
     dtypes: Any = None,
-    cut: Names = (),
+    shardable: Names = (),
     check: bool = True,
 ) -> Any:
     """Returns fn(*xs), run on each shard: your own TensorFlow function as an op.
@@ -160,42 +165,50 @@ def slicewise(
       shapes: the global shape of the output, or a list of shapes for several outputs;
         default: the shape of xs[0].
       dtypes: the data type, or a list of them; default: that of xs[0].
-      cut: names of dimensions that may be sharded, since element i of the outputs depends
-        only on element i of the inputs, such as "batch". Of all other dimensions fn gets
-        all elements.
+      shardable: names of dimensions along which fn may get shards, since element i of the
+        outputs depends only on element i of the inputs, such as "batch". Of all other
+        dimensions fn gets all elements.
       check: whether to test this at the first call of fn, on a small input, by comparing
         results of two halves with the result of all.
 
     Raises:
-      ShapeError: `cut` has a name that no input has, or that an output lacks.
-      PlanError: along a name of `cut`, results of halves differ from the result of all.
+      ShapeError: `shardable` has a name that no input has, or that an output lacks.
+      PlanError: along a name of `shardable`, results of halves differ from the result of all.
     """
     as_callable("fn", fn)
     check_bools(check=check)
     xs = as_tensors("xs", xs)
     if not xs:
         refuse("xs", xs, "a list of at least one tensor")
-    if not isinstance(cut, str):
-        names = as_sequence("cut", cut, "names of dimensions")
-        cut = [as_dim("cut", name) for name in names]
+    if not isinstance(shardable, str):
+        names = as_sequence("shardable", shardable, "names of dimensions")
+        shardable = [as_dim("shardable", name) for name in names]
     outputs = _result_specs(xs[0], shapes, dtypes)
     inputs = [Spec(x.shape, x.dtype) for x in xs]
-    dims = names_of(cut, *(spec.shape for spec in (*inputs, *outputs)))
+    dims = names_of(shardable, *(spec.shape for spec in (*inputs, *outputs)))
     check_names(dims, inputs, outputs)
     if check and dims:
         check_slices(fn, inputs, outputs, dims)
     ys = apply_all(Slicewise(fn, outputs, frozenset(dims)), *xs)
-    return list(ys) if isinstance(shapes, list) else ys[0]
+    if isinstance(shapes, list):
+        return list(ys)
+    return ys[0]
 
 
 def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:
     """Returns the outputs' specs, by default that of the input x."""
     if shapes is None:
         shapes = x.shape
-    shape_list = shapes if isinstance(shapes, list) else [shapes]
+    if isinstance(shapes, list):
+        shape_list = shapes
+    else:
+        shape_list = [shapes]
     if dtypes is None:
         dtypes = x.dtype
-    dtype_list = dtypes if isinstance(dtypes, list) else [dtypes] * len(shape_list)
+    if isinstance(dtypes, list):
+        dtype_list = dtypes
+    else:
+        dtype_list = [dtypes] * len(shape_list)
     if len(dtype_list) != len(shape_list):
         refuse("dtypes", dtypes, f"one data type for each of {len(shape_list)} shapes")
     pairs = zip(shape_list, dtype_list, strict=True)
@@ -203,4 +216,6 @@ def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:
 
 
 def _as_tuple(ys: Any) -> tuple[Any, ...]:
-    return tuple(ys) if isinstance(ys, (tuple, list)) else (ys,)
+    if isinstance(ys, (tuple, list)):
+        return tuple(ys)
+    return (ys,)

@@ -1,6 +1,6 @@
 """Tests on a small input whether a function may be run shard by shard.
 
-    mtf.slicewise(tf.nn.softmax, [x], cut="d")        # error: each half would sum to 1
+    mtf.slicewise(tf.nn.softmax, [x], shardable="d")        # error: each half would sum to 1
 
 A function is tested at its first call, outside of any program, by TensorFlow on a CPU:
 its results for two halves of a small input, concatenated, must equal its result for all
@@ -47,10 +47,12 @@ def check_names(
         if not any(name in x.shape for x in inputs):
             known_names = [n for x in inputs for n in x.shape.names]
             close = near_misses(name, known_names)
-            suggestion = f" Did you mean {close}?" if close else ""
+            suggestion = ""
+            if close:
+                suggestion = f" Did you mean {close}?"
             raise ShapeError(
                 explain_error(
-                    f'no input of slicewise has the dimension "{name}" of `cut`.'
+                    f'no input of slicewise has the dimension "{name}" of `shardable`.'
                     f"{suggestion}",
                     **facts,
                     way_out="Name dimensions of the inputs.",
@@ -62,7 +64,7 @@ def check_names(
                     f'slicewise cannot run slice by slice along "{name}", which an '
                     "output lacks.",
                     **facts,
-                    way_out="Take it out of `cut`: fn then gets all of it.",
+                    way_out="Take it out of `shardable`: fn then gets all of it.",
                 )
             )
 
@@ -97,7 +99,7 @@ def check_slices(
                 function=getattr(fn, "__name__", repr(fn)),
                 inputs=" ".join(repr(x.shape) for x in inputs),
                 **{"from": Source.of_caller()},
-                way_out=f'Take "{mismatch}" out of `cut`: fn then gets all of it. If the '
+                way_out=f'Take "{mismatch}" out of `shardable`: fn then gets all of it. If the '
                 "results may differ, pass check=False.",
             )
         )
@@ -235,7 +237,8 @@ def _run(
     """
     try:
         ys = fn(*map(tf.constant, arrays))
-        ys = ys if isinstance(ys, (list, tuple)) else [ys]
+        if not isinstance(ys, (list, tuple)):
+            ys = [ys]
         ys = [tf.convert_to_tensor(y) for y in ys]
         expected = [(_sizes_of(y, sizes), y.dtype) for y in outputs]
         if [(y.shape, y.dtype.name) for y in ys] != expected:
@@ -251,8 +254,12 @@ def _are_close(y: Any, joined: Any) -> bool:
         return bool(np.array_equal(y, joined))
     tolerance = _TOLERANCE[min(8, dtype_bytes(y.dtype.name))]
     magnitudes = np.abs(y[np.isfinite(y)].astype("complex128"))
-    maximum = magnitudes.max() if magnitudes.size else 0.0
-    wide = "complex128" if y.dtype.kind == "c" else "float64"
+    maximum = 0.0
+    if magnitudes.size:
+        maximum = magnitudes.max()
+    wide = "float64"
+    if y.dtype.kind == "c":
+        wide = "complex128"
     close = np.allclose(
         y.astype(wide),
         joined.astype(wide),

@@ -15,11 +15,14 @@ import tensorflow as tf
 
 from meshtf.graph import (
     OPERATORS,
+    Cotangents,
     GradientBarrier,
+    LocalTensors,
     Op,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     apply,
     context,
@@ -35,13 +38,13 @@ class StopGradient(GradientBarrier):
     linearity = "joint"
     samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return xs
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         return xs
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return [None]
 
 
@@ -51,22 +54,22 @@ class OrderingToken(Op):
     linearity = "each"  # zero is also a partial sum, so it needs no reduction
     samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return (Spec(Shape(), xs[0].dtype),)
 
     def role(self, factor: str) -> Role:
         return Role.SAME
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         with tf.control_dependencies(xs):
             return (tf.zeros([], xs[0].dtype),)
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return [None]
 
 
 def stop_gradient(x: Any) -> Tensor:
-    """Returns x, through which no gradient flows."""
+    """Returns x [...], through which no gradient flows."""
     return apply(StopGradient(), x)
 
 

@@ -13,7 +13,17 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_sequence
 from meshtf.ops.common.broadcasting import align, sum_to_shape
@@ -30,7 +40,7 @@ class AddN(Op):
         Sample((), ("int b:3;d:4", "int b:3;d:4"), gradient=False),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         shape = xs[0].shape
         if same_dtype(*xs) == "bool":
             raise DTypeError(
@@ -50,7 +60,7 @@ class AddN(Op):
                 )
         return (xs[0],)
 
-    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         dtype = xs[0].dtype
         if len(xs) > 2:  # in float32: TensorFlow would round after each half float
             xs = tuple(tf.cast(x, accumulation_dtype(dtype.name)) for x in xs)
@@ -58,7 +68,7 @@ class AddN(Op):
         terms = [align(x, s, out) for x, s in zip(xs, context.inputs, strict=True)]
         return (tf.cast(tf.add_n(terms), dtype),)
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return [sum_to_shape(dy, x) for x in xs]
 
     def flops(self, *xs: Spec) -> int:
@@ -66,7 +76,7 @@ class AddN(Op):
 
 
 def add_n(xs: Sequence[Any]) -> Tensor:
-    """Returns the sum of one or more tensors of the same names, in any order.
+    """Returns the elementwise sum of tensors that have the same names, in any order.
 
     Raises:
       ShapeError: their dimensions differ, or there is no tensor.

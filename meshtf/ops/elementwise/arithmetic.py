@@ -114,7 +114,9 @@ def _as_tensors(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def maximum(x: Any, y: Any) -> Tensor:
-    """Returns the greater of x and y; equal elements share the gradient equally."""
+    """Returns the greater of x and y, broadcast by names; equal elements share the
+    gradient equally.
+    """
     if is_scalar(x):
         return clip(y, low=x)
     if is_scalar(y):
@@ -123,7 +125,9 @@ def maximum(x: Any, y: Any) -> Tensor:
 
 
 def minimum(x: Any, y: Any) -> Tensor:
-    """Returns the lesser of x and y; equal elements share the gradient equally."""
+    """Returns the lesser of x and y, broadcast by names; equal elements share the
+    gradient equally.
+    """
     if is_scalar(x):
         return clip(y, high=x)
     if is_scalar(y):
@@ -137,47 +141,47 @@ def squared_difference(x: Any, y: Any) -> Tensor:
 
 
 def less(x: Any, y: Any) -> Tensor:
-    """Returns x < y as bool."""
+    """Returns x < y as bool, broadcast by names."""
     return apply_binary("less", x, y)
 
 
 def less_equal(x: Any, y: Any) -> Tensor:
-    """Returns x <= y as bool."""
+    """Returns x <= y as bool, broadcast by names."""
     return apply_binary("less_equal", x, y)
 
 
 def greater(x: Any, y: Any) -> Tensor:
-    """Returns x > y as bool."""
+    """Returns x > y as bool, broadcast by names."""
     return apply_binary("greater", x, y)
 
 
 def greater_equal(x: Any, y: Any) -> Tensor:
-    """Returns x >= y as bool."""
+    """Returns x >= y as bool, broadcast by names."""
     return apply_binary("greater_equal", x, y)
 
 
 def equal(x: Any, y: Any) -> Tensor:
-    """Returns x == y as bool."""
+    """Returns x == y as bool, broadcast by names."""
     return apply_binary("equal", x, y)
 
 
 def not_equal(x: Any, y: Any) -> Tensor:
-    """Returns x != y as bool."""
+    """Returns x != y as bool, broadcast by names."""
     return apply_binary("not_equal", x, y)
 
 
 def logical_and(x: Any, y: Any) -> Tensor:
-    """Returns whether both booleans are true."""
+    """Returns whether both booleans are true, broadcast by names."""
     return apply_binary("logical_and", x, y)
 
 
 def logical_or(x: Any, y: Any) -> Tensor:
-    """Returns whether at least one of two booleans is true."""
+    """Returns whether at least one of two booleans is true, broadcast by names."""
     return apply_binary("logical_or", x, y)
 
 
 def logical_xor(x: Any, y: Any) -> Tensor:
-    """Returns whether exactly one of two booleans is true."""
+    """Returns whether exactly one of two booleans is true, broadcast by names."""
     return apply_binary("logical_xor", x, y)
 
 

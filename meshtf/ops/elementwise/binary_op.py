@@ -19,10 +19,13 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
     OPERATORS,
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     Sample,
     Spec,
+    Specs,
     Tensor,
     apply,
     apply_all,
@@ -184,18 +187,18 @@ class Binary(Op):
     def linearity(self) -> Any:
         return _LINEARITY.get(self.fn)
 
-    def output_specs(self, x: Spec, y: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, y: Spec) -> Specs:
         dtype = result_dtype(self.fn, same_dtype(x, y))
         return (Spec(broadcast_shape(x.shape, y.shape), dtype),)
 
-    def local(self, context: LocalContext, x: Any, y: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, y: Any) -> LocalTensors:
         x_shape, y_shape = context.inputs
         if x_shape != y_shape:
             x = align(x, x_shape, context.outputs[0])
             y = align(y, y_shape, context.outputs[0])
         return (FUNCTIONS[self.fn](x, y),)
 
-    def gradient(self, dz: Any, z: Any, x: Any, y: Any) -> list[Any]:
+    def gradient(self, dz: Any, z: Any, x: Any, y: Any) -> Cotangents:
         if self.fn in PIECEWISE_CONSTANT:
             return [None, None]
         dx, dy = _GRADIENTS[self.fn](dz, conj(z), conj(x), conj(y))
@@ -209,8 +212,8 @@ def _grad_sample(fn: str, x: str, y: str, gradient: bool) -> Sample:
 
 
 class BinaryGrad(Op):
-    """The gradients of maximum, minimum, pow or logaddexp in one op: dz, x, y -> dx and dy,
-    both of the shape of dz.
+    """The gradients of maximum, minimum, pow or logaddexp in one op: dz, x, y -> dx and
+    dy, both of the shape of dz.
     """
 
     fn: str
@@ -229,10 +232,10 @@ class BinaryGrad(Op):
     def display_name(self) -> str:
         return self.fn + "_grad"
 
-    def output_specs(self, dz: Spec, x: Spec, y: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dz: Spec, x: Spec, y: Spec) -> Specs:
         return (dz, dz)
 
-    def local(self, context: LocalContext, dz: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dz: Any, x: Any, y: Any) -> LocalTensors:
         _, x_shape, y_shape = context.inputs
         x = align(x, x_shape, context.outputs[0])
         y = align(y, y_shape, context.outputs[0])
@@ -242,7 +245,7 @@ class BinaryGrad(Op):
             return logaddexp_gradients(dz, x, y)
         return extreme_gradients(self.fn, dz, x, y)
 
-    def gradient(self, dws: Any, ws: Any, dz: Any, x: Any, y: Any) -> list[Any]:
+    def gradient(self, dws: Any, ws: Any, dz: Any, x: Any, y: Any) -> Cotangents:
         if is_complex(dz.dtype):
             raise NotImplementedError
         # The derivatives dx/dz and dy/dz of the outputs, which are linear in dz.
@@ -308,12 +311,16 @@ _SECOND_GRADIENTS = {
 
 
 def zero_safe_divide(dy: Any, divisor: Any) -> Tensor:
-    """Returns dy / divisor, but 0 where dy is 0: for gradients at singular points."""
+    """Returns dy / divisor, broadcast by names, but 0 where dy is 0: for gradients at
+    singular points.
+    """
     return apply(Binary("xdivy"), dy, divisor)
 
 
 def zero_safe_multiply(dy: Any, factor: Any) -> Tensor:
-    """Returns dy * factor, but 0 where dy is 0: for gradients at singular points."""
+    """Returns dy * factor, broadcast by names, but 0 where dy is 0: for gradients at
+    singular points.
+    """
     return apply(Binary("multiply_no_nan"), factor, dy)
 
 
@@ -328,8 +335,11 @@ def _divide_no_nan_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]
 
 
 def _atan2_gradients(dz: Any, z: Any, y: Any, x: Any) -> tuple[Any, Any]:
-    share = zero_safe_divide(dz, x * x + y * y)
-    return share * x, -(share * y)
+    squared_radius = x * x + y * y
+    scaled = zero_safe_divide(dz, squared_radius)
+    dy = scaled * x
+    dx = -(scaled * y)
+    return dy, dx
 
 
 def _squared_difference_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:

@@ -17,7 +17,18 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import OPERATORS, LocalContext, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    OPERATORS,
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import complex_dtype, is_complex, is_floating, real_dtype
 from meshtf.ops.common.broadcasting import (
@@ -38,13 +49,13 @@ class Conj(Op):
     linearity = "joint"
     samples = (Sample((), ("complex b:4;d:6",)),)
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         return (x,)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.math.conj(x),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [conj(dy)]
 
 
@@ -54,7 +65,7 @@ class Complex(Op):
     linearity = "joint"
     samples = (Sample((), ("b:4;d:6", "b:4;d:6")), Sample((), ("d:5;b:4", "b:4")))
 
-    def output_specs(self, re: Spec, im: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, re: Spec, im: Spec) -> Specs:
         dtype = same_dtype(re, im)
         if dtype not in ("float32", "float64"):
             raise DTypeError(
@@ -66,7 +77,7 @@ class Complex(Op):
             )
         return (Spec(broadcast_shape(re.shape, im.shape), complex_dtype(dtype)),)
 
-    def local(self, context: LocalContext, re: Any, im: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, re: Any, im: Any) -> LocalTensors:
         re_shape, im_shape = context.inputs
         out = context.outputs[0]
         re = align(re, re_shape, out)
@@ -76,7 +87,7 @@ class Complex(Op):
             im = tf.broadcast_to(im, out.sizes)
         return (tf.complex(re, im),)
 
-    def gradient(self, dy: Any, y: Any, re: Any, im: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, re: Any, im: Any) -> Cotangents:
         return [sum_to_shape(real(dy), re), sum_to_shape(imag(dy), im)]
 
 
@@ -96,7 +107,7 @@ class RealOrImag(Op):
     def display_name(self) -> str:
         return "imag" if self.imaginary else "real"
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         if not is_complex(x.dtype):
             raise DTypeError(
                 explain_error(
@@ -107,10 +118,10 @@ class RealOrImag(Op):
             )
         return (Spec(x.shape, real_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.math.imag(x) if self.imaginary else tf.math.real(x),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         dx = cast(dy, x.dtype)
         return [dx * 1j if self.imaginary else dx]
 
@@ -133,21 +144,25 @@ def complex(re: Any, im: Any) -> Tensor:
 
 
 def real(x: Any) -> Tensor:
-    """Returns the real part; floats are returned as they are."""
+    """Returns the real part, elementwise; floats are returned as they are."""
     if isinstance(x, Tensor) and is_floating(x.dtype):
         return x
     return apply(RealOrImag(False), x)
 
 
 def imag(x: Any) -> Tensor:
-    """Returns the imaginary part of complex numbers. Raises DTypeError for other types."""
+    """Returns the imaginary part of complex numbers, elementwise. Raises DTypeError for
+    other types.
+    """
     return apply(RealOrImag(True), x)
 
 
 def conj(x: Any) -> Any:
     """Returns the conjugate; numbers that are not complex are returned as they are."""
     x = as_tensor("x", x)
-    return apply(Conj(), x) if is_complex(x.dtype) else x
+    if is_complex(x.dtype):
+        return apply(Conj(), x)
+    return x
 
 
 OPERATORS["real"] = real

@@ -73,9 +73,11 @@ def gelu_exact_kernel(x: Any) -> Any:
 
 
 def _gelu_exact_gradient(dy: Any, x: Any) -> Any:
-    density = tf.exp(-0.5 * tf.square(x)) * math.sqrt(0.5 / math.pi)
+    density_at_0 = math.sqrt(0.5 / math.pi)
+    density = tf.exp(-0.5 * tf.square(x)) * density_at_0
     distribution = 0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))
-    return dy * (x * density + distribution)
+    slope = x * density + distribution
+    return dy * slope
 
 
 def logaddexp_kernel(x: Any, y: Any) -> Any:
@@ -106,9 +108,12 @@ def extreme_gradients(fn: str, dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
 def logaddexp_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
     """Returns dx and dy of log(exp(x) + exp(y)): dz times a softmax."""
     # Equal infinities share equally: their difference would be NaN.
-    difference = tf.where(tf.equal(x, y), tf.zeros([], dz.dtype), x - y)
+    zero = tf.zeros([], dz.dtype)
+    difference = tf.where(tf.equal(x, y), zero, x - y)
     share = tf.sigmoid(difference)
-    return dz * share, dz * (1 - share)
+    dx = dz * share
+    dy = dz * (1 - share)
+    return dx, dy
 
 
 def pow_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
@@ -121,7 +126,10 @@ def pow_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
     slope = y * tf.pow(x, tf.where(is_constant, one, y - one))
     dx = tf.math.multiply_no_nan(slope, dz)
     dx = tf.where(is_constant, zero, dx)
-    has_log = tf.not_equal(x, 0) if x.dtype.is_complex else tf.greater(x, 0)
+    if x.dtype.is_complex:
+        has_log = tf.not_equal(x, 0)
+    else:
+        has_log = tf.greater(x, 0)
     safe_x = tf.where(has_log, x, one)
     dy_slope = tf.pow(safe_x, y) * tf.math.log(safe_x)
     dy = tf.math.multiply_no_nan(dy_slope, dz)

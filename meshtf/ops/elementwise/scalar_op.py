@@ -16,7 +16,17 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.names import is_complex, is_integer
 from meshtf.ops.common.broadcasting import (
     broadcast_operands,
@@ -109,13 +119,13 @@ class Scalar(Op):
 
     @property
     def linearity(self) -> Any:
-        """Partial sums may be scaled; a number added to each term would be added several
-        times.
+        """Partial sums may be scaled; a number added to each term would be added
+        several times.
         """
         scales = self.fn == "multiply" or (self.fn == "divide" and not self.swapped)
         return "joint" if scales else None
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         check_scalar(self.value, x.dtype)
         is_power = self.fn == "pow" and not self.swapped
         is_negative = not isinstance(self.value, complex) and self.value < 0
@@ -128,30 +138,36 @@ class Scalar(Op):
             )
         return (Spec(x.shape, result_dtype(self.fn, x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         if self.fn == "pow" and not self.swapped and self.value in _POWERS:
             return (_POWERS[self.value](x),)
         value = constant(self.value, x.dtype)
         function = FUNCTIONS[self.fn]
         return (function(value, x) if self.swapped else function(x, value),)
 
-    def gradient(self, dz: Any, z: Any, x: Any) -> list[Any]:
+    def gradient(self, dz: Any, z: Any, x: Any) -> Cotangents:
         if self.fn in PIECEWISE_CONSTANT:
             return [None]
-        rules = _SWAPPED_GRADIENTS if self.swapped else _GRADIENTS
+        rules = _GRADIENTS
+        if self.swapped:
+            rules = _SWAPPED_GRADIENTS
         rule = rules[self.fn]
         return [rule(dz, conj(z), conj(x), self.value.conjugate())]
 
 
 def _power_gradient(dz: Any, z: Any, x: Any, c: Any) -> Tensor:
     """The gradient of x ** c."""
-    return dz * 0.0 if c == 0 else zero_safe_multiply(dz, x ** (c - 1) * c)
+    if c == 0:
+        return dz * 0.0
+    return zero_safe_multiply(dz, x ** (c - 1) * c)
 
 
 def _exponential_gradient(dz: Any, z: Any, x: Any, c: Any) -> Tensor:
     """The gradient of c ** x."""
     if is_complex(x.dtype):
-        return zero_safe_multiply(dz, z * cmath.log(c)) if c else dz * 0.0
+        if c:
+            return zero_safe_multiply(dz, z * cmath.log(c))
+        return dz * 0.0
     log_c = math.log(c) if c > 0 else 0.0
     return zero_safe_multiply(dz, z * log_c)
 
@@ -176,7 +192,7 @@ _SWAPPED_GRADIENTS: dict[str, Callable[..., Any]] = _GRADIENTS | {
 
 
 def apply_binary(fn: str, x: Any, y: Any) -> Tensor:
-    """Returns fn(x, y), where one of the two may be a number."""
+    """Returns fn(x, y), broadcast by names, where one of the two may be a number."""
     if is_scalar(x) and is_scalar(y):
         raise DTypeError(f"{fn} of two numbers: one of them must be a tensor.")
     if is_scalar(x):

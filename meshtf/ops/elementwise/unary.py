@@ -18,169 +18,171 @@ from meshtf.ops.elementwise.unary_op import Unary
 
 
 def exp(x: Any) -> Tensor:
-    """Returns e to the power x."""
+    """Returns e to the power x, elementwise."""
     return apply(Unary("exp"), x)
 
 
 def expm1(x: Any) -> Tensor:
-    """Returns e to the power x, minus 1, accurate for small x."""
+    """Returns exp(x) - 1, elementwise, accurate for small x."""
     return apply(Unary("expm1"), x)
 
 
 def log(x: Any) -> Tensor:
-    """Returns the natural logarithm."""
+    """Returns the natural logarithm, elementwise."""
     return apply(Unary("log"), x)
 
 
 def log1p(x: Any) -> Tensor:
-    """Returns log(1 + x), accurate for small x."""
+    """Returns log(1 + x), elementwise, accurate for small x."""
     return apply(Unary("log1p"), x)
 
 
 def sqrt(x: Any) -> Tensor:
-    """Returns the square root."""
+    """Returns the square root, elementwise."""
     return apply(Unary("sqrt"), x)
 
 
 def rsqrt(x: Any) -> Tensor:
-    """Returns 1 / sqrt(x)."""
+    """Returns 1 / sqrt(x), elementwise."""
     return apply(Unary("rsqrt"), x)
 
 
 def square(x: Any) -> Tensor:
-    """Returns x * x."""
+    """Returns x * x, elementwise."""
     return apply(Unary("square"), x)
 
 
 def tanh(x: Any) -> Tensor:
-    """Returns the hyperbolic tangent."""
+    """Returns the hyperbolic tangent, elementwise."""
     return apply(Unary("tanh"), x)
 
 
 def sigmoid(x: Any) -> Tensor:
-    """Returns 1 / (1 + exp(-x))."""
+    """Returns 1 / (1 + exp(-x)), elementwise."""
     return apply(Unary("sigmoid"), x)
 
 
 def softplus(x: Any) -> Tensor:
-    """Returns log(1 + exp(x))."""
+    """Returns log(1 + exp(x)), elementwise."""
     return apply(Unary("softplus"), x)
 
 
 def erf(x: Any) -> Tensor:
-    """Returns the error function."""
+    """Returns the error function, elementwise."""
     return apply(Unary("erf"), x)
 
 
 def erfinv(x: Any) -> Tensor:
-    """Returns the number whose error function is x."""
+    """Returns the number whose error function is x, elementwise."""
     return apply(Unary("erfinv"), x)
 
 
 def lgamma(x: Any) -> Tensor:
-    """Returns the logarithm of the absolute value of the gamma function."""
+    """Returns the logarithm of the absolute value of the gamma function, elementwise."""
     return apply(Unary("lgamma"), x)
 
 
 def digamma(x: Any) -> Tensor:
-    """Returns the derivative of the logarithm of the gamma function."""
+    """Returns the derivative of the logarithm of the gamma function, elementwise."""
     return apply(Unary("digamma"), x)
 
 
 def sin(x: Any) -> Tensor:
-    """Returns the sine."""
+    """Returns the sine, elementwise."""
     return apply(Unary("sin"), x)
 
 
 def cos(x: Any) -> Tensor:
-    """Returns the cosine."""
+    """Returns the cosine, elementwise."""
     return apply(Unary("cos"), x)
 
 
 def tan(x: Any) -> Tensor:
-    """Returns the tangent."""
+    """Returns the tangent, elementwise."""
     return apply(Unary("tan"), x)
 
 
 def asin(x: Any) -> Tensor:
-    """Returns the angle whose sine is x."""
+    """Returns the angle whose sine is x, elementwise."""
     return apply(Unary("asin"), x)
 
 
 def acos(x: Any) -> Tensor:
-    """Returns the angle whose cosine is x."""
+    """Returns the angle whose cosine is x, elementwise."""
     return apply(Unary("acos"), x)
 
 
 def atan(x: Any) -> Tensor:
-    """Returns the angle whose tangent is x."""
+    """Returns the angle whose tangent is x, elementwise."""
     return apply(Unary("atan"), x)
 
 
 def sinh(x: Any) -> Tensor:
-    """Returns the hyperbolic sine."""
+    """Returns the hyperbolic sine, elementwise."""
     return apply(Unary("sinh"), x)
 
 
 def cosh(x: Any) -> Tensor:
-    """Returns the hyperbolic cosine."""
+    """Returns the hyperbolic cosine, elementwise."""
     return apply(Unary("cosh"), x)
 
 
 def angle(x: Any) -> Tensor:
-    """Returns the angle of complex numbers, between -pi and pi."""
+    """Returns the angle of complex numbers, between -pi and pi, elementwise."""
     return atan2(imag(x), real(x))
 
 
 def abs(x: Any) -> Tensor:
-    """Returns the absolute value; of complex numbers the modulus, as floats."""
+    """Returns the absolute value, elementwise; of complex numbers their modulus, as
+    floats.
+    """
     return apply(Unary("abs"), x)
 
 
 def negative(x: Any) -> Tensor:
-    """Returns -x."""
+    """Returns -x, elementwise."""
     return apply(Unary("negative"), x)
 
 
 def sign(x: Any) -> Tensor:
-    """Returns -1, 0 or 1; it has no gradient."""
+    """Returns the sign of x, -1, 0 or 1, elementwise; it has no gradient."""
     return apply(Unary("sign"), x)
 
 
 def reciprocal(x: Any) -> Tensor:
-    """Returns 1 / x."""
+    """Returns 1 / x, elementwise."""
     return apply(Unary("reciprocal"), x)
 
 
 def floor(x: Any) -> Tensor:
-    """Returns x rounded down; it has no gradient."""
+    """Returns x rounded down, elementwise; it has no gradient."""
     return apply(Unary("floor"), x)
 
 
 def ceil(x: Any) -> Tensor:
-    """Returns x rounded up; it has no gradient."""
+    """Returns x rounded up, elementwise; it has no gradient."""
     return apply(Unary("ceil"), x)
 
 
 def round(x: Any) -> Tensor:
-    """Returns x rounded to the nearest integer, halves to the even one; it has no
-    gradient.
+    """Returns x rounded to the nearest integer, elementwise, halves to the even one; it
+    has no gradient.
     """
     return apply(Unary("round"), x)
 
 
 def is_finite(x: Any) -> Tensor:
-    """Returns whether x is neither infinite nor NaN."""
+    """Returns whether x is neither infinite nor NaN, elementwise."""
     return apply(Unary("is_finite"), x)
 
 
 def is_nan(x: Any) -> Tensor:
-    """Returns whether x is not a number."""
+    """Returns whether x is not a number, elementwise."""
     return apply(Unary("is_nan"), x)
 
 
 def logical_not(x: Any) -> Tensor:
-    """Returns whether x is False."""
+    """Returns whether x is False, elementwise."""
     return apply(Unary("logical_not"), x)
 
 

@@ -22,7 +22,17 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.names import is_complex, is_integer, real_dtype
 from meshtf.ops.elementwise.binary_op import (
     Binary,
@@ -67,7 +77,7 @@ class UnaryFunction(NamedTuple):
 
 
 def apply_unary(fn: str, x: Any) -> Tensor:
-    """Returns the function `fn` of the table, of x."""
+    """Returns fn(x), elementwise, for a function `fn` of the table."""
     return apply(Unary(fn), x)
 
 
@@ -201,7 +211,8 @@ def _gelu_exact_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
 
 def _silu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
     s = apply_unary("sigmoid", x)
-    return dz * dy * s * (1.0 - s) * (2.0 + x * (1.0 - s * 2.0))
+    factor = 2.0 + x * (1.0 - s * 2.0)
+    return dz * dy * s * (1.0 - s) * factor
 
 
 def _elu_second(dz: Any, z: Any, dy: Any, y: Any) -> Tensor:
@@ -265,7 +276,7 @@ class Unary(Op):
     def linearity(self) -> Any:
         return "joint" if self.fn == "negative" else None
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         function = _TABLE[self.fn]
         kind = _kind(x.dtype)
         if kind in function.kinds:
@@ -285,10 +296,10 @@ class Unary(Op):
             )
         )
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (_TABLE[self.fn].local(x),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         function = _TABLE[self.fn]
         rule = function.gradient
         if rule is None:
@@ -315,8 +326,8 @@ def _grad_samples() -> tuple[Sample, ...]:
 
 
 class UnaryGrad(Op):
-    """The gradient of a function of each element, from dy and v, the function's input or
-    output.
+    """The gradient of a function of each element, from dy and v, the function's input
+    or output.
     """
 
     fn: str
@@ -327,13 +338,13 @@ class UnaryGrad(Op):
     def display_name(self) -> str:
         return self.fn + "_grad"
 
-    def output_specs(self, dy: Spec, v: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, v: Spec) -> Specs:
         return (v,)
 
-    def local(self, context: LocalContext, dy: Any, v: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, v: Any) -> LocalTensors:
         return (FUSED_GRADIENTS[self.fn](dy, v),)
 
-    def gradient(self, dz: Any, z: Any, dy: Any, v: Any) -> list[Any]:
+    def gradient(self, dz: Any, z: Any, dy: Any, v: Any) -> Cotangents:
         if self.fn not in _SECOND_GRADIENTS:
             raise NotImplementedError
         v = conj(v)

@@ -15,7 +15,18 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import OPERATORS, LocalContext, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    OPERATORS,
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import dtype_name, has_gradient, is_complex
 from meshtf.names.arguments import as_float
@@ -55,7 +66,7 @@ class Where(Op):
         Sample((None, 7), ("bool b:4", "int d:6;b:4"), gradient=False),
     )
 
-    def output_specs(self, condition: Spec, *branches: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, condition: Spec, *branches: Spec) -> Specs:
         if condition.dtype != "bool":
             raise DTypeError(
                 explain_error(
@@ -63,7 +74,9 @@ class Where(Op):
                     way_out="Compare it with something, as in x != 0.",
                 )
             )
-        dtype = same_dtype(*branches) if branches else self.dtype
+        dtype = self.dtype
+        if branches:
+            dtype = same_dtype(*branches)
         for value in (self.x, self.y):
             if value is not None:
                 check_scalar(value, dtype)
@@ -73,18 +86,26 @@ class Where(Op):
 
     def local(
         self, context: LocalContext, condition: Any, *branches: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         out = context.outputs[0]
         condition_shape, *branch_shapes = context.inputs
         tensors = [
             align(b, s, out) for b, s in zip(branches, branch_shapes, strict=True)
         ]
-        dtype = branches[0].dtype if branches else self.dtype
-        x = tensors.pop(0) if self.x is None else tf.constant(self.x, dtype)
-        y = tensors.pop(0) if self.y is None else tf.constant(self.y, dtype)
+        dtype = self.dtype
+        if branches:
+            dtype = branches[0].dtype
+        if self.x is None:
+            x = tensors.pop(0)
+        else:
+            x = tf.constant(self.x, dtype)
+        if self.y is None:
+            y = tensors.pop(0)
+        else:
+            y = tf.constant(self.y, dtype)
         return (tf.where(align(condition, condition_shape, out), x, y),)
 
-    def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> Cotangents:
         # Selected, never multiplied: a NaN in the branch that was not taken stays out.
         ops = []
         if self.x is None:
@@ -127,12 +148,14 @@ class Cast(Op):
 
     @property
     def linearity(self) -> Any:
-        """Partial sums may be converted to a wider type, which is exact; to a narrower one,
-        each term would be rounded.
+        """Partial sums may be converted to a wider type, which is exact; to a narrower
+        one, each term would be rounded.
         """
-        return "joint" if (self.old, self.new) in _WIDER else None
+        if (self.old, self.new) in _WIDER:
+            return "joint"
+        return None
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         if is_complex(self.old) and not is_complex(self.new):
             raise DTypeError(
                 explain_error(
@@ -143,10 +166,10 @@ class Cast(Op):
             )
         return (Spec(x.shape, self.new),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.cast(x, self.new),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         if not (has_gradient(self.old) and has_gradient(self.new)):
             return [None]
         if is_complex(self.new) and not is_complex(self.old):
@@ -167,23 +190,29 @@ class Clip(Op):
         Sample((2, 5), ("int b:4",), gradient=False),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_order(x.dtype, "clip")
         for bound in (self.low, self.high):
             if bound is not None:
                 check_scalar(bound, x.dtype)
         return (x,)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        low = None if self.low is None else tf.constant(self.low, x.dtype)
-        high = None if self.high is None else tf.constant(self.high, x.dtype)
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
+        if self.low is None:
+            low = None
+        else:
+            low = tf.constant(self.low, x.dtype)
+        if self.high is None:
+            high = None
+        else:
+            high = tf.constant(self.high, x.dtype)
         if low is None:
             return (tf.minimum(x, high),)
         if high is None:
             return (tf.maximum(x, low),)
         return (tf.raw_ops.ClipByValue(t=x, clip_value_min=low, clip_value_max=high),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(ClipGrad(self.low, self.high), dy, x)]
 
 
@@ -195,12 +224,14 @@ class ClipGrad(Op):
 
     samples = (Sample((-0.5, 0.75), ("b:4;d:6", "b:4;d:6")),)
 
-    def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, x: Spec) -> Specs:
         return (dy,)
 
-    def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
         low = -math.inf if self.low is None else self.low
-        high = math.inf if self.high is None else self.high
+        high = self.high
+        if self.high is None:
+            high = math.inf
         clipped = tf.raw_ops.ClipByValue(
             t=x,
             clip_value_min=tf.constant(low, x.dtype),
@@ -208,12 +239,13 @@ class ClipGrad(Op):
         )
         return (tf.where(tf.equal(x, clipped), dy, tf.zeros([], dy.dtype)),)
 
-    def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> list[Any]:
+    def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> Cotangents:
         return [apply(self, dz, x), None]
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:
-    """Returns x where the condition holds and y elsewhere; x and y may be numbers.
+    """Returns x where the condition holds and y elsewhere, broadcast by names; x and y
+    may be numbers.
 
     An element that was not selected has the gradient zero, whatever its value, and
     functions with a singular point (log, sqrt, 1 / x and the like) keep a cotangent of
@@ -221,9 +253,18 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     needs no second `where` around the argument.
     """
     tensors = [b for b in (x, y) if not is_scalar(b)]
-    x_value = python_scalar(x) if is_scalar(x) else None
-    y_value = python_scalar(y) if is_scalar(y) else None
-    dtype = "" if tensors else _dtype_of_numbers(x_value, y_value)
+    if is_scalar(x):
+        x_value = python_scalar(x)
+    else:
+        x_value = None
+    if is_scalar(y):
+        y_value = python_scalar(y)
+    else:
+        y_value = None
+    if tensors:
+        dtype = ""
+    else:
+        dtype = _dtype_of_numbers(x_value, y_value)
     op = Where(x_value, y_value, dtype)
     return apply(op, *broadcast_operands("where", condition, *tensors))
 
@@ -235,7 +276,7 @@ def _dtype_of_numbers(x: Any, y: Any) -> str:
 
 
 def cast(x: Any, dtype: Any) -> Tensor:
-    """Returns x as another data type."""
+    """Returns x as another data type, elementwise."""
     x = as_tensor("x", x)
     new = dtype_name(dtype)
     if isinstance(x, Tensor) and x.dtype == new:
@@ -244,9 +285,11 @@ def cast(x: Any, dtype: Any) -> Tensor:
 
 
 def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
-    """Returns x, but at least `low` and at most `high`; None is no bound."""
-    low = None if low is None else as_float("low", low)
-    high = None if high is None else as_float("high", high)
+    """Returns x, elementwise at least `low` and at most `high`; None is no bound."""
+    if low is not None:
+        low = as_float("low", low)
+    if high is not None:
+        high = as_float("high", high)
     return apply(Clip(low, high), x)
 
 

@@ -1,7 +1,7 @@
 """Slices whose start is a tensor: dynamic_slice, dynamic_update, dynamic_shift.
 
     window = mtf.dynamic_slice(x, "length", begin, "window:4")   # elements begin .. begin + 4
-    cache = mtf.dynamic_update(cache, "length", step, row)       # row[batch d], at index step
+    cache = mtf.dynamic_update(cache, "length", step, entry)     # entry[batch d], at index step
     y = mtf.dynamic_shift(x, "length", by)                       # y[i] = x[i - by]
 
 The start is an integer tensor: a scalar, or one index for each element of dimensions that
@@ -18,7 +18,18 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, ShapeLike, is_integer
 from meshtf.names.arguments import as_bool
@@ -35,18 +46,18 @@ from meshtf.ops.variables.fill import zeros_like
 
 class DynamicUpdate(Op):
     """x[*outer, dim, *inner] with elements begin[*outer] .. begin + size of `dim` replaced
-    by updates[*outer, rows, *inner].
+    by updates[*outer, update_dim, *inner].
 
     `begin` may lack dimensions; all updates lie within x. Where `begin` is a scalar and x
     is not used again, as in a loop, TensorFlow updates x in place.
 
     Attributes:
       dim: the dimension of x that is updated.
-      rows: the dimension of the updates in its place.
+      update_dim: the dimension of the updates in its place.
     """
 
     dim: str
-    rows: str
+    update_dim: str
     samples = (
         Sample(("n", "r"), ("a:2;n:8", "int a:2", "a:2;r:2")),
         Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4"), 6),
@@ -54,19 +65,22 @@ class DynamicUpdate(Op):
         Sample(("n", "r"), ("int n:8", "int ", "int r:1"), 8),
     )
 
-    def output_specs(self, x: Spec, begin: Spec, updates: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, begin: Spec, updates: Spec) -> Specs:
         return (Spec(x.shape, same_dtype(x, updates)),)
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.rows else Role.MAP
+        if factor == self.update_dim:
+            return Role.UNSHARDED
+        return Role.MAP
 
     def local(
         self, context: LocalContext, x: Any, begin: Any, updates: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         x_shape, begin_shape, _ = context.inputs
-        outer = x_shape.only(x_shape.names[: context.axis(0, self.dim)])
+        axis = context.axis(0, self.dim)
+        outer = x_shape.only(x_shape.names[:axis])
         local_size = context.local_size(self.dim)
-        num_updates = context.local_size(self.rows)
+        num_updates = context.local_size(self.update_dim)
         is_sharded = context.num_shards(self.dim) > 1
         if is_sharded:
             begin = begin - context.shard_offset(self.dim)
@@ -74,22 +88,24 @@ class DynamicUpdate(Op):
         updates = tf.reshape(updates, [outer.size, num_updates, -1])
         crosses_shards = is_sharded and num_updates > 1
         if context.compiled or begin_shape.names or crosses_shards:
-            begin = tf.broadcast_to(align(begin, begin_shape, outer), outer.sizes)
-            y = _scatter_slices(x_3d, tf.reshape(begin, [-1, 1, 1]), updates)
+            begins = tf.broadcast_to(align(begin, begin_shape, outer), outer.sizes)
+            begins = tf.reshape(begins, [-1, 1, 1])
+            y = _scatter_slices(x_3d, begins, updates)
         else:
-            if is_sharded:  # another shard's element: write an element of x back
+            if is_sharded:
+                # Where the element lies in another shard, one of x is written back.
                 is_local = (begin >= 0) & (begin < local_size)
                 begin = begin % local_size
-                old = tf.gather(x_3d, begin, axis=1)[:, None]
-                updates = tf.where(is_local, updates, old)
+                current = tf.expand_dims(tf.gather(x_3d, begin, axis=1), 1)
+                updates = tf.where(is_local, updates, current)
             y = _write_slice(x_3d, begin, updates)
         return (tf.reshape(y, x.shape),)
 
     def gradient(
         self, dy: Tensor, y: Tensor, x: Tensor, begin: Tensor, updates: Tensor
-    ) -> list[Tensor | None]:
+    ) -> Cotangents:
         dx = apply(self, dy, begin, zeros_like(updates))
-        steps = index_range(x.mesh, updates.shape.dim(self.rows))
+        steps = index_range(x.mesh, updates.shape.dim(self.update_dim))
         indices = add(begin, steps)
         indices = where(less(indices, x.shape[self.dim]), indices, -1)
         dupdates = gather_with_bounds(dy, indices, self.dim, "zeros")
@@ -130,9 +146,9 @@ def _scatter_slices(x: Any, begin: Any, updates: Any) -> Any:
     )
 
 
-def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> Tensor:
-    """Returns a slice of one dimension from index `begin` on: x with `rows` instead of
-    `dim`.
+def dynamic_slice(x: Tensor, dim: str, begin: Tensor, size: int | ShapeLike) -> Tensor:
+    """Returns a slice of one dimension from index `begin` on: [..., dim, ...] ->
+    [..., size, ...].
 
     As in XLA, `begin` is clamped so that the slice lies within x.
 
@@ -140,7 +156,7 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> 
       x: any tensor.
       dim: the name of the dimension to slice.
       begin: the start index, an integer tensor, scalar or with names of x.
-      rows: the size of the slice; or with a new name, such as "window:4", which a layout
+      size: of the slice; or with a new name, such as "window:4", which a layout
         of `dim` does not shard.
 
     Raises:
@@ -148,14 +164,20 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> 
       DTypeError: `begin` is no integer.
     """
     x, dim = tensor_along(x, dim)
-    slice_dim = Dimension(dim, rows) if isinstance(rows, int) else single_dim(rows)
+    if isinstance(size, int):
+        slice_dim = Dimension(dim, size)
+    else:
+        slice_dim = single_dim(size)
     begin = _clamp_start(x, dim, begin, slice_dim.size)
-    steps = index_range(x.mesh, Dimension("." + dim, slice_dim.size))
-    return _gather_along(x, dim, outer(begin, steps, add), slice_dim.name)
+    step_dim = Dimension("." + dim, slice_dim.size)
+    steps = index_range(x.mesh, step_dim)
+    indices = outer(begin, steps, add)
+    return _gather_along(x, dim, indices, slice_dim.name)
 
 
-def dynamic_update(x: Tensor, dim: str, begin: Tensor, rows: Tensor) -> Tensor:
-    """Returns x with the elements of one dimension from index `begin` on replaced.
+def dynamic_update(x: Tensor, dim: str, begin: Tensor, updates: Tensor) -> Tensor:
+    """Returns x [..., dim, ...] with the elements of one dimension from index `begin` on
+    replaced.
 
     As in XLA, `begin` is clamped so that all new elements lie within x.
 
@@ -163,26 +185,30 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, rows: Tensor) -> Tensor:
       x: any tensor.
       dim: the name of the dimension to update.
       begin: the start index, an integer tensor, scalar or with names of x.
-      rows: the new elements, a tensor like x, which has instead of `dim` another size of
-        it, or another name, or no such dimension: then it is one element of `dim`.
+      updates: the new elements, a tensor like x, which has instead of `dim` another size
+        of it, or another name, or no such dimension: then it is one element of `dim`.
         Dimensions may be in any order.
 
     Raises:
-      ShapeError: x lacks `dim` or a name of `begin`, or `rows` do not fit.
+      ShapeError: x lacks `dim` or a name of `begin`, or `updates` do not fit.
       DTypeError: `begin` is no integer, or data types differ.
     """
     x, dim = tensor_along(x, dim)
-    updates = as_tensor("rows", rows)
+    updates = as_tensor("updates", updates)
     update_dim = _update_dim(x, dim, updates)
-    begin = _clamp_start(x, dim, begin, update_dim.size if update_dim else 1)
-    # The op wants the dimensions of `begin` before `dim`.
+    num_updates = update_dim.size if update_dim else 1
+    begin = _clamp_start(x, dim, begin, num_updates)
+    # The op takes the dimensions of `begin` before `dim`.
     order = list(x.shape.names)
-    if any(order.index(n) > order.index(dim) for n in begin.shape.names):
-        order = [*begin.shape.names, *(n for n in order if n not in begin.shape)]
-    rows_dim = "." + dim
-    updates = _arrange_updates(updates, update_dim, dim, rows_dim, order)
-    op = DynamicUpdate(dim, rows_dim)
-    return transpose(apply(op, transpose(x, order), begin, updates), x.shape)
+    axis = order.index(dim)
+    if any(order.index(name) > axis for name in begin.shape.names):
+        remaining = [name for name in order if name not in begin.shape]
+        order = [*begin.shape.names, *remaining]
+    new_name = "." + dim
+    updates = _arrange_updates(updates, update_dim, dim, new_name, order)
+    op = DynamicUpdate(dim, new_name)
+    y = apply(op, transpose(x, order), begin, updates)
+    return transpose(y, x.shape)
 
 
 def _update_dim(x: Tensor, dim: str, updates: Tensor) -> Dimension | None:
@@ -191,39 +217,46 @@ def _update_dim(x: Tensor, dim: str, updates: Tensor) -> Dimension | None:
     Raises:
       ShapeError: updates and x differ in other dimensions.
     """
-    rest = set(x.shape.without(dim))
-    new_dims = [d for d in updates.shape if d not in rest]
-    if len(new_dims) > 1 or not rest <= set(updates.shape):
+    other_dims = set(x.shape.without(dim))
+    new_dims = [d for d in updates.shape if d not in other_dims]
+    if len(new_dims) > 1 or not other_dims <= set(updates.shape):
         raise ShapeError(
             explain_error(
                 f'the new elements differ from the tensor in more than "{dim}".',
                 tensor=repr(x.shape),
-                rows=repr(updates.shape),
+                updates=repr(updates.shape),
             )
         )
-    return new_dims[0] if new_dims else None
+    if not new_dims:
+        return None
+    return new_dims[0]
 
 
 def _arrange_updates(
     updates: Tensor,
     update_dim: Dimension | None,
     dim: str,
-    rows_dim: str,
+    new_name: str,
     order: list[str],
 ) -> Tensor:
-    """Returns updates in the order of dimensions `order`, with `rows_dim` in place of
+    """Returns updates in the order of dimensions `order`, with `new_name` in place of
     `dim`.
     """
+    axis = order.index(dim)
+    before = order[:axis]
+    after = order[axis + 1 :]
     if update_dim is not None:
-        updates = rename(updates, {update_dim.name: rows_dim})
-        return transpose(updates, [rows_dim if n == dim else n for n in order])
-    updates = transpose(updates, [n for n in order if n != dim])
-    one = Dimension(rows_dim, 1)
-    return reshape(updates, [one if n == dim else updates.shape.dim(n) for n in order])
+        updates = rename(updates, {update_dim.name: new_name})
+        return transpose(updates, [*before, new_name, *after])
+    updates = transpose(updates, [*before, *after])
+    dims = list(updates.shape)
+    dims.insert(axis, Dimension(new_name, 1))
+    return reshape(updates, dims)
 
 
 def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor:
-    """Returns x shifted along one dimension: element i is element i - by of x.
+    """Returns x [..., dim, ...] shifted along one dimension: element i is element i - by
+    of x.
 
     Where `dim` is sharded, every shard may need any element, so this communicates as much
     as all of x; `shift` and `roll`, whose offset is a Python integer, communicate only

@@ -20,7 +20,18 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
 from meshtf.names import (
@@ -62,7 +73,7 @@ class Gather(Op):
         Sample(("v",), ("int g:2;v:8", "int g:2")),
     )
 
-    def output_specs(self, table: Spec, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, table: Spec, ids: Spec) -> Specs:
         require_dim(table.shape, self.dim)
         _check_ids(ids, self.dim)
         _check_sizes(table.shape, ids.shape)
@@ -70,9 +81,11 @@ class Gather(Op):
         return (Spec(ids.shape + rest, table.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.SUM if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.SUM
+        return Role.MAP
 
-    def local(self, context: LocalContext, table: Any, ids: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, table: Any, ids: Any) -> LocalTensors:
         global_ids = ids
         is_local = None
         is_sharded = context.num_shards(self.dim) > 1
@@ -107,9 +120,7 @@ class Gather(Op):
         names = [*batch, *rest[:axis], *lookups, *rest[axis + 1 :]]
         return arrange(y, names, context.outputs[0].names)
 
-    def gradient(
-        self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor) -> Cotangents:
         scatter_sum = SegmentSum(self.dim, table.shape, self.out_of_range)
         return [apply(scatter_sum, dy, ids), None]
 
@@ -133,14 +144,16 @@ class SegmentSum(Op):
         Sample(("v", Shape("v:4;d:2")), ("half b:4;d:2", "int b:4"), below=4),
     )
 
-    def output_specs(self, x: Spec, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, ids: Spec) -> Specs:
         check_segments("segment_sum", self.dim, self.like, x, ids)
         return (Spec(self.like, x.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.like else Role.SUM
+        if factor in self.like:
+            return Role.MAP
+        return Role.SUM
 
-    def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
         sums = reduce_segments(
             tf.math.unsorted_segment_sum,
             context,
@@ -151,9 +164,7 @@ class SegmentSum(Op):
         )
         return (tf.cast(sums, x.dtype),)
 
-    def gradient(
-        self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
         policy: OutOfRange = "zeros" if self.out_of_range == "zeros" else "negative"
         dx = apply(Gather(self.dim, policy), dy, ids)
         return [transpose(dx, x.shape), None]
@@ -163,7 +174,9 @@ class SegmentSum(Op):
 
 
 class OneHot(Op):
-    """A new last dimension with 1 at the index, 0 elsewhere: ids [*shape] -> [*shape, dim]."""
+    """A new last dimension with 1 at the index, 0 elsewhere: ids [*shape] -> [*shape,
+    dim].
+    """
 
     dim: Dimension
     dtype: str = "float32"
@@ -174,11 +187,11 @@ class OneHot(Op):
         Sample((Dimension("v", 8), "bool"), ("int b:3",), gradient=False),
     )
 
-    def output_specs(self, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, ids: Spec) -> Specs:
         _check_ids(ids, self.dim.name)
         return (Spec(ids.shape + self.dim, self.dtype),)
 
-    def local(self, context: LocalContext, ids: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, ids: Any) -> LocalTensors:
         if context.num_shards(self.dim.name) > 1:
             offset = context.shard_offset(self.dim.name)
             ids = tf.cast(ids, tf.int64) - tf.cast(offset, tf.int64)
@@ -194,7 +207,7 @@ class OneHot(Op):
         )
         return (y,)
 
-    def gradient(self, dy: Tensor, y: Tensor, ids: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, ids: Tensor) -> Cotangents:
         return [None]
 
 
@@ -209,17 +222,17 @@ class Range(Op):
         Sample((Dimension("a", 5), "int64"), gradient=False),
     )
 
-    def output_specs(self) -> tuple[Spec, ...]:
+    def output_specs(self) -> Specs:
         return (Spec(Shape(self.dim), self.dtype),)
 
-    def local(self, context: LocalContext) -> tuple[Any, ...]:
+    def local(self, context: LocalContext) -> LocalTensors:
         # The offset is added after tf.range, whose length must be static.
         indices = tf.range(context.local_size(self.dim.name))
         if context.num_shards(self.dim.name) > 1:
             indices += context.shard_offset(self.dim.name)
         return (tf.cast(indices, tf.as_dtype(self.dtype)),)
 
-    def gradient(self, dy: Tensor, y: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor) -> Cotangents:
         return []
 
 
@@ -293,8 +306,8 @@ def gather(
     zero_negative: bool = False,
     out_of_range: Literal["error", "zeros"] = "error",
 ) -> Tensor:
-    """Returns the elements of table at the indices `ids` of `dim`: [*ids, *(table without
-    dim and names of ids)].
+    """Returns the elements of table at the indices `ids` of `dim`:
+    [*ids, *(table without dim and names of ids)].
 
     Names that both have are batch dimensions. An index that is not in [0, size of `dim`)
     is an error of TensorFlow, InvalidArgumentError, when the program runs: it names the
@@ -324,8 +337,8 @@ def gather(
 def gather_with_bounds(
     table: Any, ids: Tensor, dim: str, out_of_range: OutOfRange
 ) -> Tensor:
-    """Returns `gather` with any policy for indices out of range: see
-    `meshtf.ops.indexing.index_bounds`.
+    """Returns [*ids, *(table without dim)], as `gather`, with any policy for indices
+    out of range: see `meshtf.ops.indexing.index_bounds`.
     """
     table, dim = tensor_along(table, dim, "table")
     if table.dtype == "bool":  # shards give partial sums, which bool does not have
@@ -340,7 +353,8 @@ def take_along_axis(
     """Returns the elements of x at the indices `ids` along `dim`, as
     numpy.take_along_axis.
 
-    In the result `dim` has the size that it has in ids. Dimensions are in the order of x,
+    x [..., dim, ...], ids [..., dim, ...] -> [..., dim, ...]: in the result `dim` has the
+    size that it has in ids. Dimensions are in the order of x,
     followed by those that only ids have. `take_along_axis(x, argsort(x, "d"), "d")` is sorted.
     Indices out of range are errors, or give zeros, as in `gather`.
 
@@ -358,8 +372,8 @@ def take_along_axis(
 
 
 def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns sums of x by segment: element i of the new `dim` is the sum of x where ids
-    are i; negative ids are ignored.
+    """Returns sums of x by segment: element i of the new `dim` is the sum of x where
+    ids are i; negative ids are ignored.
 
     An id that is too large is refused, as by `gather`; under XLA it is ignored. The
     dimensions of ids are summed, except those in `batch`; the result is
@@ -386,5 +400,5 @@ def one_hot(ids: Tensor, dim: ShapeLike, dtype: object = "float32") -> Tensor:
 
 
 def range(mesh: Mesh | None, dim: ShapeLike, dtype: object = "int32") -> Tensor:
-    """Returns the indices 0, 1, 2... along one dimension, such as "length:8"."""
+    """Returns the indices 0, 1, 2... [dim] along one dimension, such as "length:8"."""
     return apply(Range(single_dim(dim), dtype_name(dtype)), mesh=mesh)

@@ -84,7 +84,9 @@ def to_local_ids(context: LocalContext, dim: str, ids: Any) -> tuple[Any, Any]:
 
 def as_index_dtype(ids: Any) -> Any:
     """Returns ids in a type that TensorFlow's kernels take as indices: int32 or int64."""
-    return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
+    if ids.dtype in (tf.int32, tf.int64):
+        return ids
+    return tf.cast(ids, tf.int64)
 
 
 def mark_out_of_range(
@@ -180,4 +182,6 @@ def _is_in_range(ids: Any, size: int, out_of_range: OutOfRange) -> Any:
         is_below = tf.ones_like(ids, tf.bool)
     else:
         is_below = ids < tf.constant(size, ids.dtype)
-    return is_below & (ids >= 0) if out_of_range == "error" else is_below
+    if out_of_range == "error":
+        return is_below & (ids >= 0)
+    return is_below

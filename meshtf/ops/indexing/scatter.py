@@ -20,7 +20,18 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, accumulation_dtype
 from meshtf.ops.common.checks import require_dim
@@ -43,8 +54,8 @@ _KERNELS = {"max": tf.math.unsorted_segment_max, "min": tf.math.unsorted_segment
 
 
 class SegmentExtreme(Op):
-    """Max or min by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] -> like
-    [*batch, dim, *rest].
+    """Max or min by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] ->
+    like [*batch, dim, *rest].
     """
 
     kind: str
@@ -57,14 +68,16 @@ class SegmentExtreme(Op):
         Sample(("min", "v", Shape("v:5")), ("int b:6", "int b:6"), 5),
     )
 
-    def output_specs(self, x: Spec, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, ids: Spec) -> Specs:
         check_segments(f"segment_{self.kind}", self.dim, self.like, x, ids)
         return (Spec(self.like, x.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.like else Role(self.kind)
+        if factor in self.like:
+            return Role.MAP
+        return Role(self.kind)
 
-    def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
         y = reduce_segments(_KERNELS[self.kind], context, self.dim, x, ids, "negative")
         if y.dtype.is_floating:
             # Of an empty segment, and of infinities, the kernels give a finite number.
@@ -76,9 +89,7 @@ class SegmentExtreme(Op):
                 y = tf.where(is_highest, tf.constant(np.inf, y.dtype), y)
         return (y,)
 
-    def gradient(
-        self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
         def at_elements(segments: Tensor) -> Tensor:
             """Returns the value of each element's segment, in the shape of x."""
             values = gather_with_bounds(segments, ids, self.dim, "zeros")
@@ -96,8 +107,8 @@ class SegmentExtreme(Op):
 
 
 def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns maxima of x by segment: element i of the new `dim` is the largest where ids
-    are i.
+    """Returns maxima [..., dim] of x by segment: element i of the new `dim` is the
+    largest where ids are i.
 
     Empty segments are -inf, or the smallest integer. Equal elements share the gradient.
     Shapes, arguments and errors are those of `segment_sum`.
@@ -106,14 +117,16 @@ def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
 
 
 def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns minima of x by segment; empty segments are inf, or the largest integer: see
-    `segment_max`.
+    """Returns minima [..., dim] of x by segment; empty segments are inf, or the largest
+    integer: see `segment_max`.
     """
     return apply(SegmentExtreme("min", *segments_like(x, ids, dim, batch)), x, ids)
 
 
 def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns means of floats by segment, 0 for empty ones: see `segment_sum`."""
+    """Returns means [..., dim] of floats by segment, 0 for empty ones: see
+    `segment_sum`.
+    """
     x = as_tensor("x", x)
     ids = as_tensor("ids", ids)
     dtype = accumulation_dtype(x.dtype)  # bfloat16 counts to 256 only
@@ -124,8 +137,8 @@ def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> T
 
 
 def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns updates placed by index: element i of the new `dim` is the last update whose
-    id is i, or 0.
+    """Returns updates placed by index, [..., dim]: element i of the new `dim` is the
+    last update whose id is i, or 0.
 
     Shapes and arguments are those of `segment_sum`, which adds the updates instead.
 
@@ -141,8 +154,8 @@ def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> 
 
 
 def scatter_add(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
-    """Returns x with updates added at the indices `ids` of `dim`; updates with the same id
-    are all added.
+    """Returns x with updates added at the indices `ids` of `dim`; updates with the same
+    id are all added.
 
     Args:
       x: [*batch, dim, *rest], in any order.
@@ -162,8 +175,8 @@ def scatter_add(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
 
 
 def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
-    """Returns x with the elements at the indices `ids` of `dim` replaced, by the last of
-    the updates with the same id.
+    """Returns x [..., dim, ...] with the elements at the indices `ids` of `dim`
+    replaced, by the last of the updates with the same id.
 
     Arguments and errors are those of `scatter_add`.
     """
@@ -178,8 +191,8 @@ def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
 def _last_updates(
     updates: Tensor, ids: Tensor, dim: str, like: Shape
 ) -> tuple[Tensor, Tensor]:
-    """Returns the last update of each element of `dim`, of shape `like` and 0 where there
-    is none, and its index [*batch, dim], negative where there is none.
+    """Returns the last update of each element of `dim`, of shape `like` and 0 where
+    there is none, and its index [*batch, dim], negative where there is none.
     """
     scattered = [n for n in ids.shape.names if n not in like]
     ids = _merge_scattered(ids, scattered)
@@ -201,7 +214,9 @@ def _merge_scattered(x: Tensor, scattered: list[str]) -> Tensor:
     """
     if not scattered:
         return reshape(x, [Dimension(_SCATTERED, 1), *x.shape])
-    return x if len(scattered) == 1 else flatten(x, scattered, _SCATTERED)
+    if len(scattered) == 1:
+        return x
+    return flatten(x, scattered, _SCATTERED)
 
 
 def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:

@@ -19,11 +19,14 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     OpWithStatistics,
     Role,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -52,7 +55,7 @@ class TopK(OpWithStatistics):
         Sample(("v", Dimension("k", 1)), ("int b:2;v:6",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         _check(x, self.dim)
         if self.k.name == self.dim:
             raise ShapeError(
@@ -67,17 +70,22 @@ class TopK(OpWithStatistics):
     def role(self, factor: str) -> Role:
         if factor == self.dim:
             return Role.SAME
-        return Role.WHOLE if factor == self.k.name else Role.MAP
+        if factor == self.k.name:
+            return Role.UNSHARDED
+        return Role.MAP
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         local_k = min(self.k.size, x.shape[self.dim])
-        shape = x.shape.without(self.dim) + [Dimension(self.k.name, local_k)]
-        return (Spec(shape, x.dtype), Spec(shape, "int32"))
+        local_dim = Dimension(self.k.name, local_k)
+        shape = x.shape.without(self.dim) + [local_dim]
+        values = Spec(shape, x.dtype)
+        indices = Spec(shape, "int32")
+        return (values, indices)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return self._top(context, x)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
@@ -86,7 +94,7 @@ class TopK(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         # In the order of shards, so that the lowest index wins ties.
         all_values, all_indices = gathered
         all_values = tf.concat(tf.unstack(all_values), -1)
@@ -104,7 +112,7 @@ class TopK(OpWithStatistics):
         values, indices = tf.math.top_k(x, local_k)
         return values, indices
 
-    def gradient(self, dys: Any, ys: Any, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dys: Any, ys: Any, x: Tensor) -> Cotangents:
         dvalues, _ = dys
         _, indices = ys
         return [apply(SegmentSum(self.dim, x.shape, "trusted"), dvalues, indices)]
@@ -125,21 +133,23 @@ class ArgMax(OpWithStatistics):
         Sample(("v",), ("ties v:4",), gradient=False),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         _check(x, self.dim)
         return (Spec(x.shape.without(self.dim), "int32"),)
 
     def role(self, factor: str) -> Role:
-        return Role.SAME if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.SAME
+        return Role.MAP
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         shape = x.shape.without(self.dim)
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.argmax(x, context.axis(0, self.dim), output_type=tf.int32),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
@@ -150,14 +160,14 @@ class ArgMax(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         largest, indices = gathered
         indices = tf.stack(tf.unstack(indices), -1)  # [*rest, shards]
         shard = tf.argmax(largest, 0, output_type=tf.int32)
         rank = len(shard.shape)
         return (tf.gather(indices, shard, batch_dims=rank, axis=rank),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [None]
 
     def flops(self, x: Spec) -> int:
@@ -174,8 +184,8 @@ def _check(x: Spec, dim: str) -> None:
 
 
 def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
-    """Returns the k largest values along `dim` and their indices, the largest first: both
-    [*rest, k].
+    """Returns the k largest values along `dim` and their indices, the largest first:
+    both [*rest, k].
 
     Args:
       x: numbers.
@@ -192,8 +202,8 @@ def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
 
 
 def argmax(x: Tensor, dim: str) -> Tensor:
-    """Returns the index of the largest element along `dim`, the lowest among equals, as
-    int32: x without `dim`.
+    """Returns the index of the largest element along `dim`, the lowest among equals:
+    x [..., dim, ...] -> int32 [...].
 
     Raises:
       ShapeError: x lacks `dim`.
@@ -204,8 +214,8 @@ def argmax(x: Tensor, dim: str) -> Tensor:
 
 
 def argmin(x: Tensor, dim: str) -> Tensor:
-    """Returns the index of the smallest element along `dim`, the lowest among equals: see
-    `argmax`.
+    """Returns the index of the smallest element along `dim`, the lowest among equals:
+    x [..., dim, ...] -> int32 [...].
     """
     x, dim = tensor_along(x, dim)
     _check(x.spec, dim)
@@ -213,8 +223,8 @@ def argmin(x: Tensor, dim: str) -> Tensor:
 
 
 def top_1(x: Tensor, dim: str) -> tuple[Tensor, Tensor]:
-    """Returns the largest element along `dim` and its index, the lowest among equals: both
-    x without `dim`.
+    """Returns the largest element along `dim` and its index, the lowest among equals:
+    x [..., dim, ...] -> values [...], indices int32 [...].
 
     Only the element at that index gets a gradient; `reduce_max` divides it among equal
     elements. Errors are those of `top_k`.
@@ -224,7 +234,8 @@ def top_1(x: Tensor, dim: str) -> tuple[Tensor, Tensor]:
 
 
 def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
-    """Returns element n of x sorted along `dim` from the largest on: x without `dim`.
+    """Returns element n of x sorted along `dim` from the largest on:
+    x [..., dim, ...] -> [...].
 
     Args:
       x: numbers.
@@ -251,7 +262,8 @@ def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
 
 
 def nth_smallest(x: Tensor, dim: str, n: int) -> Tensor:
-    """Returns element n of x sorted along `dim` from the smallest on: see `nth_largest`."""
+    """Returns element n of x sorted along `dim` from the smallest on: x [..., dim, ...]
+    -> [...]; see `nth_largest`."""
     x, dim = tensor_along(x, dim)
     _check(x.spec, dim)
     return _reverse_order(nth_largest(_reverse_order(x), dim, n))
@@ -266,8 +278,8 @@ def _select(x: Tensor, n: int) -> Tensor:
 
 
 def _reverse_order(x: Tensor) -> Tensor:
-    """Returns numbers in the reverse order, so that the smallest is the largest; twice it
-    is x.
+    """Returns numbers in the reverse order, so that the smallest is the largest; twice
+    it is x.
     """
     if is_floating(x.dtype):
         return negative(x)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -22,6 +22,20 @@ from meshtf.ops.common.local_reshape import reshape, transpose
 from meshtf.ops.linear.matmul_kernels import fast_matmul
 
 Names = tuple[str, ...]
+
+
+class _Operand(NamedTuple):
+    """An input of a matmul.
+
+    Attributes:
+      x: the tensor.
+      names: its names.
+      free: the names that only this input has.
+    """
+
+    x: Any
+    names: Names
+    free: list[str]
 
 
 def contract(
@@ -36,72 +50,73 @@ def contract(
 
     A name of only one input must be in `out`; `context` selects the matmul kernel.
     """
-    summed = [n for n in x_names if n in y_names and n not in out]
-    batch = [n for n in out if n in x_names and n in y_names]
-    x_free = [n for n in x_names if n not in y_names]
-    y_free = [n for n in y_names if n not in x_names]
+    shared = [name for name in x_names if name in y_names]
+    summed = [name for name in shared if name not in out]
+    batch = [name for name in out if name in shared]
+    x_free = [name for name in x_names if name not in shared]
+    y_free = [name for name in y_names if name not in shared]
     if not summed:
         return _align(x, x_names, out) * _align(y, y_names, out)
     if not x_free and not y_free:
         return _dot(x, x_names, y, y_names, summed, out)
+    left = _Operand(x, x_names, x_free)
+    right = _Operand(y, y_names, y_free)
     if not _starts_with(out, batch + x_free) and _starts_with(out, batch + y_free):
         # As y x, whose output needs no transpose.
-        return _contract_matrices(
-            (y, y_names, y_free), (x, x_names, x_free), batch, out, context
-        )
-    return _contract_matrices(
-        (x, x_names, x_free), (y, y_names, y_free), batch, out, context
-    )
+        return _contract_matrices(right, left, batch, out, context)
+    return _contract_matrices(left, right, batch, out, context)
 
 
 def _contract_matrices(
-    left: tuple[Any, Names, list[str]],
-    right: tuple[Any, Names, list[str]],
+    left: _Operand,
+    right: _Operand,
     batch: list[str],
     out: Names,
     context: LocalContext | None,
 ) -> Any:
-    """Returns the contraction as a matmul of left and right, each a tensor with its names
-    and its free names.
-    """
-    x, x_names, x_free = left
-    y, y_names, y_free = right
-    sizes = dict(zip(x_names, x.shape)) | dict(zip(y_names, y.shape))
+    """Returns the contraction as a matmul of left and right."""
+    sizes = dict(zip(left.names, left.x.shape))
+    sizes.update(zip(right.names, right.x.shape))
     # Free names in the order of the output, which saves its transpose.
-    x_free = [n for n in out if n in x_free]
-    y_free = [n for n in out if n in y_free]
-    summed = [n for n in x_names if n in y_names and n not in out]
-    x_needs_transpose = _is_transposed(x_names, batch, x_free, summed) is None
-    y_needs_transpose = _is_transposed(y_names, batch, summed, y_free) is None
-    if x_needs_transpose and y_needs_transpose:
-        summed = [n for n in y_names if n in summed]
-    a, transpose_a = _as_matrix(x, x_names, batch, x_free, summed, sizes)
-    b, transpose_b = _as_matrix(y, y_names, batch, summed, y_free, sizes)
+    rows = [name for name in out if name in left.free]
+    columns = [name for name in out if name in right.free]
+    summed = [n for n in left.names if n in right.names and n not in out]
+    left_order = _is_transposed(left.names, batch, rows, summed)
+    right_order = _is_transposed(right.names, batch, summed, columns)
+    if left_order is None and right_order is None:
+        # Both need a transpose: with this order of summed names perhaps only one does.
+        summed = [name for name in right.names if name in summed]
+    a, transpose_a = _as_matrix(left, batch, rows, summed, sizes)
+    b, transpose_b = _as_matrix(right, batch, summed, columns, sizes)
     z = fast_matmul(a, b, transpose_a, transpose_b, context)
-    z_names = (*batch, *x_free, *y_free)
-    z = reshape(z, [sizes[n] for n in z_names])
+    z_names = (*batch, *rows, *columns)
+    z = reshape(z, [sizes[name] for name in z_names])
     return _transpose_to(z, z_names, out)
 
 
 def _as_matrix(
-    x: Any,
-    names: Names,
+    operand: _Operand,
     batch: list[str],
     rows: list[str],
     columns: list[str],
     sizes: dict[str, int],
 ) -> tuple[Any, bool]:
-    """Returns x as a (batch of) matrices `[*batch, rows, columns]`, and whether they are
-    stored transposed.
+    """Returns an input as (a batch of) matrices `[*batch, rows, columns]`, and whether
+    they are stored transposed.
     """
-    is_transposed = _is_transposed(names, batch, rows, columns)
+    x = operand.x
+    is_transposed = _is_transposed(operand.names, batch, rows, columns)
     if is_transposed is None:
         is_transposed = False
-        x = transpose(x, [names.index(n) for n in (*batch, *rows, *columns)])
-    num_rows = math.prod(sizes[n] for n in rows)
-    num_columns = math.prod(sizes[n] for n in columns)
-    matrix = [num_columns, num_rows] if is_transposed else [num_rows, num_columns]
-    return reshape(x, [*(sizes[n] for n in batch), *matrix]), is_transposed
+        x = _transpose_to(x, operand.names, (*batch, *rows, *columns))
+    batch_sizes = [sizes[name] for name in batch]
+    num_rows = math.prod(sizes[name] for name in rows)
+    num_columns = math.prod(sizes[name] for name in columns)
+    if is_transposed:
+        matrix = [num_columns, num_rows]
+    else:
+        matrix = [num_rows, num_columns]
+    return reshape(x, [*batch_sizes, *matrix]), is_transposed
 
 
 def _is_transposed(
@@ -112,7 +127,9 @@ def _is_transposed(
     """
     if list(names) == [*batch, *rows, *columns]:
         return False
-    return True if list(names) == [*batch, *columns, *rows] else None
+    if list(names) == [*batch, *columns, *rows]:
+        return True
+    return None
 
 
 def _starts_with(out: Names, names: Sequence[str]) -> bool:
@@ -121,13 +138,13 @@ def _starts_with(out: Names, names: Sequence[str]) -> bool:
 
 def _align(x: Any, names: Names, out: Names) -> Any:
     """Returns x with its axes in the order in which they broadcast to `out`."""
-    order = [n for n in out if n in names]
-    if tuple(order) != names:
-        x = transpose(x, [names.index(n) for n in order])
-    if tuple(order) == out[len(out) - len(order) :]:
+    order = tuple(name for name in out if name in names)
+    x = _transpose_to(x, names, order)
+    trailing = out[len(out) - len(order) :]
+    if order == trailing:
         return x
     sizes = dict(zip(order, x.shape))
-    return reshape(x, [sizes.get(n, 1) for n in out])
+    return reshape(x, [sizes.get(name, 1) for name in out])
 
 
 def _dot(
@@ -139,14 +156,15 @@ def _dot(
         x = tf.cast(x, tf.float32)
         y = tf.cast(y, tf.float32)
     terms = x * _align(y, y_names, x_names)
-    z = tf.reduce_sum(terms, [x_names.index(n) for n in summed])
-    z = tf.cast(z, dtype)
-    rest = [n for n in x_names if n not in summed]
-    return _transpose_to(z, tuple(rest), out)
+    axes = [x_names.index(name) for name in summed]
+    z = tf.cast(tf.reduce_sum(terms, axes), dtype)
+    remaining = tuple(name for name in x_names if name not in summed)
+    return _transpose_to(z, remaining, out)
 
 
 def _transpose_to(x: Any, names: Names, out: Names) -> Any:
     """Returns x with its axes in the order of `out`, which has the same names."""
     if names == out:
         return x
-    return transpose(x, [names.index(n) for n in out])
+    order = [names.index(name) for name in out]
+    return transpose(x, order)

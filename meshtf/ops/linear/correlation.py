@@ -20,15 +20,15 @@ from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 
 def rms(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the root mean square over `dims`, by default all: x without `dims`."""
+    """Returns the root mean square over `dims`, by default all: x [..., dims] -> [...]."""
     check_tensors(x=x)
     mean_square = reduce_mean(square(cast(x, accumulation_dtype(x.dtype))), dims)
     return cast(sqrt(mean_square), x.dtype)
 
 
 def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Tensor:
-    """Returns Pearson's correlation of x and y over `dims`, in [-1, 1]: the names of both
-    without `dims`.
+    """Returns Pearson's correlation of x and y over `dims`, in [-1, 1]: the names of
+    both without `dims`.
 
     Other names that both have are batch dimensions. For names of only one of them, the
     result has all pairs.
@@ -51,7 +51,9 @@ def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Te
 
 
 def _normalize(x: Tensor, dims: Names, epsilon: float) -> Tensor:
-    """Returns x with mean 0 and sum of squares 1 over `dims`, in the type of statistics."""
+    """Returns x with mean 0 and sum of squares 1 over `dims`, in the type of
+    statistics.
+    """
     x = cast(x, accumulation_dtype(x.dtype))
     centered = x - reduce_mean(x, dims)
     sum_of_squares = reduce_sum(square(centered), dims)

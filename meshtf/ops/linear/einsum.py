@@ -15,7 +15,17 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, near_misses
-from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, names_of
 from meshtf.names.arguments import as_sequence
@@ -46,7 +56,7 @@ class Einsum(Op):
         Sample((("b", "l", "d"),), ("b:2;l:4;n:2;k:3", "d:4;n:2;k:3")),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         sizes = _sizes_by_name(xs)
         dtypes = {x.dtype for x in xs}
         if len(dtypes) > 1:
@@ -57,44 +67,54 @@ class Einsum(Op):
         for name in self.names:
             if name not in sizes:
                 close = near_misses(name, sizes)
+                suggestion = ""
+                if close:
+                    suggestion = f" Did you mean {close}?"
                 raise ShapeError(
-                    f'no input has the dimension "{name}" of the output.'
-                    + (f" Did you mean {close}?" if close else "")
+                    f'no input has the dimension "{name}" of the output.{suggestion}'
                 )
-        return (Spec(Shape(Dimension(n, sizes[n]) for n in self.names), xs[0].dtype),)
+        shape = Shape(Dimension(name, sizes[name]) for name in self.names)
+        return (Spec(shape, xs[0].dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.names else Role.SUM
+        if factor in self.names:
+            return Role.MAP
+        return Role.SUM
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         names = [shape.names for shape in context.inputs]
         if len(xs) == 2 and self._is_contraction(*names):
             x, y = xs
             x_names, y_names = names
-            return (contract(x, x_names, y, y_names, self.names, context),)
+            z = contract(x, x_names, y, y_names, self.names, context)
+            return (z,)
         equation = _equation(names, self.names)
-        y = tf.einsum(equation, *map(widen, xs))
-        return (tf.cast(y, xs[0].dtype),)
+        z = tf.einsum(equation, *map(widen, xs))
+        return (tf.cast(z, xs[0].dtype),)
 
     def _is_contraction(self, x_names: Sequence[str], y_names: Sequence[str]) -> bool:
         """Whether each name of only one of two inputs is in the output."""
         only_in_one = set(x_names) ^ set(y_names)
         return only_in_one <= set(self.names)
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         conjugates = [conj(x) for x in xs]
-        return [
-            _einsum_onto(x, [dy, *conjugates[:i], *conjugates[i + 1 :]])
-            for i, x in enumerate(xs)
-        ]
+        dxs = []
+        for i, x in enumerate(xs):
+            other_inputs = [*conjugates[:i], *conjugates[i + 1 :]]
+            dxs.append(_einsum_onto(x, [dy, *other_inputs]))
+        return dxs
 
     def flops(self, *xs: Spec) -> int:
-        sizes = {d.name: d.size for x in xs for d in x.shape}
-        return 2 * math.prod(sizes.values()) * max(1, len(xs) - 1)
+        sizes = {dim.name: dim.size for x in xs for dim in x.shape}
+        products = math.prod(sizes.values())
+        num_matmuls = max(1, len(xs) - 1)
+        return 2 * products * num_matmuls
 
 
 def einsum(xs: Sequence[Any], output_shape: Names) -> Tensor:
-    """Returns the product of tensors, summed over all names that the output lacks.
+    """Returns the product of tensors, summed over all names that the output lacks:
+    x [batch, d], w [d, d_ff] -> [batch, d_ff].
 
     Args:
       xs: one or more tensors or variables.
@@ -147,16 +167,23 @@ def _equation(inputs: Sequence[Sequence[str]], output: Sequence[str]) -> str:
     terms = []
     for names in inputs:
         for name in names:
-            letters.setdefault(name, chr(ord("a") + len(letters)))
-        terms.append("".join(letters[n] for n in names))
-    return ",".join(terms) + "->" + "".join(letters[n] for n in output)
+            unused_letter = chr(ord("a") + len(letters))
+            letters.setdefault(name, unused_letter)
+        terms.append("".join(letters[name] for name in names))
+    left = ",".join(terms)
+    right = "".join(letters[name] for name in output)
+    return f"{left}->{right}"
 
 
 def _einsum_onto(x: Tensor, factors: list[Any]) -> Tensor:
-    """Returns the product of the factors with the names of x, broadcast along names that
-    no factor has.
+    """Returns the product of the factors with the names of x, broadcast along names
+    that no factor has.
     """
-    factor_names = {n for f in factors for n in f.shape.names}
-    names = [n for n in x.shape.names if n in factor_names]
+    factor_names: set[str] = set()
+    for factor in factors:
+        factor_names.update(factor.shape.names)
+    names = [name for name in x.shape.names if name in factor_names]
     dx = einsum(factors, names)
-    return dx if len(names) == len(x.shape) else broadcast(dx, x.shape)
+    if len(names) == len(x.shape):
+        return dx
+    return broadcast(dx, x.shape)

@@ -22,7 +22,19 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import LocalContext, Op, Role, Sample, Source, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Source,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, Shape, complex_dtype, is_complex, names_of, real_dtype
 from meshtf.ops.common.checks import require_dim
@@ -33,14 +45,16 @@ from meshtf.ops.indexing.gather import range as index_range
 
 
 class _Transform(Op):
-    """Base of the transforms: `dim` must not be sharded, and is moved to the last axis for
-    TensorFlow.
+    """Base of the transforms: `dim` must not be sharded, and is moved to the last axis
+    for TensorFlow.
     """
 
     dim: str
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.UNSHARDED
+        return Role.MAP
 
     def flops(self, *xs: Spec) -> int:
         x = xs[0]
@@ -78,7 +92,7 @@ class FFT(_Transform):
     def display_name(self) -> str:
         return "ifft" if self.inverse else "fft"
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if not is_complex(x.dtype):
             raise DTypeError(
@@ -89,11 +103,13 @@ class FFT(_Transform):
             )
         return (x,)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        kernel = tf.signal.ifft if self.inverse else tf.signal.fft
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
+        kernel = tf.signal.fft
+        if self.inverse:
+            kernel = tf.signal.ifft
         return self._apply_kernel(context, kernel, x)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         n = x.shape[self.dim]
         dx = apply(FFT(self.dim, not self.inverse), dy)
         return [multiply(dx, 1 / n if self.inverse else n)]
@@ -109,7 +125,7 @@ class RFFT(_Transform):
     linearity = "joint"
     samples = (Sample(("d",), ("b:4;d:6",)), Sample(("d",), ("d:5;b:4",)))
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if x.dtype not in ("float32", "float64"):
             if is_complex(x.dtype):
@@ -121,10 +137,10 @@ class RFFT(_Transform):
         shape = x.shape.resize(self.dim, x.shape[self.dim] // 2 + 1)
         return (Spec(shape, complex_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return self._apply_kernel(context, tf.signal.rfft, x)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         n = x.shape[self.dim]
         halved = _scale_paired_coefficients(dy, self.dim, n, 0.5)
         return [multiply(apply(IRFFT(self.dim, n), halved), n)]
@@ -142,7 +158,7 @@ class IRFFT(_Transform):
         Sample(("d", 5), ("complex d:3;b:4",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if not is_complex(x.dtype):
             raise DTypeError(
@@ -162,17 +178,18 @@ class IRFFT(_Transform):
             )
         return (Spec(x.shape.resize(self.dim, self.size), real_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return self._apply_kernel(context, lambda v: tf.signal.irfft(v, [self.size]), x)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
-        dx = multiply(apply(RFFT(self.dim), dy), 1 / self.size)
-        return [_scale_paired_coefficients(dx, self.dim, self.size, 2.0)]
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
+        spectrum = multiply(apply(RFFT(self.dim), dy), 1 / self.size)
+        dx = _scale_paired_coefficients(spectrum, self.dim, self.size, 2.0)
+        return [dx]
 
 
 def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> Tensor:
-    """Returns z with a scale on the coefficients that have a conjugate: all but the first,
-    and the middle one where `size` is even.
+    """Returns z with a scale on the coefficients that have a conjugate: all but the
+    first, and the middle one where `size` is even.
     """
     k = index_range(z.mesh, z.shape.dim(dim))
     is_middle = equal(multiply(k, 2), size)
@@ -182,7 +199,8 @@ def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> 
 
 
 def fft(x: Tensor, dims: Names) -> Tensor:
-    """Returns the Fourier transform of complex numbers along one or more dimensions.
+    """Returns the Fourier transform of complex numbers along one or more dimensions:
+    the shape of x.
 
     Raises:
       ShapeError: x lacks one of them.
@@ -195,7 +213,7 @@ def fft(x: Tensor, dims: Names) -> Tensor:
 
 
 def ifft(x: Tensor, dims: Names) -> Tensor:
-    """Returns the inverse of `fft`. Raises what it does."""
+    """Returns the inverse of `fft`: the shape of x. Raises what it does."""
     x = as_tensor("x", x)
     for dim in names_of(dims, x.shape):
         x = apply(FFT(dim, True), x)
@@ -203,7 +221,8 @@ def ifft(x: Tensor, dims: Names) -> Tensor:
 
 
 def rfft(x: Tensor, dims: Names) -> Tensor:
-    """Returns the Fourier transform of real numbers along one or more dimensions.
+    """Returns the Fourier transform of real numbers along one or more dimensions:
+    x [..., n] -> complex [..., n // 2 + 1].
 
     Of the last dimension, of size n, the result has the coefficients 0 to n // 2, under the
     same name; the others are their conjugates. A layout that shards this name must be able
@@ -220,7 +239,7 @@ def rfft(x: Tensor, dims: Names) -> Tensor:
 
 
 def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
-    """Returns the inverse of `rfft`.
+    """Returns the inverse of `rfft`: x [..., n // 2 + 1] -> floats [..., n].
 
     Args:
       x: complex numbers.

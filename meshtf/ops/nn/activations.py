@@ -13,7 +13,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.names.arguments import as_bool
 from meshtf.ops.common.checks import require_floating
 from meshtf.ops.elementwise.unary import square
@@ -27,14 +37,14 @@ class LeakyRelu(Op):
 
     samples = (Sample((0.2,), ("b:4;d:6",)), Sample((0.5,), ("ties d:5;b:3",)))
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_floating(x, "leaky_relu")
         return (x,)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.raw_ops.LeakyRelu(features=x, alpha=self.alpha),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(LeakyReluGrad(self.alpha), dy, x)]
 
 
@@ -45,51 +55,51 @@ class LeakyReluGrad(Op):
 
     samples = (Sample((0.2,), ("b:4;d:6", "ties b:4;d:6")),)
 
-    def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, x: Spec) -> Specs:
         return (dy,)
 
-    def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
         return (tf.raw_ops.LeakyReluGrad(gradients=dy, features=x, alpha=self.alpha),)
 
-    def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> list[Any]:
+    def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> Cotangents:
         return [apply(self, dz, x), None]
 
 
 def relu(x: Any) -> Tensor:
-    """Returns x where it is positive, else 0."""
+    """Returns x where it is positive, else 0, elementwise."""
     return apply(Unary("relu"), x)
 
 
 def leaky_relu(x: Any, alpha: float = 0.2) -> Tensor:
-    """Returns x where it is positive, else alpha * x."""
+    """Returns x where it is positive, else alpha * x, elementwise."""
     return apply(LeakyRelu(alpha), x)
 
 
 def elu(x: Any) -> Tensor:
-    """Returns x where it is positive, else exp(x) - 1."""
+    """Returns x where it is positive, else exp(x) - 1, elementwise."""
     return apply(Unary("elu"), x)
 
 
 def selu(x: Any) -> Tensor:
-    """Returns scale * x where x is positive, else scale * alpha * (exp(x) - 1), whose
-    constants keep mean 0 and variance 1 from layer to layer.
+    """Returns, elementwise, scale * x where x is positive, else scale * alpha * (exp(x)
+    - 1), whose constants keep mean 0 and variance 1 from layer to layer.
     """
     return apply(Unary("selu"), x)
 
 
 def squared_relu(x: Any) -> Tensor:
-    """Returns the square of x where it is positive, else 0."""
+    """Returns the square of x where it is positive, else 0, elementwise."""
     return square(relu(x))
 
 
 def gelu(x: Any, approximate: bool = True) -> Tensor:
-    """Returns x times the cumulative distribution function of the normal distribution at x,
-    exactly or approximated by tanh.
+    """Returns, elementwise, x times the cumulative distribution function of the normal
+    distribution at x, exactly or approximated by tanh.
     """
     as_bool("approximate", approximate)
     return apply(Unary("gelu" if approximate else "gelu_exact"), x)
 
 
 def silu(x: Any) -> Tensor:
-    """Returns x * sigmoid(x)."""
+    """Returns x * sigmoid(x), elementwise."""
     return apply(Unary("silu"), x)

@@ -22,11 +22,14 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     OpWithStatistics,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -72,7 +75,7 @@ class CrossEntropy(OpWithStatistics):
         Sample(("v", 0.1), ("half b:2;v:8", "int b:2")),
     )
 
-    def output_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, logits: Spec, labels: Spec) -> Specs:
         _check(logits, labels, self.dim)
         loss, lse = self.statistics_specs(logits, labels)
         return (loss, lse, Spec(logits.shape, accumulation_dtype(logits.dtype)))
@@ -80,16 +83,16 @@ class CrossEntropy(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, logits: Spec, labels: Spec) -> Specs:
         statistic = Spec(
             logits.shape.without(self.dim), accumulation_dtype(logits.dtype)
         )
         return (statistic, statistic)
 
-    def workspace_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    def workspace_specs(self, logits: Spec, labels: Spec) -> Specs:
         return _workspace(logits, self.dim)
 
-    def local(self, context: LocalContext, logits: Any, labels: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, logits: Any, labels: Any) -> LocalTensors:
         statistics = self.statistics(context, logits, labels)
         lse, label_logit = statistics.exchanged
         return self._outputs(context, lse, label_logit, statistics.residuals, labels)
@@ -118,7 +121,7 @@ class CrossEntropy(OpWithStatistics):
         residuals: Any,
         logits: Any,
         labels: Any,
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         lses, label_logits = gathered
         lse = log_sum_exp(lses, [0])
         label_logit = tf.reduce_sum(label_logits, 0)
@@ -146,7 +149,7 @@ class CrossEntropy(OpWithStatistics):
         scale = expand(tf.exp(largest - lse), context.axis(0, self.dim))
         return loss, lse, exponentials * scale
 
-    def gradient(self, dys: Any, ys: Any, logits: Any, labels: Any) -> list[Any]:
+    def gradient(self, dys: Any, ys: Any, logits: Any, labels: Any) -> Cotangents:
         dloss, dlse, dp = dys
         _, lse, p = ys
         dxs = []
@@ -164,7 +167,8 @@ class CrossEntropy(OpWithStatistics):
 
 
 class CrossEntropyGrad(Op):
-    """dloss [*batch], p [*batch, dim], labels and lse [*batch] -> dlogits [*batch, dim].
+    """dloss [*batch], p [*batch, dim], labels and lse [*batch] -> dlogits [*batch,
+    dim].
 
     Pointwise, so it needs no communication however its inputs are sharded.
     """
@@ -178,23 +182,21 @@ class CrossEntropyGrad(Op):
         Sample(("v", 0.1), ("b:3", "b:3;v:5", "int b:3", "b:3"), below=5),
     )
 
-    def output_specs(
-        self, dloss: Spec, p: Spec, labels: Spec, lse: Spec
-    ) -> tuple[Spec, ...]:
+    def output_specs(self, dloss: Spec, p: Spec, labels: Spec, lse: Spec) -> Specs:
         return (p,)
 
-    def workspace_specs(
-        self, dloss: Spec, p: Spec, labels: Spec, lse: Spec
-    ) -> tuple[Spec, ...]:
+    def workspace_specs(self, dloss: Spec, p: Spec, labels: Spec, lse: Spec) -> Specs:
         return _workspace(p, self.dim)
 
     def local(
         self, context: LocalContext, dloss: Any, p: Any, labels: Any, lse: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         axis = context.axis(1, self.dim)
         labels = _arrange_labels(labels, context.inputs[2], context.inputs[0])
         dloss = _mask_invalid(dloss, labels, context, self.dim)
-        scale = dloss * (1 + 2 * self.z_loss * lse) if self.z_loss else dloss
+        scale = dloss
+        if self.z_loss:
+            scale = dloss * (1 + 2 * self.z_loss * lse)
         dx = p * expand(scale, axis)
         if self.smoothing:
             share = self.smoothing / context.global_size(self.dim)
@@ -209,7 +211,7 @@ class CrossEntropyGrad(Op):
 
     def gradient(
         self, dz: Any, z: Any, dloss: Any, p: Any, labels: Any, lse: Any
-    ) -> list[Any]:
+    ) -> Cotangents:
         labels = transpose(labels, lse.shape)
         is_valid = labels >= 0
         valid_dloss = where(is_valid, dloss, 0.0)
@@ -230,8 +232,8 @@ class CrossEntropyGrad(Op):
 
 
 def _workspace(x: Spec, dim: str) -> tuple[Spec, ...]:
-    """Returns the temporary tensor of a local kernel: x widened, or the one-hot labels where
-    `dim` is not the last dimension; none otherwise.
+    """Returns the temporary tensor of a local kernel: x widened, or the one-hot labels
+    where `dim` is not the last dimension; none otherwise.
     """
     temporary = Spec(x.shape, accumulation_dtype(x.dtype))
     needs_none = temporary.dtype == x.dtype and x.shape.names[-1] == dim
@@ -264,7 +266,9 @@ def _arrange_labels(labels: Any, labels_shape: Shape, shape: Shape) -> Any:
 
 def _to_local_labels(labels: Any, context: LocalContext, dim: str) -> Any:
     """Returns labels relative to the start of the local shard of `dim`."""
-    return labels - context.shard_offset(dim) if context.num_shards(dim) > 1 else labels
+    if context.num_shards(dim) > 1:
+        return labels - context.shard_offset(dim)
+    return labels
 
 
 def _logits_at_labels(logits: Any, local_labels: Any, axis: int) -> Any:
@@ -281,8 +285,8 @@ def _logits_at_labels(logits: Any, local_labels: Any, axis: int) -> Any:
 
 
 def _mask_invalid(loss: Any, labels: Any, context: LocalContext, dim: str) -> Any:
-    """Returns the loss, or its cotangent, with 0 where the label is negative. Under XLA,
-    which cannot refuse labels, it is NaN where the label is too large.
+    """Returns the loss, or its cotangent, with 0 where the label is negative. Under
+    XLA, which cannot refuse labels, it is NaN where the label is too large.
     """
     loss = tf.where(labels < 0, tf.zeros([], loss.dtype), loss)
     if not context.compiled:
@@ -319,7 +323,8 @@ def cross_entropy(
     z_loss: float = 0.0,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Returns the negative log-likelihood of labels: the logits' shape without `dim`.
+    """Returns the negative log-likelihood of labels: logits [..., dim], labels [...] ->
+    [...].
 
     A negative label is ignored: loss 0, gradient 0. One that is too large is refused when
     the program runs, as by `gather`; under XLA its loss and gradient are NaN.
@@ -357,8 +362,8 @@ def cross_entropy(
 def _soft_cross_entropy(
     logits: Tensor, targets: Tensor, dim: str, z_loss: float, smoothing: float
 ) -> Tensor:
-    """Returns the cross entropy with target probabilities, which have the dimensions of the
-    logits.
+    """Returns the cross entropy with target probabilities, which have the dimensions of
+    the logits.
     """
     require_floating(logits.spec, "cross_entropy")
     if set(targets.shape) != set(logits.shape):
@@ -379,4 +384,6 @@ def _soft_cross_entropy(
         targets = add(multiply(targets, 1 - smoothing), uniform)
     lse = reduce_logsumexp(logits, dim)
     loss = subtract(multiply(lse, total), reduce_sum(multiply(targets, logits), dim))
-    return add(loss, multiply(square(lse), z_loss)) if z_loss else loss
+    if z_loss:
+        return add(loss, multiply(square(lse), z_loss))
+    return loss

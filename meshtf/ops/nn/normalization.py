@@ -16,10 +16,13 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     OpWithStatistics,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -38,8 +41,8 @@ from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 
 class _NormalizeBase(OpWithStatistics):
-    """Base of the two ops: shards exchange two statistics without `dim` if `center`, else
-    one.
+    """Base of the two ops: shards exchange two statistics without `dim` if `center`,
+    else one.
     """
 
     dim: str
@@ -48,9 +51,11 @@ class _NormalizeBase(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, *xs: Spec) -> Specs:
         statistic = Spec(xs[0].shape.without(self.dim), accumulation_dtype(xs[0].dtype))
-        return (statistic, statistic) if self.center else (statistic,)
+        if self.center:
+            return (statistic, statistic)
+        return (statistic,)
 
 
 class Normalize(_NormalizeBase):
@@ -72,12 +77,12 @@ class Normalize(_NormalizeBase):
         Sample(("d", False, 0.1), ("half b:2;d:8",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         require_floating(x, "layer_norm" if self.center else "rms_norm")
         return (x, Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)))
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         statistics = self.statistics(context, x)
         centered = statistics.residuals[0]
         variance = statistics.exchanged[-1]
@@ -96,7 +101,7 @@ class Normalize(_NormalizeBase):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         if not self.center:
             mean_square = tf.reduce_mean(gathered[0], 0)
             return self._scale(context, residuals[0], mean_square, x)
@@ -115,7 +120,7 @@ class Normalize(_NormalizeBase):
         y = tf.cast(centered * inverse_std, x.dtype)
         return y, squeeze(inverse_std, context.axis(0, self.dim))
 
-    def gradient(self, dys: Any, ys: Any, x: Any) -> list[Any]:
+    def gradient(self, dys: Any, ys: Any, x: Any) -> Cotangents:
         dy, dinverse = dys
         y, inverse_std = ys
         dx_terms = []
@@ -145,12 +150,12 @@ class NormalizeGrad(_NormalizeBase):
         Sample(("d", False), ("d:5;b:3", "d:5;b:3", "positive b:3")),
     )
 
-    def output_specs(self, dy: Spec, y: Spec, inverse: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, y: Spec, inverse: Spec) -> Specs:
         return (dy,)
 
     def local(
         self, context: LocalContext, dy: Any, y: Any, inverse: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         statistics = self.statistics(context, dy, y, inverse)
         return self._dx(
             context, statistics.exchanged, statistics.residuals, inverse, dy
@@ -162,9 +167,10 @@ class NormalizeGrad(_NormalizeBase):
         dy = widen(dy)
         y = widen(y)
         axis = context.axis(0, self.dim)
-        mean_dy_y = _mean(dy * y, axis)
-        means = (_mean(dy, axis), mean_dy_y) if self.center else (mean_dy_y,)
-        return Statistics(exchanged=means, residuals=(dy, y))
+        means = [_mean(dy * y, axis)]
+        if self.center:
+            means.insert(0, _mean(dy, axis))
+        return Statistics(exchanged=tuple(means), residuals=(dy, y))
 
     def local_sharded(
         self,
@@ -174,14 +180,16 @@ class NormalizeGrad(_NormalizeBase):
         dy: Any,
         y: Any,
         inverse: Any,
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         means = tuple(tf.reduce_mean(t, 0) for t in gathered)
         return self._dx(context, means, residuals, inverse, dy)
 
     def _dx(
         self, context: LocalContext, means: Any, residuals: Any, inverse: Any, like: Any
-    ) -> tuple[Any, ...]:
-        """Returns dx, in the data type of `like`, from the global means of dy and dy * y."""
+    ) -> LocalTensors:
+        """Returns dx, in the data type of `like`, from the global means of dy and dy *
+        y.
+        """
         dy, y = residuals
         projection = y * means[-1]
         if self.center:
@@ -189,7 +197,7 @@ class NormalizeGrad(_NormalizeBase):
         inverse = expand(inverse, context.axis(0, self.dim))
         return (tf.cast((dy - projection) * inverse, like.dtype),)
 
-    def gradient(self, dz: Any, z: Any, dy: Any, y: Any, inverse: Any) -> list[Any]:
+    def gradient(self, dz: Any, z: Any, dy: Any, y: Any, inverse: Any) -> Cotangents:
         dtype = dy.dtype
         dy_gradient = apply(self, dz, y, inverse)
         dz, z, dy, y = (cast(t, inverse.dtype) for t in (dz, z, dy, y))
@@ -210,7 +218,8 @@ def _mean(x: Any, axis: int) -> Any:
 
 
 def layer_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
-    """Returns x with mean 0 and variance 1 along `dim`: layer norm without scale and bias.
+    """Returns x [..., dim] with mean 0 and variance 1 along `dim`: layer norm without
+    scale and bias.
 
     Args:
       x: floats.
@@ -227,8 +236,8 @@ def layer_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
 
 
 def rms_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
-    """Returns x divided by its root mean square along `dim`. Raises what `layer_norm`
-    does.
+    """Returns x [..., dim] divided by its root mean square along `dim`. Raises what
+    `layer_norm` does.
     """
     x, dim = tensor_along(x, dim)
     epsilon = as_float("epsilon", epsilon)

@@ -18,10 +18,13 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     OpWithStatistics,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -52,14 +55,14 @@ _GRAD_SAMPLES = (
 
 
 class _SoftmaxBase(OpWithStatistics):
-    """Base of the four ops: all inputs have the shape of the output, and shards of `dim`
-    exchange statistics without `dim`.
+    """Base of the four ops: all inputs have the shape of the output, and shards of
+    `dim` exchange statistics without `dim`.
     """
 
     dim: str
     num_statistics: ClassVar[int] = 1
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         require_dim(xs[0].shape, self.dim)
         require_floating(xs[0], type(self).__name__.lower())
         return (xs[0],)
@@ -67,7 +70,7 @@ class _SoftmaxBase(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, *xs: Spec) -> Specs:
         x = xs[0]
         statistic = Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype))
         return (statistic,) * self.num_statistics
@@ -84,7 +87,7 @@ class Softmax(_SoftmaxBase):
     samples = _SAMPLES
     num_statistics = 2
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.cast(_softmax(widen(x), context.axis(0, self.dim)), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
@@ -96,13 +99,13 @@ class Softmax(_SoftmaxBase):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         exponentials, largest = residuals
         global_max, total = _combine_shards(*gathered)
         y = exponentials * (tf.exp(largest - global_max) / total)
         return (tf.cast(y, x.dtype),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(SoftmaxGrad(self.dim), dy, y)]
 
 
@@ -113,7 +116,7 @@ class SoftmaxGrad(_SoftmaxBase):
 
     samples = _GRAD_SAMPLES
 
-    def local(self, context: LocalContext, dy: Any, y: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, y: Any) -> LocalTensors:
         return self._dx(self._total(context, dy, y), dy, y)
 
     def statistics(self, context: LocalContext, dy: Any, y: Any) -> Statistics:
@@ -121,7 +124,7 @@ class SoftmaxGrad(_SoftmaxBase):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         return self._dx(tf.reduce_sum(gathered[0], 0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any, y: Any) -> Any:
@@ -129,11 +132,11 @@ class SoftmaxGrad(_SoftmaxBase):
             widen(dy) * widen(y), context.axis(0, self.dim), keepdims=True
         )
 
-    def _dx(self, total: Any, dy: Any, y: Any) -> tuple[Any, ...]:
+    def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
         dx = (widen(dy) - total) * widen(y)
         return (tf.cast(dx, dy.dtype),)
 
-    def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> list[Any]:
+    def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> Cotangents:
         mean_dy = reduce_sum(multiply(dy, y), self.dim)
         mean_dz = reduce_sum(multiply(dz, y), self.dim)
         y_gradient = add(
@@ -151,7 +154,7 @@ class LogSoftmax(_SoftmaxBase):
     samples = _SAMPLES
     num_statistics = 2
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.cast(_log_softmax(widen(x), context.axis(0, self.dim)), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
@@ -162,13 +165,13 @@ class LogSoftmax(_SoftmaxBase):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         shifted, largest = residuals
         global_max, total = _combine_shards(*gathered)
         y = shifted + ((largest - global_max) - tf.math.log(total))
         return (tf.cast(y, x.dtype),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(LogSoftmaxGrad(self.dim), dy, y)]
 
 
@@ -179,7 +182,7 @@ class LogSoftmaxGrad(_SoftmaxBase):
 
     samples = _GRAD_SAMPLES
 
-    def local(self, context: LocalContext, dy: Any, y: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, y: Any) -> LocalTensors:
         return self._dx(self._total(context, dy), dy, y)
 
     def statistics(self, context: LocalContext, dy: Any, y: Any) -> Statistics:
@@ -187,17 +190,17 @@ class LogSoftmaxGrad(_SoftmaxBase):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         return self._dx(tf.reduce_sum(gathered[0], 0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any) -> Any:
         return tf.reduce_sum(widen(dy), context.axis(0, self.dim), keepdims=True)
 
-    def _dx(self, total: Any, dy: Any, y: Any) -> tuple[Any, ...]:
+    def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
         dx = widen(dy) - tf.exp(widen(y)) * total
         return (tf.cast(dx, dy.dtype),)
 
-    def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> list[Any]:
+    def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> Cotangents:
         weighted = multiply(dz, exp(y))
         dy_gradient = subtract(dz, reduce_sum(weighted, self.dim))
         y_gradient = negative(multiply(weighted, reduce_sum(dy, self.dim)))
@@ -205,16 +208,16 @@ class LogSoftmaxGrad(_SoftmaxBase):
 
 
 def _subtract_max(x: Any, axis: int) -> tuple[Any, Any]:
-    """Returns x - max and max, the maximum along `axis` with size 1 there; finite where all
-    elements are -inf.
+    """Returns x - max and max, the maximum along `axis` with size 1 there; finite where
+    all elements are -inf.
     """
     largest = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)
     return x - largest, largest
 
 
 def _combine_shards(maxima: Any, totals: Any) -> tuple[Any, Any]:
-    """Returns the global maximum, and the global sum of exponentials of x - maximum, from
-    those of the shards, [shards, ...].
+    """Returns the global maximum, and the global sum of exponentials of x - maximum,
+    from those of the shards, [shards, ...].
     """
     global_max = tf.reduce_max(maxima, 0)
     total = tf.reduce_sum(totals * tf.exp(maxima - global_max), 0)
@@ -243,7 +246,7 @@ def _log_softmax(x: Any, axis: int) -> Any:
 
 
 def softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
-    """Returns exp(x) / sum(exp(x)) along `dim`.
+    """Returns exp(x) / sum(exp(x)) along `dim`: the shape of x.
 
     Args:
       x: the logits.
@@ -264,8 +267,8 @@ def softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
 
 
 def log_softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
-    """Returns the logarithm of softmax(x) along `dim`. Takes and raises what `softmax`
-    does.
+    """Returns the logarithm of softmax(x) along `dim`: the shape of x. Takes and raises
+    what `softmax` does.
     """
     x, dim = tensor_along(x, dim)
     if extra_logit is None:
@@ -275,8 +278,8 @@ def log_softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
 
 
 def _with_extra_logit(x: Tensor, dim: str, extra_logit: Any) -> tuple[Tensor, Tensor]:
-    """Returns x - max and the sum of exponentials of that along `dim`, both with the extra
-    logit counted.
+    """Returns x - max and the sum of exponentials of that along `dim`, both with the
+    extra logit counted.
     """
     require_dim(x.shape, dim)
     require_floating(x.spec, "softmax")

@@ -89,15 +89,21 @@ def index_words(
 
 def _array_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
     """Returns `index_words` of NumPy arrays."""
-    hashed = _avalanche(np.concatenate(indices) + key)
+    index = np.concatenate(indices)
+    hashed = _avalanche(index + key)
     words_a, words_b = _avalanche(hashed + key[::-1] + _SALT)
-    ends = np.cumsum(sizes)[:-1]
-    return np.split(words_a, ends), np.split(words_b, ends)
+    *ends, _total = np.cumsum(sizes)
+    split_a = np.split(words_a, ends)
+    split_b = np.split(words_b, ends)
+    return split_a, split_b
 
 
 def _tensor_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
     """Returns `index_words` of tensors."""
-    index = tf.concat(indices, 0) if len(indices) > 1 else indices[0]
+    if len(indices) > 1:
+        index = tf.concat(indices, 0)
+    else:
+        index = indices[0]
     hashed = _avalanche(index + key)
     words = _avalanche(hashed + tf.reverse(key, [0]) + _SALT)
     words_a, words_b = tf.unstack(words)
@@ -192,7 +198,10 @@ def _distinct_indices(
     """
     eager = tf.executing_eagerly()
     size = context.local_size(name)
-    index = np.arange(size, dtype=np.int32) if eager else tf.range(size)
+    if eager:
+        index = np.arange(size, dtype=np.int32)
+    else:
+        index = tf.range(size)
     if context.num_shards(name) > 1:
         index = index + _array_if_eager(context.shard_offset(name))
     if stride is not None:
@@ -220,7 +229,9 @@ def _index_in_batch(index: Any, stride: IndexStride) -> Any:
 def _zero_index() -> Any:
     """Returns the only index of a scalar, uint32 [1]."""
     index = np.zeros([1], np.uint32)
-    return index if tf.executing_eagerly() else tf.constant(index)
+    if tf.executing_eagerly():
+        return index
+    return tf.constant(index)
 
 
 def _as_uint32(x: Any) -> Any:
@@ -237,7 +248,9 @@ def _outer_sum(words: list[Any]) -> Any:
     """
     total = words[0]
     for word in words[1:]:
-        library = np if isinstance(word, np.ndarray) else tf
+        library = tf
+        if isinstance(word, np.ndarray):
+            library = np
         total = library.reshape(total, [-1, 1]) + word
     return total
 

@@ -27,7 +27,9 @@ Draw = Callable[[Any, Any], Any]
 def _uniform(dtype: str, scale: float, shift: float) -> Draw:
     """Floats, uniform in [shift, shift + scale)."""
     num_bits = _UNIFORM_BITS[dtype]
-    compute_dtype = "float64" if dtype == "float64" else "float32"
+    compute_dtype = "float32"
+    if dtype == "float64":
+        compute_dtype = "float64"
 
     def draw(a: Any, b: Any) -> Any:
         bits = upper_bits(mix(a, b), num_bits)

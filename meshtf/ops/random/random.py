@@ -18,7 +18,17 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError
-from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
 from meshtf.names import (
@@ -102,17 +112,17 @@ class Random(Op):
         ),
     )
 
-    def output_specs(self, *seeds: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *seeds: Spec) -> Specs:
         return (Spec(self.shape, self.dtype),)
 
-    def local(self, context: LocalContext, *seeds: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
         distribution = DISTRIBUTIONS[self.kind]
         draw = distribution(self.dtype, self.scale, self.shift)
         words = _words(context, self.shape, self.strided, seeds)
         y = map_elements(draw, words, context.outputs[0].sizes)
         return (tf.cast(y, self.dtype),)
 
-    def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *seeds: Any) -> Cotangents:
         return [None] * len(seeds)
 
     def flops(self, *seeds: Spec) -> int:
@@ -158,10 +168,10 @@ class DropoutMask(Op):
         _sample(0.4, Shape("d:3;t:8"), (Strided("t", 2, 4),), num_inputs=2),
     )
 
-    def output_specs(self, *seeds: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *seeds: Spec) -> Specs:
         return (Spec(self.shape, "bool"),)
 
-    def local(self, context: LocalContext, *seeds: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
         threshold = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
         words = _words(context, self.shape, self.strided, seeds)
 
@@ -170,7 +180,7 @@ class DropoutMask(Op):
 
         return (map_elements(is_kept, words, context.outputs[0].sizes),)
 
-    def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *seeds: Any) -> Cotangents:
         return [None] * len(seeds)
 
     def flops(self, *seeds: Spec) -> int:
@@ -190,15 +200,18 @@ class Dropout(Op):
         Sample((2.0,), ("b:4;c:2;d:6", "bool c:2;d:6")),
     )
 
-    def output_specs(self, x: Spec, mask: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, mask: Spec) -> Specs:
         return (x,)
 
-    def local(self, context: LocalContext, x: Any, mask: Any) -> tuple[Any, ...]:
-        mask = align(mask, context.inputs[1], context.inputs[0])
+    def local(self, context: LocalContext, x: Any, mask: Any) -> LocalTensors:
+        x_names, mask_names = context.inputs
+        aligned_mask = align(mask, mask_names, x_names)
         scaled = x * tf.constant(self.scale, x.dtype)
-        return (tf.where(mask, scaled, tf.zeros([], x.dtype)),)
+        zero = tf.zeros([], x.dtype)
+        y = tf.where(aligned_mask, scaled, zero)
+        return (y,)
 
-    def gradient(self, dy: Any, y: Any, x: Any, mask: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any, mask: Any) -> Cotangents:
         return [apply(self, dy, mask), None]
 
 
@@ -234,7 +247,8 @@ def random_uniform(
     seed: Seed = None,
     name: str = "random_uniform",
 ) -> Tensor:
-    """Returns uniformly distributed numbers in [minval, maxval), floats or integers.
+    """Returns uniformly distributed numbers, floats or integers from minval to below
+    maxval, [*shape].
 
     Args:
       mesh: the mesh of the result.
@@ -277,7 +291,9 @@ def random_normal(
     seed: Seed = None,
     name: str = "random_normal",
 ) -> Tensor:
-    """Returns normally distributed numbers; other arguments as in `random_uniform`."""
+    """Returns normally distributed numbers [*shape]; other arguments as in
+    `random_uniform`.
+    """
     mean = as_float("mean", mean)
     stddev = as_float("stddev", stddev)
     return _draw(mesh, "normal", shape, _floating(dtype), stddev, mean, seed, name)
@@ -292,7 +308,8 @@ def truncated_normal(
     seed: Seed = None,
     name: str = "truncated_normal",
 ) -> Tensor:
-    """Returns normally distributed numbers within two standard deviations of the mean.
+    """Returns normally distributed numbers [*shape] within two standard deviations of
+    the mean.
 
     Arguments and errors are those of `random_normal`.
     """
@@ -343,7 +360,8 @@ def dropout(
     broadcast: Names = (),
     name: str = "dropout",
 ) -> Tensor:
-    """Returns x with each element 0 with probability `rate`, else divided by 1 - rate.
+    """Returns x [...] with each element 0 with probability `rate`, else divided by 1 -
+    rate.
 
     Args:
       x: floats.

@@ -7,7 +7,17 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import (
     Shape,
@@ -30,7 +40,7 @@ class Broadcast(Op):
         Sample((Shape("d:6;b:4"),), ("int b:4",), gradient=False),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         for d in x.shape:
             if self.shape.get(d.name, -1) != d.size:
                 raise ShapeError(
@@ -43,16 +53,16 @@ class Broadcast(Op):
                 )
         return (Spec(self.shape, x.dtype),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         out = context.outputs[0]
         return (tf.broadcast_to(align(x, context.inputs[0], out), out.sizes),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [sum_to_shape(dy, x)]
 
 
 def broadcast(x: Any, shape: ShapeLike) -> Tensor:
-    """Returns x repeated to `shape`, which has all dimensions of x, in any order.
+    """Returns x repeated to [*shape], which has all dimensions of x, in any order.
 
     Raises:
       ShapeError: `shape` lacks a dimension of x, or has it with another size.

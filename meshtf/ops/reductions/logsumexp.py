@@ -12,11 +12,14 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     OpWithStatistics,
     Role,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -54,21 +57,23 @@ class LogSumExp(OpWithStatistics):
         Sample((("d",),), ("half b:2;d:4",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, *self.dims)
         require_floating(x, "reduce_logsumexp")
         return (Spec(x.shape.without(*self.dims), x.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.SAME if factor in self.dims else Role.MAP
+        if factor in self.dims:
+            return Role.SAME
+        return Role.MAP
 
     def statistics_dims(self) -> tuple[str, ...]:
         return self.dims
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         return (Spec(x.shape.without(*self.dims), accumulation_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.cast(self._local_logsumexp(context, x), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
@@ -76,14 +81,14 @@ class LogSumExp(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         return (tf.cast(log_sum_exp(gathered[0], [0]), x.dtype),)
 
     def _local_logsumexp(self, context: LocalContext, x: Any) -> Any:
         axes = [context.axis(0, d) for d in self.dims]
         return log_sum_exp(widen(x), axes)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         # Finite, so that sums of nothing but -inf have the gradient 0.
         finite_y = maximum(y, tf.as_dtype(x.dtype).min)
         return [multiply(exp(subtract(x, finite_y)), dy)]
@@ -93,8 +98,8 @@ class LogSumExp(OpWithStatistics):
 
 
 def log_sum_exp(x: Any, axes: list[int]) -> Any:
-    """Returns the log-sum-exp of a TensorFlow tensor over axes; infinities give infinities,
-    not NaN.
+    """Returns the log-sum-exp of a TensorFlow tensor over axes; infinities give
+    infinities, not NaN.
     """
     exponentials, largest = shifted_exponentials(x, axes)
     return tf.math.log(tf.reduce_sum(exponentials, axes)) + largest
@@ -116,7 +121,8 @@ def shifted_exponentials(x: Any, axes: list[int]) -> tuple[Any, Any]:
 def reduce_logsumexp(
     x: Tensor, dims: Names | None = None, extra_logit: Any = None
 ) -> Tensor:
-    """Returns log(sum(exp(x))) over `dims`, by default all; -inf where all x are.
+    """Returns log(sum(exp(x))) over `dims`, by default all: x [..., dims] -> [...];
+    -inf where all x are.
 
     Args:
       x: floats.

@@ -15,11 +15,14 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     OpWithStatistics,
     Role,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -46,7 +49,7 @@ class Prod(OpWithStatistics):
         Sample(("d",), ("int d:4;b:3",), gradient=False),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if x.dtype == "bool" or is_complex(x.dtype):
             if x.dtype == "bool":
@@ -59,15 +62,17 @@ class Prod(OpWithStatistics):
         return (Spec(x.shape.without(self.dim), x.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.SAME if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.SAME
+        return Role.MAP
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         y = tf.reduce_prod(widen(x), context.axis(0, self.dim))
         return (tf.cast(y, x.dtype),)
 
@@ -77,10 +82,10 @@ class Prod(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         return (tf.cast(tf.reduce_prod(gathered[0], 0), x.dtype),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(ProdGrad(self.dim), dy, x)]
 
     def flops(self, *xs: Spec) -> int:
@@ -100,16 +105,16 @@ class ProdGrad(OpWithStatistics):
         Sample(("b",), ("d:3;c:2", "ties b:4;c:2;d:3"), gradient=False),
     )
 
-    def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, x: Spec) -> Specs:
         return (x,)
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, dy: Spec, x: Spec) -> Specs:
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
         other_products = _products_of_rest(widen(x), context.axis(1, self.dim))
         return self._dx(context, other_products, dy, x)
 
@@ -119,7 +124,7 @@ class ProdGrad(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         axis = context.axis(1, self.dim)
         # The product of the other shards, times that of the other elements of this one.
         shard_products = _products_of_rest(gathered[0], 0)
@@ -130,7 +135,7 @@ class ProdGrad(OpWithStatistics):
 
     def _dx(
         self, context: LocalContext, other_products: Any, dy: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         dy = align(widen(dy), context.inputs[0], context.outputs[0])
         return (tf.cast(other_products * dy, x.dtype),)
 
@@ -143,8 +148,8 @@ def _products_of_rest(x: Any, axis: int) -> Any:
 
 
 def reduce_prod(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the product over `dims`, by default all; its gradient is exact where
-    elements are 0.
+    """Returns the product over `dims`, by default all: x [..., dims] -> [...]; its
+    gradient is exact where elements are 0.
     """
     x = as_tensor("x", x)
     for dim in x.shape.names if dims is None else names_of(dims, x.shape):
@@ -153,31 +158,33 @@ def reduce_prod(x: Tensor, dims: Names | None = None) -> Tensor:
 
 
 def reduce_variance(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the variance over `dims`, by default all, divided by the number of elements."""
+    """Returns the variance over `dims`, by default all, with the number of elements as
+    the divisor: x [..., dims] -> [...].
+    """
     y = _to_wide(x, "reduce_variance")
     mean = reduce_mean(y, dims)
     return _from_wide(reduce_mean(squared_difference(y, mean), dims), x)
 
 
 def reduce_std(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the standard deviation over `dims`, by default all; where it is 0, its
-    gradient is 0.
+    """Returns the standard deviation over `dims`, by default all: x [..., dims] ->
+    [...]; where it is 0, its gradient is 0.
     """
     variance = reduce_variance(_to_wide(x, "reduce_variance"), dims)
     return _from_wide(_sqrt(variance), x)
 
 
 def reduce_rms(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the root mean square over `dims`, by default all; where it is 0, its
-    gradient is 0.
+    """Returns the root mean square over `dims`, by default all: x [..., dims] -> [...];
+    where it is 0, its gradient is 0.
     """
     mean_square = reduce_mean(square(_to_wide(x, "reduce_rms")), dims)
     return _from_wide(_sqrt(mean_square), x)
 
 
 def _to_wide(x: Tensor, function: str) -> Tensor:
-    """Returns x in the data type of statistics, in which squares neither overflow nor lose
-    digits.
+    """Returns x in the data type of statistics, in which squares neither overflow nor
+    lose digits.
     """
     x = as_tensor("x", x)
     require_order(x.dtype, function)
@@ -186,7 +193,9 @@ def _to_wide(x: Tensor, function: str) -> Tensor:
 
 def _from_wide(y: Tensor, x: Tensor) -> Tensor:
     """Returns a statistic of x in the data type of x, if that is floating point."""
-    return cast(y, x.dtype) if is_floating(x.dtype) else y
+    if is_floating(x.dtype):
+        return cast(y, x.dtype)
+    return y
 
 
 def _sqrt(x: Tensor) -> Tensor:

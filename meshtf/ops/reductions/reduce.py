@@ -16,7 +16,19 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import OPERATORS, LocalContext, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    OPERATORS,
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import (
     Names,
@@ -89,18 +101,24 @@ class Reduce(Op):
     @property
     def linearity(self) -> Any:
         """Sums and means of partial sums are partial sums."""
-        return "joint" if self.kind in ("sum", "mean") else None
+        if self.kind in ("sum", "mean"):
+            return "joint"
+        return None
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, *self.dims)
         _check_dtype(self.kind, x.dtype)
-        dtype = "int32" if self.kind in _LOGICAL else x.dtype
+        dtype = x.dtype
+        if self.kind in _LOGICAL:
+            dtype = "int32"
         return (Spec(x.shape.without(*self.dims), dtype),)
 
     def role(self, factor: str) -> Role:
-        return _ROLES[self.kind] if factor in self.dims else Role.MAP
+        if factor in self.dims:
+            return _ROLES[self.kind]
+        return Role.MAP
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axes = [context.axis(0, d) for d in self.dims]
         if self.kind == "sum":
             y = sum_over(x, axes, context)
@@ -113,7 +131,7 @@ class Reduce(Op):
             y = y * (1 / num_shards)
         return (y,)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         if self.kind == "sum":
             return [broadcast(dy, x.shape)]
         if self.kind == "mean":
@@ -149,13 +167,13 @@ def _check_dtype(kind: str, dtype: str) -> None:
 
 
 def reduce_sum(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the sum over `dims`, by default all: x without `dims`."""
+    """Returns the sum over `dims`, by default all: x [..., dims] -> [...]."""
     return _reduce("sum", x, dims)
 
 
 def reduce_mean(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the mean over `dims`, by default all; of integers and booleans as
-    float32.
+    """Returns the mean over `dims`, by default all: x [..., dims] -> [...]; of integers
+    and booleans as float32.
     """
     x = as_tensor("x", x)
     if not has_gradient(x.dtype):
@@ -164,26 +182,28 @@ def reduce_mean(x: Tensor, dims: Names | None = None) -> Tensor:
 
 
 def reduce_max(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the maximum over `dims`, by default all; equal elements share the
-    gradient.
+    """Returns the maximum over `dims`, by default all: x [..., dims] -> [...]; equal
+    elements share the gradient.
     """
     return _reduce("max", x, dims)
 
 
 def reduce_min(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the minimum over `dims`, by default all; equal elements share the
-    gradient.
+    """Returns the minimum over `dims`, by default all: x [..., dims] -> [...]; equal
+    elements share the gradient.
     """
     return _reduce("min", x, dims)
 
 
 def reduce_any(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns whether any element is true over `dims`, by default all."""
+    """Returns whether any element is true over `dims`, by default all:
+    x [..., dims] -> bool [...]."""
     return cast(_reduce("any", x, dims), "bool")
 
 
 def reduce_all(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns whether all elements are true over `dims`, by default all."""
+    """Returns whether all elements are true over `dims`, by default all:
+    x [..., dims] -> bool [...]."""
     return cast(_reduce("all", x, dims), "bool")
 
 
@@ -192,9 +212,11 @@ def _reduce(kind: str, x: Tensor, dims: Names | None) -> Tensor:
 
 
 def names_or_all(x: Tensor, dims: Names | None) -> tuple[str, ...]:
-    """Returns the names in `dims`, or all names of x where that is None."""
+    """Returns the names in `dims`, or all names of x [...] where that is None."""
     x = as_tensor("x", x)
-    return x.shape.names if dims is None else names_of(dims, x.shape)
+    if dims is None:
+        return x.shape.names
+    return names_of(dims, x.shape)
 
 
 OPERATORS["reduce_sum"] = reduce_sum

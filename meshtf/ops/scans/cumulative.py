@@ -21,10 +21,13 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     OpWithStatistics,
     Sample,
     Spec,
+    Specs,
     Statistics,
     Tensor,
     apply,
@@ -68,7 +71,7 @@ class Cumsum(OpWithStatistics):
         Sample(("d", True), ("int b:4;d:8",), gradient=False),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if x.dtype == "bool":
             raise DTypeError(
@@ -79,10 +82,10 @@ class Cumsum(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.cast(self._running(context, widen(x)), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
@@ -96,7 +99,7 @@ class Cumsum(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         offsets = tf.cumsum(gathered[0], 0, exclusive=True, reverse=self.reverse)
         offset = tf.gather(offsets, context.shard_index(self.dim))
         y = residuals[0] + offset
@@ -107,7 +110,7 @@ class Cumsum(OpWithStatistics):
             x, context.axis(0, self.dim), exclusive=self.exclusive, reverse=self.reverse
         )
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(Cumsum(self.dim, self.exclusive, not self.reverse), dy)]
 
 
@@ -127,7 +130,7 @@ class Scan(OpWithStatistics):
         Sample(("logsumexp", "d", True), ("d:4;b:2",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if self.kind == "logsumexp":
             require_floating(x, "cumulative_logsumexp")
@@ -143,12 +146,14 @@ class Scan(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> Specs:
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        y = running(self.kind, widen(x), context.axis(0, self.dim), self.reverse)
-        return (tf.cast(y, x.dtype),)
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
+        axis = context.axis(0, self.dim)
+        wide = running(self.kind, widen(x), axis, self.reverse)
+        y = tf.cast(wide, x.dtype)
+        return (y,)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
@@ -157,7 +162,7 @@ class Scan(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         reduce = _REDUCE[self.kind]
         totals = gathered[0]
         neutral = tf.constant(NEUTRAL[self.kind](totals.dtype), totals.dtype)
@@ -167,7 +172,7 @@ class Scan(OpWithStatistics):
         y = reduce(tf.stack([offset, residuals[0]]), [0])
         return (tf.cast(y, x.dtype),)
 
-    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [_GRADIENT[self.kind](dy, y, x, self.dim, self.reverse)]
 
 
@@ -191,7 +196,7 @@ class LinearRecurrence(OpWithStatistics):
         Sample(("d",), ("d:5;b:3", "d:5;b:3")),
     )
 
-    def output_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, a: Spec, b: Spec) -> Specs:
         require_dim(a.shape, self.dim)
         if a.shape != b.shape:
             raise ShapeError(
@@ -204,10 +209,10 @@ class LinearRecurrence(OpWithStatistics):
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
-    def statistics_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, a: Spec, b: Spec) -> Specs:
         return (Spec(a.shape.without(self.dim), accumulation_dtype(a.dtype)),) * 2
 
-    def local(self, context: LocalContext, a: Any, b: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, a: Any, b: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)
         _, h = running_linear(widen(a), widen(b), axis, self.reverse)
         return (tf.cast(h, b.dtype),)
@@ -219,7 +224,7 @@ class LinearRecurrence(OpWithStatistics):
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, a: Any, b: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         factor, h = residuals
         factors, lasts = gathered
         _, ends = running_linear(factors, lasts, 0, self.reverse)
@@ -232,7 +237,7 @@ class LinearRecurrence(OpWithStatistics):
         h = tf.where(is_start, h, h + factor * initial)
         return (tf.cast(h, b.dtype),)
 
-    def gradient(self, dy: Any, y: Any, a: Any, b: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, a: Any, b: Any) -> Cotangents:
         offset = 1 if self.reverse else -1
         next_a = shift(a, self.dim, offset)
         db = apply(LinearRecurrence(self.dim, not self.reverse), next_a, dy)
@@ -244,7 +249,10 @@ def _last(y: Any, axis: int, reverse: bool) -> Any:
     """Returns the last element of y along `axis` in the order of the scan: a shard's
     total, with size 1 along `axis`.
     """
-    last = slice(0, 1) if reverse else slice(-1, None)
+    if reverse:
+        last = slice(0, 1)
+    else:
+        last = slice(-1, None)
     return y[(slice(None),) * axis + (last,)]
 
 
@@ -255,7 +263,10 @@ def _earlier(context: LocalContext, dim: str, reverse: bool, gathered: Any) -> A
     """
     indices = tf.range(gathered.shape[0])
     local_index = context.shard_index(dim)
-    mask = indices > local_index if reverse else indices < local_index
+    if reverse:
+        mask = indices > local_index
+    else:
+        mask = indices < local_index
     return tf.reshape(mask, [-1] + [1] * (len(gathered.shape) - 1))
 
 
@@ -305,7 +316,7 @@ _GRADIENT = {
 def cumsum(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the running sum along `dim`.
+    """Returns the running sum along `dim`: the shape of x.
 
     Args:
       x: floats or integers.
@@ -324,14 +335,17 @@ def cumsum(
 def cumprod(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the running product along `dim`; arguments and errors as of `cumsum`."""
+    """Returns the running product along `dim`: the shape of x; arguments and errors as
+    of `cumsum`.
+    """
     return _scan("prod", x, dim, exclusive, reverse)
 
 
 def cummax(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the largest so far along `dim`; arguments and errors as of `cumsum`.
+    """Returns the largest so far along `dim`: the shape of x; arguments and errors as
+    of `cumsum`.
 
     Among equal elements the gradient goes to the latest. Exclusive: the initial value is
     the minimum of the data type (-inf for floats).
@@ -342,15 +356,15 @@ def cummax(
 def cummin(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the smallest so far along `dim`: see `cummax`."""
+    """Returns the smallest so far along `dim`: the shape of x; see `cummax`."""
     return _scan("min", x, dim, exclusive, reverse)
 
 
 def cumulative_logsumexp(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns log(cumsum(exp(x))) along `dim`, safe for large x; arguments as of
-    `cumsum`.
+    """Returns log(cumsum(exp(x))) along `dim`, safe for large x: the shape of x;
+    arguments as of `cumsum`.
 
     Raises:
       ShapeError: x lacks `dim`.
@@ -375,7 +389,9 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> 
       ShapeError: neither has `dim`, or sizes conflict.
       DTypeError: their data types differ, or are not floating.
     """
-    a, b, dim = as_tensor("a", a), as_tensor("b", b), as_dim("dim", dim)
+    a = as_tensor("a", a)
+    b = as_tensor("b", b)
+    dim = as_dim("dim", dim)
     a, b = broadcast_operands("linear_recurrence", a, b)
     shape = broadcast_shape(a.shape, b.shape)
     return apply(
@@ -388,7 +404,11 @@ def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Ten
     as_bool("exclusive", exclusive)
     # The gradient of a log-sum-exp is exp(x - y), for which a y in half floats is too
     # coarse.
-    dtype = accumulation_dtype(x.dtype) if kind == "logsumexp" else x.dtype
+    dtype = x.dtype
+    if kind == "logsumexp":
+        dtype = accumulation_dtype(x.dtype)
     y = cast(apply(Scan(kind, dim, reverse), cast(x, dtype)), x.dtype)
     fill = NEUTRAL[kind](tf.as_dtype(x.dtype))
-    return shift(y, dim, -1 if reverse else 1, fill) if exclusive else y
+    if exclusive:
+        return shift(y, dim, -1 if reverse else 1, fill)
+    return y

@@ -17,7 +17,9 @@ import tensorflow as tf
 
 
 def _least(dtype: tf.DType) -> float:
-    return -np.inf if dtype.is_floating else dtype.min
+    if dtype.is_floating:
+        return -np.inf
+    return dtype.min
 
 
 def _greatest(dtype: tf.DType) -> float:
@@ -42,7 +44,9 @@ def running(kind: str, x: Any, axis: int, reverse: bool) -> Any:
         return tf.math.cumprod(x, axis, reverse=reverse)
     if kind == "logsumexp":
         return tf.math.cumulative_logsumexp(x, axis, reverse=reverse)
-    combine = tf.maximum if kind == "max" else tf.minimum
+    combine = tf.minimum
+    if kind == "max":
+        combine = tf.maximum
     step = 1
     while step < x.shape[axis]:
         previous, current, start = _split_at_step(x, axis, step, reverse)

@@ -24,12 +24,15 @@ import tensorflow as tf
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
     OPERATORS,
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     RenamingOp,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     apply,
 )
@@ -40,14 +43,17 @@ from meshtf.ops.common.batch_dimensions import record_rename, record_reshape
 from meshtf.ops.common.checks import require_dim, tensor_along
 
 
-def arrange(x: Any, have: Sequence[str], want: Sequence[str]) -> Any:
-    """Returns a TensorFlow tensor with its axes in the order of `want`, from `have`.
+def arrange(x: Any, names: Sequence[str], new_names: Sequence[str]) -> Any:
+    """Returns a TensorFlow tensor [*names] as [*new_names], the same names in another
+    order.
 
     Returns x itself where the order is the same.
     """
-    if tuple(have) == tuple(want):
+    if tuple(names) == tuple(new_names):
         return x
-    return tf.transpose(x, [list(have).index(n) for n in want])
+    axes = {name: axis for axis, name in enumerate(names)}
+    order = [axes[name] for name in new_names]
+    return tf.transpose(x, order)
 
 
 class Rename(RenamingOp):
@@ -61,18 +67,20 @@ class Rename(RenamingOp):
         Sample(((("a", "c"), ("b", "d")),), ("int b:4;a:2;e:5",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
-        require_dim(x.shape, *dict(self.pairs))
-        return (Spec(x.shape.rename(dict(self.pairs)), x.dtype),)
+    def output_specs(self, x: Spec) -> Specs:
+        new_names = dict(self.pairs)
+        require_dim(x.shape, *new_names)
+        return (Spec(x.shape.rename(new_names), x.dtype),)
 
     def factor(self, dim: str) -> str:
         return dict(self.pairs).get(dim, dim)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (x,)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
-        return [apply(Rename(tuple((new, old) for old, new in self.pairs)), dy)]
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
+        inverse = tuple((new, old) for old, new in self.pairs)
+        return [apply(Rename(inverse), dy)]
 
     def flops(self, *xs: Spec) -> int:
         return 0
@@ -98,13 +106,13 @@ class Reshape(RenamingOp):
         )
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         if x.shape != self.old or self.old.size != self.new.size:
             raise ShapeError(
                 explain_error(
                     f"a tensor of {x.shape.size} elements cannot become one of "
                     f"{self.new.size}.",
-                    wanted=repr(self.new),
+                    required=repr(self.new),
                     way_out="The sizes of both shapes must have the same product.",
                 )
             )
@@ -112,20 +120,27 @@ class Reshape(RenamingOp):
 
     def _leading(self) -> dict[str, str]:
         """Returns the leading new dimension of each block, by the leading old one."""
-        old, new = _starts(self.old), _starts(self.new)
-        return {name: new[start] for start, name in old.items() if start in new}
+        old_starts = _starts(self.old)
+        new_starts = _starts(self.new)
+        leading = {}
+        for start, name in old_starts.items():
+            if start in new_starts:
+                leading[name] = new_starts[start]
+        return leading
 
     def factor(self, dim: str) -> str:
         # A dimension inside a block may share its name with another one of the output.
         return self._leading().get(dim, "." + dim)
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self._leading().values() else Role.WHOLE
+        if factor in self._leading().values():
+            return Role.MAP
+        return Role.UNSHARDED
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.reshape(x, context.outputs[0].sizes),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [apply(Reshape(self.new, self.old), transpose(dy, self.new))]
 
     def flops(self, *xs: Spec) -> int:
@@ -157,54 +172,66 @@ class Transpose(Op):
         Sample((("b", "c", "a"),), ("int a:2;b:4;c:6",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         if sorted(self.names) != sorted(x.shape.names):
             raise ShapeError(
                 f"a transposed tensor has the same names in another order: {x.shape!r} "
                 f"cannot become [{' '.join(self.names)}]."
             )
-        return (Spec(Shape(x.shape.dim(n) for n in self.names), x.dtype),)
+        shape = Shape(x.shape.dim(name) for name in self.names)
+        return (Spec(shape, x.dtype),)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (arrange(x, context.inputs[0].names, self.names),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [transpose(dy, x.shape)]
 
 
 def rename(
     x: Tensor, old: Names | Mapping[str, str], new: Names | None = None
 ) -> Tensor:
-    """Returns x with other names: rename(x, "a", "b"), or several at once, {"a": "b",
-    "b": "a"}.
+    """Returns x [a, b] with other names: rename(x, "a", "c") is [c, b]; several at
+    once: {"a": "b", "b": "a"}.
 
     Raises:
       ShapeError: x lacks a name, or a name would occur twice.
     """
     x = as_tensor("x", x)
     if isinstance(old, Mapping):
-        pairs = tuple((as_dim("old", a), as_dim("new", b)) for a, b in old.items())
+        new_names = {}
+        for old_name, new_name in old.items():
+            new_names[as_dim("old", old_name)] = as_dim("new", new_name)
     else:
-        before = names_of(old, x.shape, argument="old")
-        after = names_of(() if new is None else new, x.shape.only(()), argument="new")
-        if len(before) != len(after):
-            raise ShapeError(
-                f"rename needs a new name for each old one, not {after!r} for "
-                f"{before!r}."
-            )
-        names_of(
-            () if new is None else new,
-            Shape((b, x.shape.get(a)) for a, b in zip(before, after)),
-        )
-        pairs = tuple(zip(before, after))
-    require_dim(x.shape, *(a for a, _ in pairs))
-    pairs = tuple((a, b) for a, b in pairs if a != b)
+        new_names = _new_names(x, old, () if new is None else new)
+    require_dim(x.shape, *new_names)
+    pairs = tuple((a, b) for a, b in new_names.items() if a != b)
     record_rename(x.shape, dict(pairs))
-    return apply(Rename(pairs), x) if pairs else x
+    if not pairs:
+        return x
+    return apply(Rename(pairs), x)
+
+
+def _new_names(x: Tensor, old: Names, new: Names) -> dict[str, str]:
+    """Returns the new name of each old one. Raises ShapeError for another number of new
+    names, or where one of them comes with a size that the dimension does not have.
+    """
+    old_names = names_of(old, x.shape, argument="old")
+    new_names = names_of(new, x.shape.only(()), argument="new")
+    if len(old_names) != len(new_names):
+        raise ShapeError(
+            f"rename needs a new name for each old one, not {new_names!r} for "
+            f"{old_names!r}."
+        )
+    pairs = dict(zip(old_names, new_names))
+    renamed = Shape((new_name, x.shape.get(name)) for name, new_name in pairs.items())
+    names_of(new, renamed)  # checks the sizes
+    return pairs
 
 
 def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
-    """Returns x with several dimensions merged into one, in row-major order.
+    """Returns x with several dimensions merged into one, in row-major order:
+    [batch, heads, key] -> [batch, new] for dims (heads, key).
 
     It replaces the first of them.
 
@@ -218,18 +245,21 @@ def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
     new = name_of(new, x.shape.only(names).size)
     if len(names) < 2:
         return rename(x, names, (new,))
-    rest = [n for n in x.shape.names if n not in names]
-    start = sum(n in rest for n in x.shape.names[: x.shape.index(names[0])])
-    x = transpose(x, (*rest[:start], *names, *rest[start:]))
-    dims_of_x = list(x.shape)
+    position = x.shape.index(names[0])
+    before = [name for name in x.shape.names[:position] if name not in names]
+    after = [name for name in x.shape.names[position:] if name not in names]
+    x = transpose(x, (*before, *names, *after))
+    start = len(before)
     end = start + len(names)
     merged = Dimension(new, x.shape.only(names).size)
-    shape = [*dims_of_x[:start], merged, *dims_of_x[end:]]
-    return _reshape(x, shape, dims_of_x[start:end], [merged])
+    old_dims = list(x.shape)
+    new_dims = [*old_dims[:start], merged, *old_dims[end:]]
+    return _reshape(x, new_dims, old_dims[start:end], [merged])
 
 
 def unflatten(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
-    """Returns x with a dimension split in several: unflatten(x, "d", "heads:8;d_head:64").
+    """Returns x with a dimension split in several: unflatten(x, "d", "heads:8;key:64")
+    of x [batch, d] is [batch, heads, key].
 
     Raises:
       ShapeError: x lacks `dim`, or the sizes do not multiply to its size.
@@ -251,7 +281,7 @@ def unflatten(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
 
 
 def reshape(x: Tensor, shape: ShapeLike) -> Tensor:
-    """Returns the elements of x, in row-major order, in another shape.
+    """Returns the elements of x, in row-major order, as [*shape].
 
     Raises:
       ShapeError: the shapes have different numbers of elements.
@@ -264,23 +294,25 @@ def _reshape(
     x: Tensor, shape: ShapeLike, old: Sequence[Dimension], new: Sequence[Dimension]
 ) -> Tensor:
     """Returns x in another shape, where the dimensions `old` become those of `new`."""
-    wanted = Shape(shape)
-    if wanted.sizes == x.shape.sizes:
-        return rename(x, dict(zip(x.shape.names, wanted.names)))
-    y = apply(Reshape(x.shape, wanted), x)
+    new_shape = Shape(shape)
+    if new_shape.sizes == x.shape.sizes:
+        return rename(x, dict(zip(x.shape.names, new_shape.names)))
+    y = apply(Reshape(x.shape, new_shape), x)
     record_reshape(old, new)
     return y
 
 
 def transpose(x: Tensor, dims: Names) -> Tensor:
-    """Returns x with its dimensions in the order of `dims`.
+    """Returns x as [*dims], with its dimensions in this order.
 
     Raises:
       ShapeError: `dims` are not the names of x.
     """
     x = as_tensor("x", x)
     names = names_of(dims, x.shape)
-    return x if names == x.shape.names else apply(Transpose(names), x)
+    if names == x.shape.names:
+        return x
+    return apply(Transpose(names), x)
 
 
 OPERATORS["transpose"] = transpose

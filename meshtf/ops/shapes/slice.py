@@ -21,11 +21,14 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     Window,
     WindowedOp,
@@ -56,7 +59,7 @@ class Slice(WindowedOp):
         Sample(("a", 0, 4), ("int b:2;a:6",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if not 0 <= self.begin <= self.begin + self.size <= x.shape[self.dim]:
             raise ShapeError(
@@ -66,12 +69,14 @@ class Slice(WindowedOp):
         return (Spec(x.shape.resize(self.dim, self.size), x.dtype),)
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return _shifted(self.begin) if dim == self.dim else None
+        if dim == self.dim:
+            return _shifted(self.begin)
+        return None
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (context.window(0, self.dim, x),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [
             pad(dy, self.dim, self.begin, x.shape[self.dim] - self.begin - self.size)
         ]
@@ -97,7 +102,7 @@ class Pad(WindowedOp):
         # The sum of padded partial sums would have the value several times.
         return None if self.value else "joint"
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if self.before < 0 or self.after < 0:
             raise ShapeError(
@@ -110,12 +115,14 @@ class Pad(WindowedOp):
         return (Spec(x.shape.resize(self.dim, size), x.dtype),)
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return _shifted(-self.before, self.value) if dim == self.dim else None
+        if dim == self.dim:
+            return _shifted(-self.before, self.value)
+        return None
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (context.window(0, self.dim, x),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [slice(dy, self.dim, self.before, x.shape[self.dim])]
 
 
@@ -133,7 +140,7 @@ class Concat(WindowedOp):
         Sample(("a", (4, 4)), ("bool a:4", "bool a:4"), gradient=False),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         for x in xs:
             require_dim(x.shape, self.dim)
         require_alike(xs, "concat", self.dim)
@@ -144,9 +151,11 @@ class Concat(WindowedOp):
         return list(itertools.accumulate(self.sizes[:-1], initial=0))
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return _shifted(-self._begins()[input_index]) if dim == self.dim else None
+        if dim == self.dim:
+            return _shifted(-self._begins()[input_index])
+        return None
 
-    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         names = context.outputs[0].names
         axis = names.index(self.dim)
         sharded = context.num_shards(self.dim) > 1
@@ -167,7 +176,7 @@ class Concat(WindowedOp):
             y = tf.where(index < end, x, y)
         return (y,)
 
-    def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
         return [
             transpose(slice(dy, self.dim, begin, x.shape[self.dim]), x.shape)
             for begin, x in zip(self._begins(), xs)
@@ -186,7 +195,7 @@ class Chunk(Op):
         Sample(("a", (2, 2, 2)), ("int b:4;a:6",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if sum(self.sizes) != x.shape[self.dim]:
             raise ShapeError(
@@ -198,12 +207,14 @@ class Chunk(Op):
         )
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.UNSHARDED
+        return Role.MAP
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return tuple(tf.split(x, self.sizes, context.axis(0, self.dim)))
 
-    def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Any, y: Any, x: Tensor) -> Cotangents:
         return [transpose(concat(fill_gaps(dy, y), self.dim), x.shape)]
 
 
@@ -213,7 +224,8 @@ def _shifted(by: int, fill: float = 0.0) -> Window:
 
 
 def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
-    """Returns elements [begin, begin + size) of one dimension of x.
+    """Returns elements from `begin` to below begin + size of one dimension of x:
+    [..., dim, ...] -> [..., size, ...].
 
     Raises:
       ShapeError: x lacks `dim`, or some of the elements.
@@ -227,7 +239,8 @@ def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
 
 
 def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Tensor:
-    """Returns x with elements of `value` before and after those of one dimension.
+    """Returns x with elements of `value` before and after those of one dimension:
+    [..., dim, ...] -> [..., before + dim + after, ...].
 
     Raises:
       ShapeError: x lacks `dim`, or `before` or `after` is negative.
@@ -236,11 +249,14 @@ def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Ten
     x, dim = tensor_along(x, dim)
     before = as_int("before", before)
     after = as_int("after", after)
-    return apply(Pad(dim, before, after, value), x) if before or after else x
+    if before or after:
+        return apply(Pad(dim, before, after, value), x)
+    return x
 
 
 def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
-    """Returns tensors concatenated along `dim`, with dimensions in the first one's order.
+    """Returns tensors [..., dim, ...] concatenated along `dim`, with dimensions in the
+    order of the first tensor.
 
     Raises:
       ShapeError: there are no tensors, or they differ in more than the size of `dim`.
@@ -258,7 +274,8 @@ def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
 
 
 def chunk(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Returns chunks of x along `dim`: `sizes` equal ones, or chunks of these sizes.
+    """Returns chunks [..., dim, ...] of x along `dim`: `sizes` equal ones, or chunks of
+    these sizes.
 
     Raises:
       ShapeError: x lacks `dim`, or the chunks do not make it up.

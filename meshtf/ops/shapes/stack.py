@@ -17,11 +17,14 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import (
     OPERATORS,
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     apply,
     apply_all,
@@ -46,21 +49,23 @@ class Stack(Op):
         Sample(("n", 1), ("int a:4", "int a:4", "int a:4")),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         require_alike(xs, "stack", self.dim)
         dims = list(xs[0].shape)
         dims.insert(self.axis, Dimension(self.dim, len(xs)))
         return (Spec(Shape(dims), xs[0].dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.UNSHARDED
+        return Role.MAP
 
-    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         names = context.inputs[0].names
         xs = tuple(arrange(x, s.names, names) for x, s in zip(xs, context.inputs))
         return (tf.stack(xs, self.axis),)
 
-    def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
         return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]
 
 
@@ -75,17 +80,21 @@ class Unstack(Op):
         Sample(("n",), ("int a:2;n:4",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
-        return (Spec(x.shape.without(self.dim), x.dtype),) * x.shape[self.dim]
+        shape = x.shape.without(self.dim)
+        element = Spec(shape, x.dtype)
+        return (element,) * x.shape[self.dim]
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.UNSHARDED
+        return Role.MAP
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return tuple(tf.unstack(x, axis=context.axis(0, self.dim)))
 
-    def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Any, y: Any, x: Tensor) -> Cotangents:
         many = isinstance(y, tuple)
         dys = fill_gaps(dy, y) if many else [dy]
         dx = stack(dys, self.dim, x.shape.index(self.dim))
@@ -93,7 +102,7 @@ class Unstack(Op):
 
 
 def fill_gaps(dys: Sequence[Tensor | None], ys: Sequence[Tensor]) -> list[Tensor]:
-    """Returns cotangents, with zeros for those that are None."""
+    """Returns cotangents [...], with zeros for those that are None."""
     return [OPERATORS["zeros_like"](y) if dy is None else dy for dy, y in zip(dys, ys)]
 
 
@@ -122,7 +131,8 @@ def require_alike(xs: Sequence[Spec], op_name: str, dim: str) -> None:
 
 
 def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
-    """Returns tensors stacked along a new dimension `dim`, at index `axis` of the shape.
+    """Returns tensors stacked along a new dimension `dim`, at index `axis` of the
+    shape: [...] -> [dim, ...] for axis 0.
 
     Raises:
       ShapeError: there are no tensors, their dimensions differ, or they have `dim`
@@ -139,7 +149,7 @@ def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
 
 
 def unstack(x: Tensor, dim: str) -> tuple[Tensor, ...]:
-    """Returns a tensor for each index of `dim`.
+    """Returns a tensor for each index of `dim`: x [..., dim, ...] -> [...] each.
 
     Raises:
       ShapeError: x lacks `dim`.

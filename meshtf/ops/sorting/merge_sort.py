@@ -18,11 +18,14 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Op,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     Window,
     WindowedOp,
@@ -58,11 +61,13 @@ class MergeSplit(WindowedOp):
         Sample(("b", "r", False), ("int b:6;r:1",), gradient=False),
     )
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return xs
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.elements else Role.MAP
+        if factor == self.elements:
+            return Role.UNSHARDED
+        return Role.MAP
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim != self.blocks:
@@ -71,54 +76,60 @@ class MergeSplit(WindowedOp):
             lambda a: a - (a + self.odd) % 2, lambda b: b + (b + self.odd) % 2
         )
 
-    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         inner = (self.blocks, self.elements)
         outer = [n for n in context.inputs[0].names if n not in inner]
         order = [*outer, *inner]
-        windows = [
-            arrange(context.window(i, self.blocks, x), spec.names, order)
-            for i, (x, spec) in enumerate(zip(xs, context.inputs))
-        ]
+        windows = []  # [*outer, blocks, elements]
+        for i, x in enumerate(xs):
+            window = context.window(i, self.blocks, x)
+            windows.append(arrange(window, context.inputs[i].names, order))
         merged = self._merge_pairs(windows)
         size = context.local_size(self.blocks)
         unpaired = self._unpaired(context, size)
         start = (context.shard_offset(self.blocks) + self.odd) % 2
         outputs = []
-        for window, pairs, spec in zip(windows, merged, context.outputs):
+        for window, pairs, output in zip(windows, merged, context.outputs):
             unchanged = _local_blocks(window, start, size)
-            sorted_blocks = _local_blocks(tf.reshape(pairs, window.shape), start, size)
+            merged_blocks = tf.reshape(pairs, window.shape)
+            sorted_blocks = _local_blocks(merged_blocks, start, size)
             y = tf.where(unpaired, unchanged, sorted_blocks)
-            outputs.append(arrange(y, order, spec.names))
+            outputs.append(arrange(y, order, output.names))
         return tuple(outputs)
 
     def _merge_pairs(self, windows: list[Any]) -> list[Any]:
         """Returns tensors `[..., pairs, 2 * elements]`, sorted by the first of them."""
-        pairs = [
-            tf.reshape(x, [*x.shape[:-2], x.shape[-2] // 2, 2 * x.shape[-1]])
-            for x in windows
-        ]
-        keys, indices = sort_last_axis(pairs[0], self.descending)
-        batch_dims = len(indices.shape) - 1
-        values = [tf.gather(x, indices, batch_dims=batch_dims) for x in pairs[1:]]
-        return [keys, *values]
+        pairs = []
+        for x in windows:
+            *outer, num_blocks, block_size = x.shape
+            pairs.append(tf.reshape(x, [*outer, num_blocks // 2, 2 * block_size]))
+        keys, *values = pairs
+        sorted_keys, order = sort_last_axis(keys, self.descending)
+        batch_dims = len(order.shape) - 1
+        sorted_values = [tf.gather(x, order, batch_dims=batch_dims) for x in values]
+        return [sorted_keys, *sorted_values]
 
     def _unpaired(self, context: LocalContext, size: int) -> Any:
         """Returns a mask `[size, 1]` over the local blocks, true for those at the ends
         of the dimension that have no partner.
         """
         block = context.shard_offset(self.blocks) + tf.range(size)
-        partner = block + 1 - 2 * ((block + self.odd) % 2)
+        is_right = (block + self.odd) % 2
+        partner = block + 1 - 2 * is_right
         num_blocks = context.global_size(self.blocks)
-        return ((partner < 0) | (partner >= num_blocks))[:, None]
+        is_outside = (partner < 0) | (partner >= num_blocks)
+        return tf.expand_dims(is_outside, 1)
 
-    def gradient(self, dys: Any, ys: Any, *xs: Tensor) -> list[Tensor | None]:
+    def gradient(self, dys: Any, ys: Any, *xs: Tensor) -> Cotangents:
         return [None] * len(xs)
 
 
 def _local_blocks(window: Any, start: Any, size: int) -> Any:
     """Returns the `size` blocks of a window from `start`: those of this device."""
-    begin = [0] * (len(window.shape) - 2) + [start, 0]
-    return tf.slice(window, begin, [*window.shape[:-2], size, window.shape[-1]])
+    *outer, _num_blocks, block_size = window.shape
+    begin = [0] * len(outer) + [start, 0]
+    sizes = [*outer, size, block_size]
+    return tf.slice(window, begin, sizes)
 
 
 class Carried(Op):
@@ -132,17 +143,15 @@ class Carried(Op):
     back: bool = False
     samples = (Sample(("d", 2), ("b:2;d:4", "b:2;d:4", "int b:2;d:4"), gradient=False),)
 
-    def output_specs(self, x: Spec, y: Spec, order: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, y: Spec, order: Spec) -> Specs:
         return (y,)
 
-    def local(
-        self, context: LocalContext, x: Any, y: Any, order: Any
-    ) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, y: Any, order: Any) -> LocalTensors:
         return (y,)
 
     def gradient(
         self, dz: Tensor, z: Tensor, x: Tensor, y: Tensor, order: Tensor
-    ) -> list[Tensor | None]:
+    ) -> Cotangents:
         if self.back:
             dx = take_along_axis(dz, order, self.dim)
         else:
@@ -156,7 +165,8 @@ class Carried(Op):
 def merge_sorted(
     x: Tensor, dim: str, blocks: int, descending: bool
 ) -> tuple[Tensor, Tensor]:
-    """Returns x sorted along `dim`, and the index in x of each sorted element.
+    """Returns x sorted along `dim`, and the index in x of each sorted element, both of
+    the shape of x.
 
     Args:
       x: floats or integers.
@@ -176,10 +186,13 @@ def merge_sorted(
 
 def _undo_order(y: Tensor, order: Tensor, dim: str, blocks: int) -> Tensor:
     """Returns x, where y is x reordered by `order`: y sorted by the indices in x."""
-    keys, indices = apply_all(Sort(ELEMENTS), _in_blocks(order, dim, blocks))
-    values = apply(Reorder(ELEMENTS), _in_blocks(y, dim, blocks), indices)
-    _, x = _merged(keys, values, False)
-    return apply(Carried(dim, blocks, back=True), y, reshape(x, y.shape), order)
+    order_blocks = _in_blocks(order, dim, blocks)
+    y_blocks = _in_blocks(y, dim, blocks)
+    keys, indices = apply_all(Sort(ELEMENTS), order_blocks)
+    values = apply(Reorder(ELEMENTS), y_blocks, indices)
+    _, x_blocks = _merged(keys, values, False)
+    x = reshape(x_blocks, y.shape)
+    return apply(Carried(dim, blocks, back=True), y, x, order)
 
 
 def _in_blocks(x: Tensor, dim: str, blocks: int) -> Tensor:

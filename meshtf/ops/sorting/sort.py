@@ -30,7 +30,8 @@ from meshtf.ops.sorting.sort_op import Sort
 
 
 def sort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
-    """Returns x sorted along `dim`, the smallest first. It is differentiable.
+    """Returns x [..., dim, ...] sorted along `dim`, the smallest first. It is
+    differentiable.
 
     The index of a NaN is not defined.
 
@@ -47,8 +48,8 @@ def sort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
 
 
 def argsort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
-    """Returns the index in x of each element of `sort`, ascending among equal
-    elements.
+    """Returns the index in x of each element of `sort`, ascending among equal elements:
+    int32, the shape of x.
 
     Arguments and errors are those of `sort`.
     """
@@ -77,4 +78,6 @@ def _shards_to_merge(x: Tensor, dim: str) -> int:
         if state == Sharded(dim)
     )
     free = [d for d in x.shape if Sharded(d.name) not in placement]
-    return 1 if any(d.size % num_shards == 0 for d in free) else num_shards
+    if any(d.size % num_shards == 0 for d in free):
+        return 1
+    return num_shards

@@ -16,7 +16,18 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+)
 from meshtf.names import is_floating, is_integer
 from meshtf.ops.common.checks import require_dim
 from meshtf.ops.shapes.reshape import arrange
@@ -34,7 +45,7 @@ class Sort(Op):
         Sample(("d",), ("int d:8;b:2",)),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         if not is_floating(x.dtype) and not is_integer(x.dtype):
             raise DTypeError(
@@ -46,9 +57,11 @@ class Sort(Op):
         return (x, Spec(x.shape, "int32"))
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.UNSHARDED
+        return Role.MAP
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         names = context.inputs[0].names
         order = _last(names, self.dim)
         return tuple(
@@ -56,7 +69,7 @@ class Sort(Op):
             for y in sort_last_axis(arrange(x, names, order), self.descending)
         )
 
-    def gradient(self, dys: Any, ys: Any, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dys: Any, ys: Any, x: Tensor) -> Cotangents:
         return [apply(Reorder(self.dim, back=True), dys[0], ys[1])]
 
     def flops(self, x: Spec) -> int:
@@ -74,26 +87,26 @@ class Reorder(Op):
         Sample(("d", True), ("d:4", "int d:4"), 4),
     )
 
-    def output_specs(self, x: Spec, order: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, order: Spec) -> Specs:
         return (x,)
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.dim else Role.MAP
+        if factor == self.dim:
+            return Role.UNSHARDED
+        return Role.MAP
 
-    def local(self, context: LocalContext, x: Any, order: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, order: Any) -> LocalTensors:
         names = context.inputs[0].names
         last = _last(names, self.dim)
         x = arrange(x, names, last)
         order = arrange(order, context.inputs[1].names, last)
-        if not self.back:
-            y = tf.gather(x, order, batch_dims=len(last) - 1)
-        else:
+        if self.back:
             y = _scatter_last_axis(x, order)
+        else:
+            y = tf.gather(x, order, batch_dims=len(last) - 1)
         return (arrange(y, last, names),)
 
-    def gradient(
-        self, dy: Tensor, y: Tensor, x: Tensor, order: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor, order: Tensor) -> Cotangents:
         return [apply(Reorder(self.dim, not self.back), dy, order), None]
 
 
@@ -113,13 +126,18 @@ def sort_last_axis(x: Any, descending: bool) -> tuple[Any, Any]:
     """Returns x sorted along its last axis, and the index of each element in x; stable
     among equal elements.
     """
-    values, order = tf.math.top_k(x if descending else _flipped(x), x.shape[-1])
-    return values if descending else _flipped(values), order
+    size = x.shape[-1]
+    if descending:
+        return tf.math.top_k(x, size)
+    values, order = tf.math.top_k(_flipped(x), size)
+    return _flipped(values), order
 
 
 def _flipped(x: Any) -> Any:
     """Returns x with its order reversed, smallest as largest; its own inverse."""
-    return -x if x.dtype.is_floating else tf.bitwise.invert(x)
+    if x.dtype.is_floating:
+        return -x
+    return tf.bitwise.invert(x)
 
 
 def _last(names: tuple[str, ...], dim: str) -> tuple[str, ...]:

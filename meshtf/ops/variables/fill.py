@@ -8,8 +8,11 @@ import tensorflow as tf
 
 from meshtf.graph import (
     ConstantOp,
+    Cotangents,
+    LocalTensors,
     Sample,
     Spec,
+    Specs,
     Tensor,
     apply,
 )
@@ -38,21 +41,21 @@ class Fill(ConstantOp):
     def is_zero(self) -> bool:
         return not self.value
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return (Spec(self.shape, self.dtype),)
 
-    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
         sizes = context.outputs[0].sizes
         return (tf.constant(self.value, tf.as_dtype(self.dtype), sizes),)
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return []
 
 
 def full(
     mesh: Mesh | None, shape: ShapeLike, value: Number, dtype: object = "float32"
 ) -> Tensor:
-    """Returns a tensor whose elements all are `value`.
+    """Returns a tensor [*shape] whose elements all are `value`.
 
     Args:
       mesh: the mesh of the tensor; None: that of the tensors it is combined with.
@@ -72,22 +75,22 @@ def full(
 
 
 def zeros(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns a tensor of zeros."""
+    """Returns zeros [*shape]."""
     return full(mesh, shape, 0, dtype)
 
 
 def ones(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns a tensor of ones."""
+    """Returns ones [*shape]."""
     return full(mesh, shape, 1, dtype)
 
 
 def zeros_like(x: Tensor) -> Tensor:
-    """Returns zeros with the shape and data type of x."""
+    """Returns zeros with the shape of x and its data type."""
     x = as_tensor("x", x)
     return zeros(x.mesh, x.shape, x.dtype)
 
 
 def ones_like(x: Tensor) -> Tensor:
-    """Returns ones with the shape and data type of x."""
+    """Returns ones with the shape of x and its data type."""
     x = as_tensor("x", x)
     return ones(x.mesh, x.shape, x.dtype)

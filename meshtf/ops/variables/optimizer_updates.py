@@ -24,7 +24,17 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
-from meshtf.graph import LocalContext, Op, Sample, Spec, Store, WriteOp
+from meshtf.graph import (
+    Cotangents,
+    LocalContext,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Store,
+    WriteOp,
+)
 from meshtf.names import accumulation_dtype
 from meshtf.ops.common.trace_cache import constant
 
@@ -39,13 +49,13 @@ class ReducePartialSums(Op):
 
     samples = (Sample((), ("b:4;d:6",)), Sample((), ("int d:6;b:4",), gradient=False))
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return xs
 
-    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         return xs
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return [dy]
 
 
@@ -66,7 +76,9 @@ class OptimizerUpdate(WriteOp):
 
     @property
     def variables(self) -> tuple[Store, ...]:
-        return self.slots if self.slots_only else (self.variable, *self.slots)
+        if self.slots_only:
+            return self.slots
+        return (self.variable, *self.slots)
 
     @property
     def dtype(self) -> str:
@@ -82,9 +94,7 @@ class OptimizerUpdate(WriteOp):
         """
         return dataclasses.replace(self, slots_only=True)  # type: ignore[type-var]
 
-    def output_specs(
-        self, gradient: Spec, rate: Spec, *value: Spec
-    ) -> tuple[Spec, ...]:
+    def output_specs(self, gradient: Spec, rate: Spec, *value: Spec) -> Specs:
         shape = self.variable.spec.shape
         if gradient.shape != shape:
             raise ShapeError(
@@ -130,7 +140,7 @@ class AdamUpdate(OptimizerUpdate):
 
     def new_values(
         self, gradient: Any, rate: Any, variable: Any, m: Any, v: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         m = m + (gradient - m) * (1 - self.beta_1)
         v = v + (tf.square(gradient) - v) * (1 - self.beta_2)
         return variable - m * rate / (tf.sqrt(v) + self.epsilon), m, v
@@ -157,7 +167,7 @@ class AdamUpdate(OptimizerUpdate):
 class DescentUpdate(OptimizerUpdate):
     """Gradient descent. Inputs are the gradient and the learning rate."""
 
-    def new_values(self, gradient: Any, rate: Any, variable: Any) -> tuple[Any, ...]:
+    def new_values(self, gradient: Any, rate: Any, variable: Any) -> LocalTensors:
         new = tf.cast(variable, gradient.dtype) - gradient * rate
         return (tf.cast(new, variable.dtype),)
 
@@ -183,9 +193,11 @@ class MomentumUpdate(OptimizerUpdate):
 
     def new_values(
         self, gradient: Any, rate: Any, variable: Any, velocity: Any
-    ) -> tuple[Any, ...]:
+    ) -> LocalTensors:
         velocity = velocity * self.momentum + gradient
-        step = velocity * self.momentum + gradient if self.nesterov else velocity
+        step = velocity
+        if self.nesterov:
+            step = velocity * self.momentum + gradient
         return variable - step * rate, velocity
 
     def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
@@ -210,8 +222,8 @@ class WeightDecay(WriteOp):
     def variables(self) -> tuple[Store, ...]:
         return (self.variable,)
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return ()
 
-    def new_values(self, share: Any, variable: Any) -> tuple[Any, ...]:
+    def new_values(self, share: Any, variable: Any) -> LocalTensors:
         return (variable * (1 - share),)

@@ -17,12 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import (
-    HostOp,
-    Spec,
-    Tensor,
-    apply_all,
-)
+from meshtf.graph import HostOp, Spec, Specs, Tensor, apply_all
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_complex
 from meshtf.names.arguments import as_text
@@ -39,11 +34,14 @@ class Print(HostOp):
     message: str
     summarize: int
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return ()
 
     def run_on_host(self, *xs: Any) -> None:
-        x = tf.strings.as_string(xs[0]) if xs[0].dtype.is_complex else xs[0]
+        if xs[0].dtype.is_complex:
+            x = tf.strings.as_string(xs[0])
+        else:
+            x = xs[0]
         tf.print(self.message, x, summarize=self.summarize, output_stream=sys.stderr)
 
 
@@ -56,7 +54,7 @@ class ScalarSummary(HostOp):
     name: str
     step: int | None = None
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         labels = (f"summary {self.name!r}", "its step")
         for x, label in zip(xs, labels):
             if len(x.shape):
@@ -93,7 +91,8 @@ class ScalarSummary(HostOp):
 
 
 def print(x: Any, message: str = "", summarize: int = 3) -> Tensor:
-    """Returns x, and prints it to standard error in each run, with its type and shape.
+    """Returns x [...], and prints it to standard error in each run, with its type and
+    shape.
 
     Args:
       x: a tensor; its shards are gathered, and the global tensor is printed.
@@ -108,7 +107,7 @@ def print(x: Any, message: str = "", summarize: int = 3) -> Tensor:
 
 
 def scalar_summary(name: str, x: Any, step: Any) -> Tensor:
-    """Returns x, and writes it to the default tf.summary writer, for TensorBoard.
+    """Returns x [], and writes it to the default tf.summary writer, for TensorBoard.
 
     In a mtf.function that is the default writer at its first call, as in a tf.function.
     Without one there is a warning, and nothing is written.

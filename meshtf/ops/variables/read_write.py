@@ -16,8 +16,11 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import (
     OPERATORS,
+    Cotangents,
+    LocalTensors,
     ReadOp,
     Spec,
+    Specs,
     Store,
     Tensor,
     WriteOp,
@@ -31,10 +34,10 @@ from meshtf.ops.variables.fill import Number, ones_like, zeros, zeros_like
 class Read(ReadOp):
     """Reads the current value of a store."""
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         return (self.store.spec,)
 
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return []
 
 
@@ -47,7 +50,7 @@ class Write(WriteOp):
     def variables(self) -> tuple[Store, ...]:
         return (self.variable,)
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> Specs:
         if xs[0].dtype != self.variable.spec.dtype:
             raise DTypeError(
                 f"variable {self.variable.name!r} is {self.variable.spec.dtype}; a "
@@ -55,7 +58,7 @@ class Write(WriteOp):
             )
         return ()
 
-    def new_values(self, new: Any, old: Any) -> tuple[Any, ...]:
+    def new_values(self, new: Any, old: Any) -> LocalTensors:
         return (new,)
 
     def write_in_place(self, handles: Sequence[Any], new: Any) -> bool:
@@ -100,17 +103,17 @@ class PathHash(ScalarStore):
 
 
 def path_hash(mesh: Mesh | None, value: int) -> Tensor:
-    """Returns an int32 scalar that is a hash of the active path: see `scalar_input`."""
+    """Returns a hash of the active path, int32 []: see `scalar_input`."""
     return apply(Read(PathHash(value, "int32", mesh)), mesh=mesh)
 
 
 def scalar_input(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
-    """Returns a scalar that is an input of the program: see `ScalarStore`."""
+    """Returns a scalar [] that is an input of the program: see `ScalarStore`."""
     return apply(Read(ScalarStore(value, dtype, mesh)), mesh=mesh)
 
 
 def transpose_like(x: Tensor, shape: Shape) -> Tensor:
-    """Returns x with its dimensions in the order of `shape`.
+    """Returns x as [*shape], with its dimensions in this order.
 
     Raises:
       ShapeError: x has other dimensions.
@@ -119,7 +122,9 @@ def transpose_like(x: Tensor, shape: Shape) -> Tensor:
         raise ShapeError(
             f"a value of {x.shape!r} does not fit a variable of {shape!r}."
         )
-    return x if x.shape == shape else OPERATORS["transpose"](x, shape.names)
+    if x.shape == shape:
+        return x
+    return OPERATORS["transpose"](x, shape.names)
 
 
 OPERATORS["zeros"] = zeros

@@ -20,7 +20,7 @@ from meshtf.names.arguments import as_mapping
 from meshtf.ops.common.checks import require_dim, require_floating
 from meshtf.ops.common.local_reshape import reshape, transpose
 from meshtf.ops.windows.conv_kernels import Kernels
-from meshtf.ops.windows.sliding_window import MAX_DIMS, Slide
+from meshtf.ops.windows.sliding_window import MAX_DIMS, Slide, slides
 
 PackedAxes = list[tuple[str, ...]]  # the names that each axis of a packed tensor merges
 
@@ -116,8 +116,12 @@ class Geometry:
 def pack(x: Any, names: Sequence[str], axes: PackedAxes) -> Any:
     """Returns a TensorFlow tensor whose axes merge the names of each of `axes`."""
     sizes = dict(zip(names, x.shape))
-    x = transpose(x, [names.index(n) for axis in axes for n in axis])
-    return reshape(x, [math.prod(sizes[n] for n in axis) for axis in axes])
+    order = [names.index(name) for axis in axes for name in axis]
+    packed_shape = []
+    for axis in axes:
+        axis_sizes = [sizes[name] for name in axis]
+        packed_shape.append(math.prod(axis_sizes))
+    return reshape(transpose(x, order), packed_shape)
 
 
 def unpack(x: Any, shape: Shape, axes: PackedAxes) -> Any:
@@ -134,9 +138,12 @@ def replace_names(
 
     The new ones follow the last name that the kernel has as well.
     """
-    last = max([i for i, n in enumerate(names) if n in kernel], default=len(names) - 1)
-    order = [*names[: last + 1], *new, *names[last + 1 :]]
-    return tuple(n for n in order if n not in old)
+    end = len(names)
+    kernel_indices = [i for i, name in enumerate(names) if name in kernel]
+    if kernel_indices:
+        end = kernel_indices[-1] + 1
+    order = [*names[:end], *new, *names[end:]]
+    return tuple(name for name in order if name not in old)
 
 
 def resized(shape: Shape, sizes: Mapping[str, int], names: Sequence[str]) -> Shape:
@@ -154,11 +161,10 @@ def read_window(
     """
     if not isinstance(window, str):
         as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
-    pairs = (
-        parse_pairs(window, kind="window")
-        if isinstance(window, str)
-        else list(window.items())
-    )
+    if isinstance(window, str):
+        pairs = parse_pairs(window, kind="window")
+    else:
+        pairs = list(window.items())
     taps = dict(pairs)
     require_dim(x, *taps)
     require_dim(kernel, *taps.values())
@@ -183,3 +189,35 @@ def read_window(
                     )
                 )
     return taps
+
+
+def convolution_geometry(
+    x: Shape,
+    kernel: Shape,
+    taps: dict[str, str],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Names,
+) -> tuple[Geometry, tuple[str, ...]]:
+    """Returns the geometry of a convolution of x, and the names of its result."""
+    window_sizes = {dim: kernel[tap] for dim, tap in taps.items()}
+    over = slides(x, window_sizes, stride, padding, dilation)
+    reduced, new = reduced_and_new(x, kernel, taps, groups)
+    geometry = Geometry(over, tuple(taps.values()), reduced, new)
+    return geometry, replace_names(x.names, kernel.names, reduced, new)
+
+
+def reduced_and_new(
+    x: Shape, kernel: Shape, taps: dict[str, str], groups: Names
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the names of the kernel that are summed over, and those that are new."""
+    group_names = names_of(groups, x, kernel)
+    reduced = []
+    new = []
+    for name in kernel.names:
+        if name not in x and name not in taps.values():
+            new.append(name)
+        elif name in x and name not in group_names:
+            reduced.append(name)
+    return tuple(reduced), tuple(new)

@@ -112,22 +112,29 @@ class Kernels:
     def _ops(self) -> tuple[Callable[..., Any], ...]:
         if self._depthwise:
             return _DEPTHWISE
-        return _DENSE_3D if len(self.taps) == 3 else _DENSE_2D
+        if len(self.taps) == 3:
+            return _DENSE_3D
+        return _DENSE_2D
 
     @property
     def _steps(self) -> Ints:
         """The strides that the kernel takes."""
-        return (1,) * len(self.taps) if self._subsampled else self.strides
+        if self._subsampled:
+            return (1,) * len(self.taps)
+        return self.strides
 
     @property
     def _same(self) -> bool:
         """Whether the kernel's "SAME" padding is that of x: faster than to pad first."""
-        totals = [
-            max((-(-size // step) - 1) * step + taps - size, 0)
-            for size, step, taps in zip(self.sizes, self._steps, self.taps)
-        ]
-        same_pads = tuple((n // 2, n - n // 2) for n in totals)
-        return not self._dilated and self.pads == same_pads
+        if self._dilated:
+            return False
+        same_pads = []
+        for size, step, taps in zip(self.sizes, self._steps, self.taps):
+            num_windows = -(-size // step)
+            total = max((num_windows - 1) * step + taps - size, 0)
+            before = total // 2
+            same_pads.append((before, total - before))
+        return self.pads == tuple(same_pads)
 
     @property
     def _attributes(self) -> dict[str, Any]:
@@ -143,64 +150,57 @@ class Kernels:
     @property
     def _windows(self) -> list[int]:
         """The number of windows at stride 1."""
-        return [
-            size + sum(pads) - (taps - 1) * dilation
-            for size, taps, dilation, pads in zip(
-                self.sizes, self.taps, self.dilations, self.pads
-            )
-        ]
+        windows = []
+        spatial = zip(self.sizes, self.taps, self.dilations, self.pads)
+        for size, taps, dilation, pads in spatial:
+            extent = (taps - 1) * dilation
+            windows.append(size + sum(pads) - extent)
+        return windows
 
     @property
     def _extra(self) -> list[int]:
         """Padding after x that makes its size divisible by the dilation."""
-        return [
-            -windows % dilation
-            for windows, dilation in zip(self._windows, self.dilations)
-        ]
+        pairs = zip(self._windows, self.dilations)
+        return [-windows % dilation for windows, dilation in pairs]
 
     @property
     def _margins(self) -> list[tuple[int, int]]:
         """Padding of x before and after, other than the kernel's."""
         if self._same:
             return [(0, 0)] * len(self.sizes)
-        return [
-            (before, after + extra)
-            for (before, after), extra in zip(self.pads, self._extra)
-        ]
+        margins = []
+        for (before, after), extra in zip(self.pads, self._extra):
+            margins.append((before, after + extra))
+        return margins
 
     @property
     def _block_sizes(self) -> list[int]:
         """The spatial sizes of x after padding and `space_to_batch`."""
-        return [
-            (size + sum(margin)) // dilation
-            for size, margin, dilation in zip(self.sizes, self._margins, self.dilations)
-        ]
+        block_sizes = []
+        for size, margin, dilation in zip(self.sizes, self._margins, self.dilations):
+            padded = size + sum(margin)
+            block_sizes.append(padded // dilation)
+        return block_sizes
 
     def _wide(self, x: Any) -> Any:
         return self._to_kernel_shape(x, self._margins)
 
     def _narrow(self, dy: Any) -> Any:
         """Returns dy as the kernel takes it, with zeros for windows between strides."""
-        for axis, (windows, stride) in enumerate(
-            zip(self._windows, self.strides), start=1
-        ):
-            if self._subsampled and stride > 1:
-                sizes, rank = dy.shape.as_list(), len(dy.shape)
-                pads = [
-                    [0, stride - 1] if k == axis + 1 else [0, 0]
-                    for k in range(rank + 1)
-                ]
-                dy = tf.reshape(
-                    tf.pad(tf.expand_dims(dy, axis + 1), pads),
-                    [*sizes[:axis], sizes[axis] * stride, *sizes[axis + 1 :]],
-                )
-                dy = dy[(slice(None),) * axis + (slice(windows),)]
-        return self._to_kernel_shape(dy, [(0, e) for e in self._extra])
+        if self._subsampled:
+            pairs = zip(self._windows, self.strides)
+            for axis, (windows, stride) in enumerate(pairs, start=1):
+                if stride > 1:
+                    dy = _insert_zeros(dy, axis, stride, windows)
+        margins = [(0, extra) for extra in self._extra]
+        return self._to_kernel_shape(dy, margins)
 
     def _strided(self, y: Any) -> Any:
         """Returns every stride-th window."""
-        strided = [slice(None), *(slice(None, None, s) for s in self.strides)]
-        return y[strided] if self._subsampled else y
+        if not self._subsampled:
+            return y
+        spatial = [slice(None, None, stride) for stride in self.strides]
+        return y[[slice(None), *spatial]]
 
     def _to_kernel_shape(self, x: Any, margins: Sequence[tuple[int, int]]) -> Any:
         """Returns x padded, with groups and channels merged.
@@ -223,11 +223,10 @@ class Kernels:
         if self._dilated:
             return tf.batch_to_space(x, self.dilations, margins)
         if any(map(any, margins)):
-            inner = [
-                slice(None),
-                *(slice(a, n - b) for n, (a, b) in zip(sizes, margins)),
-            ]
-            x = x[inner]
+            spatial = []
+            for size, (before, after) in zip(sizes, margins):
+                spatial.append(slice(before, size - after))
+            x = x[[slice(None), *spatial]]
         return x
 
     def _flat_kernel(self, kernel: Any) -> Any:
@@ -237,7 +236,9 @@ class Kernels:
 
     def _lift(self, values: Sequence[Any], one: Any = 1) -> list[Any]:
         """Returns a value for each dimension of the kernel, which has two at least."""
-        return [one, *values] if len(values) == 1 else list(values)
+        if len(values) == 1:
+            return [one, *values]
+        return list(values)
 
     def _each_group(
         self, fn: Callable[..., Any], a: tuple[Any, int], b: tuple[Any, int], axis: int
@@ -247,5 +248,26 @@ class Kernels:
         `a` and `b` are the arguments of `fn`, each with its axis of groups.
         """
         single = dataclasses.replace(self, groups=1)
-        pairs = zip(*(tf.split(x, self.groups, k) for x, k in (a, b)))
-        return tf.concat([fn(single, *pair) for pair in pairs], axis)
+        a_tensor, a_axis = a
+        b_tensor, b_axis = b
+        a_groups = tf.split(a_tensor, self.groups, a_axis)
+        b_groups = tf.split(b_tensor, self.groups, b_axis)
+        results = []
+        for a_group, b_group in zip(a_groups, b_groups):
+            results.append(fn(single, a_group, b_group))
+        return tf.concat(results, axis)
+
+
+def _insert_zeros(x: Any, axis: int, stride: int, size: int) -> Any:
+    """Returns the first `size` elements along `axis` of x with stride - 1 zeros after
+    each element.
+    """
+    before = x.shape.as_list()[:axis]
+    after = x.shape.as_list()[axis + 1 :]
+    expanded = tf.expand_dims(x, axis + 1)
+    pads = [[0, 0] for _ in expanded.shape]
+    pads[axis + 1] = [0, stride - 1]
+    spread_size = x.shape[axis] * stride
+    with_zeros = tf.reshape(tf.pad(expanded, pads), [*before, spread_size, *after])
+    section = [slice(None)] * axis + [slice(size)]
+    return with_zeros[section]

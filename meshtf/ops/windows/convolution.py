@@ -22,23 +22,28 @@ from typing import Any
 
 from meshtf.errors import ShapeError
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Role,
     Sample,
     Spec,
+    Specs,
     Tensor,
     Window,
     WindowedOp,
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Names, Shape, names_of, parse_pairs
+from meshtf.names import Names, Shape, parse_pairs
 from meshtf.names.arguments import as_mapping
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.windows.conv_dimensions import (
     Geometry,
+    convolution_geometry,
     pack,
     read_window,
+    reduced_and_new,
     replace_names,
     resized,
     unpack,
@@ -61,27 +66,35 @@ class _Product(WindowedOp):
 
     def role(self, factor: str) -> Role:
         if factor in self.geometry.taps:
-            return Role.WHOLE
-        return Role.MAP if factor in self.names else Role.SUM
+            return Role.UNSHARDED
+        if factor in self.names:
+            return Role.MAP
+        return Role.SUM
 
     def _spatial_sizes(self) -> dict[str, int]:
         """Returns the sizes in the output of the names that windows slide over."""
         return {s.dim: s.windows for s in self.geometry.slides}
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        sizes = self.geometry.sizes(*xs) | self._spatial_sizes()
-        return (Spec(resized(Shape(), sizes, self.names), xs[0].dtype),)
+    def output_specs(self, *xs: Spec) -> Specs:
+        sizes = self.geometry.sizes(*xs)
+        sizes |= self._spatial_sizes()
+        shape = resized(Shape(), sizes, self.names)
+        return (Spec(shape, xs[0].dtype),)
 
     def window(self, input_index: int, dim: str) -> Window | None:
         slide = self.geometry.slide(dim)
-        return slide.forward if slide is not None and input_index == 0 else None
+        if slide is not None and input_index == 0:
+            return slide.forward
+        return None
 
     def flops(self, *xs: Spec) -> int:
         windows = [s.windows for s in self.geometry.slides]
         return 2 * math.prod(self.geometry.sizes(*xs).values()) * math.prod(windows)
 
 
-def _sample(x: str, kernel: str, window: str, inputs: str = "xk", **how: Any) -> Sample:
+def _sample(
+    x: str, kernel: str, window: str, inputs: str = "xk", **options: Any
+) -> Sample:
     """Returns a sample of an op that has these two of x, y and the kernel as inputs."""
     default: dict[str, Any] = {
         "stride": 1,
@@ -90,40 +103,20 @@ def _sample(x: str, kernel: str, window: str, inputs: str = "xk", **how: Any) ->
         "groups": (),
     }
     taps = dict(parse_pairs(window, kind="window"))
-    geometry, names = _convolution(Shape(x), Shape(kernel), taps, **(default | how))
-    sizes = {s.dim: s.windows for s in geometry.slides}
-    shapes = {
-        "x": Shape(x),
-        "k": Shape(kernel),
-        "y": resized(Shape(kernel).union(Shape(x)), sizes, names),
-    }
-    (output,) = set(shapes) - set(inputs)
-    return Sample(
-        (geometry, shapes[output].names),
-        tuple(";".join(map(repr, shapes[s])) for s in inputs),
+    x_shape = Shape(x)
+    kernel_shape = Shape(kernel)
+    geometry, names = convolution_geometry(
+        x_shape, kernel_shape, taps, **(default | options)
     )
-
-
-def _convolution(
-    x: Shape,
-    kernel: Shape,
-    taps: dict[str, str],
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: Names,
-) -> tuple[Geometry, tuple[str, ...]]:
-    """Returns the geometry of a convolution of x, and the names of its result."""
-    window_sizes = {dim: kernel[tap] for dim, tap in taps.items()}
-    over = slides(x, window_sizes, stride, padding, dilation)
-    reduced = tuple(
-        n for n in kernel.names if n in x and n not in names_of(groups, x, kernel)
-    )
-    new = tuple(n for n in kernel.names if n not in x and n not in taps.values())
-    return (
-        Geometry(over, tuple(taps.values()), reduced, new),
-        replace_names(x.names, kernel.names, reduced, new),
-    )
+    sizes = {slide.dim: slide.windows for slide in geometry.slides}
+    y_shape = resized(kernel_shape.union(x_shape), sizes, names)
+    shapes = {"x": x_shape, "k": kernel_shape, "y": y_shape}
+    input_texts = []
+    for letter in inputs:
+        dims = shapes.pop(letter)
+        input_texts.append(";".join(map(repr, dims)))
+    (output_shape,) = shapes.values()
+    return Sample((geometry, output_shape.names), tuple(input_texts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,18 +146,19 @@ class Conv(_Product):
         _sample("d:4;h:2;w:3", "i:3;j:2;k:1", "d:i;h:j;w:k", dilation={"d": 2}),
     )
 
-    def local(self, context: LocalContext, x: Any, kernel: Any) -> tuple[Any, ...]:
-        names = [shape.names for shape in context.inputs]
-        x_axes, kernel_axes, y_axes = self.geometry.packed_axes(*names)
-        x = pack(x, names[0], x_axes)
-        kernel = pack(kernel, names[1], kernel_axes)
-        kernels = self.geometry.kernels(context, x.shape[1:-2], kernel.shape[-3:])
+    def local(self, context: LocalContext, x: Any, kernel: Any) -> LocalTensors:
+        x_names, kernel_names = [shape.names for shape in context.inputs]
+        packed_axes = self.geometry.packed_axes(x_names, kernel_names)
+        x_axes, kernel_axes, y_axes = packed_axes
+        x = pack(x, x_names, x_axes)
+        kernel = pack(kernel, kernel_names, kernel_axes)
+        x_sizes = x.shape[1:-2]
+        channels = kernel.shape[-3:]
+        kernels = self.geometry.kernels(context, x_sizes, channels)
         y = kernels.forward(x, kernel)
         return (unpack(y, context.outputs[0], y_axes),)
 
-    def gradient(
-        self, dy: Tensor, y: Tensor, x: Tensor, kernel: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor, kernel: Tensor) -> Cotangents:
         return [
             apply(ConvTranspose(self.geometry, x.shape.names), dy, kernel),
             apply(ConvKernelGrad(self.geometry, kernel.shape.names), dy, x),
@@ -189,28 +183,31 @@ class ConvTranspose(_Product):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         slide = self.geometry.slide(dim)
-        return slide.backward if slide is not None and input_index == 0 else None
+        if slide is not None and input_index == 0:
+            return slide.backward
+        return None
 
-    def local(self, context: LocalContext, y: Any, kernel: Any) -> tuple[Any, ...]:
-        names = [shape.names for shape in context.inputs]
+    def local(self, context: LocalContext, y: Any, kernel: Any) -> LocalTensors:
+        y_names, kernel_names = [shape.names for shape in context.inputs]
         slides = self.geometry.slides
-        x_axes, kernel_axes, y_axes = self.geometry.packed_axes(self.names, names[1])
-        y = pack(y, names[0], y_axes)
-        kernel = pack(kernel, names[1], kernel_axes)
-        sizes = [
-            s.size if context.num_shards(s.dim) == 1 else s.reach(n)
-            for n, s in zip(y.shape[1:-2], slides)
-        ]
-        kernels = self.geometry.kernels(context, sizes, kernel.shape[-3:])
+        packed_axes = self.geometry.packed_axes(self.names, kernel_names)
+        x_axes, kernel_axes, y_axes = packed_axes
+        y = pack(y, y_names, y_axes)
+        kernel = pack(kernel, kernel_names, kernel_axes)
+        x_sizes = []
+        for num_windows, slide in zip(y.shape[1:-2], slides):
+            if context.num_shards(slide.dim) == 1:
+                x_sizes.append(slide.size)
+            else:
+                x_sizes.append(slide.reach(num_windows))
+        kernels = self.geometry.kernels(context, x_sizes, kernel.shape[-3:])
         x = kernels.input_gradient(y, kernel)
         for axis, slide in enumerate(slides, start=1):
             if context.num_shards(slide.dim) > 1:
                 x = crop_to_shard(context, x, axis, slide)
         return (unpack(x, context.outputs[0], x_axes),)
 
-    def gradient(
-        self, dx: Tensor, x: Tensor, y: Tensor, kernel: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dx: Tensor, x: Tensor, y: Tensor, kernel: Tensor) -> Cotangents:
         return [
             apply(Conv(self.geometry, y.shape.names), dx, kernel),
             apply(ConvKernelGrad(self.geometry, kernel.shape.names), y, dx),
@@ -235,21 +232,23 @@ class ConvKernelGrad(_Product):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         slide = self.geometry.slide(dim)
-        return slide.forward if slide is not None and input_index == 1 else None
+        if slide is not None and input_index == 1:
+            return slide.forward
+        return None
 
-    def local(self, context: LocalContext, y: Any, x: Any) -> tuple[Any, ...]:
-        names = [shape.names for shape in context.inputs]
-        x_axes, kernel_axes, y_axes = self.geometry.packed_axes(names[1], self.names)
-        y = pack(y, names[0], y_axes)
-        x = pack(x, names[1], x_axes)
-        channels = (*x.shape[-2:], y.shape[-1])
-        kernels = self.geometry.kernels(context, x.shape[1:-2], channels)
+    def local(self, context: LocalContext, y: Any, x: Any) -> LocalTensors:
+        y_names, x_names = [shape.names for shape in context.inputs]
+        packed_axes = self.geometry.packed_axes(x_names, self.names)
+        x_axes, kernel_axes, y_axes = packed_axes
+        y = pack(y, y_names, y_axes)
+        x = pack(x, x_names, x_axes)
+        _batch, *x_sizes, groups, c_in = x.shape
+        c_out = y.shape[-1]
+        kernels = self.geometry.kernels(context, x_sizes, (groups, c_in, c_out))
         kernel = kernels.kernel_gradient(x, y)
         return (unpack(kernel, context.outputs[0], kernel_axes),)
 
-    def gradient(
-        self, dk: Tensor, kernel: Tensor, y: Tensor, x: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dk: Tensor, kernel: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [
             apply(Conv(self.geometry, y.shape.names), x, dk),
             apply(ConvTranspose(self.geometry, x.shape.names), y, dk),
@@ -284,9 +283,10 @@ def conv(
       ShapeError: names are missing or clash, or no window fits.
       DTypeError: x is not of floats, or the kernel is of another data type.
     """
-    x, kernel = as_tensor("x", x), as_tensor("kernel", kernel)
+    x = as_tensor("x", x)
+    kernel = as_tensor("kernel", kernel)
     taps = read_window(window, x.shape, kernel.shape, groups)
-    geometry, names = _convolution(
+    geometry, names = convolution_geometry(
         x.shape, kernel.shape, taps, stride, padding, dilation, groups
     )
     return apply(Conv(geometry, names), x, kernel)
@@ -300,7 +300,7 @@ def conv_transpose(
     padding: PerDim[Padding] = "same",
     dilation: PerDim[int] = 1,
     groups: Names = (),
-    rows: Mapping[str, int] | None = None,
+    output_size: Mapping[str, int] | None = None,
 ) -> Tensor:
     """Returns a transposed convolution: the gradient of a convolution in its input.
 
@@ -313,34 +313,32 @@ def conv_transpose(
       padding: of the result.
       dilation: elements of the result from one tap of the kernel to the next.
       groups: names of both that are not summed over.
-      rows: sizes of the result, by name. By default stride times those of x for "same"
-        and "causal" padding, else all elements that the windows reach.
+      output_size: sizes of the result, by name. By default stride times those of x for
+        "same" and "causal" padding, else all elements that the windows reach.
 
     Raises:
-      ShapeError: names are missing or clash, or a convolution of `rows` elements does
-        not have the shape of x.
+      ShapeError: names are missing or conflict, or a convolution of `output_size`
+        elements does not have the shape of x.
       DTypeError: x is not of floats, or the kernel is of another data type.
     """
-    x, kernel = as_tensor("x", x), as_tensor("kernel", kernel)
+    x = as_tensor("x", x)
+    kernel = as_tensor("kernel", kernel)
     taps = read_window(window, x.shape, kernel.shape, groups)
     sizes = {dim: kernel.shape[tap] for dim, tap in taps.items()}
     result = dict(transposed_sizes(x.shape, sizes, stride, padding, dilation))
-    if rows is not None:
-        as_mapping("rows", rows, 'numbers by name, such as {"h": 8}')
-        named = {dim: result[dim] for dim in rows if dim in taps}
-        result |= by_dim(rows, named, 0, "rows")
+    if output_size is not None:
+        as_mapping("output_size", output_size, 'numbers by name, such as {"h": 8}')
+        named = {dim: result[dim] for dim in output_size if dim in taps}
+        result |= by_dim(output_size, named, 0, "output_size")
     over = slides(Shape(result.items()), sizes, stride, padding, dilation)
-    for s in over:
-        if s.windows != x.shape[s.dim]:
+    for slide in over:
+        size = x.shape[slide.dim]
+        if slide.windows != size:
             raise ShapeError(
-                f'a convolution of {s.size} elements of "{s.dim}" gives {s.windows}, not '
-                f"the {x.shape[s.dim]} of {x.shape!r}."
+                f'a convolution of {slide.size} elements of "{slide.dim}" gives '
+                f"{slide.windows}, not the {size} of {x.shape!r}."
             )
-    keep = names_of(groups, x.shape, kernel.shape)
-    reduced = tuple(n for n in kernel.shape.names if n in x.shape and n not in keep)
-    new = tuple(
-        n for n in kernel.shape.names if n not in x.shape and n not in taps.values()
-    )
+    reduced, new = reduced_and_new(x.shape, kernel.shape, taps, groups)
     geometry = Geometry(over, tuple(taps.values()), reduced=new, new=reduced)
     names = replace_names(x.shape.names, kernel.shape.names, reduced, new)
     return apply(ConvTranspose(geometry, names), x, kernel)
@@ -372,7 +370,8 @@ def separable_conv(
       ShapeError: names are missing or clash, or no window fits.
       DTypeError: x is not of floats, or a kernel is of another data type.
     """
-    x, depthwise = as_tensor("x", x), as_tensor("depthwise", depthwise)
+    x = as_tensor("x", x)
+    depthwise = as_tensor("depthwise", depthwise)
     pointwise = as_tensor("pointwise", pointwise)
     groups = [n for n in depthwise.shape.names if n in x.shape]
     y = conv(x, depthwise, window, stride, padding, dilation, groups)

@@ -1,7 +1,7 @@
 """Halo exchange: blocks of elements with elements of the neighbouring blocks.
 
-    x = mtf.unflatten(x, "length", "blocks:8;rows:16")
-    near = mtf.halo_exchange(x, "blocks", "rows", 4, 0)      # [blocks:8 rows:20]: 4 more before
+    x = mtf.unflatten(x, "length", "blocks:8;elements:16")
+    y = mtf.halo_exchange(x, "blocks", "elements", 4, 0)     # [blocks:8 elements:20]
 
 Where `blocks` is sharded, devices receive only these elements, from the neighbours that
 hold them. Convolutions and pooling do not need `halo_exchange`: they exchange the
@@ -19,15 +19,15 @@ from meshtf.ops.windows.shift import roll, shift
 
 
 def halo_exchange(
-    x: Tensor, blocks: str, rows: str, before: int, after: int, wrap: bool = False
+    x: Tensor, blocks: str, elements: str, before: int, after: int, wrap: bool = False
 ) -> Tensor:
     """Returns blocks, each between elements of the blocks before and after it.
 
     Args:
-      x: such as [batch, blocks, rows].
+      x: such as [batch, blocks, elements].
       blocks: the name along which blocks follow each other.
-      rows: the name of the elements in a block; the result has `before` + `after` more
-        of them.
+      elements: the name along which the elements of a block follow each other; the
+        result has `before` + `after` more.
       before: elements of the blocks before; they may span several blocks.
       after: elements of the blocks after.
       wrap: whether the last block precedes the first one; if not, zeros do.
@@ -36,7 +36,7 @@ def halo_exchange(
       ShapeError: x lacks a name, or `before` or `after` is negative.
     """
     x, blocks = tensor_along(x, blocks, dim_name="blocks")
-    x, rows = tensor_along(x, rows, dim_name="rows")
+    x, elements = tensor_along(x, elements, dim_name="elements")
     before = as_int("before", before)
     after = as_int("after", after)
     as_bool("wrap", wrap)
@@ -45,14 +45,14 @@ def halo_exchange(
             "halo_exchange adds zero or more elements before and after, not "
             f"{before} and {after}."
         )
-    size = x.shape[rows]
+    size = x.shape[elements]
     shift_blocks = roll if wrap else shift
     tensors = [x]
     for distance, start in enumerate(range(0, before, size), start=1):
         count = min(size, before - start)
-        border = slice(x, rows, size - count, count)
+        border = slice(x, elements, size - count, count)
         tensors.insert(0, shift_blocks(border, blocks, distance))
     for distance, start in enumerate(range(0, after, size), start=1):
-        border = slice(x, rows, 0, min(size, after - start))
+        border = slice(x, elements, 0, min(size, after - start))
         tensors.append(shift_blocks(border, blocks, -distance))
-    return concat(tensors, rows)
+    return concat(tensors, elements)

@@ -16,9 +16,12 @@ from typing import Any
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Sample,
     Spec,
+    Specs,
     Tensor,
     Window,
     WindowedOp,
@@ -61,9 +64,12 @@ class _Pool(WindowedOp):
     slides: tuple[Slide, ...]
 
     def _window(self, kind: str, dim: str, fill: float = 0.0) -> Window | None:
-        """Returns the window of one kind: "forward", "backward" or "around"."""
-        windows = (getattr(s, kind) for s in self.slides if s.dim == dim)
-        return next((w._replace(fill=fill) for w in windows), None)
+        """Returns the window of one kind: "forward", "backward" or "both_ways"."""
+        for slide in self.slides:
+            if slide.dim == dim:
+                window = getattr(slide, kind)
+                return window._replace(fill=fill)
+        return None
 
     def _resized(self, x: Spec, sizes: dict[str, int]) -> tuple[Spec, ...]:
         require_floating(x, "pooling")
@@ -108,17 +114,20 @@ class _Pool(WindowedOp):
         return self._unpacked(context, x)
 
     def flops(self, *xs: Spec) -> int:
-        windows = {s.dim: s.windows for s in self.slides}
-        sizes = {d.name: d.size for d in xs[0].shape} | windows
-        return math.prod(sizes.values()) * math.prod(s.taps for s in self.slides)
+        sizes = {dim.name: dim.size for dim in xs[0].shape}
+        taps = 1
+        for slide in self.slides:
+            sizes[slide.dim] = slide.windows
+            taps *= slide.taps
+        return math.prod(sizes.values()) * taps
 
 
 def _sample(
-    x: str, window: str, kinds: str = "x", kind: str = "", **how: Any
+    x: str, window: str, kinds: str = "x", kind: str = "", **options: Any
 ) -> Sample:
     """Returns a sample of an op whose inputs are as large as x or as the windows."""
     default: dict[str, Any] = {"stride": None, "padding": "valid"}
-    over = _over(Shape(x), window, **(default | how))
+    over = _over(Shape(x), window, **(default | options))
     windows = {s.dim: s.windows for s in over}
     y = ";".join(f"{d.name}:{windows.get(d.name, d.size)}" for d in Shape(x))
     return Sample(
@@ -164,18 +173,18 @@ class MaxPool(_Pool):
         _sample("d:4;h:2;w:2", "d:3;h:2;w:1", kind="ties ", stride=1, padding="same"),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         return self._resized(x, {s.dim: s.windows for s in self.slides})
 
     def window(self, input_index: int, dim: str) -> Window | None:
         return self._window("forward", dim, fill=-math.inf)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return self._unpacked(
             context, largest(self.slides, self._padded(context, 0, x, -math.inf))
         )
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [apply(MaxPoolGrad(self.slides), dy, x)]
 
 
@@ -188,22 +197,20 @@ class MaxPoolGrad(_Pool):
         _sample("h:8", "h:3", "yx", stride=3, padding=(2, 2)),
     )
 
-    def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, x: Spec) -> Specs:
         return self._resized(x, {})
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if input_index == 0:
             return self._window("backward", dim)
-        return self._window("around", dim, fill=-math.inf)
+        return self._window("both_ways", dim, fill=-math.inf)
 
-    def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
         dy = self._packed(context, 0, dy)
         x = self._padded(context, 1, x, -math.inf)
         return self._cropped(context, largest_gradient(self.slides, dy, x))
 
-    def gradient(
-        self, dz: Tensor, z: Tensor, dy: Tensor, x: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dz: Tensor, z: Tensor, dy: Tensor, x: Tensor) -> Cotangents:
         return [transpose(apply(MaxPoolPick(self.slides), dz, x), dy.shape), None]
 
 
@@ -216,20 +223,18 @@ class MaxPoolPick(_Pool):
         _sample("d:2;h:4;w:3", "d:2;h:3;w:2", "xx"),
     )
 
-    def output_specs(self, z: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, z: Spec, x: Spec) -> Specs:
         return self._resized(x, {s.dim: s.windows for s in self.slides})
 
     def window(self, input_index: int, dim: str) -> Window | None:
         return self._window("forward", dim, fill=-math.inf if input_index else 0.0)
 
-    def local(self, context: LocalContext, z: Any, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, z: Any, x: Any) -> LocalTensors:
         z = self._padded(context, 0, z, 0.0)
         x = self._padded(context, 1, x, -math.inf)
         return self._unpacked(context, largest_picks(self.slides, z, x))
 
-    def gradient(
-        self, dp: Tensor, p: Tensor, z: Tensor, x: Tensor
-    ) -> list[Tensor | None]:
+    def gradient(self, dp: Tensor, p: Tensor, z: Tensor, x: Tensor) -> Cotangents:
         return [transpose(apply(MaxPoolGrad(self.slides), dp, x), z.shape), None]
 
 
@@ -245,18 +250,18 @@ class AvgPool(_Pool):
         _sample("d:4;h:2;w:2", "d:3;h:2;w:1", stride=1, padding="same"),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         return self._resized(x, {s.dim: s.windows for s in self.slides})
 
     def window(self, input_index: int, dim: str) -> Window | None:
         return self._window("forward", dim)
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return self._unpacked(
             context, average(self.slides, self._padded(context, 0, x, 0.0))
         )
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [apply(AvgPoolGrad(self.slides), dy)]
 
 
@@ -267,18 +272,18 @@ class AvgPoolGrad(_Pool):
     linearity = "joint"
     samples = (_sample("h:8;c:2", "h:3", "y", stride=2, padding="same"),)
 
-    def output_specs(self, dy: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec) -> Specs:
         return self._resized(dy, {s.dim: s.size for s in self.slides})
 
     def window(self, input_index: int, dim: str) -> Window | None:
         return self._window("backward", dim)
 
-    def local(self, context: LocalContext, dy: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any) -> LocalTensors:
         return self._cropped(
             context, average_gradient(self.slides, self._packed(context, 0, dy))
         )
 
-    def gradient(self, dx: Tensor, x: Tensor, dy: Tensor) -> list[Tensor | None]:
+    def gradient(self, dx: Tensor, x: Tensor, dy: Tensor) -> Cotangents:
         return [apply(AvgPool(self.slides), dx)]
 
 
@@ -312,7 +317,8 @@ def avg_pool(
     stride: PerDim[int] | None = None,
     padding: PerDim[Padding] = "valid",
 ) -> Tensor:
-    """Returns the mean of each window, of elements of x only, not of padding.
+    """Returns the mean of each window, of elements of x only, not of padding:
+    [..., height, width, ...] -> the same names, an element for each window.
 
     Arguments and errors are those of `max_pool`.
     """

@@ -17,9 +17,12 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
+    Cotangents,
     LocalContext,
+    LocalTensors,
     Sample,
     Spec,
+    Specs,
     Tensor,
     Window,
     WindowedOp,
@@ -51,18 +54,20 @@ class Shift(WindowedOp):
         # The sum of shifted partial sums would have the value several times.
         return None if self.value else "joint"
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         check_scalar(self.value, x.dtype)
         return (x,)
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return _before(self.by, fill=self.value) if dim == self.dim else None
+        if dim == self.dim:
+            return _before(self.by, fill=self.value)
+        return None
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (context.window(0, self.dim, x),)
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [apply(Shift(self.dim, -self.by), dy)]
 
 
@@ -80,21 +85,23 @@ class Roll(WindowedOp):
         Sample(("a", 2), ("bool a:4",), gradient=False),
     )
 
-    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
         return (x,)
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return _before(self.by, wrap=True) if dim == self.dim else None
+        if dim == self.dim:
+            return _before(self.by, wrap=True)
+        return None
 
-    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> LocalTensors:
         if context.num_shards(self.dim) > 1 or x.shape.num_elements() < _LARGE:
             return (context.window(0, self.dim, x),)
         return (
             tf.raw_ops.Roll(input=x, shift=[self.by], axis=[context.axis(0, self.dim)]),
         )
 
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [apply(Roll(self.dim, -self.by), dy)]
 
 
@@ -118,7 +125,8 @@ def _as_shift(by: Any) -> int:
 
 
 def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
-    """Returns x shifted along one dimension: element i is element i - by of x, or `fill`.
+    """Returns x [..., dim, ...] shifted along one dimension: element i is element i -
+    by of x, or `fill`.
 
     Args:
       x: any tensor.
@@ -135,14 +143,16 @@ def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
     offset = _as_shift(by)
     size = x.shape[dim]
     value: Any = as_number("fill", fill)
-    value = bool(value) if x.dtype == "bool" and value in (0, 1) else value
+    if x.dtype == "bool" and value in (0, 1):
+        value = bool(value)
     if not offset:
         return x
     return apply(Shift(dim, max(-size, min(offset, size)), value), x)
 
 
 def roll(x: Tensor, dim: str, by: int) -> Tensor:
-    """Returns x rolled along one dimension: element i is element (i - by) modulo its size.
+    """Returns x [..., dim, ...] rolled along one dimension: element i is element (i -
+    by) modulo its size.
 
     Args:
       x: any tensor.
@@ -155,4 +165,6 @@ def roll(x: Tensor, dim: str, by: int) -> Tensor:
     """
     x, dim = tensor_along(x, dim)
     offset = _as_shift(by) % max(x.shape[dim], 1)
-    return apply(Roll(dim, offset), x) if offset else x
+    if offset:
+        return apply(Roll(dim, offset), x)
+    return x

@@ -13,7 +13,7 @@ ceil(size / stride) windows, and an odd element of padding comes after.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import tensorflow as tf
@@ -79,7 +79,7 @@ class Slide:
         )
 
     @property
-    def around(self) -> Window:
+    def both_ways(self) -> Window:
         """The range of elements that all windows over elements [a, b) read."""
         forward = self.forward
         backward = self.backward
@@ -93,7 +93,7 @@ class Slide:
         return (windows - 1) * self.stride + self.extent
 
     def leads(self, size: int, num_shards: int) -> list[int]:
-        """Returns, for each shard, where it starts in the range of `around`.
+        """Returns, for each shard, where it starts in the range of `both_ways`.
 
         Args:
           size: elements of a shard.
@@ -188,19 +188,25 @@ def crop_to_shard(context: LocalContext, x: Any, axis: int, slide: Slide) -> Any
     """
     size = context.local_size(slide.dim)
     num_shards = context.num_shards(slide.dim)
-    leads = slide.leads(size, num_shards) if num_shards > 1 else [slide.before]
+    if num_shards > 1:
+        leads = slide.leads(size, num_shards)
+    else:
+        leads = [slide.before]
     front = max(0, -min(leads))
     back = max(0, max(leads) + size - x.shape[axis])
     if front or back:
-        x = tf.pad(
-            x, [[front, back] if k == axis else [0, 0] for k in range(len(x.shape))]
-        )
-    begin: Any = leads[0] + front
-    if len(set(leads)) > 1:
-        begin = tf.gather(tf.constant(leads) + front, context.shard_index(slide.dim))
+        pads = [[0, 0] for _ in x.shape]
+        pads[axis] = [front, back]
+        x = tf.pad(x, pads)
+    starts = [lead + front for lead in leads]
+    start: Any = starts[0]
+    if len(set(starts)) > 1:
+        start = tf.gather(tf.constant(starts), context.shard_index(slide.dim))
+    begin = [0] * len(x.shape)
+    begin[axis] = start
     sizes = x.shape.as_list()
     sizes[axis] = size
-    return tf.slice(x, [begin if k == axis else 0 for k in range(len(sizes))], sizes)
+    return tf.slice(x, begin, sizes)
 
 
 def by_dim(
@@ -211,7 +217,9 @@ def by_dim(
     Raises:
       ShapeError: `value` names another dimension.
     """
-    convert = _as_padding if argument == "padding" else as_int
+    convert: Callable[[str, Any], Any] = as_int
+    if argument == "padding":
+        convert = _as_padding
     if not isinstance(value, Mapping):
         return dict.fromkeys(dims, convert(argument, value))
     for name in value:

@@ -267,8 +267,12 @@ class Placed(ReshardExecutor):
         return {axis: self._constant(c, host) for axis, c in coordinates}
 
     def _coordinates_along(self, axes: set[str], position: int) -> tuple[int, ...]:
-        coordinates = zip(self.mesh.axes, self.mesh.coords[position])
-        return tuple(c for axis, c in coordinates if axis in axes)
+        coordinates = self.mesh.coords[position]
+        selected = []
+        for axis, coordinate in zip(self.mesh.axes, coordinates):
+            if axis in axes:
+                selected.append(coordinate)
+        return tuple(selected)
 
     def _on_stage(self, stage: int | None) -> list[bool]:
         """Returns for each position whether it is on a stage; None: all of them are."""

@@ -202,8 +202,11 @@ def _arrays(shards: Shards) -> Iterator[Any]:
     """Yields the distinct shards as numpy arrays; half floats as float64, which numpy
     knows.
     """
-    for x in {id(x): x for x in shards if tf.is_tensor(x)}.values():
-        yield np.asarray(x if x.dtype.is_complex else tf.cast(x, tf.float64))
+    distinct = {id(x): x for x in shards if tf.is_tensor(x)}
+    for x in distinct.values():
+        if not x.dtype.is_complex:
+            x = tf.cast(x, tf.float64)
+        yield np.asarray(x)
 
 
 def _count_of_first(shards: Shards, test: Callable[[Any], Any]) -> str:

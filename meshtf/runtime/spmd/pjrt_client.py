@@ -57,7 +57,9 @@ class Buffer:
     """One array for each replica, on the replicas' devices."""
 
     def __init__(self, array: Any, kind: Kind, replicas: int):
-        self.array, self.kind, self.replicas = array, kind, replicas
+        self.array = array
+        self.kind = kind
+        self.replicas = replicas
 
     @property
     def donated(self) -> bool:
@@ -88,10 +90,8 @@ class Runner:
                 )
             )
         xla = _xla_client()
-        self.replicas, self._devices = (
-            replicas,
-            tuple(_client(replicas).local_devices()),
-        )
+        self.replicas = replicas
+        self._devices = tuple(_client(replicas).local_devices())
         devices = xla.DeviceList(self._devices)
         # "Manual": each device's array is a slice, of which the runtime must not think
         # anything. It would copy slice 0 to all devices if it were told that the slices

@@ -47,5 +47,9 @@ def written_whole(folder: str, mark: str, others: Set[str]) -> Iterator[str]:
 
 
 def _is_earlier(folder: str, mark: str, others: Set[str]) -> bool:
-    there = set(os.listdir(folder)) if os.path.isdir(folder) else {""}
-    return not there or mark in there and there <= {mark, *others}
+    if not os.path.isdir(folder):
+        return False
+    files = set(os.listdir(folder))
+    if not files:
+        return True
+    return mark in files and files <= {mark, *others}

@@ -105,7 +105,9 @@ class ProgramFunction:
         config: bytes,
         kept: Any = None,
     ) -> None:
-        self.captured, self.devices, self.config = captured, devices, config
+        self.captured = captured
+        self.devices = devices
+        self.config = config
         self.kept = kept
         self.registered = Registered(definition)
         self.traced: Any = None

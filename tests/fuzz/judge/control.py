@@ -33,7 +33,7 @@ def scan(
     body: Any,
     state: Any,
     xs: Any = None,
-    dim: str = "turns",
+    dim: str = "iterations",
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any]:

@@ -231,7 +231,7 @@ def replicate(x: Any) -> Named:
     return plain(x)
 
 
-def slicewise(fn: Any, xs: Sequence[Any], cut: str) -> Named:
+def slicewise(fn: Any, xs: Sequence[Any], shardable: str) -> Named:
     return Named(fn(plain(xs[0]).value), plain(xs[0]).dims)
 
 

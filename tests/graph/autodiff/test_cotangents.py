@@ -77,13 +77,13 @@ def test_of_what_a_scan_uses_in_each_iteration(mesh, recorded):
     def added(x):
         return mtf.reduce_sum(
             mtf.scan_and_sum(
-                lambda h, _: (h, x * v, None), None, mtf.ones(mesh, "turns:512")
+                lambda h, _: (h, x * v, None), None, mtf.ones(mesh, "iterations:512")
             )[1]
         )
 
     def stacked(x):
         return mtf.reduce_sum(
-            mtf.scan(lambda h, _: (h, x * v), None, mtf.ones(mesh, "turns:512"))[1]
+            mtf.scan(lambda h, _: (h, x * v), None, mtf.ones(mesh, "iterations:512"))[1]
         )
 
     for loss in (carried, added, stacked):

@@ -316,7 +316,7 @@ def test_bad_loops_are_refused():
     refused(
         lambda x, w, b: mtf.scan(lambda h, _: h, x, length=2),
         "two values",
-        "(state, None)",
+        "(carry, None)",
     )
     refused(
         lambda x, w, b: mtf.scan(lambda h, _: ((h, h), None), x, length=2), "('*', '*')"

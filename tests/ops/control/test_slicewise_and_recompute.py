@@ -142,7 +142,7 @@ def test_slicewise_runs_your_own_function(axes, layout, rng):
 
     @mtf.function
     def f(x, w):
-        y = mtf.slicewise(fn, [x, w], shapes="batch:4;d_ff:6", cut="batch;d_ff")
+        y = mtf.slicewise(fn, [x, w], shapes="batch:4;d_ff:6", shardable="batch;d_ff")
         return [y, *mtf.gradients([y], [x, w])]
 
     a, b = tf.constant(x.numpy()), tf.constant(w.numpy())
@@ -159,7 +159,7 @@ def test_slicewise_makes_whole_what_must_not_be_cut():
     mesh = mtf.Mesh("data:4", "d:data")
     x = mtf.asarray(mesh, np.array([[3.0, 1, 2, 0]], "float32"), "batch;d")
     assert mtf.slicewise(tf.sort, [x]).numpy().tolist() == [[0, 1, 2, 3]]
-    assert mtf.slicewise(tf.negative, [x], cut="d").numpy().tolist() == [
+    assert mtf.slicewise(tf.negative, [x], shardable="d").numpy().tolist() == [
         [-3, -1, -2, 0]
     ]
 
@@ -172,7 +172,7 @@ def test_slicewise_with_several_outputs_and_types():
         [x],
         shapes=["batch:2", "batch:2"],
         dtypes=["float32", "int32"],
-        cut="batch",
+        shardable="batch",
     )
     assert top.numpy().tolist() == [3, 5] and where.numpy().tolist() == [0, 1]
     assert (top.dtype, where.dtype) == ("float32", "int32")
@@ -186,7 +186,7 @@ def test_slicewise_holds_the_function_to_what_was_announced():
         match=r"(?s)slicewise\.local gave float32 \(2,\).*announces "
         r"float32 \[batch:2 d:2\].*test_slicewise_and_recompute\.py",
     ):
-        mtf.slicewise(lambda x: tf.reduce_sum(x, 1), [x], cut="batch")
+        mtf.slicewise(lambda x: tf.reduce_sum(x, 1), [x], shardable="batch")
 
 
 FALSE_CUTS = {
@@ -213,12 +213,12 @@ def test_slicewise_tries_what_cut_says(name, axes, recorded):
     with pytest.raises(
         mtf.PlanError,
         match=r'(?s)slice by slice along "d".*test_slicewise_and_recompute\.py.*'
-        r'Take "d" out of `cut`.*check=False',
+        r'Take "d" out of `shardable`.*check=False',
     ):
-        function(x, cut="batch;d")
+        function(x, shardable="batch;d")
     want = FALSE_CUTS[name](np.ones([4, 8], "float32"))
-    np.testing.assert_allclose(function(x, cut="batch").numpy(), want, rtol=1e-5)
-    assert function(x, cut="batch;d", check=False).shape == x.shape
+    np.testing.assert_allclose(function(x, shardable="batch").numpy(), want, rtol=1e-5)
+    assert function(x, shardable="batch;d", check=False).shape == x.shape
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int32", "bool", "complex64"])
@@ -226,7 +226,7 @@ def test_slicewise_lets_what_is_true_pass(dtype):
     mesh = mtf.Mesh("data:2;model:2", "batch:data;d:model")
     x = mtf.ones(mesh, "batch:4;d:8", dtype)
     y = mtf.slicewise(
-        lambda x: x if x.dtype == tf.bool else x * x + x, [x], cut="d;batch"
+        lambda x: x if x.dtype == tf.bool else x * x + x, [x], shardable="d;batch"
     )
     np.testing.assert_array_equal(
         mtf.cast(y, "complex64").numpy(), 1 if dtype == "bool" else 2
@@ -237,10 +237,11 @@ def test_slicewise_tries_a_function_of_fixed_sizes():
     mesh = mtf.Mesh("data:2", "batch:data")
     x, w = mtf.ones(mesh, "batch:4;d:8"), tf.ones([8, 5])
     assert (
-        mtf.slicewise(lambda x: x @ w, [x], "batch:4;e:5", cut="batch").shape["e"] == 5
+        mtf.slicewise(lambda x: x @ w, [x], "batch:4;e:5", shardable="batch").shape["e"]
+        == 5
     )
     with pytest.raises(mtf.PlanError, match='slice by slice along "batch"'):
-        mtf.slicewise(lambda x: tf.cumsum(x @ w), [x], "batch:4;e:5", cut="batch")
+        mtf.slicewise(lambda x: tf.cumsum(x @ w), [x], "batch:4;e:5", shardable="batch")
 
 
 def test_slicewise_tries_a_function_once():
@@ -251,9 +252,9 @@ def test_slicewise_tries_a_function_once():
         calls.append(x.shape)
         return x * 2.0
 
-    mtf.slicewise(fn, [x], cut="batch")
+    mtf.slicewise(fn, [x], shardable="batch")
     before = len(calls)
-    mtf.slicewise(fn, [x], cut="batch")
+    mtf.slicewise(fn, [x], shardable="batch")
     assert before > 6 and len(calls) <= before + 2
 
 
@@ -261,9 +262,11 @@ def test_slicewise_refuses_names_that_cannot_be_cut():
     x = mtf.ones(mtf.Mesh("data:2", "batch:data"), "batch:4;d:2")
     with pytest.raises(
         mtf.ShapeError,
-        match='(?s)"btch" of `cut`. Did you mean "?\'?batch.*'
+        match='(?s)"btch" of `shardable`. Did you mean "?\'?batch.*'
         r"test_slicewise_and_recompute\.py",
     ):
-        mtf.slicewise(tf.negative, [x], cut="btch")
+        mtf.slicewise(tf.negative, [x], shardable="btch")
     with pytest.raises(mtf.ShapeError, match='along "d", which an output lacks'):
-        mtf.slicewise(lambda x: tf.reduce_sum(x, 1), [x], "batch:4", cut="batch;d")
+        mtf.slicewise(
+            lambda x: tf.reduce_sum(x, 1), [x], "batch:4", shardable="batch;d"
+        )

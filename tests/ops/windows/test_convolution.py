@@ -219,7 +219,7 @@ def test_rows_of_a_transposed_conv(rng, padding, rows, want):
     mesh = mtf.Mesh("x:2", "b:x")
     x, kernel = rng.normal(size=(2, 4, 4)), rng.normal(size=(3, 4, 2))
     xs = named(mesh, x, "b;h;c"), named(mesh, kernel, "i;c;o")
-    y = mtf.conv_transpose(*xs, "h:i", stride=2, padding=padding, rows=rows)
+    y = mtf.conv_transpose(*xs, "h:i", stride=2, padding=padding, output_size=rows)
     assert y.shape == mtf.Shape(f"b:2;h:{want};o:2")
     pads = (
         padding.upper()

@@ -55,6 +55,6 @@ def test_sizes_that_no_convolution_gives_are_refused():
     mesh = mtf.Mesh("")
     x, kernel = mtf.ones(mesh, X), mtf.ones(mesh, K)
     with refuses(mtf.ShapeError, 'of 20 elements of "h" gives 10, not the 8'):
-        mtf.conv_transpose(x, kernel, "h:i;w:j", stride=2, rows={"h": 20})
+        mtf.conv_transpose(x, kernel, "h:i;w:j", stride=2, output_size={"h": 20})
     with refuses(mtf.ShapeError, 'the rows names "b"'):
-        mtf.conv_transpose(x, kernel, "h:i;w:j", rows={"b": 20})
+        mtf.conv_transpose(x, kernel, "h:i;w:j", output_size={"b": 20})

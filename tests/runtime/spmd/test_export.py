@@ -42,7 +42,7 @@ def test_what_xla_cannot_compile_is_refused_by_name_and_line():
         return tf.strings.to_number(tf.strings.as_string(x))
 
     step = mtf.function(
-        lambda x: mtf.slicewise(words, [mtf.exp(x)], cut="batch"),
+        lambda x: mtf.slicewise(words, [mtf.exp(x)], shardable="batch"),
         mesh=mesh,
         x="batch;d",
     )

@@ -88,8 +88,8 @@ def test_blocks_are_dealt_out_by_their_cost():
     costs = [layer.cost for layer in model.pipe.costs]
     assert len(costs) == 8 and len(set(costs[1:-1])) == 1 and costs[0] < costs[1]
     ends = np.cumsum(model.pipe.sizes)
-    cells = [sum(costs[end - size : end]) for end, size in zip(ends, model.pipe.sizes)]
-    assert len(cells) == 3 and max(cells) < 1.25 * sum(cells) / 3
+    chunks = [sum(costs[end - size : end]) for end, size in zip(ends, model.pipe.sizes)]
+    assert len(chunks) == 3 and max(chunks) < 1.25 * sum(chunks) / 3
     there = {variable.path: variable.stage for variable in model.trainable_variables}
     assert there["language_model/embedding/table"] == 0
     assert there["language_model/decoder/block_5/feed_forward/wi/kernel"] == 2

@@ -117,4 +117,6 @@ def _mix(word: tf.Tensor) -> tf.Tensor:
 def _pair(windows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns inputs and targets of windows [batch, length + 1]."""
     windows = tf.cast(windows, tf.int32)
-    return windows[:, :-1], windows[:, 1:]
+    inputs = windows[:, :-1]
+    targets = windows[:, 1:]
+    return inputs, targets

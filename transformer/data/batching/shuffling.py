@@ -59,10 +59,15 @@ def dealt(index: int, shares: Sequence[int]) -> tuple[int, int]:
 
 def _keys(key: Sequence[int]) -> list[np.ndarray]:
     """Returns a key for each round, uint64 [1]."""
+    increment = _ODD[0]
     state = np.zeros(1, np.uint64)
     for word in key:
-        state = _mix(state + np.uint64(_ODD[0])) ^ np.uint64(word % 2**64)
-    return [_mix(state + np.uint64(_ODD[0] * (r + 1) % 2**64)) for r in range(_ROUNDS)]
+        state = _mix(state + np.uint64(increment)) ^ np.uint64(word % 2**64)
+    round_keys = []
+    for round_index in range(_ROUNDS):
+        offset = increment * (round_index + 1) % 2**64
+        round_keys.append(_mix(state + np.uint64(offset)))
+    return round_keys
 
 
 def _feistel(
@@ -79,6 +84,8 @@ def _feistel(
 
 def _mix(words: np.ndarray) -> np.ndarray:
     """Returns a 64-bit hash of each word (the finalizer of splitmix64)."""
-    for by, odd in ((30, _ODD[1]), (27, _ODD[2])):
-        words = (words ^ words >> np.uint64(by)) * np.uint64(odd)
+    _increment, *factors = _ODD
+    for shift, factor in zip((30, 27), factors):
+        shifted = words >> np.uint64(shift)
+        words = (words ^ shifted) * np.uint64(factor)
     return words ^ words >> np.uint64(31)

@@ -71,8 +71,11 @@ def python_library(share: float = 0.05, folder: str | None = None) -> Corpus:
     Raises:
       CorpusError: there is no source, as on systems that ship compiled files only.
     """
-    root = Path(folder or sysconfig.get_paths()["stdlib"])
-    return _read(_sources(root), root, share, origin=str(root))
+    if folder is None:
+        folder = sysconfig.get_paths()["stdlib"]
+    root = Path(folder)
+    sources = _sources(root)
+    return _read(sources, root, share, origin=str(root))
 
 
 @gin.configurable(module="data")
@@ -149,4 +152,6 @@ def _bytes(path: Path) -> bytes:
 
 def _join(texts: dict[str, bytes], names: Iterable[str]) -> np.ndarray:
     end = bytes([END])
-    return np.frombuffer(b"".join(texts[name] + end for name in names), np.uint8)
+    ended_texts = [texts[name] + end for name in names]
+    joined = b"".join(ended_texts)
+    return np.frombuffer(joined, np.uint8)

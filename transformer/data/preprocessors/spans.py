@@ -108,7 +108,8 @@ def _counts(length: int, noise_density: float, mean_span: float) -> tuple[int, i
 
 def _random_sizes(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Returns `count` sizes of at least 1 that sum to `total`, uniformly distributed."""
-    boundaries = np.sort(rng.choice(total - 1, count - 1, replace=False)) + 1
+    gaps = rng.choice(total - 1, count - 1, replace=False)
+    boundaries = np.sort(gaps) + 1
     return np.diff(boundaries, prepend=0, append=total)
 
 

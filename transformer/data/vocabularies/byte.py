@@ -32,7 +32,8 @@ class ByteVocabulary(Vocabulary):
     def __init__(self, extra_ids: int = 100) -> None:
         if extra_ids < 0:
             raise VocabularyError(f"extra_ids must be at least 0, not {extra_ids}.")
-        self.size, self.sentinels = 256 + _FIRST + extra_ids, extra_ids
+        self.size = 256 + _FIRST + extra_ids
+        self.sentinels = extra_ids
 
     def encode(self, text: str) -> np.ndarray:
         return _bytes(text) + np.int32(_FIRST)

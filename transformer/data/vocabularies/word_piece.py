@@ -45,11 +45,13 @@ class WordPieceVocabulary(Vocabulary):
         self.pieces = _read(path)
         self.size = len(self.pieces)
         ids = {piece: id_ for id_, piece in enumerate(self.pieces)}
-        self.unknown, self.bos_id, self.eos_id, self.mask = (
-            ids[name] for name in SPECIALS[1:]
-        )
-        self._tokenizer = _tokenizer(lower_case, vocab=ids)
         special = [ids[name] for name in SPECIALS]
+        _padding, unknown, bos_id, eos_id, mask = special
+        self.unknown = unknown
+        self.bos_id = bos_id
+        self.eos_id = eos_id
+        self.mask = mask
+        self._tokenizer = _tokenizer(lower_case, vocab=ids)
         self.ordinary = np.setdiff1d(np.arange(self.size, dtype=np.int32), special)
         self._continues_word = np.array(
             [piece.startswith("##") for piece in self.pieces]

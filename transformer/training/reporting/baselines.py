@@ -57,8 +57,10 @@ def bigram_bits(train: np.ndarray, text: np.ndarray, smoothing: float = 0.01) ->
     0.002 bits.)
     """
     counts = _pair_counts(train) + smoothing
-    bits = -np.log2(counts / counts.sum(axis=1, keepdims=True))
-    return float((_pair_counts(text) * bits).sum() / (text.size - 1))
+    probabilities = counts / counts.sum(axis=1, keepdims=True)
+    bits = _pair_counts(text) * -np.log2(probabilities)
+    num_pairs = text.size - 1
+    return float(bits.sum() / num_pairs)
 
 
 def gzip_bits(text: np.ndarray) -> float:
@@ -70,5 +72,7 @@ def _pair_counts(text: np.ndarray) -> np.ndarray:
     """Returns how often each byte follows each other one: int64 [256 before, 256
     after].
     """
-    pairs = text[:-1].astype(np.int64) * 256 + text[1:]
-    return np.bincount(pairs, minlength=256 * 256).reshape(256, 256)
+    before = text[:-1].astype(np.int64)
+    after = text[1:]
+    counts = np.bincount(before * 256 + after, minlength=256 * 256)
+    return counts.reshape(256, 256)

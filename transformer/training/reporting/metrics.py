@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -215,11 +216,16 @@ def bars(values: Sequence[float], width: int = 60) -> str:
     """
     width = min(width, len(values))
     ends = [len(values) * k // width for k in range(width + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in zip(ends, ends[1:])]
+    means = []
+    for start, end in itertools.pairwise(ends):
+        means.append(sum(values[start:end]) / (end - start))
     low = min(means)
     high = max(means)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[round((mean - low) * scale)] for mean in means)
+    scale = 0.0
+    if high > low:
+        scale = (len(BARS) - 1) / (high - low)
+    heights = [round((mean - low) * scale) for mean in means]
+    return "".join(BARS[height] for height in heights)
 
 
 def _drop_later_lines(path: Path, last_step: int) -> None:
@@ -236,8 +242,13 @@ def _drop_later_lines(path: Path, last_step: int) -> None:
 
 def _names_written(path: Path, step: int) -> set[tuple[int, str]]:
     """Returns (step, name) of all metrics of a step in a file."""
-    lines = _lines(path) if path.exists() else []
-    return {(step, name) for _, line in lines if line["step"] == step for name in line}
+    names: set[tuple[int, str]] = set()
+    if not path.exists():
+        return names
+    for _text, line in _lines(path):
+        if line["step"] == step:
+            names.update((step, name) for name in line)
+    return names
 
 
 def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:

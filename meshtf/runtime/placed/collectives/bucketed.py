@@ -68,11 +68,17 @@ def _shard_shape(shape: Sequence[int], axis: int, num_shards: int) -> list[int]:
 
 def _flat_shards(x: Any, axis: int, num_shards: int, device: str) -> Any:
     """Returns [num_shards, elements]: element j is shard j of x along an axis."""
-    shards = x if axis == 0 else stack(split(x, num_shards, axis, device), device)
+    if axis == 0:
+        shards = x
+    else:
+        shards = stack(split(x, num_shards, axis, device), device)
     return reshape(shards, [num_shards, -1], device)
 
 
 def _unpacked(packed: Any, shapes: Sequence[Any], device: str) -> Bundle:
     sizes = [math.prod(shape) for shape in shapes]
-    tensors = split(reshape(packed, [-1], device), sizes, 0, device)
-    return tuple(reshape(x, shape, device) for x, shape in zip(tensors, shapes))
+    flat = reshape(packed, [-1], device)
+    tensors = []
+    for x, shape in zip(split(flat, sizes, 0, device), shapes):
+        tensors.append(reshape(x, shape, device))
+    return tuple(tensors)

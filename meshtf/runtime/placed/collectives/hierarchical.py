@@ -81,7 +81,9 @@ def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns all tensors stacked along a new first axis, on each device."""
-    expanded = [tensor_ops.stack([x], device) for x, device in zip(xs, devices)]
+    expanded = []
+    for x, device in zip(xs, devices):
+        expanded.append(tensor_ops.stack([x], device))
     return all_gather(expanded, devices, 0)
 
 

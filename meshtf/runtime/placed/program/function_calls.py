@@ -62,7 +62,9 @@ class GraphFunction:
         as_branch: bool,
         jit: bool,
     ) -> None:
-        self.stateful, self.writes, self.as_branch = stateful, writes, as_branch
+        self.stateful = stateful
+        self.writes = writes
+        self.as_branch = as_branch
         self.jit = jit
         self.registered = Registered(definition)
         self.kind = (BRANCH_OPS if as_branch else CALL_OPS)[stateful]

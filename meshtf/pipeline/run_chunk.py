@@ -1,0 +1,68 @@
+"""The layers of one chunk of a pipeline, run on one microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_scalar, as_tensor
+from meshtf.ops.control.layout_region import stage
+from meshtf.ops.control.microbatch import microbatch
+from meshtf.pipeline.costs import layer_name
+
+
+class Pipeline(Protocol):
+    """What recording asks of a pipeline.
+
+    Attributes:
+      model_chunks: the layers of each chunk.
+      stages: the number of stages.
+      microbatches: the number of microbatches in a batch.
+      dim: the dimension that is split into microbatches.
+      recompute: whether the backward pass computes a chunk again.
+    """
+
+    model_chunks: list[list[Callable[..., Any]]]
+    stages: int
+    microbatches: int
+    dim: str
+    recompute: bool
+
+    def stage_of(self, chunk: int) -> int:
+        """Returns the stage at which a chunk runs."""
+
+
+def run_chunk(
+    pipe: Pipeline,
+    chunk: int,
+    index: Any,
+    x: Any,
+    derived_dims: dict[Any, Any],
+    loss_of: Callable[..., Tensor] | None = None,
+    loss_inputs: Sequence[Any] = (),
+) -> Any:
+    """Returns the output of a chunk's layers for a microbatch, or its loss.
+
+    Args:
+      pipe: the pipeline.
+      chunk: the index of the chunk.
+      index: of the microbatch: an int, or a tensor.
+      x: the input of the chunk's first layer.
+      derived_dims: dimensions that were derived from the microbatch: see `microbatch`.
+      loss_of: computes a loss from the output.
+      loss_inputs: the further arguments of `loss_of`.
+    """
+    with (
+        stage(pipe.stage_of(chunk)),
+        microbatch(pipe.dim, pipe.microbatches, index, derived_dims),
+    ):
+        for layer in pipe.model_chunks[chunk]:
+            x = layer(x)
+        if loss_of is not None:
+            return as_scalar("the loss of a pipeline", loss_of(x, *loss_inputs))
+        name = layer_name(pipe.model_chunks[chunk][-1], chunk)
+        returned = f"what layer {name!r} of a pipeline returns"
+        return tf.nest.map_structure(lambda y: as_tensor(returned, y), x)
