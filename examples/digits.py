@@ -54,7 +54,7 @@ adam = mtf.optimizers.Adam(network.trainable_variables, learning_rate=0.002)
 def train_step(x: mtf.Tensor, digits: mtf.Tensor, number: mtf.Tensor) -> mtf.Tensor:
     loss = mtf.layers.softmax_cross_entropy(network(x, training=True), digits, "digit")
     variables = network.trainable_variables
-    adam.apply(mtf.gradients([loss], variables), variables, number)
+    adam.apply_gradients(mtf.gradients([loss], variables), variables, number)
     return loss
 
 

@@ -112,7 +112,7 @@ def stall(folder: Path) -> dict[str, list[float]]:
         for v in w:
             h = mtf.rename(mtf.tanh(mtf.einsum([h, v], "batch; e")), "e", "d")
         loss = mtf.reduce_mean(mtf.square(h))
-        adam.apply(mtf.gradients([loss], w), w, step)
+        adam.apply_gradients(mtf.gradients([loss], w), w, step)
         return loss
 
     x = np.ones((64, size), "float32")

@@ -130,7 +130,7 @@ def explained(
             tokens,
             targets,
         )
-        optimizer.apply(mtf.gradients([loss], variables), variables, step)
+        optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
         return loss
 
     tokens = tf.TensorSpec([sizes.batch, sizes.length], tf.int32)

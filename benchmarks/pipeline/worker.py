@@ -89,7 +89,7 @@ def make(case: Case) -> Any:
         loss = pipe.loss(
             lambda y, labels: mtf.reduce_mean(mtf.square(y - labels)), x, labels
         )
-        optimizer.apply(
+        optimizer.apply_gradients(
             mtf.gradients([loss], variables), variables, mtf.zeros(mesh, "", "int32")
         )
         return loss

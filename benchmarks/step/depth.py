@@ -81,7 +81,7 @@ def worker(how: str, layers: int) -> dict[str, Any]:
     def step(x: mtf.Tensor) -> mtf.Tensor:
         loss = mtf.reduce_mean(mtf.square(net(x)))
         variables = net.trainable_variables
-        optimizer.apply(
+        optimizer.apply_gradients(
             mtf.gradients([loss], variables), variables, mtf.zeros(mesh, "", "int32")
         )
         return loss

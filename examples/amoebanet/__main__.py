@@ -46,7 +46,7 @@ def loss_of(logits: mtf.Tensor, digits: mtf.Tensor) -> mtf.Tensor:
 def train_step(x: mtf.Tensor, digits: mtf.Tensor, number: mtf.Tensor) -> mtf.Tensor:
     loss = trained.loss(loss_of, x, digits)
     variables = trained.trainable_variables
-    adam.apply(mtf.gradients([loss], variables), variables, number)
+    adam.apply_gradients(mtf.gradients([loss], variables), variables, number)
     return loss
 
 

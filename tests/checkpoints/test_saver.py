@@ -63,7 +63,7 @@ def test_in_the_background_updates_in_place_change_nothing(tmp_path, gate):
 
     @mtf.function(mesh=mesh, step="")
     def update(step):
-        optimizer.apply([mtf.ones(mesh, "d:4")], [w], step)
+        optimizer.apply_gradients([mtf.ones(mesh, "d:4")], [w], step)
 
     update(np.int32(0))
     model_state = {v.name: v for v in (w, *optimizer.variables)}

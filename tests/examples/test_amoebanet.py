@@ -206,7 +206,7 @@ def trained(axes, stages, rng):
             x,
             labels,
         )
-        sgd.apply(mtf.gradients([loss], variables), variables, number)
+        sgd.apply_gradients(mtf.gradients([loss], variables), variables, number)
         return loss
 
     x = rng.normal(size=(32, 32, 32, 1)).astype("float32")

@@ -37,7 +37,7 @@ def explained(axes, stages, microbatches, layers, layout="", **kwargs):
     @mtf.function(mesh=mesh, x="batch;d", step="")
     def step(x, step):
         loss = pipe.loss(lambda y: mtf.reduce_mean(mtf.square(y)), x)
-        optimizer.apply(
+        optimizer.apply_gradients(
             mtf.gradients([loss], pipe.trainable_variables),
             pipe.trainable_variables,
             step,

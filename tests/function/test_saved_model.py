@@ -341,7 +341,7 @@ def test_what_writes_or_tells_the_world_is_refused(tmp_path):
     def step(x, fused):
         grads = mtf.gradients([mtf.reduce_sum(predict(x))], [w1])
         if fused:
-            optimizer.apply(grads, [w1], mtf.constant(mesh, 0, dtype="int32"))
+            optimizer.apply_gradients(grads, [w1], mtf.constant(mesh, 0, dtype="int32"))
         else:
             w1.assign(w1 - grads[0])
 

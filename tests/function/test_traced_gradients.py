@@ -199,7 +199,7 @@ def test_an_optimizer_outside_of_functions(mesh):
         loss_of = wrap(lambda x: mtf.reduce_mean(mtf.square(x * v - 1.0)))
         for step in range(3):
             loss = loss_of(mtf.asarray(mesh, random_array(8, 4, seed=step), "batch;d"))
-            optimizer.apply(
+            optimizer.apply_gradients(
                 mtf.gradients([loss], [v]), [v], mtf.constant(mesh, step, dtype="int32")
             )
         return v.numpy()

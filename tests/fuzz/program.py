@@ -194,7 +194,7 @@ class Program:
                 f"variables = {self.targets}",
                 f"optimizer = mtf.optimizers.{self.optimizer}",
             ]
-            end = ["optimizer.apply(first, variables, number)"]
+            end = ["optimizer.apply_gradients(first, variables, number)"]
         if self.microbatches > 1 or self.optimizer:
             made = ["loss"]
         results = f"return [{', '.join(made)}], {'first' if self.order and not end else '[]'}, "

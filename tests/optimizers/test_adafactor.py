@@ -225,7 +225,7 @@ def test_gradients_of_zero_change_nothing():
     mesh = mtf.Mesh("")
     variable = mtf.Variable(mesh, "a:8;b:6", initializers.ones, "w")
     optimizer = optimizers.Adafactor([variable], min_dim_size_to_factor=2)
-    optimizer.apply(
+    optimizer.apply_gradients(
         [mtf.zeros(mesh, variable.shape)],
         [variable],
         mtf.asarray(mesh, np.int32(0), ""),
@@ -243,7 +243,7 @@ def test_half_floats_are_updated_in_float32():
         dtype="bfloat16",
     )
     optimizer = optimizers.Adafactor([variable], 0.1, min_dim_size_to_factor=2)
-    optimizer.apply(
+    optimizer.apply_gradients(
         [mtf.ones(mesh, variable.shape, "bfloat16")],
         [variable],
         mtf.asarray(mesh, np.int32(0), ""),

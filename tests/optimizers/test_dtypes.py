@@ -89,7 +89,7 @@ OPTIMIZERS = {
         lambda x: AdafactorPaper(x, learning_rate=0.1, beta_1=0.9, weight_decay=0.3),
     ),
     "by name": (
-        lambda vs: optimizers.ByName(
+        lambda vs: optimizers.ParameterGroups(
             vs,
             [
                 ("bias", lambda vs: optimizers.SGD(vs, 0.1, momentum=0.9)),
@@ -161,7 +161,7 @@ class Training:
         norm = loss
         if self.clip:
             grads, norm = optimizers.clip_by_global_norm(grads, self.clip)
-        self.optimizer.apply(grads, self.variables, step)
+        self.optimizer.apply_gradients(grads, self.variables, step)
         return norm
 
     def _eagerly(self, rows, step):
@@ -298,7 +298,7 @@ def test_a_rate_of_float64_is_not_rounded_to_float32():
             mesh, "a:1", lambda m, s, n: mtf.ones(m, s, "float64"), "w", "float64"
         )
         optimizer = optimizers.SGD([variable], rate)
-        optimizer.apply(
+        optimizer.apply_gradients(
             [mtf.ones(mesh, "a:1", "float64")],
             [variable],
             mtf.asarray(mesh, np.int32(2), ""),

@@ -61,7 +61,7 @@ def test_variables_that_do_not_decay_are_updated_as_by_adam(rng):
     found = []
     for optimizer in (
         lambda vs: optimizers.LAMB(
-            vs, 0.1, epsilon=1e-8, decays=optimizers.unless_named("w")
+            vs, 0.1, epsilon=1e-8, decay_mask=optimizers.exclude_names("w")
         ),
         lambda vs: optimizers.Adam(vs, 0.1),
     ):
@@ -69,7 +69,7 @@ def test_variables_that_do_not_decay_are_updated_as_by_adam(rng):
         variable = mtf.Variable(mesh, "a:4;b:6", initializers.ones, "w")
         one = optimizer([variable])
         for step, grad in enumerate(grads):
-            one.apply(
+            one.apply_gradients(
                 [mtf.asarray(mesh, grad, "a;b")],
                 [variable],
                 mtf.asarray(mesh, np.int32(step), ""),
@@ -82,7 +82,7 @@ def test_variables_that_do_not_decay_are_updated_as_by_adam(rng):
 def test_norms_of_zero_scale_nothing(value, grad):
     mesh = mtf.Mesh("")
     variable = mtf.Variable(mesh, "a:4;b:6", initializers.constant(value), "w")
-    optimizers.LAMB([variable], 0.1, weight_decay=0.0).apply(
+    optimizers.LAMB([variable], 0.1, weight_decay=0.0).apply_gradients(
         [mtf.full(mesh, variable.shape, grad)],
         [variable],
         mtf.full(mesh, "", 0, "int32"),
@@ -102,7 +102,7 @@ def test_half_floats_are_updated_in_float32():
         dtype="bfloat16",
     )
     optimizer = optimizers.LAMB([variable], 0.5)
-    optimizer.apply(
+    optimizer.apply_gradients(
         [mtf.ones(mesh, variable.shape, "bfloat16")],
         [variable],
         mtf.full(mesh, "", 0, "int32"),

@@ -30,7 +30,7 @@ OPTIMIZERS = {
         vs, 0.1, beta_1=0.9, min_dim_size_to_factor=8, weight_decay=0.3
     ),
     "lamb": lambda vs: optimizers.LAMB(vs, 0.02, weight_decay=0.3),
-    "by name": lambda vs: optimizers.ByName(
+    "by name": lambda vs: optimizers.ParameterGroups(
         vs,
         [
             ("b$", lambda vs: optimizers.SGD(vs, 0.1, momentum=0.9)),
@@ -82,7 +82,7 @@ class Step:
             grads = mtf.gradients([loss], self.variables)
             if clip:
                 grads, _ = optimizers.clip_by_global_norm(grads, 0.1)
-            self.optimizer.apply(grads, self.variables, step)
+            self.optimizer.apply_gradients(grads, self.variables, step)
             return loss
 
         self.function = function

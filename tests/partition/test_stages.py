@@ -68,7 +68,7 @@ def train(axes, layout, seed, optimizer="AdamW", eager=False, **kwargs):
         grads, norm = mtf.optimizers.clip_by_global_norm(
             mtf.gradients([loss], variables), 1.0
         )
-        rule.apply(grads, variables, number)
+        rule.apply_gradients(grads, variables, number)
         return loss, norm
 
     program = step if eager else mtf.function(step, mesh=mesh)

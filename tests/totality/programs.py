@@ -21,23 +21,23 @@ def optimizers(t: SimpleNamespace) -> dict[str, Call]:
         for name in ("Adafactor", "Adam", "AdamW", "LAMB", "SGD")
     }
     made |= {
-        "ByName": call(variables, rules),
+        "ParameterGroups": call(variables, rules),
         "Optimizer": call(variables, 0.1, [{}, {}], "o", takes=_BOTH),
     }
     for name, c in made.items():
         one = getattr(_O, name)(*c.args)
         calls |= {
-            f"{name}.apply": call(
+            f"{name}.apply_gradients": call(
                 t.grads, variables, t.step, on=one, runs=name != "Optimizer"
             ),
-            f"{name}.check_known": call(variables, on=one),
-            f"{name}.prepare": call(variables, t.one, on=one),
+            f"{name}.check_variables": call(variables, on=one),
+            f"{name}.apply_weight_decay": call(variables, t.one, on=one),
             f"{name}.rate_at": call(t.step, on=one),
-            f"{name}.numbers": call(t.one, t.step, on=one),
+            f"{name}.step_scalars": call(t.one, t.step, on=one),
         }
-        if name not in ("Optimizer", "ByName"):
+        if name not in ("Optimizer", "ParameterGroups"):
             calls[f"{name}.update"] = call(
-                t.b, t.grads[1], one.slots["b"], one.numbers(t.one, t.step), on=one
+                t.b, t.grads[1], one.slots["b"], one.step_scalars(t.one, t.step), on=one
             )
     return (
         named(made)
@@ -48,8 +48,8 @@ def optimizers(t: SimpleNamespace) -> dict[str, Call]:
             ),
             "clip_by_global_norm": call(t.grads, 1.0),
             "global_norm": call(t.grads),
-            "named": call("v$", then=lambda test: test(t.v)),
-            "unless_named": call("v$", then=lambda test: test(t.v)),
+            "match_names": call("v$", then=lambda test: test(t.v)),
+            "exclude_names": call("v$", then=lambda test: test(t.v)),
         }
     )
 
@@ -60,7 +60,7 @@ def schedules(t: SimpleNamespace) -> dict[str, Call]:
         "cosine_decay": call(9),
         "inverse_sqrt": call(9),
         "linear_decay": call(9, 3),
-        "delayed": call(_O.linear_warmup(3), 2),
+        "delay": call(_O.linear_warmup(3), 2),
         "linear_warmup": call(3),
         "product": call(0.1, takes={"factors": "int float"}),
         "slanted_triangular": call(0.1, 9),

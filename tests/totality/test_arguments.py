@@ -203,7 +203,9 @@ def test_a_step_is_one_number_on_the_mesh_of_the_variables(mesh):
     v = mtf.Variable(mesh, "d:4;e:2", ones, "v")
     optimizer = mtf.optimizers.AdamW([v])
     with refuses(mtf.ShapeError, "one number", r"\[d:4\]"):
-        optimizer.apply([mtf.ones(mesh, v.shape)], [v], mtf.zeros(mesh, "d:4", "int32"))
+        optimizer.apply_gradients(
+            [mtf.ones(mesh, v.shape)], [v], mtf.zeros(mesh, "d:4", "int32")
+        )
     other = mtf.zeros(mtf.Mesh("model:1"), "", "int32")
     with pytest.raises(mtf.MeshError, match="two meshes"):
-        optimizer.apply([mtf.ones(mesh, v.shape)], [v], other)
+        optimizer.apply_gradients([mtf.ones(mesh, v.shape)], [v], other)

@@ -49,7 +49,7 @@ RECORDS = {
     "checkpoints.Restored",
     "checkpoints.Manifest",
     "optimizers.Optimizer.update",
-    "optimizers.ByName.update",
+    "optimizers.ParameterGroups.update",
 }
 FULL = {
     "Export",

@@ -181,7 +181,7 @@ def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimi
         ("learning_rate", rate, RATE),
         ("weight_decay", DECAY.value, DECAY),
         ("epsilon", 1e-6, None),
-        ("decays", mtf.optimizers.unless_named(program_flags.SMALL), None),
+        ("decay_mask", mtf.optimizers.exclude_names(program_flags.SMALL), None),
     ):
         given = flag is not None and gin_configuration.given(flag)
         if parameter not in gin_configuration.takes(name):

@@ -112,7 +112,7 @@ def build(kind: Callable[..., Model], config: Config, **more: Any) -> Any:
     BERT's is, from a normal distribution that is cut off at two deviations."""
     model = kind(mesh(), config.architecture, **more)
     first = mtf.layers.initializers.truncated(config.initializer_range)
-    for variable in filter(mtf.optimizers.unless_named(SMALL), model.variables):
+    for variable in filter(mtf.optimizers.exclude_names(SMALL), model.variables):
         variable.assign(first(model.mesh, variable.shape, variable.name))
     return model
 

@@ -40,7 +40,7 @@ def program(mesh):
     def train(x, step):
         h = mtf.einsum([x, ws[0]], "batch;e")
         loss = mtf.reduce_mean(mtf.square(mtf.einsum([h, ws[1]], "batch;d") + ws[2]))
-        adam.apply(mtf.gradients([loss], ws), ws, step)
+        adam.apply_gradients(mtf.gradients([loss], ws), ws, step)
         return loss
 
     return train, ws

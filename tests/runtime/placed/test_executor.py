@@ -50,7 +50,7 @@ def train(
         with mtf.seed(3, step):
             loss = model(ids, labels)
         variables = model.trainable_variables
-        optimizer.apply(mtf.gradients([loss], variables), variables, step)
+        optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
         return loss
 
     data = np.random.default_rng(0).integers(0, 16, (2, 8, 4)).astype("int32")

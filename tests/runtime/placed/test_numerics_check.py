@@ -175,7 +175,7 @@ def test_updates_and_variables_that_hold_nan(optimizer_layout):
     @mtf.function(mesh=mesh, step="")
     def train(step):
         loss = mtf.reduce_sum(v * 1e30)
-        optimizer.apply(mtf.gradients([loss], [v]), [v], step)
+        optimizer.apply_gradients(mtf.gradients([loss], [v]), [v], step)
         return loss
 
     with (
@@ -207,7 +207,7 @@ def test_checked_programs_compute_the_same(optimizer_layout):
             loss = mtf.reduce_mean(
                 mtf.scan(lambda c, t: (c * 0.5 + y, None), y, length=3)[0]
             )
-            optimizer.apply(
+            optimizer.apply_gradients(
                 mtf.gradients([loss], stack.trainable_variables),
                 stack.trainable_variables,
                 step,
