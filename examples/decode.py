@@ -17,7 +17,8 @@ import numpy as np
 
 import meshtf as mtf
 
-WORDS, LENGTH = 2048, 12
+WORDS = 2048
+LENGTH = 12
 BEGINNINGS = ("for", "def", "if", "raise")
 
 

@@ -15,7 +15,9 @@ import meshtf as mtf
 if __name__ == "__main__":
     mtf.configure_process()
 MESH = mtf.Mesh("rows:2; columns:2", "h:rows; w:columns")
-EPOCHS, BATCH, HELD_OUT = 8, 64, 360
+EPOCHS = 8
+BATCH = 64
+HELD_OUT = 360
 
 
 class Network(mtf.Module):
@@ -59,9 +61,11 @@ def train_step(x: mtf.Tensor, digits: mtf.Tensor, number: mtf.Tensor) -> mtf.Ten
 
 
 if __name__ == "__main__":
-    rng, data = np.random.default_rng(0), load_digits()
+    rng = np.random.default_rng(0)
+    data = load_digits()
     order = rng.permutation(len(data.target))
-    images, digits = data.images[order, ..., None].astype("float32"), data.target[order]
+    images = data.images[order, ..., None].astype("float32")
+    digits = data.target[order]
     train = len(digits) - HELD_OUT
     for epoch in range(EPOCHS):
         batches = np.split(

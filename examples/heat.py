@@ -12,7 +12,9 @@ import numpy as np
 
 import meshtf as mtf
 
-N, DIFFUSIVITY, STEPS = 62, 0.1, 400
+N = 62
+DIFFUSIVITY = 0.1
+STEPS = 400
 WIDTH = 1 / (N + 1)  # of a cell of the unit square; rims are not stored
 TIME_STEP = WIDTH**2 / (
     5 * DIFFUSIVITY

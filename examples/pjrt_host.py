@@ -20,10 +20,8 @@ def cut(whole, port, axes):
     """Returns the slices of all replicas in order: the last axis of the mesh runs
     fastest.
     """
-    slices, names = (
-        [np.asarray(whole, port["dtype"])],
-        [name for name, _ in port["shape"]],
-    )
+    slices = [np.asarray(whole, port["dtype"])]
+    names = [name for name, _ in port["shape"]]
     for parts, dim in zip(axes.values(), port["cut"]):
         slices = [
             piece
@@ -42,14 +40,16 @@ def batches(inputs, steps):
     for step in range(steps):
         first = np.random.default_rng(step).integers(0, len(text) - length, (batch, 1))
         rows = text[first + np.arange(length + 1)]
-        tokens, targets = rows[:, :-1], rows[:, 1:]
+        tokens = rows[:, :-1]
+        targets = rows[:, 1:]
         yield {"batch_tokens": tokens, "batch_targets": targets, "step": step}
 
 
 def main(folder, steps="10"):
     """Trains on the text of a module of the standard library, and prints losses."""
     manifest = json.loads(Path(folder, "manifest.json").read_text())
-    options, inputs = xla_client.CompileOptions(), manifest["inputs"]
+    options = xla_client.CompileOptions()
+    inputs = manifest["inputs"]
     options.num_replicas = manifest["replicas"]
     devices = xla_client.make_cpu_client(num_devices=options.num_replicas).devices()
     place = xla_client.DeviceList(tuple(devices))

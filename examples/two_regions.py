@@ -11,7 +11,8 @@ import numpy as np
 
 import meshtf as mtf
 
-FRONT, BACK = "batch:all", "batch:; heads:all; d_ff:all"
+FRONT = "batch:all"
+BACK = "batch:; heads:all; d_ff:all"
 NAMES = [
     "batch",
     "pixels",

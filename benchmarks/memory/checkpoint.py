@@ -123,7 +123,8 @@ def stall(folder: Path) -> dict[str, list[float]]:
     for turn in range(_ROUNDS.value + 1):
         saved = _seconds(lambda: mtf.checkpoints.save(str(folder / "run"), 1, here))
         waited = _seconds(lambda k=turn: beside.save(k, here))
-        began, taken = time.perf_counter(), 0
+        began = time.perf_counter()
+        taken = 0
         while beside.busy:
             one()
             taken += 1

@@ -18,8 +18,12 @@ from examples.amoebanet.network import amoebanet_d
 if __name__ == "__main__":
     mtf.configure_process()
 MESH = mtf.Mesh("stage:2; data:2", "batch:data")
-CELLS, FILTERS = 3, 32
-EPOCHS, BATCH, MICROBATCHES, HELD_OUT = 5, 128, 4, 360
+CELLS = 3
+FILTERS = 32
+EPOCHS = 5
+BATCH = 128
+MICROBATCHES = 4
+HELD_OUT = 360
 IMAGES = "batch;height;width;color"
 
 layers = amoebanet_d(MESH, CELLS, FILTERS, classes=10, colors=1)
@@ -56,12 +60,15 @@ def digits_in(x: mtf.Tensor) -> mtf.Tensor:
 
 
 if __name__ == "__main__":
-    rng, data = np.random.default_rng(0), load_digits()
+    rng = np.random.default_rng(0)
+    data = load_digits()
     order = rng.permutation(len(data.target))
     images = (
         data.images[order, ..., None].astype("float32").repeat(4, 1).repeat(4, 2) / 16
     )
-    digits, number, train = data.target[order].astype("int32"), 0, len(order) - HELD_OUT
+    digits = data.target[order].astype("int32")
+    number = 0
+    train = len(order) - HELD_OUT
     print(trained)
     for epoch in range(EPOCHS):
         losses = []

@@ -250,7 +250,8 @@ def amoebanet_d(
     """
     channels = filters // 4
     layers: list[mtf.Module] = [Stem(mesh, colors, channels)]
-    before, last = (channels, channels), NORMAL
+    before = (channels, channels)
+    last = NORMAL
     group = cells // 3 * [NORMAL]
     for pairs in [REDUCTION, REDUCTION, *group, REDUCTION, *group, REDUCTION, *group]:
         channels *= 2 if pairs is REDUCTION else 1
@@ -258,5 +259,6 @@ def amoebanet_d(
             mesh, pairs, channels, before, last is REDUCTION, name=f"cell_{len(layers)}"
         )
         layers.append(cell)
-        before, last = (cell.outputs, before[0]), pairs
+        before = (cell.outputs, before[0])
+        last = pairs
     return [*layers, Classifier(mesh, before[0], classes)]

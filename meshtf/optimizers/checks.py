@@ -11,6 +11,7 @@ from meshtf.graph.arguments import (
     as_tensors,
     as_variables,
 )
+from meshtf.mesh.mesh import Conflict
 from meshtf.names import has_gradient, is_complex
 from meshtf.names.arguments import (
     as_mapping,
@@ -127,31 +128,40 @@ def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
                 "take SGD without momentum for it (see optimizers.ParameterGroups).",
             )
         )
-    mesh, layout = variable.mesh, variable.slot_layout
-    for clash in mesh.place(variable.shape, layout)[1]:
-        size, parts = variable.shape[clash.dim], mesh.axes[clash.axis]
-        raise LayoutError(
-            explain_error(
-                f"the optimizer_layout cannot cut what {optimizer} keeps for variable "
-                f"{variable.name!r}: "
-                + (
-                    f'its dimensions "{clash.other}" and "{clash.dim}" both want mesh '
-                    f'axis "{clash.axis}".'
-                    if clash.kind == "axis"
-                    else f'dimension "{clash.dim}" of size {size} cannot be split into '
-                    f"{parts} equal slices."
-                ),
-                variable=repr(variable.shape),
-                **{"from": Source.of_caller()},
-                mesh=repr(mesh),
-                layout=f"{layout!r} (with the rules of layout and variable_layout)",
-                way_out=(
-                    "Take one of the rules away for optimizers: "
-                    f'optimizer_layout="{clash.other}:", '
-                    if clash.kind == "axis"
-                    else f"Make its size a multiple of {parts} (next: "
-                    f"{-(-size // parts) * parts}), "
-                )
-                + f'or cut another dimension than "{clash.dim}".',
-            )
+    mesh = variable.mesh
+    layout = variable.slot_layout
+    _, conflicts = mesh.place(variable.shape, layout)
+    if not conflicts:
+        return
+    problem, way_out = _explain_conflict(conflicts[0], variable)
+    raise LayoutError(
+        explain_error(
+            f"the optimizer_layout cannot shard the slots of {optimizer} for variable "
+            f"{variable.name!r}: {problem}",
+            variable=repr(variable.shape),
+            **{"from": Source.of_caller()},
+            mesh=repr(mesh),
+            layout=f"{layout!r} (with the rules of layout and variable_layout)",
+            way_out=f'{way_out}, or shard another dimension than "{conflicts[0].dim}".',
         )
+    )
+
+
+def _explain_conflict(conflict: Conflict, variable: Variable) -> tuple[str, str]:
+    """Returns why the slots of a variable cannot be sharded, and a way out."""
+    dim = conflict.dim
+    if conflict.kind == "axis":
+        return (
+            f'its dimensions "{conflict.other}" and "{dim}" would both be sharded along '
+            f'mesh axis "{conflict.axis}".',
+            "Remove one of the rules for optimizers: "
+            f'optimizer_layout="{conflict.other}:"',
+        )
+    size = variable.shape[dim]
+    num_shards = variable.mesh.axes[conflict.axis]
+    next_multiple = -(-size // num_shards) * num_shards
+    return (
+        f'dimension "{dim}" of size {size} cannot be split into {num_shards} equal '
+        "slices.",
+        f"Make its size a multiple of {num_shards} (next: {next_multiple})",
+    )

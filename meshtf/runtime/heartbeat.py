@@ -18,7 +18,8 @@ from pathlib import Path
 
 VARIABLE = "MESHTF_BEATS"
 PULSE = 1.0  # seconds between two touches of the file
-_count, _lock = itertools.count(1), threading.Lock()
+_count = itertools.count(1)
+_lock = threading.Lock()
 _pulsing: set[str] = set()  # signs of life whose threads have started
 
 

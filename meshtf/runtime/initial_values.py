@@ -65,7 +65,8 @@ def initial_shards(initializer: Initializer, variable: Described) -> list[Any]:
     Raises:
       ShapeError: the initializer gave another shape or data type.
     """
-    mesh, spec = variable.mesh, variable.spec
+    mesh = variable.mesh
+    spec = variable.spec
     at_once = not mesh.abstract and share_memory(devices_of(mesh))
     rules = NO_CHANGES if at_once else Layout.changes("*:").then(variable.layout)
     drawn_on = Mesh("", seed=mesh.seed) if at_once else mesh

@@ -26,7 +26,8 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.names.arguments import as_choice, check_bools
 from meshtf.runtime.devices import threads as device_threads
 
-ALLOCATOR, LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
+LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 

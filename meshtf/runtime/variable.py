@@ -92,7 +92,8 @@ class Variable(Operators, Untracked):
                 )
             )
         around = current()
-        self.changes, self.stage = around.region, around.stage
+        self.changes = around.region
+        self.stage = around.stage
         self.layout = (
             mesh.layout_in(around.region, "variable") if layout is None else layout
         )

@@ -25,7 +25,9 @@ def recorded(layers, mesh, image=IMAGE):
     """Returns of each layer what it makes of an image, and the multiplications of its
     kernels.
     """
-    x, graph, found = mtf.zeros(mesh, image), Graph(mesh), []
+    x = mtf.zeros(mesh, image)
+    graph = Graph(mesh)
+    found = []
     with executing(graph):
         for layer in layers:
             before = len(graph.nodes)

@@ -188,7 +188,9 @@ class Program:
         gradients.
         """
         names = [name for name, _, _ in self.inputs]
-        head, made, end = [], ["loss", "*values"], []
+        head = []
+        made = ["loss", "*values"]
+        end = []
         if self.optimizer:
             head = [
                 f"variables = {self.targets}",

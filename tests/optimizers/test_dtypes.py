@@ -31,7 +31,10 @@ class Descent:
     """Gradient descent with momentum."""
 
     def __init__(self, x, momentum=0.0, nesterov=False):
-        self.x, self.velocity, self.momentum, self.nesterov = x, 0.0, momentum, nesterov
+        self.x = x
+        self.velocity = 0.0
+        self.momentum = momentum
+        self.nesterov = nesterov
 
     def step(self, g):
         """Updates x."""
@@ -45,7 +48,10 @@ class Adam:
     """Adam, and AdamW for matrices."""
 
     def __init__(self, x, decay=0.0):
-        self.x, self.t, self.m, self.v = x, 0, 0.0, 0.0
+        self.x = x
+        self.t = 0
+        self.m = 0.0
+        self.v = 0.0
         self.decay = decay if x.ndim > 1 else 0.0
 
     def step(self, g):
@@ -130,7 +136,8 @@ class Training:
             for dtype in dtypes
             for name, shape in SHAPES.items()
         ]
-        self.optimizer, self.clip = make(self.variables), clip
+        self.optimizer = make(self.variables)
+        self.clip = clip
         names = {
             f"rows_{i:02}": ["batch", *v.shape.names]
             for i, v in enumerate(self.variables)
@@ -284,7 +291,8 @@ def test_slots_are_float32_or_float64(layout):
 
 
 def test_a_rate_of_float64_is_not_rounded_to_float32():
-    mesh, start = mtf.Mesh(""), 1.0
+    mesh = mtf.Mesh("")
+    start = 1.0
     schedules = {
         "number": (0.1, lambda t: 0.1),
         "cosine": (optimizers.warmup_cosine(0.3, 3, 7), None),

@@ -89,7 +89,8 @@ def test_updates_of_two_data_types_are_refused_before_tensorflow_ends_the_proces
         mtf.Variable(mesh, "a:2", lambda m, s, n: mtf.zeros(m, s), name)
         for name in "mv"
     )
-    grad, rate = mtf.ones(mesh, "a:2"), mtf.full(mesh, "", 0.1)
+    grad = mtf.ones(mesh, "a:2")
+    rate = mtf.full(mesh, "", 0.1)
     for op in (AdamUpdate(w, m, v, 0.9, 0.999, 1e-8), MomentumUpdate(w, m, 0.9, False)):
         with refuses(mtf.DTypeError, f"'w' is {dtype} and its slot 'm' float32"):
             apply_all(op, grad, rate)

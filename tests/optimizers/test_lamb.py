@@ -17,21 +17,24 @@ class Paper:
     def __init__(
         self, value, rate, decay, adapted, beta_1=0.9, beta_2=0.999, epsilon=1e-6
     ):
-        self.x, self.t, self.m, self.v = value.astype("float64"), 0, 0.0, 0.0
-        self.rate, self.decay, self.adapted, self.epsilon = (
-            rate,
-            decay,
-            adapted,
-            epsilon,
-        )
-        self.beta_1, self.beta_2 = beta_1, beta_2
+        self.x = value.astype("float64")
+        self.t = 0
+        self.m = 0.0
+        self.v = 0.0
+        self.rate = rate
+        self.decay = decay
+        self.adapted = adapted
+        self.epsilon = epsilon
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
 
     def step(self, g):
         """Updates x."""
         self.t += 1
         self.m = self.beta_1 * self.m + (1 - self.beta_1) * g
         self.v = self.beta_2 * self.v + (1 - self.beta_2) * g**2
-        m, v = self.m / (1 - self.beta_1**self.t), self.v / (1 - self.beta_2**self.t)
+        m = self.m / (1 - self.beta_1**self.t)
+        v = self.v / (1 - self.beta_2**self.t)
         r = m / (np.sqrt(v) + self.epsilon)
         if self.adapted:
             r = r + self.decay * self.x

@@ -52,7 +52,8 @@ def test_four_updates_equal_those_of_keras(name, axes, layout, rng):
     mesh = mtf.Mesh(axes, layout)
     variable = mtf.Variable(mesh, "a:4;b:6", initializers.normal(), name="w")
     other = tf.Variable(variable.numpy())
-    ours, theirs = PAIRS[name][0]([variable]), PAIRS[name][1]()
+    ours = PAIRS[name][0]([variable])
+    theirs = PAIRS[name][1]()
     for step in range(4):
         grad = rng.normal(size=(4, 6)).astype("float32")
         ours.apply_gradients(

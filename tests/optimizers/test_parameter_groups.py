@@ -63,7 +63,8 @@ def test_variables_without_gradient_and_parts_of_all():
     optimizer = optimizers.ParameterGroups(
         [w, v], [("w", lambda vs: SGD(vs, 0.5)), ("v", lambda vs: SGD(vs, 0.25))]
     )
-    step, ones = mtf.full(w.mesh, "", 0, "int32"), mtf.ones(w.mesh, w.shape)
+    step = mtf.full(w.mesh, "", 0, "int32")
+    ones = mtf.ones(w.mesh, w.shape)
     optimizer.apply_gradients([ones], [v], step)
     optimizer.apply_gradients([None, ones], [w, v], step)
     np.testing.assert_array_equal(w.numpy(), np.ones((2, 2)))

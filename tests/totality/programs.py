@@ -8,13 +8,16 @@ from types import SimpleNamespace
 import meshtf as mtf
 from tests.totality.calls import Call, Double, call, fresh_folder, named, tensor
 
-_O, _P, _C = mtf.optimizers, mtf.pipeline, mtf.checkpoints
+_O = mtf.optimizers
+_P = mtf.pipeline
+_C = mtf.checkpoints
 _BOTH = {"learning_rate": "int float"}
 
 
 def optimizers(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of optimizers."""
-    variables, calls = [t.v, t.b], {}
+    variables = [t.v, t.b]
+    calls = {}
     rules = [("", lambda vs: _O.SGD(vs, 0.1))]
     made = {
         name: call(variables, takes=_BOTH)
@@ -91,7 +94,8 @@ def pipeline(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of pipelines."""
     pipe = _P.GPipe([Double(), Double()], 2, 2)
     schedule = _P.gpipe(2, 2)
-    task, timeline = schedule.tasks[0][0], _P.simulate(schedule)
+    task = schedule.tasks[0][0]
+    timeline = _P.simulate(schedule)
     layers = [_P.Layer("a", 1.0), _P.Layer("b", 2.0)]
     return {
         "GPipe": call([Double(), Double()], 2, 2, takes={"name": "none"}),
@@ -121,7 +125,8 @@ def pipeline(t: SimpleNamespace) -> dict[str, Call]:
 
 def checkpoints(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of what saves and restores."""
-    saver, manifest = _C.Saver(fresh_folder(t)), _C.Manifest.read(t.saved)
+    saver = _C.Saver(fresh_folder(t))
+    manifest = _C.Manifest.read(t.saved)
     home = os.path.dirname(t.saved)
     return {
         "Manifest.check_index": call(t.saved, on=manifest),

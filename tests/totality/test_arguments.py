@@ -56,7 +56,8 @@ def test_a_mesh_of_sizes_that_are_none(axes):
 
 
 def test_a_dimension_stands_for_its_name(mesh, x):
-    d, batch = mtf.Dimension("d", 6), mtf.Dimension("batch", 4)
+    d = mtf.Dimension("d", 6)
+    batch = mtf.Dimension("batch", 4)
     np.testing.assert_allclose(mtf.reduce_sum(x, d).numpy(), x.numpy().sum(1))
     np.testing.assert_allclose(mtf.reduce_max(x, [d, batch]).numpy(), x.numpy().max())
     np.testing.assert_allclose(mtf.softmax(x, d).numpy(), mtf.softmax(x, "d").numpy())

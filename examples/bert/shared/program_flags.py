@@ -133,7 +133,8 @@ def config(words: data.WordPieceVocabulary) -> Config:
     whole = (
         read_config(CONFIG.value) if CONFIG.value else Config(bert_architecture(), 0.02)
     )
-    found, source = whole.architecture, CONFIG.value or "bert_architecture of gin"
+    found = whole.architecture
+    source = CONFIG.value or "bert_architecture of gin"
     if words.size > found.vocab:
         raise data.DataError(
             f"{words.path} has {words.size:,} pieces, and {source} has room for "

@@ -88,7 +88,8 @@ def _local_outputs(
         return tuple(statistics.exchanged), tuple(statistics.residuals)
     if isinstance(op, OpWithStatistics) and compute.gathered is not None:
         assert compute.residuals is not None
-        gathered, residuals = env[compute.gathered], env[compute.residuals]
+        gathered = env[compute.gathered]
+        residuals = env[compute.residuals]
         ys = op.local_sharded(context, gathered, residuals, *xs)
     elif op.share_trace and outline is not None:
         return _outlined(compute, context, xs, outline)

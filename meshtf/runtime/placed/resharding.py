@@ -50,7 +50,8 @@ class ReshardExecutor(StepExecutor):
             return self._permute(step)
         before = step.reshard.before
         reduction = before.kind if isinstance(before, Partial) else ""
-        split_axis, concat_axis = _split_axis(step), _concat_axis(step)
+        split_axis = _split_axis(step)
+        concat_axis = _concat_axis(step)
 
         def collective(shards: Shards, devices: Sequence[str]) -> Shards:
             algorithms = self._collectives(devices)
@@ -110,7 +111,8 @@ class ReshardExecutor(StepExecutor):
             devices = [self.devices[p] for p in group]
             in_one_op = self._collectives(devices) is shared_memory
             for position in group[:1] if in_one_op else group:
-                x, wait = shards[position], waits[position]
+                x = shards[position]
+                wait = waits[position]
                 if x is None or wait is None:
                     continue
                 key = id(x), id(wait)
@@ -139,7 +141,8 @@ class ReshardExecutor(StepExecutor):
         all.
         """
         shards = self.values[step.src]
-        before, after = step.reshard.before, step.reshard.after
+        before = step.reshard.before
+        after = step.reshard.after
         outputs: Shards = [None] * self.mesh.size
         for group in self.mesh.groups(step.reshard.axis):
             for coordinate, target in enumerate(group):

@@ -76,7 +76,8 @@ class Traced:
         specs += [tf.TensorSpec([], tf.int32) for _ in axes]
 
         def body(*args: Any) -> list[Any]:
-            tensors, coords = args[: len(flat)], args[len(flat) :]
+            tensors = args[: len(flat)]
+            coords = args[len(flat) :]
             coordinates = MeshCoordinates(dict(zip(axes, coords)))
             outputs = run_segment(
                 self.segment,

@@ -57,7 +57,9 @@ class Buffer:
     """One array for each replica, on the replicas' devices."""
 
     def __init__(self, array: Any, kind: Kind, replicas: int):
-        self.array, self.kind, self.replicas = array, kind, replicas
+        self.array = array
+        self.kind = kind
+        self.replicas = replicas
 
     @property
     def donated(self) -> bool:

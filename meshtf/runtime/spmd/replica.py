@@ -66,8 +66,10 @@ class Replica(SingleReplica):
         x = self.values[step.src]
         if step.wait_for is not None:
             x = optimization_barrier([x, self.values[step.wait_for]])[0]
-        move, shape = step.reshard, step.src.spec.shape
-        before, after = move.before, move.after
+        move = step.reshard
+        shape = step.src.spec.shape
+        before = move.before
+        after = move.after
         concat_axis = shape.index(before.dim) if isinstance(before, Sharded) else -1
         split_axis = shape.index(after.dim) if isinstance(after, Sharded) else -1
         reduction = before.kind if isinstance(before, Partial) else ""

@@ -100,7 +100,8 @@ def stack(x: Any, groups: Groups) -> Any:
 
 def _call(x: Any, op: str, shape: Any, attributes: str, region: str = "") -> Any:
     shape = [int(n) for n in shape]
-    before, after = _type(x, x.shape), _type(x, shape)
+    before = _type(x, x.shape)
+    after = _type(x, shape)
     return call_stablehlo(
         x,
         f"""module {{

@@ -83,7 +83,9 @@ class _Body:
     def __init__(
         self, program: Program, variables: Sequence[Store], others: Sequence[Store]
     ) -> None:
-        self.program, self.variables, self.others = program, variables, others
+        self.program = program
+        self.variables = variables
+        self.others = others
         self.written = {
             s
             for step in program.steps

@@ -64,7 +64,8 @@ class _Windows:
         """Returns which local elements of a shard any other needs that is so far away;
         None: it needs none.
         """
-        starts, stops = [], []
+        starts = []
+        stops = []
         for j in self.receivers(distance):
             offset = self.lows[j] - (j + distance) * self.local_size
             start = max(offset, 0)

@@ -35,13 +35,12 @@ class ArrayStore:
         source: object,
         array: Any = None,
     ) -> None:
-        self.name, self.spec, self.mesh, self.region = (
-            name,
-            spec,
-            mesh,
-            current().region,
-        )
-        self.source, self.array = source, array
+        self.name = name
+        self.spec = spec
+        self.mesh = mesh
+        self.region = current().region
+        self.source = source
+        self.array = array
 
     @property
     def placement(self) -> Placement:
@@ -78,7 +77,9 @@ class SlicesStore:
         placement: Placement,
         pattern: tuple[int, ...],
     ) -> None:
-        self.name, self.spec, self.placement = name, spec, placement
+        self.name = name
+        self.spec = spec
+        self.placement = placement
         self.mesh: Mesh | None = mesh
         self.pattern = pattern  # position -> number of its slice
         self.different: list[Any] = []

@@ -41,7 +41,8 @@ def _config(cpus: bool) -> bytes:
 
 
 _OPTIMIZER_OFF = "disable_meta_optimizer"
-PLAIN_CONFIG, CPU_CONFIG = _config(False), _config(True)
+PLAIN_CONFIG = _config(False)
+CPU_CONFIG = _config(True)
 
 
 @contextlib.contextmanager
@@ -105,7 +106,9 @@ class ProgramFunction:
         config: bytes,
         kept: Any = None,
     ) -> None:
-        self.captured, self.devices, self.config = captured, devices, config
+        self.captured = captured
+        self.devices = devices
+        self.config = config
         self.kept = kept
         self.registered = Registered(definition)
         self.traced: Any = None
@@ -123,7 +126,8 @@ class ProgramFunction:
             with _without_graph_optimizer():
                 return list(self.traced(*args))
         arguments = [*args, *self.captured]
-        name, outputs = self.registered.name, len(self.devices)
+        name = self.registered.name
+        outputs = len(self.devices)
         return _execute(name, arguments, outputs, self.config)
 
     def _traced(self, args: Sequence[Any]) -> Any:

@@ -68,7 +68,9 @@ def called(fn, mesh, x, eager):
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_line_and_module_of_the_op_that_made_nan(mesh, eager):
     mesh = mtf.Mesh(**mesh)
-    stack, x = Stack(mesh), np.full((4, 4), 40.0, "float32")  # 2.69, -0.01: NaN
+    # 2.69, -0.01: NaN
+    stack = Stack(mesh)
+    x = np.full((4, 4), 40.0, "float32")
     x[2:] = 4000.0  # 7.29, 0.99, -1.01
     with (
         mtf.check_numerics(),

@@ -114,11 +114,9 @@ def test_an_abstract_mesh_exports_the_same_program():
         )
         return mtf.export(step, tf.TensorSpec([2048, 4], tf.float32))
 
-    real, abstract, large = (
-        module(None, 8),
-        module("abstract", 8),
-        module("abstract", 2048),
-    )
+    real = module(None, 8)
+    abstract = module("abstract", 8)
+    large = module("abstract", 2048)
     assert abstract.values == {} and set(real.values) == {"w"}
     assert (
         abs(len(real.module) - len(abstract.module)) < 100

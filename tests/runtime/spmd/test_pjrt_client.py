@@ -170,7 +170,8 @@ def test_scalars_and_views():
 
 @needs_jaxlib
 def test_what_was_put_is_the_callers_to_write():
-    runner, mine = Runner(STEP, 4), [np.full(2, i, np.float32) for i in range(4)]
+    runner = Runner(STEP, 4)
+    mine = [np.full(2, i, np.float32) for i in range(4)]
     x = runner.put(mine)
     for a in mine:
         a += 100
@@ -193,8 +194,10 @@ def test_variables_stay_on_devices_from_step_to_step():
 
 @needs_jaxlib
 def test_one_array_for_all_replicas_lies_on_every_device():
-    runner, one = Runner(STEP, 4), np.ones(2, np.float32)
-    w, x = runner.put([one] * 4), runner.put([one] * 4)
+    runner = Runner(STEP, 4)
+    one = np.ones(2, np.float32)
+    w = runner.put([one] * 4)
+    x = runner.put([one] * 4)
     _, w = runner.run([w, x])
     np.testing.assert_array_equal(runner.get(w), np.full([4, 2], 2))
     np.testing.assert_array_equal(runner.get(x), np.ones([4, 2]))
@@ -216,7 +219,8 @@ def test_what_is_used_up_is_refused():
 
 @needs_jaxlib
 def test_inputs_that_do_not_fit_are_refused():
-    runner, ones = Runner(STEP, 4), np.ones([4, 2], np.float32)
+    runner = Runner(STEP, 4)
+    ones = np.ones([4, 2], np.float32)
     w = runner.put(ones)
     with pytest.raises(ShapeError, match="takes 2 inputs, and 1 came"):
         runner.run([w])
@@ -233,7 +237,8 @@ def test_inputs_that_do_not_fit_are_refused():
 
 @needs_jaxlib
 def test_slices_that_do_not_fit_are_refused():
-    runner, x = Runner(STEP, 4), np.ones(2, np.float32)
+    runner = Runner(STEP, 4)
+    x = np.ones(2, np.float32)
     with pytest.raises(MeshError, match="one slice"):
         runner.put([x, x])
     with pytest.raises(ShapeError, match=r"replica 2 +float32\[1\]"):

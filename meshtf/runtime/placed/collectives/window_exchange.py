@@ -27,7 +27,9 @@ def elements_of_shards(
     """Returns elements [start, stop) of the sharded axis, on device j; those outside of
     the tensor are filled in.
     """
-    wrap, fill, device = step.window.wrap, step.window.fill, devices[j]
+    wrap = step.window.wrap
+    fill = step.window.fill
+    device = devices[j]
     local_size = shards[0].shape[axis]
     received = []
     for source, low, high in spans(start, stop, local_size, len(shards), wrap):

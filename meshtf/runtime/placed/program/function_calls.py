@@ -34,10 +34,8 @@ from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
 from meshtf.runtime.tf_internals.onednn_ops import by_onednn, left_to_tensorflow
 from meshtf.runtime.tf_internals.register_function import Registered
 
-BRANCH_OPS, CALL_OPS = (
-    ("StatelessCase", "Case"),
-    ("PartitionedCall", "StatefulPartitionedCall"),
-)
+BRANCH_OPS = ("StatelessCase", "Case")
+CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 class GraphFunction:
@@ -62,7 +60,9 @@ class GraphFunction:
         as_branch: bool,
         jit: bool,
     ) -> None:
-        self.stateful, self.writes, self.as_branch = stateful, writes, as_branch
+        self.stateful = stateful
+        self.writes = writes
+        self.as_branch = as_branch
         self.jit = jit
         self.registered = Registered(definition)
         self.kind = (BRANCH_OPS if as_branch else CALL_OPS)[stateful]

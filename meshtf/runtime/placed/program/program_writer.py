@@ -97,7 +97,8 @@ class ProgramWriter:
         attributes = self.definition.arg_attr[len(self._inputs)]
         attributes.attr[_SHAPES].CopyFrom(_shapes(shape))
         argument = self._inputs.add()
-        argument.name, argument.type = name, dtype.as_datatype_enum
+        argument.name = name
+        argument.type = dtype.as_datatype_enum
         return SymbolicTensor(self, name, shape, dtype)
 
     @contextlib.contextmanager
@@ -105,7 +106,8 @@ class ProgramWriter:
         """Has the names of nodes that are made within begin with a name, which ends
         with "/".
         """
-        outer, self._scope = self._scope, name
+        outer = self._scope
+        self._scope = name
         try:
             yield
         finally:
@@ -143,7 +145,9 @@ class ProgramWriter:
           controls: names of nodes that it is to wait for.
         """
         node = self.definition.node_def.add()
-        node.name, node.op, node.device = self._new_name(kind), kind, device
+        node.name = self._new_name(kind)
+        node.op = kind
+        node.device = device
         node.input.extend(x.name for x in inputs)
         waits = self._controls(node.name, [x.node for x in inputs])
         node.input.extend(dict.fromkeys([*(f"^{name}" for name in controls), *waits]))
@@ -170,10 +174,13 @@ class ProgramWriter:
         if key not in self._constants:
             proto = tf.make_tensor_proto(array, dtype)
             node = self.definition.node_def.add()
-            node.name, node.op, node.device = self._new_name("Const"), "Const", device
+            node.name = self._new_name("Const")
+            node.op = "Const"
+            node.device = device
             node.attr["value"].tensor.CopyFrom(proto)
             node.attr["dtype"].type = dtype.as_datatype_enum
-            name, shape = f"{node.name}:output:0", tf.TensorShape(array.shape)
+            name = f"{node.name}:output:0"
+            shape = tf.TensorShape(array.shape)
             self._constants[key] = SymbolicTensor(self, name, shape, dtype)
         return self._constants[key]
 
@@ -302,7 +309,8 @@ class ProgramWriter:
                     "Identity", [x], {"T": x.dtype}, [(x.shape, x.dtype)], device
                 )
             output = signature.output_arg.add()
-            output.name, output.type = f"result_{k}", x.dtype.as_datatype_enum
+            output.name = f"result_{k}"
+            output.type = x.dtype.as_datatype_enum
             self.definition.ret[output.name] = x.name
         for k, name in enumerate(self._must_run):
             signature.control_output.append(f"must_run_{k}")

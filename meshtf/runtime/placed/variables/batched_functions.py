@@ -95,7 +95,8 @@ def slicing(
         starts: dict[Any, Any] = {}  # equal ones are one op
         shards = []
         for step, x in zip(steps, args[len(axes) :]):
-            sharded, mesh_axis = step.reshard.after, step.reshard.axis
+            sharded = step.reshard.after
+            mesh_axis = step.reshard.axis
             assert isinstance(sharded, Sharded) and step.src.spec is not None
             axis = step.src.spec.shape.index(sharded.dim)
             sizes = x.shape.as_list()
