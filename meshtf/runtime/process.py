@@ -103,7 +103,7 @@ def _share_threads() -> str:
         return f"threads of an op as {fixed} says"
     if not device_threads.sharing():
         _refuse_if_started("threads", "TF_NUM_INTRAOP_THREADS=NUMBER")
-        device_threads.share_from_now_on()
+        device_threads.enable_sharing()
     return "positions of a mesh share the cores"
 
 

@@ -267,7 +267,7 @@ def test_a_device_that_is_not_there(name):
     mesh = mtf.Mesh("data:8", devices=["CPU:0"] * 7 + [name])
     with refuses(
         mtf.MeshError,
-        f"the device '{name}' of the mesh is not there",
+        f"the device '{name}' of the mesh does not exist",
         "mesh +data:8",
         "there +/device:CPU:0",
         r"mtf\.logical_devices\(8\)",

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from meshtf.mesh import Mesh, OnStage, Partial, Sharded
 from meshtf.partition import Bucket, GatherStatisticsStep, ReshardStep, WindowStep
-from meshtf.runtime.devices.resolve import devices_of, kept_separate
+from meshtf.runtime.devices.resolve import devices_of, simulates_separate_memory
 from meshtf.runtime.lowering.step_executor import StepExecutor
 from meshtf.runtime.placed.collectives import bucketed, collectives_for, shared_memory
 from meshtf.runtime.placed.collectives.primitives import send, shard
@@ -34,7 +34,7 @@ class ReshardExecutor(StepExecutor):
     def __init__(self, mesh: Mesh) -> None:
         super().__init__(mesh)
         self.devices = devices_of(mesh)
-        self.separate = kept_separate(mesh)
+        self.separate = simulates_separate_memory(mesh)
 
     def _collectives(self, devices: Sequence[str]) -> ModuleType:
         """Returns the algorithms for a group of devices."""

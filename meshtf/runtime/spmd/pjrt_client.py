@@ -111,7 +111,7 @@ class Runner:
                 explain_error(
                     "XLA cannot compile this module.",
                     replicas=replicas,
-                    XLA=_short(error),
+                    XLA=short_name(error),
                 )
             ) from error
         hlo = self._program.hlo_modules()[0]
@@ -334,5 +334,5 @@ def _used_up(what: str, buffer: Buffer) -> PlanError:
     )
 
 
-def _short(error: Exception) -> str:
+def short_name(error: Exception) -> str:
     return "\n".join(line[:200] for line in str(error).splitlines()[:6])
