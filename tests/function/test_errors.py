@@ -261,7 +261,7 @@ def test_a_list_of_devices_that_is_too_short():
 
 
 @pytest.mark.parametrize("name", ["/device:CPU:99", "GPU:0", "nonsense"])
-def test_a_device_that_is_not_there(name):
+def test_a_device_that_does_not_exist(name):
     if name == "GPU:0" and tf.config.list_physical_devices("GPU"):
         pytest.skip("it is there")
     mesh = mtf.Mesh("data:8", devices=["CPU:0"] * 7 + [name])
@@ -269,13 +269,13 @@ def test_a_device_that_is_not_there(name):
         mtf.MeshError,
         f"the device '{name}' of the mesh does not exist",
         "mesh +data:8",
-        "there +/device:CPU:0",
+        "existing +/device:CPU:0",
         r"mtf\.logical_devices\(8\)",
     ):
         mtf.ones(mesh, "d:4")
 
 
-def test_logical_devices_of_another_number():
+def test_logical_devices_of_another_count():
     with refuses(
         mtf.MeshError, "devices='logical:3' does not fit a mesh of 2", '"logical:2"'
     ):
