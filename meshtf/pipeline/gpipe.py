@@ -335,7 +335,7 @@ class GPipe(Module):
             for variable in (v for layer in cell for v in _variables(layer)):
                 if id(variable) not in seen:
                     seen.add(id(variable))
-                    variable.bring_to_stage(self.stage_of(k))
+                    variable.move_to_stage(self.stage_of(k))
 
 
 def _times(d: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:

@@ -39,7 +39,7 @@ class Executable(Protocol):
 
         Args:
           arrays: of all arguments in order: a whole array of each `ArrayStore`, the
-            distinct shards of each `SlicesStore`.
+            distinct shards of each `ShardsStore`.
         """
 
     @property

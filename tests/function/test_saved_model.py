@@ -122,7 +122,7 @@ class Net(mtf.Module):
             )
             if "stage" in mesh.axes:
                 for variable in self.late.variables:
-                    variable.bring_to_stage(1)
+                    variable.move_to_stage(1)
         self.shift = mtf.reduce_sum(
             mtf.ones(mesh, "d_ff:4; d_model:8"), "d_ff"
         )  # or unfinished

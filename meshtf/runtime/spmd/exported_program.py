@@ -13,7 +13,7 @@ import numpy as np
 from meshtf.errors import PlanError
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, Partial, Placement
-from meshtf.runtime.storage.atomic_folder import written_whole
+from meshtf.runtime.storage.atomic_folder import atomic_folder
 from meshtf.runtime.storage.sharding import region, shard_keys
 
 _MARK, _OTHERS = (
@@ -108,7 +108,7 @@ class Export:
           FileExistsError: the folder is there, and holds other things than an earlier
             export.
         """
-        with written_whole(folder, _MARK, _OTHERS) as unfinished:
+        with atomic_folder(folder, _MARK, _OTHERS) as unfinished:
             with open(os.path.join(unfinished, "module.mlirbc"), "wb") as file:
                 file.write(self.module)
             np.savez(os.path.join(unfinished, "values.npz"), **self.values)

@@ -29,7 +29,7 @@ from meshtf.runtime.lowering.single_replica import scope
 from meshtf.runtime.spmd.exported_program import Export, Port
 from meshtf.runtime.spmd.replica import Replica
 from meshtf.runtime.spmd.unsupported import refuse_effects
-from meshtf.runtime.storage.argument_storage import names_of
+from meshtf.runtime.storage.argument_storage import store_names
 from meshtf.runtime.tf_internals.xla_ops import xla_knows
 
 
@@ -51,17 +51,19 @@ def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
     variables, captured = _stores(program, arguments)
     others = [*captured, *arguments]
     _check_finished(captured)
-    names = names_of([*variables, *others])
+    names = store_names([*variables, *others])
     body = _Body(program, variables, others)
     module = body.compile()
-    written = [s for s in variables if s in body.written]
+    written_stores = [s for s in variables if s in body.written_stores]
     inputs = [
         Port(
             names[s],
             s.kind,
             s.spec,
             s.placement,
-            len(results) + written.index(s) if s in body.written else None,
+            len(results) + written_stores.index(s)
+            if s in body.written_stores
+            else None,
         )
         for s in (*variables, *others)
     ]
@@ -86,7 +88,7 @@ class _Body:
         self.program = program
         self.variables = variables
         self.others = others
-        self.written = {
+        self.written_stores = {
             s
             for step in program.steps
             if isinstance(step, WriteStep)
