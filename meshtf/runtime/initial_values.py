@@ -59,21 +59,24 @@ class VariableDescription(Protocol):
 def initial_shards(
     initializer: Initializer, variable: VariableDescription
 ) -> list[Any]:
-    """Returns each position's shard of an initial value; of an abstract mesh none.
+    """Returns each position's shard of an initial value; [] on an abstract mesh.
 
-    Values do not depend on the mesh. Where all devices see one memory, the whole is
-    drawn at once and cut: one draw instead of many.
+    Values do not depend on the mesh. If all devices share one memory, the global value is
+    computed on one device and then sliced: once, instead of once for each shard.
 
     Raises:
-      ShapeError: the initializer gave another shape or data type.
+      ShapeError: the initializer returned another shape or data type.
     """
     mesh = variable.mesh
     spec = variable.spec
-    at_once = not mesh.abstract and share_memory(devices_of(mesh))
-    rules = NO_CHANGES if at_once else Layout.changes("*:").then(variable.layout)
-    drawn_on = Mesh("", seed=mesh.seed) if at_once else mesh
-    with context(region=rules, path=(), iterations=()), executing():
-        value = initializer(drawn_on, spec.shape, variable.name)
+    if not mesh.abstract and share_memory(devices_of(mesh)):
+        region = NO_CHANGES
+        initializer_mesh = Mesh("", seed=mesh.seed)
+    else:
+        region = Layout.changes("*:").then(variable.layout)
+        initializer_mesh = mesh
+    with context(region=region, path=(), iterations=()), executing():
+        value = initializer(initializer_mesh, spec.shape, variable.name)
         if value.dtype != spec.dtype:
             value = cast_initial_value(value, spec.dtype, variable.name)
     if value.spec != spec:
