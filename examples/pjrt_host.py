@@ -22,7 +22,7 @@ def cut(whole, port, axes):
     """
     slices = [np.asarray(whole, port["dtype"])]
     names = [name for name, _ in port["shape"]]
-    for parts, dim in zip(axes.values(), port["cut"]):
+    for parts, dim in zip(axes.values(), port["sharding"]):
         slices = [
             piece
             for x in slices

@@ -261,7 +261,7 @@ def test_updates_of_exported_modules(name):
             **export.values,
         }
         held = [
-            port.cut(np.asarray(given[port.name]), training.mesh)
+            port.shard(np.asarray(given[port.name]), training.mesh)
             for port in export.inputs
         ]
         found = dict(enumerate(Runner(export.module, training.mesh.size)(*held)))
@@ -271,7 +271,7 @@ def test_updates_of_exported_modules(name):
                     v.name: v
                     for v in (*training.variables, *training.optimizer.variables)
                 }
-                named[port.name].assign(port.join(found[port.output], training.mesh))
+                named[port.name].assign(port.gather(found[port.output], training.mesh))
 
     training.run = run
     check(training, formula, 2)

@@ -160,7 +160,7 @@ def test_stages_are_not_exported():
         with mtf.stage(1):
             return x * 2
 
-    with pytest.raises(mtf.PlanError, match="multiply runs at stage 1 alone"):
+    with pytest.raises(mtf.PlanError, match="multiply runs on stage 1 only"):
         mtf.export(fn, mtf.ones(mesh, "a:2"))
 
 

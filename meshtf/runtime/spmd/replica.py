@@ -1,7 +1,7 @@
-"""The program of one replica: every device runs the same one.
+"""The program of one replica, which every device runs.
 
-Reshards are collectives of XLA among groups of replicas, coordinates come from the
-replica's id, and a variable is the shard of this replica. So one program serves all.
+Reshards are XLA collectives among groups of replicas, coordinates are computed from the
+replica's id, and a variable is the shard of this replica.
 
     results = Replica(program, variables, inputs).run()
 """
@@ -31,12 +31,12 @@ from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
 
 
 class Replica(SingleReplica):
-    """Executes a program on one replica, while it is traced.
+    """Executes a program on one replica, while TensorFlow traces it.
 
     Args:
-      program: what to run.
-      variables: a tf.Variable with this replica's shard, of each variable.
-      inputs: this replica's shard of each other store.
+      program: the program.
+      variables: for each variable, a tf.Variable with this replica's shard.
+      inputs: for each other store, this replica's shard.
     """
 
     def __init__(
