@@ -64,8 +64,8 @@ def onednn(monkeypatch, rewrites, left):
     """
     monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: rewrites)
     if left:
-        monkeypatch.setattr(function_calls, "left_to_tensorflow", lambda graph: True)
-        monkeypatch.setattr(function_calls, "by_onednn", lambda *asked: asked)
+        monkeypatch.setattr(function_calls, "needs_graph_optimizer", lambda graph: True)
+        monkeypatch.setattr(function_calls, "use_onednn_ops", lambda definition: None)
 
 
 @by_handles
