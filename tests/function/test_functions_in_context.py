@@ -188,7 +188,7 @@ def test_numbers_are_checked_inside_of_functions(mesh):
     assert np.isnan(f(x).numpy()).all()
     with mtf.check_numerics():
         with pytest.raises(
-            mtf.NumericsError, match=r"log made NaN(.|\n)*test_functions_in_context"
+            mtf.NumericsError, match=r"log output NaN(.|\n)*test_functions_in_context"
         ):
             f(x)
         (dv,) = mtf.gradients([f(x * -2.0)], [v])
