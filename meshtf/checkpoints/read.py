@@ -197,12 +197,12 @@ def _load(
 
 def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
     """Returns the slots of each shard, by host and the box of the shard."""
-    slots: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
+    by_host: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
     for region, slots in variable.slots_by_region():
         box = tuple((r.start, r.stop - r.start) for r in region)
         for slot in slots:
-            slots[slot.host][box].append(slot)
-    return slots
+            by_host[slot.host][box].append(slot)
+    return by_host
 
 
 def _planned(

@@ -16,7 +16,7 @@ import tensorflow as tf
 from meshtf.names.arguments import refuse
 
 
-def untuned(dataset: Any) -> Any:
+def without_autotuning(dataset: Any) -> Any:
     """Returns a `tf.data.Dataset` whose buffer sizes and threads are not autotuned.
 
     With `tf.data.AUTOTUNE`, `map` then uses one thread per core, and `prefetch` grows its

@@ -69,7 +69,7 @@ class HostReader:
         dimension is that of the examples.
       batch_size: the number of examples of a batch.
       open_section: called with (k, n); returns a dataset of section k of n of each
-        batch, which is read without TensorFlow's autotuner (see `untuned`).
+        batch, which is read without TensorFlow's autotuner (see `without_autotuning`).
 
     Raises:
       LayoutError: the layout cannot shard the examples.

@@ -105,8 +105,8 @@ def cast_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:
     if is_floating(dtype):
         return cast(value, dtype)
     op = value.node.op
-    filled_with = op.value if isinstance(op, Fill) else None
-    if not _is_exact(filled_with, dtype):
+    fill_value: Any = op.value if isinstance(op, Fill) else None
+    if not _is_exact(fill_value, dtype):
         raise DTypeError(
             explain_error(
                 f"the initializer of variable {name!r} returned {value.dtype}, but the "
@@ -118,7 +118,7 @@ def cast_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:
                 f'"{dtype}").',
             )
         )
-    return full(value.mesh, value.shape, int(filled_with), dtype)
+    return full(value.mesh, value.shape, int(fill_value), dtype)
 
 
 def _is_exact(value: Any, dtype: str) -> bool:

@@ -88,7 +88,7 @@ def things() -> SimpleNamespace:
     t.one = mtf.ones(mesh, "")
     t.zero = mtf.zeros(mesh, "")
     t.step = mtf.zeros(mesh, "", "int32")
-    t.z = mtf.complex(t.x, t.y)
+    t.z = mtf.math.complex(t.x, t.y)
     t.v = mtf.Variable(mesh, "d:6;e:4", mtf.layers.initializers.ones, "v")
     t.b = mtf.Variable(mesh, "d:6", mtf.layers.initializers.ones, "b")
     t.fn = lambda x: x * 2.0

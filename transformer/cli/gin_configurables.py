@@ -30,7 +30,7 @@ for _part in (
     _OPTIMIZERS.slanted_triangular,
     _OPTIMIZERS.product,
     _OPTIMIZERS.delay,
-    _OPTIMIZERS.named,
+    _OPTIMIZERS.match_names,
     _OPTIMIZERS.exclude_names,
 ):
     gin.external_configurable(_part)

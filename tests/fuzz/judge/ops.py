@@ -163,7 +163,7 @@ def broadcast(x: Any, shape: str) -> Named:
     return Named(tf.broadcast_to(ordered(x, names(shape)), sizes(shape)), names(shape))
 
 
-def merge(x: Any, dims: str, new: str) -> Named:
+def flatten(x: Any, dims: str, new: str) -> Named:
     x = plain(x)
     gone = names(dims)
     order = [*gone, *(d for d in x.dims if d not in gone)]

@@ -121,7 +121,7 @@ def test_variables_lie_in_any_form_of_slots():
 def test_checkpoints_know_no_form_of_slots(before, after, tmp_path):
     saved = before(variable())
     restored = after(variable())
-    path = mtf.save_checkpoint(str(tmp_path), 3, {"v": saved})
+    path = mtf.checkpoints.save(str(tmp_path), 3, {"v": saved})
     restored.load(lambda region: np.zeros([2, 3], "float32"))
     mtf.checkpoints.restore(path, {"v": restored})
     np.testing.assert_array_equal(restored.numpy(), saved.numpy())
