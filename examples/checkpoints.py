@@ -1,5 +1,5 @@
-"""A checkpoint knows no layout: saved from one mesh, it is read on any other, or
-without meshtf.
+"""A checkpoint does not depend on the layout: saved on one mesh, it is restored on
+another mesh, or read by TensorFlow without meshtf.
 
 Usage:
 
@@ -16,31 +16,30 @@ import tensorflow as tf
 import meshtf as mtf
 
 
-def table(axes: str, layout: str, seed: int) -> mtf.Variable:
-    """Returns a variable on a mesh of its own."""
+def make_table(axes: str, layout: str, seed: int) -> mtf.Variable:
+    """Returns a random variable [vocab:8, d:4] on a new mesh."""
     mesh = mtf.Mesh(axes, layout, seed=seed)
     return mtf.Variable(
-        mesh, "rows:8; d:4", mtf.layers.initializers.normal(), name="table"
+        mesh, "vocab:8; d:4", mtf.layers.initializers.normal(), name="table"
     )
 
 
 if __name__ == "__main__":
     mtf.configure_process()
     with tempfile.TemporaryDirectory() as folder:
-        saved = table("data:4; model:2", "rows:data; d:model", seed=1)
+        saved = make_table("data:4; model:2", "vocab:data; d:model", seed=1)
         path = mtf.checkpoints.save(folder, 100, {"table": saved}, extra={"epoch": 3})
-        print(f"saved in {len(saved.regions())} slices of {saved.slots()[0].shape}")
+        print(f"saved {len(saved.regions())} shards of {saved.slots()[0].shape}")
 
-        restored = table("model:2", "rows:model", seed=2)
+        restored = make_table("model:2", "vocab:model", seed=2)
         extra = mtf.checkpoints.restore(path, {"table": restored})
-        same = np.array_equal(saved.numpy(), restored.numpy())
+        equal = np.array_equal(saved.numpy(), restored.numpy())
         print(
-            f"restored as {len(restored.regions())} slices of "
-            f"{restored.slots()[0].shape}; equal: {same}; {extra}"
+            f"restored {len(restored.regions())} shards of "
+            f"{restored.slots()[0].shape}; equal: {equal}; {extra}"
         )
 
-        whole = tf.train.load_checkpoint(f"{path}/variables").get_tensor("table")
-        print(
-            f"by TensorFlow alone: {whole.shape}; equal: "
-            f"{np.array_equal(saved.numpy(), whole)}"
-        )
+        reader = tf.train.load_checkpoint(f"{path}/variables")
+        array = reader.get_tensor("table")
+        equal = np.array_equal(saved.numpy(), array)
+        print(f"read by TensorFlow: {array.shape}; equal: {equal}")

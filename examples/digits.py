@@ -1,10 +1,10 @@
-"""Handwritten digits, told apart by convolutions on images that lie in four blocks on a
+"""Classifies handwritten digits by convolutions; images are sharded into four blocks on a
 2x2 mesh.
 
     python -m examples.digits       (needs scikit-learn: pip install 'meshtf[examples]')
 
-The network knows of no blocks. Neighbours exchange the rows and columns beside their
-border.
+The code of the network does not mention blocks. For each convolution, neighbouring
+devices exchange the rows and columns of pixels at their borders.
 """
 
 import numpy as np
@@ -15,12 +15,14 @@ import meshtf as mtf
 if __name__ == "__main__":
     mtf.configure_process()
 MESH = mtf.Mesh("rows:2; columns:2", "h:rows; w:columns")
-EPOCHS, BATCH, HELD_OUT = 8, 64, 360
+EPOCHS = 8
+BATCH = 64
+HELD_OUT = 360
 
 
 class Network(mtf.Module):
-    """x[batch h w color] -> logits[batch digit]: two convolutions, a pool, and a dense
-    layer.
+    """Two convolutions, a max pool, and a dense layer:
+    x[batch, h, w, color] -> logits[batch, digit].
     """
 
     def __init__(self, mesh: mtf.Mesh) -> None:
@@ -50,30 +52,34 @@ network = Network(MESH)
 adam = mtf.optimizers.Adam(network.trainable_variables, learning_rate=0.002)
 
 
-@mtf.function(mesh=MESH, x="batch;h;w;color", digits="batch", number="")
-def train_step(x: mtf.Tensor, digits: mtf.Tensor, number: mtf.Tensor) -> mtf.Tensor:
+@mtf.function(mesh=MESH, x="batch;h;w;color", digits="batch", step="")
+def train_step(x: mtf.Tensor, digits: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
+    """Updates the network by one batch, and returns the mean loss, a scalar."""
     loss = mtf.layers.softmax_cross_entropy(network(x, training=True), digits, "digit")
     variables = network.trainable_variables
-    adam.apply(mtf.gradients([loss], variables), variables, number)
+    adam.apply_gradients(mtf.gradients([loss], variables), variables, step)
     return loss
 
 
 if __name__ == "__main__":
-    rng, data = np.random.default_rng(0), load_digits()
+    rng = np.random.default_rng(0)
+    data = load_digits()
     order = rng.permutation(len(data.target))
-    images, digits = data.images[order, ..., None].astype("float32"), data.target[order]
-    train = len(digits) - HELD_OUT
+    images = data.images[order, ..., None].astype("float32")
+    digits = data.target[order]
+    train_size = len(digits) - HELD_OUT
+    steps_per_epoch = train_size // BATCH
     for epoch in range(EPOCHS):
-        batches = np.split(
-            rng.permutation(train)[: train // BATCH * BATCH], train // BATCH
-        )
-        for number, rows in enumerate(batches, start=epoch * len(batches)):
+        shuffled = rng.permutation(train_size)[: steps_per_epoch * BATCH]
+        batches = np.split(shuffled, steps_per_epoch)
+        for step, indices in enumerate(batches, start=epoch * len(batches)):
             loss = train_step(
-                images[rows], digits[rows].astype("int32"), np.int32(number)
+                images[indices], digits[indices].astype("int32"), np.int32(step)
             )
         print(f"epoch {epoch + 1}: loss {float(loss):.4f}")
     logits = network(
-        mtf.asarray(MESH, images[train:], "batch;h;w;color"), training=False
+        mtf.asarray(MESH, images[train_size:], "batch;h;w;color"), training=False
     )
-    accuracy = (mtf.argmax(logits, "digit").numpy() == digits[train:]).mean()
-    print(f"{accuracy:.1%} of {HELD_OUT} digits that it never saw are told right")
+    predicted = mtf.argmax(logits, "digit").numpy()
+    accuracy = (predicted == digits[train_size:]).mean()
+    print(f"accuracy on {HELD_OUT} held-out digits: {accuracy:.1%}")

@@ -1,49 +1,52 @@
-"""Heat flows in a plate: a grid cut along both of its dimensions, whose slices exchange
-their rims.
+"""Solves the heat equation on a grid that is sharded along both of its dimensions.
 
     python -m examples.heat
 
-u_t = a (u_xx + u_yy), explicit Euler steps, u = 0 around the plate. The exact solution
-is known for a product of sines. A shift by one row moves that row alone, from one
-neighbour, in each direction.
+u_t = a (u_xx + u_yy) on the unit square, u = 0 on its boundary, explicit Euler steps. The
+exact solution is known for products of sines. A shift by one grid point sends only the
+points at the border of a shard to the neighbouring device.
 """
 
 import numpy as np
 
 import meshtf as mtf
 
-N, DIFFUSIVITY, STEPS = 62, 0.1, 400
-WIDTH = 1 / (N + 1)  # of a cell of the unit square; rims are not stored
-TIME_STEP = WIDTH**2 / (
-    5 * DIFFUSIVITY
-)  # below WIDTH**2 / (4 a), where Euler steps are stable
+N = 62
+DIFFUSIVITY = 0.1
+STEPS = 400
+SPACING = 1 / (N + 1)  # between grid points; the points on the boundary are not stored
+# Explicit Euler steps are stable below SPACING**2 / (4 * DIFFUSIVITY).
+TIME_STEP = SPACING**2 / (5 * DIFFUSIVITY)
 
 
 def laplacian(u: mtf.Tensor) -> mtf.Tensor:
     """Returns u_xx + u_yy of u[x, y], by the five-point stencil."""
-    around = [mtf.shift(u, dim, by) for dim in ("x", "y") for by in (-1, 1)]
-    return (around[0] + around[1] + around[2] + around[3] - 4.0 * u) / WIDTH**2
+    neighbours = (
+        mtf.shift(u, "x", -1)
+        + mtf.shift(u, "x", 1)
+        + mtf.shift(u, "y", -1)
+        + mtf.shift(u, "y", 1)
+    )
+    return (neighbours - 4.0 * u) / SPACING**2
 
 
 def exact(time: float) -> np.ndarray:
-    """Returns the temperature of all cells: two waves, of which the shorter fades
-    sooner.
+    """Returns the temperature u[x, y] at a time: the sum of two waves; the one with the
+    shorter wavelength decays faster.
     """
-    s = np.arange(1, N + 1) * WIDTH * np.pi
-    waves = [(1.0, 1, 1), (0.8, 3, 2)]
-    return sum(
-        size
-        * np.exp(-DIFFUSIVITY * (k * k + m * m) * np.pi**2 * time)
-        * np.outer(np.sin(k * s), np.sin(m * s))
-        for size, k, m in waves
-    )
+    s = np.arange(1, N + 1) * SPACING * np.pi
+    u = np.zeros((N, N))
+    for amplitude, k, m in [(1.0, 1, 1), (0.8, 3, 2)]:
+        decay = np.exp(-DIFFUSIVITY * (k * k + m * m) * np.pi**2 * time)
+        u += amplitude * decay * np.outer(np.sin(k * s), np.sin(m * s))
+    return u
 
 
 def picture(u: np.ndarray) -> str:
-    """Returns a few lines of text: the warmer a cell, the darker its character."""
-    cells = u[::4, ::2]
+    """Returns u as lines of text: the warmer a point, the darker its character."""
+    points = u[::4, ::2]
     shades = " .:-=+*#%@"
-    levels = (cells - cells.min()) / (np.ptp(cells) + 1e-9) * (len(shades) - 1)
+    levels = (points - points.min()) / (np.ptp(points) + 1e-9) * (len(shades) - 1)
     return "\n".join("".join(shades[int(v)] for v in row) for row in levels)
 
 
@@ -62,9 +65,7 @@ if __name__ == "__main__":
     print(picture(u.numpy()))
     error = np.abs(u.numpy() - exact(STEPS * TIME_STEP)).max()
     print(
-        f"after {STEPS} steps: warmest {u.numpy().max():.4f}, largest error {error:.1e}"
+        f"after {STEPS} steps: maximum {u.numpy().max():.4f}, largest error {error:.1e}"
     )
-    print(
-        "one step moves",
-        *(f"{m.bytes:.0f} B by {m.kind} {m.axis}" for m in step.explain(u).moves),
-    )
+    for move in step.explain(u).moves:
+        print(f"each step: {move.bytes:.0f} bytes by {move.kind} along {move.axis}")

@@ -1,4 +1,4 @@
-"""One model under five layouts: the same losses, other slices, other moves.
+"""One model under five layouts: equal losses, different shards and collectives.
 
 Usage:
 
@@ -14,7 +14,7 @@ import numpy as np
 import meshtf as mtf
 
 LAYOUTS = {
-    "one position": "",
+    "one device": "",
     "data": "batch:data",
     "tensor": "d_ff:model",
     "both": "batch:data; d_ff:model",
@@ -22,8 +22,8 @@ LAYOUTS = {
 
 
 def train(mesh: mtf.Mesh, title: str) -> None:
-    """Takes three steps; prints the losses, how a variable is cut, and the moves of one
-    step.
+    """Trains for three steps; prints the losses, the shape of a shard of `w1`, and the
+    number of collectives of each kind in a step.
     """
     normal = mtf.layers.initializers.normal(0.2)
     w1 = mtf.Variable(mesh, "d_model:16; d_ff:64", normal, name="w1")
@@ -40,13 +40,12 @@ def train(mesh: mtf.Mesh, title: str) -> None:
 
     x = np.random.default_rng(0).normal(size=(64, 16)).astype("float32")
     losses = [float(step(x)) for _ in range(3)]
-    slices = [
-        f"{size} of {name}" for name, size in zip(w1.shape.names, w1.slots()[0].shape)
-    ]
-    moves = Counter(move.split()[0] for move in step.lower(x).collectives)
+    shard = w1.slots()[0]
+    sizes = [f"{name}:{size}" for name, size in zip(w1.shape.names, shard.shape)]
+    collectives = Counter(text.split()[0] for text in step.lower(x).collectives)
     print(
         f"{title:<13} losses {' '.join(f'{loss:.3f}' for loss in losses)}   "
-        f"w1: {', '.join(slices)}   {dict(moves)}"
+        f"shard of w1 [{' '.join(sizes)}]   {dict(collectives)}"
     )
 
 

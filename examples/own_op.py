@@ -1,10 +1,10 @@
-"""An op of your own is one class: what cutting each name does, and the work of one
-device.
+"""A user-defined op is one class. It says what sharding each dimension gives, and what one
+device computes.
 
     python -m examples.own_op
 
-Its test is one line, `meshtf.testing.check_op(Distance).require()`: it tries the
-samples under every layout of small meshes, forward and gradient.
+Its test is one line, `meshtf.testing.check_op(Distance).require()`: it runs the samples
+under every layout of small meshes, forward and backward.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import meshtf as mtf
 
 
 class Distance(mtf.graph.Op):
-    """Squared distances of x[rows, d] to c[centre, d] -> [rows, centre]."""
+    """Squared distances of points to centres: x[batch, d], c[centre, d] -> [batch, centre]."""
 
-    dim: str  # what is summed over: d
+    dim: str  # the dimension that is summed over: d
     samples = (
         mtf.graph.Sample(("d",), ("batch:8; d:4", "centre:4; d:4")),
         mtf.graph.Sample(("d",), ("batch:3; d:5", "centre:2; d:5")),
@@ -38,7 +38,9 @@ class Distance(mtf.graph.Op):
             ),
         )
 
-    def role(self, factor: str) -> mtf.graph.Role:  # slices of d give partial sums
+    def role(self, factor: str) -> mtf.graph.Role:
+        # If d is sharded, each device computes a partial sum. If another dimension is
+        # sharded, so is the output.
         return mtf.graph.Role.SUM if factor == self.dim else mtf.graph.Role.MAP
 
     def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
@@ -47,9 +49,9 @@ class Distance(mtf.graph.Op):
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
         x, c = xs
-        rows, centre = y.shape.names
+        batch, centre = y.shape.names
         dx = x * mtf.reduce_sum(dy, centre) - mtf.einsum([dy, c], x.shape)
-        dc = c * mtf.reduce_sum(dy, rows) - mtf.einsum([dy, x], c.shape)
+        dc = c * mtf.reduce_sum(dy, batch) - mtf.einsum([dy, x], c.shape)
         return [2.0 * dx, 2.0 * dc]
 
 
@@ -63,7 +65,7 @@ if __name__ == "__main__":
         y = mtf.graph.apply(Distance("d"), x, c)
         (dc,) = mtf.gradients([y], [c])
         print(
-            f"{layout or 'nothing cut':<20} {y.numpy().sum():.3f}  "
+            f"{layout or 'nothing sharded':<20} {y.numpy().sum():.3f}  "
             f"{np.abs(dc.numpy()).sum():.3f}  "
             f"{y.sharded_value.placement}"
         )

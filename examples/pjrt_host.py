@@ -1,10 +1,9 @@
-"""A host of its own for an exported step: it trains, with neither meshtf nor
-TensorFlow.
+"""Trains by an exported step, with numpy and jaxlib only: neither meshtf nor TensorFlow.
 
 Usage:
 
     python -m meshtf export --stablehlo=step
-    python -m examples.pjrt_host step 20          # twenty steps, on as many CPU devices as replicas
+    python -m examples.pjrt_host step 20          # 20 steps; each replica is a CPU device
 """
 
 import json
@@ -16,82 +15,100 @@ import numpy as np
 from jaxlib import _jax, xla_client
 
 
-def cut(whole, port, axes):
-    """Returns the slices of all replicas in order: the last axis of the mesh runs
-    fastest.
+def shard(array, port, axes):
+    """Returns the shards of all replicas; replicas are in the order of mesh positions, the
+    last axis fastest.
+
+    Args:
+      array: the global array of an input.
+      port: the input's entry in the manifest.
+      axes: the sizes of the mesh axes by name.
     """
-    slices, names = (
-        [np.asarray(whole, port["dtype"])],
-        [name for name, _ in port["shape"]],
-    )
-    for parts, dim in zip(axes.values(), port["cut"]):
-        slices = [
-            piece
-            for x in slices
-            for piece in (np.split(x, parts, names.index(dim)) if dim else [x] * parts)
-        ]
-    return [x.copy() for x in slices]  # each replica may overwrite its own
+    shards = [np.asarray(array, port["dtype"])]
+    names = [name for name, _ in port["shape"]]
+    for size, dim in zip(axes.values(), port["sharding"]):
+        if dim is None:
+            shards = [x for x in shards for _ in range(size)]
+        else:
+            axis = names.index(dim)
+            shards = [s for x in shards for s in np.split(x, size, axis)]
+    return [x.copy() for x in shards]  # a replica may overwrite its shard
 
 
 def batches(inputs, steps):
-    """Yields the arguments of each step: windows of a text of the standard library."""
+    """Yields the arguments of each step: random windows of the source of a module."""
     text = np.frombuffer(Path(json.decoder.__file__).read_bytes(), np.uint8)
-    batch, length = next(
-        [n for _, n in x["shape"]] for x in inputs if x["name"] == "batch_tokens"
-    )
+    shapes = {x["name"]: [size for _, size in x["shape"]] for x in inputs}
+    batch_size, length = shapes["batch_tokens"]
     for step in range(steps):
-        first = np.random.default_rng(step).integers(0, len(text) - length, (batch, 1))
-        rows = text[first + np.arange(length + 1)]
-        tokens, targets = rows[:, :-1], rows[:, 1:]
-        yield {"batch_tokens": tokens, "batch_targets": targets, "step": step}
+        rng = np.random.default_rng(step)
+        starts = rng.integers(0, len(text) - length, (batch_size, 1))
+        windows = text[starts + np.arange(length + 1)]
+        yield {
+            "batch_tokens": windows[:, :-1],
+            "batch_targets": windows[:, 1:],
+            "step": step,
+        }
+
+
+class Host:
+    """Runs the module of an exported step on CPU devices.
+
+    Args:
+      folder: the folder of the export.
+    """
+
+    def __init__(self, folder):
+        self.manifest = json.loads(Path(folder, "manifest.json").read_text())
+        replicas = self.manifest["replicas"]
+        self.devices = xla_client.make_cpu_client(num_devices=replicas).devices()
+        device_list = xla_client.DeviceList(tuple(self.devices))
+        options = xla_client.CompileOptions()
+        options.num_replicas = replicas
+        module = Path(folder, "module.mlirbc").read_bytes()
+        client = self.devices[0].client
+        self.program = client.compile_and_load(module, device_list, options)
+        # "Manual": jaxlib assumes nothing about how the arrays of devices are related.
+        manual = xla_client.HloSharding.manual()
+        self.sharding = xla_client.GSPMDSharding(device_list, manual)
+
+    def put(self, shards):
+        """Returns shards, one on each device, as an input of the program."""
+        x = shards[0]
+        aval = SimpleNamespace(shape=x.shape, dtype=x.dtype, weak_type=False)
+        return _jax.batched_device_put(
+            aval, self.sharding, shards, self.devices, enable_x64=True
+        )
+
+    def put_inputs(self, values, kinds):
+        """Returns the inputs of some kinds on the devices by name, given global arrays."""
+        axes = self.manifest["axes"]
+        return {
+            port["name"]: self.put(shard(values[port["name"]], port, axes))
+            for port in self.manifest["inputs"]
+            if port["kind"] in kinds
+        }
+
+    def run(self, inputs):
+        """Runs the program and returns its outputs: [outputs][replicas]."""
+        ordered = [inputs[port["name"]] for port in self.manifest["inputs"]]
+        results = self.program.execute_sharded(ordered)
+        return results.disassemble_into_single_device_arrays()
 
 
 def main(folder, steps="10"):
-    """Trains on the text of a module of the standard library, and prints losses."""
-    manifest = json.loads(Path(folder, "manifest.json").read_text())
-    options, inputs = xla_client.CompileOptions(), manifest["inputs"]
-    options.num_replicas = manifest["replicas"]
-    devices = xla_client.make_cpu_client(num_devices=options.num_replicas).devices()
-    place = xla_client.DeviceList(tuple(devices))
-    module = Path(folder, "module.mlirbc").read_bytes()
-    program = devices[0].client.compile_and_load(module, place, options)
-    each = xla_client.GSPMDSharding(place, xla_client.HloSharding.manual())
-
-    like = {}  # name -> shape and type of a slice
-
-    def put(name, slices):  # one on each device: an input of the program
-        if name not in like:
-            like[name] = SimpleNamespace(
-                shape=slices[0].shape, dtype=slices[0].dtype, weak_type=False
-            )
-        return _jax.batched_device_put(
-            like[name], each, slices, devices, enable_x64=True
-        )
-
-    def put_all(values, *kinds):
-        return {
-            name: put(name, cut(values[name], port, manifest["axes"]))
-            for port in inputs
-            if port["kind"] in kinds
-            for name in [port["name"]]
-        }
-
-    held = put_all(np.load(Path(folder, "values.npz")), "parameter", "state")
-    for step, given in enumerate(batches(inputs, int(steps))):
-        call = put_all(given, "argument")
-        ran = program.execute_sharded([(held | call)[port["name"]] for port in inputs])
-        out = ran.disassemble_into_single_device_arrays()  # [outputs][replicas]
-        held.update(
-            {
-                x["name"]: put(x["name"], out[x["output"]])
-                for x in inputs
-                if "output" in x
-            }
-        )
-        print(
-            f"step {step + 1:3}  loss "
-            f"{out[0][0]._single_device_array_to_np_array_did_copy()[0]:.4f}"
-        )
+    """Trains on the source of a module of the standard library, and prints losses."""
+    host = Host(folder)
+    ports = host.manifest["inputs"]
+    values = np.load(Path(folder, "values.npz"))
+    variables = host.put_inputs(values, ("parameter", "state"))
+    for step, arguments in enumerate(batches(ports, int(steps))):
+        outputs = host.run(variables | host.put_inputs(arguments, ("argument",)))
+        for port in ports:
+            if "output" in port:  # a variable that the step writes
+                variables[port["name"]] = host.put(outputs[port["output"]])
+        loss = outputs[0][0]._single_device_array_to_np_array_did_copy()[0]
+        print(f"step {step + 1:3}  loss {loss:.4f}")
 
 
 if __name__ == "__main__":

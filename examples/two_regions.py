@@ -1,17 +1,19 @@
-"""Two regions of a model, laid out apart, move fewer bytes than any single layout.
+"""A model with different layouts for its front and its back, which exchanges fewer bytes
+than under any single layout.
 
-    python -m examples.two_regions       (prints MB moved, MFLOP and MB held, of one position)
+    python -m examples.two_regions       (prints MB received, MFLOP and peak MB per device)
 
-In front, kernels are small and activations large; behind it is the reverse. A single
-layout moves large gradients, or cuts names that are summed over in front and moves
-activations, or repeats work.
+In the front, kernels are small and activations large; in the back it is the reverse. Any
+single layout either exchanges large gradients, or shards dimensions that are summed over
+in the front and exchanges activations, or computes the same on several devices.
 """
 
 import numpy as np
 
 import meshtf as mtf
 
-FRONT, BACK = "batch:all", "batch:; heads:all; d_ff:all"
+FRONT = "batch:all"
+BACK = "batch:; heads:all; d_ff:all"
 NAMES = [
     "batch",
     "pixels",
@@ -27,8 +29,11 @@ X = np.random.default_rng(0).normal(size=(32, 64, 32)).astype("float32")
 
 
 def train_step(mesh: mtf.Mesh, back: str = "") -> mtf.function:
-    """Returns a step of training on x[batch, pixels, channels], whose back is laid out
-    otherwise.
+    """Returns a training step on x[batch, pixels, channels].
+
+    Args:
+      mesh: the mesh, whose layout is that of the front.
+      back: rules of the layout that change in the back.
     """
 
     def kernels(*shapes: str) -> list[mtf.Variable]:
@@ -62,8 +67,8 @@ def train_step(mesh: mtf.Mesh, back: str = "") -> mtf.function:
 
 
 def forecasts(names: list[str], rules: str, back: str = "") -> dict[str, mtf.Forecast]:
-    """Returns forecasts of the legal layouts that have these rules, and perhaps more
-    for `names`.
+    """Returns the forecasts of all legal layouts that consist of `rules` and of any rules
+    "name:all" for `names`, by their rules.
     """
     try:
         plan = mtf.explain(
@@ -71,24 +76,21 @@ def forecasts(names: list[str], rules: str, back: str = "") -> dict[str, mtf.For
         )
     except mtf.LayoutError:
         return {}
-    found = {rules: plan} if plan.error is None else {}
-    for i, name in enumerate(names if found else []):
-        found |= forecasts(names[i + 1 :], f"{rules}{name}:all; ")
-    return found
+    if plan.error is not None:
+        return {}
+    plans = {rules: plan}
+    for i, name in enumerate(names):
+        plans |= forecasts(names[i + 1 :], f"{rules}{name}:all; ")
+    return plans
 
 
 if __name__ == "__main__":
     mtf.configure_process()
-    plans = forecasts(NAMES, "") | {"two regions": forecasts([], FRONT, BACK)[FRONT]}
+    plans = forecasts(NAMES, "")
+    plans["two regions"] = forecasts([], FRONT, BACK)[FRONT]
     for rules, plan in sorted(plans.items(), key=lambda item: item[1].bytes_moved()):
-        print(
-            *(
-                f"{n / 1e6:6.2f}"
-                for n in (plan.bytes_moved(), plan.flops(), plan.memory.peak)
-            ),
-            rules,
-        )
-    for mesh, region in (mtf.Mesh(""), ""), (mtf.Mesh("all:8", FRONT), BACK):
-        print(
-            f"losses on {mesh}:", *map(float, map(train_step(mesh, region), [X, X, X]))
-        )
+        numbers = (plan.bytes_moved(), plan.flops(), plan.memory.peak)
+        print(*(f"{n / 1e6:6.2f}" for n in numbers), rules)
+    for mesh, back in (mtf.Mesh(""), ""), (mtf.Mesh("all:8", FRONT), BACK):
+        step = train_step(mesh, back)
+        print(f"losses on {mesh}:", *(float(step(X)) for _ in range(3)))

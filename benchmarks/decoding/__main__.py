@@ -52,7 +52,8 @@ class ByHand:
     def __init__(
         self, a: Architecture, weights: dict[str, np.ndarray], number: int
     ) -> None:
-        self.a, self.number = a, number
+        self.a = a
+        self.number = number
         self.weights = {
             name: tf.Variable(value.reshape(_matrix(name, value)))
             for name, value in weights.items()
@@ -66,7 +67,8 @@ class ByHand:
         log-probabilities.
         """
         batch, length = prompts.shape
-        a, weights = self.a, {name: w.read_value() for name, w in self.weights.items()}
+        a = self.a
+        weights = {name: w.read_value() for name, w in self.weights.items()}
         rows = length + self.number - 1
         cos, sin = hand_written_kernels.angles(rows, a.d_kv)
         first = tf.reshape(tf.range(batch * a.heads) * rows, [batch, a.heads])
@@ -102,10 +104,8 @@ class ByHand:
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Returns logits of what follows prompts, and caches of so many rows."""
         a, (batch, length), caches = self.a, prompts.shape, []
-        turn, mask = (
-            hand_written_kernels.angles(length, a.d_kv),
-            hand_written_kernels.causal_mask(length),
-        )
+        turn = hand_written_kernels.angles(length, a.d_kv)
+        mask = hand_written_kernels.causal_mask(length)
         x = tf.gather(w["embedding/table"], tf.reshape(prompts, [-1]))
         for i in range(a.blocks):
             own = _of_block(w, i)
@@ -115,7 +115,8 @@ class ByHand:
                 )
                 for x in self.project(own, x)
             )
-            q, k = self.turned(q, *turn), self.turned(k, *turn)
+            q = self.turned(q, *turn)
+            k = self.turned(k, *turn)
             caches += [
                 tf.reshape(
                     tf.pad(x, [[0, 0], [0, 0], [0, rows - length], [0, 0]]),
@@ -140,14 +141,16 @@ class ByHand:
         sin: tf.Tensor,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Returns logits of what follows ids [batch], and the caches."""
-        a, new = self.a, []
+        a = self.a
+        new = []
         x = tf.gather(w["embedding/table"], ids)
         for i in range(a.blocks):
             own = _of_block(w, i)
             q, k, v = (
                 tf.reshape(x, [-1, a.heads, a.d_kv]) for x in self.project(own, x)
             )
-            q, k = self.turned(q, cos, sin), self.turned(k, cos, sin)
+            q = self.turned(q, cos, sin)
+            k = self.turned(k, cos, sin)
             keys, values = (
                 tf.tensor_scatter_nd_update(cache, places, tf.reshape(x, [-1, a.d_kv]))
                 for cache, x in zip(caches[2 * i : 2 * i + 2], (k, v), strict=True)
@@ -279,7 +282,8 @@ def in_turn(
     """Returns wall and processor seconds of each call, of all in turn."""
 
     def seconds(run: Callable[[], Any]) -> tuple[float, float]:
-        wall, busy = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        busy = time.process_time()
         run()
         return time.perf_counter() - wall, time.process_time() - busy
 

@@ -19,9 +19,17 @@ from meshtf.forecast import Forecast, PlacedTensor
 from meshtf.forecast.svg import MARGIN, document, text
 from meshtf.forecast.text_report import bytes_text
 
-WHOLE, FIRST, STEP, RIGHT, WIDTH = 218, 344, 115, 804, 1000  # columns
-HEAD, ROW = 94, 112
-CUBE, PLATE = ((56.0, 44.0), (34.0, -26.0)), ((78.0, 46.0), (5.0, -4.0))  # front, depth
+# columns
+WHOLE = 218
+FIRST = 344
+STEP = 115
+RIGHT = 804
+WIDTH = 1000
+HEAD = 94
+ROW = 112
+# front, depth
+CUBE = ((56.0, 44.0), (34.0, -26.0))
+PLATE = ((78.0, 46.0), (5.0, -4.0))
 GAP = 4.0
 
 LIGHT = """\
@@ -77,7 +85,8 @@ def _positions(forecast: Forecast) -> Iterator[str]:
         groups = forecast.positions // count
         for i in range(groups):
             left = FIRST + STEP * count * i
-            right, y = left + STEP * count - 22, HEAD - 14 + 24 * level
+            right = left + STEP * count - 22
+            y = HEAD - 14 + 24 * level
             yield f'  <path class="rule" d="M{left} {y}H{right}"/>'
             yield text(
                 (left + right) / 2, y - 7, "code", f"{axis} {i % size}", "middle"

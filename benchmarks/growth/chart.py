@@ -20,7 +20,9 @@ WIDTH, HEIGHT, TOP = (
     250,
     118,
 )  # of the picture; of a panel's plot; where plots begin
-LEFT, RIGHT = 50, 18  # of a panel, beside its plot
+# of a panel, beside its plot
+LEFT = 50
+RIGHT = 18
 COLOURS = ("p4", "p0", "p1", "p2", "p3")
 LIGHT = """\
     .p4 { fill: #7b8794; stroke: #52606d } .dot { fill-opacity: .8; stroke-width: .8 }
@@ -47,7 +49,9 @@ class _Plot:
     """The place of a panel, and where numbers lie in it."""
 
     def __init__(self, panel: Panel, left: float, width: float) -> None:
-        self.panel, self.left, self.width = panel, left + LEFT, width - LEFT - RIGHT
+        self.panel = panel
+        self.left = left + LEFT
+        self.width = width - LEFT - RIGHT
         every = [point for points in panel.points.values() for point in points]
         self.ticks = sorted({n for n, _ in every})
         values = [y for _, y in (*every, *panel.goals)]
@@ -57,10 +61,8 @@ class _Plot:
             for n, _ in points
         ]
         middle = math.sqrt(min(values) * max(values))
-        self.low, self.high = (
-            min(*values, middle / 2) / 1.2,
-            max(*values, middle * 2) * 1.2,
-        )
+        self.low = min(*values, middle / 2) / 1.2
+        self.high = max(*values, middle * 2) * 1.2
 
     def x(self, n: float) -> float:
         most = math.log(self.ticks[-1] / self.ticks[0]) or 1.0
@@ -116,7 +118,8 @@ class _Plot:
 
 def _between(points: Sequence[tuple[float, float]]) -> list[float]:
     """Returns places from the first to the last point."""
-    first, last = min(points)[0], max(points)[0]
+    first = min(points)[0]
+    last = max(points)[0]
     return [first * (last / first) ** (i / 24) for i in range(25)]
 
 
@@ -138,11 +141,13 @@ def figure(
     body = [text(MARGIN, 62, "note", note)]
     for i, panel in enumerate(panels):
         body += _Plot(panel, MARGIN + i * width, width).drawn(label, colours)
-    x, y = float(MARGIN + LEFT), TOP + HEIGHT + 74
+    x = float(MARGIN + LEFT)
+    y = TOP + HEIGHT + 74
     for name in [*series, *([goal] if goal else [])]:
         wide = 24 + 7.4 * len(name)
         if x + wide > WIDTH - MARGIN:
-            x, y = float(MARGIN + LEFT), y + 22
+            x = float(MARGIN + LEFT)
+            y = y + 22
         mark = (
             f'  <circle class="dot {colours[name]}" cx="{x:g}" cy="{y - 4}" r="4"/>'
             if name in colours

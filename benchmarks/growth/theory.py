@@ -17,7 +17,9 @@ from benchmarks.growth.measure import COLUMNS, Row
 
 Points = Sequence[tuple[float, float]]
 Powers = tuple[int, ...]
-CONSTANT, LINEAR, SQUARE = (0,), (0, 1), (0, 1, 2)
+CONSTANT = (0,)
+LINEAR = (0, 1)
+SQUARE = (0, 1, 2)
 
 # Of each part the columns that are told and drawn, with the powers of n of which each
 # is a sum. Times are those of the processor, which other programs on the machine change
@@ -79,13 +81,15 @@ def fitted(points: Points, powers: Powers) -> Curve:
     """
     n, y = np.asarray(points, float).T
     columns = np.stack([n**power / y for power in powers], 1)
-    best, least = np.zeros(len(powers)), np.inf
+    best = np.zeros(len(powers))
+    least = np.inf
     for count in range(1, len(powers) + 1):
         for some in map(list, itertools.combinations(range(len(powers)), count)):
             found = np.linalg.lstsq(columns[:, some], np.ones(len(y)), rcond=None)[0]
             apart = float(np.sum((columns[:, some] @ found - 1) ** 2))
             if min(found) >= 0 and apart < least:
-                best, least = np.zeros(len(powers)), apart
+                best = np.zeros(len(powers))
+                least = apart
                 best[some] = found
     return Curve(powers, tuple(map(float, best)))
 
@@ -96,7 +100,8 @@ def lines(
     """Returns points and curve of each series that has such a column, in the column's
     unit.
     """
-    scale, found = COLUMNS[column][1] or 1.0, dict[str, tuple[Points, Curve]]()
+    scale = COLUMNS[column][1] or 1.0
+    found = dict[str, tuple[Points, Curve]]()
     for series in dict.fromkeys(row["series"] for row in rows if column in row):
         points = [
             (row["size"], row[column] * scale)

@@ -71,7 +71,9 @@ class Runner(worker.Runner):
 
     def __init__(self, case: Case) -> None:
         self.case, self.config = case, case.config
-        self.batches, self.count, self.start = batches(case.config), 0, {}
+        self.batches = batches(case.config)
+        self.count = 0
+        self.start = {}
 
     def first(self, number: int = 1) -> dict[str, float]:
         """Takes the first step; returns seconds, and counts of ops."""

@@ -80,7 +80,8 @@ class Process:
         environment: Mapping[str, str] = _NOTHING_MORE,
     ):
         compile_sources()
-        self.case, self.said = case, tempfile.TemporaryFile("w+")
+        self.case = case
+        self.said = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-m", worker, case.dump()],
             text=True,

@@ -79,7 +79,8 @@ def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
             alive[made[3]] = tensor
             now += tensor.bytes
             if now > most:
-                most, then = now, list(alive.values())
+                most = now
+                then = list(alive.values())
     return most, then
 
 
@@ -132,7 +133,8 @@ def main(argv: list[str]) -> None:
 
 
 def _line(name: str, found: dict[str, Any]) -> str:
-    held, announced = found["variables"], found["forecast variables"]
+    held = found["variables"]
+    announced = found["forecast variables"]
     beside = found["peak"] - held, found["forecast peak"] - announced
     return (
         f"{name:24}{held / 1e6:10.2f}{announced / 1e6:10.2f}{announced / held - 1:8.1%}"

@@ -112,7 +112,7 @@ def stall(folder: Path) -> dict[str, list[float]]:
         for v in w:
             h = mtf.rename(mtf.tanh(mtf.einsum([h, v], "batch; e")), "e", "d")
         loss = mtf.reduce_mean(mtf.square(h))
-        adam.apply(mtf.gradients([loss], w), w, step)
+        adam.apply_gradients(mtf.gradients([loss], w), w, step)
         return loss
 
     x = np.ones((64, size), "float32")
@@ -123,7 +123,8 @@ def stall(folder: Path) -> dict[str, list[float]]:
     for turn in range(_ROUNDS.value + 1):
         saved = _seconds(lambda: mtf.checkpoints.save(str(folder / "run"), 1, here))
         waited = _seconds(lambda k=turn: beside.save(k, here))
-        began, taken = time.perf_counter(), 0
+        began = time.perf_counter()
+        taken = 0
         while beside.busy:
             one()
             taken += 1

@@ -74,7 +74,8 @@ class Alone(Placed):
         (x,), number = self.values[step.src], self.mesh.axes[step.reshard.axis]
         if step.wait_for is not None:
             x = identity(x, self.devices[0], self.values[step.wait_for][0])
-        cut, join = _axis(step, step.reshard.after), _axis(step, step.reshard.before)
+        cut = _axis(step, step.reshard.after)
+        join = _axis(step, step.reshard.before)
         return [self._stand_in(step.reshard.kind, x, number, cut, join)]
 
     def _stand_in(self, kind: str, x: Any, number: int, cut: int, join: int) -> Any:
@@ -85,10 +86,8 @@ class Alone(Placed):
         return self._section(run, x)
 
     def _bucket(self, step: Bucket) -> list[list[Any]]:
-        move, cuts = (
-            step.reductions[0].reshard,
-            [_axis(m, m.reshard.after) for m in step.reductions],
-        )
+        move = step.reductions[0].reshard
+        cuts = [_axis(m, m.reshard.after) for m in step.reductions]
         number = self.mesh.axes[move.axis]
         how = SimpleNamespace(
             **{
@@ -96,10 +95,8 @@ class Alone(Placed):
                 for kind in ("all_reduce", "reduce_scatter")
             }
         )
-        xs, devices = (
-            [[self.values[m.src][0] for m in step.reductions]],
-            self.devices * number,
-        )
+        xs = [[self.values[m.src][0] for m in step.reductions]]
+        devices = self.devices * number
         if move.kind == "all_reduce":
             made = bucketed.all_reduce(how, xs, devices, "sum")
         else:
@@ -108,7 +105,8 @@ class Alone(Placed):
 
     def _gather_statistics(self, step: GatherStatisticsStep) -> list[Any]:
         (statistics,) = self.values[step.src]
-        copies, device = step.num_shards(self.mesh), self.devices[0]
+        copies = step.num_shards(self.mesh)
+        device = self.devices[0]
         return [tuple(stack([x] * copies, device) for x in statistics)]
 
 
@@ -170,7 +168,8 @@ def main() -> None:
         dropout=wanted["dropout"],
         **wanted["settings"],
     )
-    memory, program = step.explain(*args).memory, step.lower(*args)
+    memory = step.explain(*args).memory
+    program = step.lower(*args)
     for _ in range(2):
         step(*args)
     os.write(2, b"\nbegin\n")

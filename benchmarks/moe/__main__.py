@@ -117,7 +117,7 @@ def layer_run(size: Size, make: Callable[[mtf.Mesh], mtf.Module]) -> Run:
         loss = mtf.add_n([mtf.reduce_mean(mtf.square(y)), *losses])
         dx, *grads = mtf.gradients([loss], [x, *variables])
         if size.update:
-            descent.apply(grads, variables, number)
+            descent.apply_gradients(grads, variables, number)
         return (loss, dx) if size.update else (loss, dx, *grads)
 
     return lambda: step(x, np.int32(0))

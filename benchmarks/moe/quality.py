@@ -33,7 +33,12 @@ from transformer.training.training_run import Run
 FLAGS = flags.FLAGS
 CONFIGS = {"dense": "moe_pays_dense.gin", "mixture": "moe_pays.gin"}
 NAMES = {"dense": "dense", "mixture": "16 experts, 2 for each token"}
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 470, 82, 250, 84, 62
+WIDTH = 860
+HEIGHT = 470
+LEFT = 82
+RIGHT = 250
+TOP = 84
+BOTTOM = 62
 COLOURS = {"dense": "p0", "mixture": "p1"}
 LIGHT = """\
     .line { fill: none; stroke-width: 2.2 } .dot { stroke: none }
@@ -62,7 +67,9 @@ def train(model: str, seed: int, every: int, params: Sequence[str]) -> Curve:
         [CONFIGS[model]], [*params, f"ByteText.seed = {seed}", f"Mesh.seed = {seed}"]
     )
     run = Run()
-    forecast, points, seconds = run.explain(), [], 0.0
+    forecast = run.explain()
+    points = []
+    seconds = 0.0
     for step, bits, seconds in measured(run, every):
         points.append((step, bits))
         print(
@@ -85,7 +92,8 @@ def measured(run: Run, every: int) -> Iterator[tuple[int, float, float]]:
     took.
     """
     evaluation = Evaluation(run.trainer.model, run.data, run.batch_size)
-    seconds, began = 0.0, time.monotonic()
+    seconds = 0.0
+    began = time.monotonic()
     for step, batch in enumerate(run.data.batches(run.batch_size).take(run.steps), 1):
         loss, _ = run.trainer.step(batch)
         if step % every == 0 or step == run.steps:
@@ -142,7 +150,8 @@ def picture(curves: Sequence[Curve]) -> str:
     """
     steps = [step for step, _ in curves[0].points]
     bits = [b for c in curves for _, b in c.points]
-    low, high = int(min(bits) * 10 - 0.5) / 10, int(max(bits) * 10 + 1) / 10
+    low = int(min(bits) * 10 - 0.5) / 10
+    high = int(max(bits) * 10 + 1) / 10
 
     def x(step: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * step / steps[-1]

@@ -60,7 +60,8 @@ def hash_mask(
         first, second = tf.unstack(
             _mix(_mix(index + key) + tf.reverse(key, [0]) + salts)
         )
-        a, b = a[..., None] + first, b[..., None] + second
+        a = a[..., None] + first
+        b = b[..., None] + second
     bits = _mix(a, b, last=False)
     kept = bits >= tf.constant(round(rate * 2**32), tf.uint32)
     return tf.cast(kept, tf.float32) * (1 / (1 - rate))

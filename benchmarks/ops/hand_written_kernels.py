@@ -68,7 +68,8 @@ def layer_norm(
         y *= inverse
 
         def gradient(dy: tf.Tensor) -> Any:
-            along, share = dy * y, scale[:, None] / scale.shape[0]
+            along = dy * y
+            share = scale[:, None] / scale.shape[0]
             dx = (
                 dy * scale - (y * tf.matmul(along, share) + tf.matmul(dy, share))
             ) * inverse

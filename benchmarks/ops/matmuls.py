@@ -28,7 +28,8 @@ from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
 _CALLS = 8  # of a product in a round
-_LENGTH, _KEY = 128, 32
+_LENGTH = 128
+_KEY = 32
 
 
 class Form(NamedTuple):

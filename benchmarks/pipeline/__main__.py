@@ -124,14 +124,16 @@ def measure(microbatches: int, pairs: int, minutes: float) -> Row:
 def _wait_for_quiet(end: float) -> None:
     """Waits until other processes leave the cores alone, or the time is up."""
     while time.monotonic() < end:
-        before, start = _processor_time(), time.monotonic()
+        before = _processor_time()
+        start = time.monotonic()
         time.sleep(0.2)
         if _processor_time() - before <= OTHERS * (time.monotonic() - start):
             return
 
 
 def _pair(one: Process, two: Process, number: int) -> Pair:
-    before, start = _processor_time(), time.monotonic()
+    before = _processor_time()
+    start = time.monotonic()
     told = [worker.ask("steps", number) for worker in (one, two)]
     seconds = time.monotonic() - start
     others = _processor_time() - before - sum(sum(t["cpu"]) for t in told)
@@ -160,7 +162,8 @@ def timelines(
     The fastest of some steps; each waits for a quiet machine, in all not longer than
     some minutes.
     """
-    found, end = {}, time.monotonic() + 60 * minutes
+    found = {}
+    end = time.monotonic() + 60 * minutes
     for stages, each in ((1, 1), (STAGES, chunks)):
         worker = Process(
             Case(stages, microbatches, chunks=each), "benchmarks.pipeline.worker"
@@ -222,7 +225,8 @@ def line(row: Row) -> str:
 
 def starts(rows: list[Row]) -> str:
     """Returns how the time to the first step grows with the number of microbatches."""
-    few, many = rows[0], rows[-1]
+    few = rows[0]
+    many = rows[-1]
     ratios = {
         what: many.starts[1][what] / few.starts[1][what]
         for what in ("first", "first_cpu")

@@ -106,7 +106,8 @@ def explained(
     """Returns the forecast of a step of training, of so many blocks at each stage."""
     stages = len(blocks)
     mesh = mtf.Mesh(f"stage:{stages}" if stages > 1 else "", devices="abstract")
-    vocab, d_model = sizes.dim("vocab"), sizes.dim("d_model")
+    vocab = sizes.dim("vocab")
+    d_model = sizes.dim("d_model")
     layers = [
         mtf.layers.Embedding(mesh, vocab, d_model),
         *(Block(mesh, sizes, f"block_{i}") for i in range(sum(blocks))),
@@ -130,7 +131,7 @@ def explained(
             tokens,
             targets,
         )
-        optimizer.apply(mtf.gradients([loss], variables), variables, step)
+        optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
         return loss
 
     tokens = tf.TensorSpec([sizes.batch, sizes.length], tf.int32)
@@ -175,8 +176,10 @@ def largest(
         return [each[0], *[each[1]] * (stages - 2), each[2]] if stages > 2 else [*each]
 
     low, high = ([n] * min(stages, 3) for n in (few, many))
-    less, more = spread(peaks(low)), spread(peaks(high))
-    low, high = [few] * stages, [many] * stages
+    less = spread(peaks(low))
+    more = spread(peaks(high))
+    low = [few] * stages
+    high = [many] * stages
     for _ in range(TRIES):
         guess = [
             int(n + (limit - y) // ((y - x) / (n - m)))
@@ -186,8 +189,10 @@ def largest(
             raise RuntimeError(
                 f"one block is more than a stage holds in {limit:,.0f} bytes."
             )
-        low, high = guess, [n + 1 for n in guess]
-        less, more = [*peaks(low)], [*peaks(high)]
+        low = guess
+        high = [n + 1 for n in guess]
+        less = [*peaks(low)]
+        more = [*peaks(high)]
         if max(less) <= limit < min(more):
             return tuple(low)
     raise RuntimeError(

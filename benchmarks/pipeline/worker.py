@@ -27,7 +27,10 @@ import meshtf as mtf
 from benchmarks.harness.case_server import serve
 from meshtf.runtime.placed.program.function_calls import BRANCH_OPS, CALL_OPS
 
-BLOCKS, ROWS, D_MODEL, D_FF = 8, 128, 256, 1024
+BLOCKS = 8
+ROWS = 128
+D_MODEL = 256
+D_FF = 1024
 _CALL = re.compile(r"call/(forward|backward)\.(\d+)\.(\d+)/")
 
 
@@ -89,7 +92,7 @@ def make(case: Case) -> Any:
         loss = pipe.loss(
             lambda y, labels: mtf.reduce_mean(mtf.square(y - labels)), x, labels
         )
-        optimizer.apply(
+        optimizer.apply_gradients(
             mtf.gradients([loss], variables), variables, mtf.zeros(mesh, "", "int32")
         )
         return loss
@@ -109,7 +112,8 @@ class Runner:
             for _ in range(2)
         ]
         self.case = case
-        start, processor = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
+        processor = time.process_time()
         self.step = make(case)
         float(self.step(*self.batch))
         self.start = {
@@ -121,7 +125,8 @@ class Runner:
         """Takes steps and returns what each of them took."""
         found: dict[str, list[float]] = {"loss": [], "wall": [], "cpu": []}
         for _ in range(number):
-            start, processor = time.perf_counter(), time.process_time()
+            start = time.perf_counter()
+            processor = time.process_time()
             found["loss"].append(float(self.step(*self.batch)))
             found["wall"].append(time.perf_counter() - start)
             found["cpu"].append(time.process_time() - processor)

@@ -57,7 +57,8 @@ def main(argv: list[str]) -> None:
     with_jax = importlib.util.find_spec("jax") is not None
     if not with_jax:
         print("JAX is left out: it is not installed here (pip install -e '.[jax]').")
-    measured, wrong = [], []
+    measured = []
+    wrong = []
     for group in spmd_cases(sized("lm", FLAGS.size), FLAGS.grids, with_jax):
         rows, _ = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
         print(f"\n{table(rows, 'compile')}\n{beside(rows)}", flush=True)

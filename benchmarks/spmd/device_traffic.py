@@ -180,7 +180,8 @@ def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
     forecast = step.explain(*args)
     found = crossings(step, *args)
     loads = sum(c.bytes for c in found if not c.moved) / 8
-    expected, counted = announced(forecast), by_move(found)
+    expected = announced(forecast)
+    counted = by_move(found)
     print(
         f"{name:42}{forecast.bytes_moved():12.1f}{sum(counted.values()) / 8:12.1f}"
         f"{loads:12.1f}",

@@ -52,7 +52,9 @@ def main(argv: list[str]) -> None:
     del argv
     config = sized(FLAGS.model, FLAGS.size)
     peers = list(PEERS) if "all" in FLAGS.peer else FLAGS.peer
-    measured, wrong, refused = [], [], {}
+    measured = []
+    wrong = []
+    refused = {}
     rates = list(map(float, FLAGS.dropouts))
     for group in cases(config, FLAGS.modes, rates, FLAGS.only, peers, FLAGS.onednn):
         rows, why = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
@@ -93,7 +95,8 @@ def beside(group: list[Case], rows: list[Row]) -> str:
     On devices of their own; beside towers, which share variables, and JAX on one device
     as well.
     """
-    found, lines = {row.name: row for row in rows}, []
+    found = {row.name: row for row in rows}
+    lines = []
     for peer in group:
         for case in group:
             if (
@@ -108,7 +111,8 @@ def beside(group: list[Case], rows: list[Row]) -> str:
                 and not (case.cut or case.recompute)
                 and {peer.name, case.name} <= found.keys()
             ):
-                own, other = found[case.name], found[peer.name]
+                own = found[case.name]
+                other = found[peer.name]
                 lines.append(
                     f"{case.name} / {peer.name}: {ratio(own, other, 'wall'):.2f}, cpu "
                     f"{ratio(own, other, 'cpu'):.2f}"

@@ -31,7 +31,9 @@ flags.DEFINE_integer("steps", 15, "Steps that are timed in each process.")
 flags.DEFINE_string("layout", "batch:data", "On a mesh of data:4.")
 flags.DEFINE_string("case", "", "For the worker: how, and how many layers.")
 
-BATCH, D_MODEL, D_FF = 512, 128, 512
+BATCH = 512
+D_MODEL = 128
+D_FF = 512
 
 
 class Block(mtf.Module):
@@ -81,7 +83,7 @@ def worker(how: str, layers: int) -> dict[str, Any]:
     def step(x: mtf.Tensor) -> mtf.Tensor:
         loss = mtf.reduce_mean(mtf.square(net(x)))
         variables = net.trainable_variables
-        optimizer.apply(
+        optimizer.apply_gradients(
             mtf.gradients([loss], variables), variables, mtf.zeros(mesh, "", "int32")
         )
         return loss

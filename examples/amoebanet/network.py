@@ -1,26 +1,25 @@
-"""AmoebaNet-D on named dimensions: a sequence of layers, each of which may lie on
-another stage.
+"""AmoebaNet-D on named dimensions: a sequence of layers, for a pipeline.
 
-    layers = amoebanet_d(mesh, cells=18, filters=256, classes=1000)              # 24 of them
+    layers = amoebanet_d(mesh, cells=18, filters=256, classes=1000)              # 24 layers
     pipe = mtf.pipeline.GPipe([partial(layer, training=True) for layer in layers], stages=4, ...)
     logits = pipe(images)                     # [batch height width color] -> [batch classes]
 
-The cell was found by evolution (Real et al. 2019, arXiv:1802.01548). Sizes are those
-that GPipe was shown with (Huang et al. 2019, arXiv:1811.06965): (cells, filters) = (18,
-256) has 122,470,120 parameters. A cell takes the results of the two before it, so what
-is passed on is a pair.
+The architecture was found by evolution (Real et al. 2019, arXiv:1802.01548). Sizes are
+those of the GPipe paper (Huang et al. 2019, arXiv:1811.06965): (cells, filters) = (18,
+256) has 122,470,120 parameters. A cell takes the outputs of the two cells before it, so
+layers pass on pairs of tensors.
 """
 
 from collections.abc import Callable
 
 import meshtf as mtf
 
-Operation = Callable[[mtf.Tensor, bool], mtf.Tensor]
+Operation = Callable[[mtf.Tensor, bool], mtf.Tensor]  # (x, training) -> y
 Pair = tuple[mtf.Tensor, mtf.Tensor]
-MOMENTUM = 0.9  # of the averages of batch norms
+MOMENTUM = 0.9  # of the moving averages of batch norms
 
-# Five pairs of (state, operation). A pair's sum is the next state; 0 and 1 are the
-# cell's inputs.
+# A cell: five pairs of (state, operation). States 0 and 1 are the cell's inputs; each pair
+# adds a state, the sum of both operations, applied to the states that it names.
 NORMAL = (
     ((1, "conv 1x1"), (1, "max 3")),
     ((1, "none"), (0, "conv 1x7 7x1")),
@@ -35,22 +34,23 @@ REDUCTION = (
     ((3, "none"), (1, "max 2")),
     ((2, "avg 3"), (3, "conv 1x1")),
 )
-RESULTS = {
+# The states that are concatenated to a cell's output.
+OUTPUT_STATES = {
     NORMAL: (0, 3, 4, 6),
     REDUCTION: (4, 5, 6),
-}  # the states that make a cell's result
+}
 
 
 class ReluConvNorm(mtf.Module):
-    """x[... channels:before] -> [... channels:after]: a convolution without bias, and a
-    norm.
+    """ReLU, convolution without bias, batch norm:
+    x[..., channels:in_channels] -> [..., channels:out_channels].
     """
 
     def __init__(
         self,
         mesh: mtf.Mesh,
-        before: int,
-        after: int,
+        in_channels: int,
+        out_channels: int,
         window: tuple[int, int] = (1, 1),
         stride: tuple[int, int] = (1, 1),
         name: str = "conv",
@@ -60,12 +60,12 @@ class ReluConvNorm(mtf.Module):
             self.conv = mtf.layers.Conv(
                 mesh,
                 f"height:{window[0]};width:{window[1]}",
-                f"channels_in:{before}",
-                f"channels:{after}",
+                f"channels_in:{in_channels}",
+                f"channels:{out_channels}",
                 dict(zip(("height", "width"), stride)),
                 use_bias=False,
             )
-            self.norm = mtf.layers.BatchNorm(mesh, f"channels:{after}", MOMENTUM)
+            self.norm = mtf.layers.BatchNorm(mesh, f"channels:{out_channels}", MOMENTUM)
 
     def __call__(self, x: mtf.Tensor, training: bool) -> mtf.Tensor:
         x = mtf.rename(mtf.relu(x), "channels", "channels_in")
@@ -73,30 +73,32 @@ class ReluConvNorm(mtf.Module):
 
 
 class FactorizedReduce(mtf.Module):
-    """x[... channels:before] -> half as many rows and columns, [... channels:after].
+    """Halves height and width: x[..., channels:in_channels] -> [..., channels:out_channels].
 
-    One half of the channels is made of the pixels at even places, the other of those at
-    odd ones.
+    Half of the output channels are computed from the pixels with even indices, the other
+    half from those with odd indices.
     """
 
     def __init__(
-        self, mesh: mtf.Mesh, before: int, after: int, name: str = "reduce"
+        self, mesh: mtf.Mesh, in_channels: int, out_channels: int, name: str = "reduce"
     ) -> None:
         super().__init__(name)
-        with self.scope():
-            self.even, self.odd = (
-                mtf.layers.Conv(
-                    mesh,
-                    "height:1;width:1",
-                    f"channels_in:{before}",
-                    f"channels:{after // 2}",
-                    stride=2,
-                    use_bias=False,
-                    name=name,
-                )
-                for name in ("even", "odd")
+
+        def strided_conv(name: str) -> mtf.layers.Conv:
+            return mtf.layers.Conv(
+                mesh,
+                "height:1;width:1",
+                f"channels_in:{in_channels}",
+                f"channels:{out_channels // 2}",
+                stride=2,
+                use_bias=False,
+                name=name,
             )
-            self.norm = mtf.layers.BatchNorm(mesh, f"channels:{after}", MOMENTUM)
+
+        with self.scope():
+            self.even = strided_conv("even")
+            self.odd = strided_conv("odd")
+            self.norm = mtf.layers.BatchNorm(mesh, f"channels:{out_channels}", MOMENTUM)
 
     def __call__(self, x: mtf.Tensor, training: bool) -> mtf.Tensor:
         x = mtf.rename(mtf.relu(x), "channels", "channels_in")
@@ -107,27 +109,45 @@ class FactorizedReduce(mtf.Module):
 
 
 class Convolutions(mtf.Module):
-    """Convolutions on as many channels as come out; those of windows larger than 1 are
-    on a 4th.
+    """Convolutions of one number of channels; those with windows larger than 1x1 run on a
+    quarter of the channels, between two 1x1 convolutions.
+
+    Args:
+      mesh: the mesh of the variables.
+      channels: the number of channels of input and output.
+      windows: the windows of the convolutions, such as "1x7 7x1".
+      stride: the stride along dimensions in which a window is larger than 1.
+      name: the last component of the path of its variables.
     """
 
     def __init__(
         self, mesh: mtf.Mesh, channels: int, windows: str, stride: int, name: str
     ) -> None:
         super().__init__(name)
-        inner = [tuple(map(int, window.split("x"))) for window in windows.split()]
-        few = channels if inner == [(1, 1)] else channels // 4
+        sizes = [tuple(map(int, window.split("x"))) for window in windows.split()]
+        inner_channels = channels if sizes == [(1, 1)] else channels // 4
         self.convs = []
         with self.scope():
-            if few < channels:
-                self.convs.append(ReluConvNorm(mesh, channels, few, name="down"))
-            for i, window in enumerate(inner):  # each strides along its own rows
+            if inner_channels < channels:
+                self.convs.append(
+                    ReluConvNorm(mesh, channels, inner_channels, name="down")
+                )
+            for i, window in enumerate(sizes):
                 strides = tuple(stride if size > 1 else 1 for size in window)
                 self.convs.append(
-                    ReluConvNorm(mesh, few, few, window, strides, name=f"conv_{i}")
+                    ReluConvNorm(
+                        mesh,
+                        inner_channels,
+                        inner_channels,
+                        window,
+                        strides,
+                        name=f"conv_{i}",
+                    )
                 )
-            if few < channels:
-                self.convs.append(ReluConvNorm(mesh, few, channels, name="up"))
+            if inner_channels < channels:
+                self.convs.append(
+                    ReluConvNorm(mesh, inner_channels, channels, name="up")
+                )
 
     def __call__(self, x: mtf.Tensor, training: bool) -> mtf.Tensor:
         for conv in self.convs:
@@ -136,12 +156,12 @@ class Convolutions(mtf.Module):
 
 
 def operation(
-    mesh: mtf.Mesh, what: str, channels: int, stride: int, name: str
+    mesh: mtf.Mesh, description: str, channels: int, stride: int, name: str
 ) -> Operation:
-    """Returns one operation of a pair, which maps (x, training) to a tensor of as many
-    channels.
+    """Returns an operation of a cell, such as "conv 1x7 7x1", "max 3" or "none". It keeps
+    the number of channels.
     """
-    kind, _, size = what.partition(" ")
+    kind, _, size = description.partition(" ")
     if kind == "conv":
         return Convolutions(mesh, channels, size, stride, name)
     if kind == "none":
@@ -151,8 +171,8 @@ def operation(
 
 
 class Stem(mtf.Module):
-    """Images -> the first pair, twice the same: a convolution that halves rows and
-    columns.
+    """A convolution that halves height and width, and a batch norm: images[..., color] ->
+    (y, y), the pair for the first cell.
     """
 
     def __init__(self, mesh: mtf.Mesh, colors: int, channels: int) -> None:
@@ -174,16 +194,16 @@ class Stem(mtf.Module):
 
 
 class Cell(mtf.Module):
-    """(last result, the one before it) -> (result, last result).
+    """A cell: (previous output, output before it) -> (output, previous output).
 
     Args:
-      mesh: where the variables lie.
-      pairs: NORMAL or REDUCTION; the latter halves rows and columns.
-      channels: of each state.
-      before: the channels of the two inputs.
-      reduced: whether the last cell was a reduction, so the second input has twice as
-        many rows.
-      name: the last part of the path of its variables.
+      mesh: the mesh of the variables.
+      pairs: NORMAL or REDUCTION; the latter halves height and width.
+      channels: the channels of each state.
+      in_channels: the channels of both inputs.
+      after_reduction: whether the previous cell was a reduction, so that the second input
+        has twice the height and width of the first one.
+      name: the last component of the path of its variables.
     """
 
     def __init__(
@@ -191,42 +211,41 @@ class Cell(mtf.Module):
         mesh: mtf.Mesh,
         pairs: tuple,
         channels: int,
-        before: tuple[int, int],
-        reduced: bool,
+        in_channels: tuple[int, int],
+        after_reduction: bool,
         name: str,
     ) -> None:
         super().__init__(name)
-        self.pairs, self.outputs = pairs, len(RESULTS[pairs]) * channels
+        self.pairs = pairs
+        self.out_channels = len(OUTPUT_STATES[pairs]) * channels
         with self.scope():
-            self.last = ReluConvNorm(mesh, before[0], channels, name="last")
+            self.last = ReluConvNorm(mesh, in_channels[0], channels, name="last")
             self.before: Operation = lambda x, training: x
-            if reduced or before[1] != channels:
-                make = FactorizedReduce if reduced else ReluConvNorm
-                self.before = make(mesh, before[1], channels, name="before")
-            self.operations = [
-                [
-                    operation(
-                        mesh,
-                        what,
-                        channels,
-                        2 if pairs is REDUCTION and state < 2 else 1,
-                        f"state_{number}_{'ab'[i]}",
+            if after_reduction or in_channels[1] != channels:
+                make = FactorizedReduce if after_reduction else ReluConvNorm
+                self.before = make(mesh, in_channels[1], channels, name="before")
+            self.operations: list[list[Operation]] = []
+            for new_state, pair in enumerate(pairs, start=2):
+                operations = []
+                for letter, (state, description) in zip("ab", pair):
+                    stride = 2 if pairs is REDUCTION and state < 2 else 1
+                    name = f"state_{new_state}_{letter}"
+                    operations.append(
+                        operation(mesh, description, channels, stride, name)
                     )
-                    for i, (state, what) in enumerate(pair)
-                ]
-                for number, pair in enumerate(pairs, start=2)
-            ]
+                self.operations.append(operations)
 
     def __call__(self, pair: Pair, training: bool = False) -> Pair:
         states = [self.last(pair[0], training), self.before(pair[1], training)]
         for ((i, _), (j, _)), (f, g) in zip(self.pairs, self.operations):
             states.append(f(states[i], training) + g(states[j], training))
-        return mtf.concat([states[i] for i in RESULTS[self.pairs]], "channels"), pair[0]
+        outputs = [states[i] for i in OUTPUT_STATES[self.pairs]]
+        return mtf.concat(outputs, "channels"), pair[0]
 
 
 class Classifier(mtf.Module):
-    """A pair -> logits[batch classes] of the last result's mean over rows
-    and columns.
+    """A dense layer on the mean over height and width of a pair's first tensor:
+    (x[batch, height, width, channels], _) -> logits[batch, classes].
     """
 
     def __init__(self, mesh: mtf.Mesh, channels: int, classes: int) -> None:
@@ -243,20 +262,27 @@ class Classifier(mtf.Module):
 def amoebanet_d(
     mesh: mtf.Mesh, cells: int, filters: int, classes: int, colors: int = 3
 ) -> list[mtf.Module]:
-    """Returns cells + 6 layers: a stem, cells with four reductions among them, and a
-    classifier.
+    """Returns cells + 6 layers: a stem, `cells` normal cells, four reduction cells among
+    them, and a classifier.
 
-    Each takes what the one before returned, and whether it is in training.
+    Each layer takes the output of the previous one, and `training`.
     """
     channels = filters // 4
     layers: list[mtf.Module] = [Stem(mesh, colors, channels)]
-    before, last = (channels, channels), NORMAL
+    in_channels = (channels, channels)
+    previous = NORMAL
     group = cells // 3 * [NORMAL]
     for pairs in [REDUCTION, REDUCTION, *group, REDUCTION, *group, REDUCTION, *group]:
         channels *= 2 if pairs is REDUCTION else 1
         cell = Cell(
-            mesh, pairs, channels, before, last is REDUCTION, name=f"cell_{len(layers)}"
+            mesh,
+            pairs,
+            channels,
+            in_channels,
+            after_reduction=previous is REDUCTION,
+            name=f"cell_{len(layers)}",
         )
         layers.append(cell)
-        before, last = (cell.outputs, before[0]), pairs
-    return [*layers, Classifier(mesh, before[0], classes)]
+        in_channels = (cell.out_channels, in_channels[0])
+        previous = pairs
+    return [*layers, Classifier(mesh, in_channels[0], classes)]

@@ -76,10 +76,8 @@ def main(argv: Sequence[str]) -> None:
     """Reads texts and writes rows."""
     with command_line.leaving_plainly():
         command_line.refuse_gin(argv)
-        paths, outputs = (
-            program_flags.files(program_flags.INPUT.value),
-            _OUTPUT.value.split(","),
-        )
+        paths = program_flags.files(program_flags.INPUT.value)
+        outputs = _OUTPUT.value.split(",")
         for output in outputs:
             check_writable(output, "--output_file")
         vocabulary = program_flags.vocabulary()

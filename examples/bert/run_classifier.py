@@ -81,7 +81,8 @@ def read() -> Files:
     columns = dataclasses.replace(
         tsv.TASKS[_TASK.value], **{k: v for k, v in given.items() if v is not None}
     )
-    folder, bad = Path(_DATA.value), fine_tuning.ON_BAD.value
+    folder = Path(_DATA.value)
+    bad = fine_tuning.ON_BAD.value
     classes = tuple(_LABELS.value or ())
     train = tsv.read(folder / "train.tsv", columns, bad, classes)
     classes = classes or tsv.labels_of(train, columns)
@@ -110,7 +111,8 @@ def examples(
     labelled: bool = True,
 ) -> data.TaskData:
     """Returns rows of tokens in batches."""
-    columns, length = files.columns, program_flags.LENGTH.value
+    columns = files.columns
+    length = program_flags.LENGTH.value
     number = functools.partial(label, classes=files.classes, field=columns.label)
     tokens = functools.partial(
         pair,
@@ -139,7 +141,8 @@ def evaluate(model: Classifier, rows: data.TaskData, files: Files, step: int) ->
         len(files.classes),
         rows.vocabulary.size,
     )
-    usual, right = int(bag.frequent.argmax()), np.zeros(2)
+    usual = int(bag.frequent.argmax())
+    right = np.zeros(2)
     for row in files.dev:
         arrays = task.arrays(row, (0,))
         right += np.array([usual, bag(arrays)]) == arrays["labels"]
@@ -188,7 +191,8 @@ def main(argv: Sequence[str]) -> None:
     with fine_tuning.leaving_plainly():
         fine_tuning.prepare(argv)
         vocabulary = program_flags.vocabulary()
-        config, files = program_flags.config(vocabulary), read()
+        config = program_flags.config(vocabulary)
+        files = read()
         rows = examples(files.train, files.dev, files, vocabulary)
         model = program_flags.build(Classifier, config, labels=len(files.classes))
         steps, warmup = fine_tuning.steps_of(len(files.train))

@@ -72,7 +72,8 @@ def evaluate(model: Bert, rows: data.TaskData, step: int) -> None:
     source = rows.task.source
     tokens, follows = _counts(source.train())
     held_tokens, held_follows = _counts(source.held_out())
-    usual, usual_label = max(tokens, key=tokens.get), max(follows, key=follows.get)
+    usual = max(tokens, key=tokens.get)
+    usual_label = max(follows, key=follows.get)
     piece = rows.vocabulary.pieces[usual]
     fine_tuning.report(
         {

@@ -62,7 +62,9 @@ def _holder(text: bytes) -> str:
     """Returns the process that wrote a lock file, in words."""
     try:
         process = json.loads(text)
-        pid, host, since = process["pid"], process["host"], process["since"]
+        pid = process["pid"]
+        host = process["host"]
+        since = process["since"]
         return f"process {pid} on host {host}, since {since}"
     except (ValueError, KeyError, TypeError):
         return "another process"

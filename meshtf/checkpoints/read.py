@@ -47,7 +47,7 @@ from meshtf.checkpoints.write import MAX_CHUNK_BYTES
 from meshtf.errors import DamageError
 from meshtf.names.arguments import as_bool, as_callable, as_mapping, as_path
 from meshtf.runtime.storage.slot import Slot
-from meshtf.runtime.storage.write_times import written
+from meshtf.runtime.storage.write_times import record_write
 from meshtf.runtime.variable import Variable
 
 _UNREADABLE = (
@@ -186,7 +186,7 @@ def _load(
     """Reads variables, on all hosts in parallel."""
     reads_of_hosts: dict[str, list[_Read]] = defaultdict(list)
     for name, variable in named:
-        written(variable)
+        record_write(variable)
         for host, targets in _slots_by_host(variable).items():
             reads = _planned(name, manifest.tensors[name], targets)
             reads_of_hosts[host].extend(reads)
@@ -197,12 +197,12 @@ def _load(
 
 def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
     """Returns the slots of each shard, by host and the box of the shard."""
-    slots: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
-    for region, holders in variable.holders():
+    by_host: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
+    for region, slots in variable.slots_by_region():
         box = tuple((r.start, r.stop - r.start) for r in region)
-        for slot in holders:
-            slots[slot.host][box].append(slot)
-    return slots
+        for slot in slots:
+            by_host[slot.host][box].append(slot)
+    return by_host
 
 
 def _planned(

@@ -168,11 +168,11 @@ def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list
     bytes_of_hosts: dict[str, int] = defaultdict(int)
     chunks: list[Chunk] = []
     for name, variable in variables.items():
-        if variable.dtype in UNSPLIT_DTYPES and len(variable.holders()) > 1:
+        if variable.dtype in UNSPLIT_DTYPES and len(variable.slots_by_region()) > 1:
             chunks.append(_unsharded(name, variable, snapshot))
             continue
-        for region, holders in variable.holders():
-            slot = min(holders, key=lambda slot: bytes_of_hosts[slot.host])
+        for region, slots in variable.slots_by_region():
+            slot = min(slots, key=lambda slot: bytes_of_hosts[slot.host])
             box = tuple((r.start, r.stop - r.start) for r in region)
             bytes_of_hosts[slot.host] += _bytes(variable, box)
             chunks.extend(_chunks_of_shard(name, variable, box, slot, snapshot))
@@ -205,7 +205,7 @@ def _sliced(value: Callable[[], Any], slices: tuple[slice, ...]) -> Any:
 def _unsharded(name: str, variable: Variable, snapshot: bool) -> Chunk:
     """Returns one chunk for a variable of a data type that files cannot split."""
     sizes = variable.shape.sizes
-    _, slots = variable.holders()[0]
+    _, slots = variable.slots_by_region()[0]
     value = partial(tf.constant, variable.numpy()) if snapshot else variable.numpy
     box = full_box(sizes)
     return Chunk(name, sizes, box, _bytes(variable, box), slots[0].host, value)

@@ -25,10 +25,17 @@ from meshtf.errors import ClusterError, explain_error
 
 _ATTACH_FILTER = 26  # of <asm-generic/socket.h>
 _HEADER = 2**32 - 0x100000  # SKF_NET_OFF: the offset of the IP header
-_BYTE, _WORD, _SHIFT, _EQUAL, _ALWAYS, _RETURN = 0x30, 0x20, 0x74, 0x15, 0x05, 0x06
-_LISTENING, _ESTABLISHED = "0A", "01"
+_BYTE = 0x30
+_WORD = 0x20
+_SHIFT = 0x74
+_EQUAL = 0x15
+_ALWAYS = 0x05
+_RETURN = 0x06
+_LISTENING = "0A"
+_ESTABLISHED = "01"
 # Offsets of the destination address in the headers of IPv4 and IPv6.
-_DESTINATION_4, _DESTINATION_6 = 16, 24
+_DESTINATION_4 = 16
+_DESTINATION_6 = 24
 
 
 def accept_only(port: int, address: str) -> None:
@@ -68,7 +75,8 @@ def _program(address: ipaddress.IPv4Address) -> bytes:
     address, packets to all loopback addresses.
     """
     # Tests of the destination: (load instruction, offset, required value).
-    four, six = [(_WORD, _HEADER + _DESTINATION_4, int(address))], []
+    four = [(_WORD, _HEADER + _DESTINATION_4, int(address))]
+    six = []
     if address.is_loopback:
         four = [(_BYTE, _HEADER + _DESTINATION_4, 127)]
         six = [

@@ -26,7 +26,7 @@ from meshtf.names import has_gradient
 from meshtf.names.arguments import refuse
 from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.variables.read_write import Read
-from meshtf.runtime.storage.argument_storage import ArrayStore, SlicesStore, as_array
+from meshtf.runtime.storage.argument_storage import ArrayStore, ShardsStore, as_array
 from meshtf.runtime.storage.asarray import named_shape
 from meshtf.runtime.storage.sharding import distinct
 
@@ -209,9 +209,11 @@ class Call:
         """Adds a tensor, and returns the function that makes the argument of a trace."""
         value = leaf.sharded_value
         assert leaf.mesh is not None and value is not None
-        shards, pattern = distinct(value.values)
-        store = SlicesStore(leaf_name, leaf.spec, leaf.mesh, value.placement, pattern)
-        facts = (*leaf.spec, value.placement, pattern, leaf.mesh)
+        shards, distinct_index = distinct(value.values)
+        store = ShardsStore(
+            leaf_name, leaf.spec, leaf.mesh, value.placement, distinct_index
+        )
+        facts = (*leaf.spec, value.placement, distinct_index, leaf.mesh)
         entry = Entry(name, "shape", facts)
         self._add(store, entry, shards)
         if has_gradient(leaf.dtype):

@@ -45,11 +45,11 @@ from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.read_write import Read
-from meshtf.runtime.eager import EAGER, bring
+from meshtf.runtime.eager import EAGER, reshard_to
 from meshtf.runtime.runtimes import Executable
-from meshtf.runtime.storage.argument_storage import SlicesStore
+from meshtf.runtime.storage.argument_storage import ShardsStore
 from meshtf.runtime.storage.sharding import distinct
-from meshtf.runtime.storage.write_times import changed_since, forget, now
+from meshtf.runtime.storage.write_times import changed_since, next_time, remove_writer
 
 
 class Trace:
@@ -92,7 +92,7 @@ class Trace:
         self.results = list(recorded.results)
         self.specs = [result.spec for result in self.results]
         self.stand_ins = {} if stand_ins is None else stand_ins
-        self.writes = track_writes(self.nodes)
+        self.write_time = track_writes(self.nodes)
         self.path = current().path if any(map(is_random, self.nodes)) else None
         self.variables = read_variables(self.executable)
         self.arguments = differentiable_arguments(self.nodes, stores)
@@ -109,11 +109,11 @@ class Trace:
           values: the TensorFlow tensors of all arguments.
           tensors: those arguments that are tensors and can have gradients.
         """
-        if self.writes is not None:
-            self.writes.happen()
+        if self.write_time is not None:
+            self.write_time.record()
         outputs = self.executable(values)
         trace_call: TraceCall | None = None
-        if self.differentiable and self.writes is None:
+        if self.differentiable and self.write_time is None:
             trace_call = TraceCall(self, values, tensors)
         elif self.differentiable:
             trace_call = WritingTraceCall(self, tensors)
@@ -126,9 +126,9 @@ class Trace:
         """Says that the trace is not called any more. Its variables then need not ask it
         when they were written.
         """
-        if self.writes is not None:
+        if self.write_time is not None:
             for store in written_variables(self.nodes):
-                forget(store, self.writes)
+                remove_writer(store, self.write_time)
 
     def outer_captures(self) -> list[Tensor]:
         """Returns the captures as tensors outside of the function."""
@@ -143,7 +143,7 @@ class Trace:
         return outer
 
     def backward(
-        self, indices: tuple[int, ...], cotangents: Sequence[SlicesStore]
+        self, indices: tuple[int, ...], cotangents: Sequence[ShardsStore]
     ) -> tuple[Trace, list[bool]]:
         """Returns the trace of the backward function, recorded at the first call.
 
@@ -155,14 +155,14 @@ class Trace:
           (trace, whether each of arguments and captures has a gradient). The results of
           the trace are the gradients that exist.
         """
-        placements = tuple((s.placement, s.pattern) for s in cotangents)
+        placements = tuple((s.placement, s.distinct_index) for s in cotangents)
         key = indices, placements
         if key not in self._backward_traces:
             self._backward_traces[key] = self._record_backward(indices, cotangents)
         return self._backward_traces[key]
 
     def _record_backward(
-        self, indices: tuple[int, ...], cotangents: Sequence[SlicesStore]
+        self, indices: tuple[int, ...], cotangents: Sequence[ShardsStore]
     ) -> tuple[Trace, list[bool]]:
         """Records and compiles the backward function: see `backward`."""
         graph = self.graph
@@ -211,7 +211,7 @@ class TraceCall:
         self.flat_values = flat_values
         self.tensors = tensors
         self.count = len(trace.results)
-        self.time = now()
+        self.time = next_time()
         self._inputs: tuple[Tensor, ...] | None = None
 
     @property
@@ -226,7 +226,7 @@ class TraceCall:
         was written since the call.
         """
         indices = []
-        stores: list[SlicesStore] = []
+        stores: list[ShardsStore] = []
         cotangents: list[Tensor] = []
         flat_values = [*self.flat_values]
         for k, dy in enumerate(dys):
@@ -336,9 +336,9 @@ def _result(
 
 def _as_argument(
     dy: Tensor, spec: Spec, mesh: Mesh, placement: Placement
-) -> tuple[SlicesStore, list[Any]]:
+) -> tuple[ShardsStore, list[Any]]:
     """Returns the store of a cotangent in the placement of its tensor, and its distinct
     shards.
     """
-    shards, pattern = distinct(bring(dy, placement))
-    return SlicesStore("a cotangent", spec, mesh, placement, pattern), shards
+    shards, distinct_index = distinct(reshard_to(dy, placement))
+    return ShardsStore("a cotangent", spec, mesh, placement, distinct_index), shards

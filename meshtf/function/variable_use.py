@@ -15,19 +15,19 @@ from meshtf.names import has_gradient
 from meshtf.ops.variables.read_write import PathHash
 from meshtf.partition import ReadStep
 from meshtf.runtime.runtimes import Executable
-from meshtf.runtime.storage.argument_storage import SlicesStore
-from meshtf.runtime.storage.write_times import Writes
+from meshtf.runtime.storage.argument_storage import ShardsStore
+from meshtf.runtime.storage.write_times import WriteTime
 
 
-def track_writes(nodes: Iterable[Node]) -> Writes | None:
+def track_writes(nodes: Iterable[Node]) -> WriteTime | None:
     """Returns the times of a program's writes, for its variables; None: it writes none."""
     stores = written_variables(nodes)
     if not stores:
         return None
-    writes = Writes()
+    write_time = WriteTime()
     for store in stores:
-        store.writers.append(writes)
-    return writes
+        store.writers.append(write_time)
+    return write_time
 
 
 def written_variables(nodes: Iterable[Node]) -> list[Any]:
@@ -56,7 +56,7 @@ def differentiable_arguments(
     return [
         reads[store]
         for store in stores
-        if isinstance(store, SlicesStore) and has_gradient(store.spec.dtype)
+        if isinstance(store, ShardsStore) and has_gradient(store.spec.dtype)
     ]
 
 

@@ -5,20 +5,24 @@ Example:
     rate = mtf.optimizers.warmup_cosine(peak=3e-3, warmup_steps=50, total_steps=600)
     optimizer = mtf.optimizers.AdamW(model.trainable_variables, rate, weight_decay=0.1)
     grads, norm = mtf.optimizers.clip_by_global_norm(grads, 1.0)
-    optimizer.apply(grads, model.trainable_variables, step)
+    optimizer.apply_gradients(grads, model.trainable_variables, step)
 """
 
 from meshtf.optimizers.adafactor import Adafactor, relative_step
 from meshtf.optimizers.adam import Adam, AdamW
-from meshtf.optimizers.by_name import ByName, named, unless_named
 from meshtf.optimizers.clipping import clip_by_global_norm, global_norm
 from meshtf.optimizers.lamb import LAMB
 from meshtf.optimizers.microbatches import accumulate_gradients
 from meshtf.optimizers.optimizer import Optimizer
+from meshtf.optimizers.parameter_groups import (
+    ParameterGroups,
+    exclude_names,
+    match_names,
+)
 from meshtf.optimizers.schedules import (
     Schedule,
     cosine_decay,
-    delayed,
+    delay,
     inverse_sqrt,
     linear_decay,
     linear_warmup,
@@ -33,7 +37,7 @@ __all__ = [
     "Adafactor",
     "Adam",
     "AdamW",
-    "ByName",
+    "ParameterGroups",
     "LAMB",
     "Optimizer",
     "SGD",
@@ -41,16 +45,16 @@ __all__ = [
     "accumulate_gradients",
     "clip_by_global_norm",
     "cosine_decay",
-    "delayed",
+    "delay",
     "global_norm",
     "inverse_sqrt",
     "linear_decay",
     "linear_warmup",
-    "named",
+    "match_names",
     "product",
     "relative_step",
     "slanted_triangular",
-    "unless_named",
+    "exclude_names",
     "warmup_cosine",
     "warmup_inverse_sqrt",
 ]

@@ -43,16 +43,16 @@ from meshtf.ops.linear.correlation import rms
 from meshtf.ops.reductions.reduce import reduce_mean
 from meshtf.optimizers.adam import bias_correction
 from meshtf.optimizers.checks import check_update_arguments
-from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays
-from meshtf.optimizers.placing import finished, lying
-from meshtf.optimizers.schedules import Rate, count
+from meshtf.optimizers.optimizer import Optimizer, default_decay_mask, update_average
+from meshtf.optimizers.schedules import Rate, cast_step
+from meshtf.optimizers.slot_layout import reduce_partial_sums, use_layout
 from meshtf.runtime.variable import Variable
 
 
 def relative_step(step: Tensor) -> Tensor:
     """The schedule of the paper: 0.01 until step 10,000, then 1 / sqrt(step + 1)."""
     check_tensors(step=step)
-    return minimum(rsqrt(count(step) + 1.0), 1e-2)
+    return minimum(rsqrt(cast_step(step) + 1.0), 1e-2)
 
 
 class Adafactor(Optimizer):
@@ -81,7 +81,7 @@ class Adafactor(Optimizer):
       stacked_dims: names along which independent variables are stacked, such as
         "layers;experts"; they are never factored.
       weight_decay: each step subtracts rate * weight_decay * variable.
-      decays: returns whether to decay a variable; default: variables of at least two
+      decay_mask: returns whether to decay a variable; default: variables of at least two
         dimensions, except biases and scales.
       name: prefix of the names of the slots.
     """
@@ -100,7 +100,7 @@ class Adafactor(Optimizer):
         beta_2: float | None = None,
         stacked_dims: Names = "",
         weight_decay: float = 0.0,
-        decays: Callable[[Variable], bool] | None = None,
+        decay_mask: Callable[[Variable], bool] | None = None,
         name: str = "adafactor",
     ) -> None:
         variables = as_variables("variables", variables, "variables")
@@ -114,7 +114,7 @@ class Adafactor(Optimizer):
         )
         check_ints(min_dim_size_to_factor=min_dim_size_to_factor)
         check_bools(multiply_by_parameter_scale=multiply_by_parameter_scale)
-        check_callables(decays=decays)
+        check_callables(decay_mask=decay_mask)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.decay_power = decay_power
@@ -125,7 +125,7 @@ class Adafactor(Optimizer):
         self.min_dim_size_to_factor = min_dim_size_to_factor
         self.stacked_dims = names_of(stacked_dims, argument="stacked_dims")
         self.weight_decay = weight_decay
-        self.decays = decays or usually_decays
+        self.decay_mask = decay_mask or default_decay_mask
         slots = [self._slot_shapes(v.shape) for v in variables]
         super().__init__(variables, learning_rate, slots, name)
 
@@ -148,7 +148,7 @@ class Adafactor(Optimizer):
         unstacked = shape.without(*self.stacked_dims)
         return factored_dims(unstacked, self.min_dim_size_to_factor)
 
-    def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+    def step_scalars(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
         """Returns the rate, and the weight of the new squares in their moving average."""
         check_tensors(rate=rate, step=step)
         t = cast(step, rate.dtype) + 1.0
@@ -161,15 +161,15 @@ class Adafactor(Optimizer):
         variable: Variable,
         grad: Tensor,
         slots: dict[str, Variable],
-        numbers: tuple[Tensor, ...],
+        step_scalars: tuple[Tensor, ...],
     ) -> None:
         """Updates a variable and its slots, in their data type."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
-        check_update_arguments(slots, numbers)
-        rate, fresh = numbers
-        with lying(variable.slot_layout):
-            grad = finished(cast(grad, rate.dtype))
+        check_update_arguments(slots, step_scalars)
+        rate, fresh = step_scalars
+        with use_layout(variable.slot_layout):
+            grad = reduce_partial_sums(cast(grad, rate.dtype))
             value = cast(variable.tensor(), rate.dtype)
             change = grad * self._scale(
                 variable.shape, square(grad) + self.epsilon_1, slots, fresh
@@ -184,8 +184,8 @@ class Adafactor(Optimizer):
             )
             change = change * (rate * scale)
             if self.beta_1:
-                change = mix(slots["m"], change, 1.0 - self.beta_1)
-            if self.weight_decay and self.decays(variable):
+                change = update_average(slots["m"], change, 1.0 - self.beta_1)
+            if self.weight_decay and self.decay_mask(variable):
                 change = change + value * (rate * self.weight_decay)
             value = cast(value - change, variable.dtype)
         variable.assign(value)
@@ -196,10 +196,10 @@ class Adafactor(Optimizer):
         """Updates the second moments, and returns their inverse square roots."""
         factored = self._factored_dims(shape)
         if factored is None:
-            return rsqrt(mix(slots["v"], squares, fresh))
+            return rsqrt(update_average(slots["v"], squares, fresh))
         large, small = factored
-        row = mix(slots["row"], reduce_mean(squares, small), fresh)
-        column = mix(slots["column"], reduce_mean(squares, large), fresh)
+        row = update_average(slots["row"], reduce_mean(squares, small), fresh)
+        column = update_average(slots["column"], reduce_mean(squares, large), fresh)
         return outer(rsqrt(row / reduce_mean(row, large)), rsqrt(column))
 
     def _rms(self, x: Tensor) -> Tensor:

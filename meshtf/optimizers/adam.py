@@ -25,7 +25,12 @@ from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import full
 from meshtf.ops.variables.optimizer_updates import AdamUpdate, WeightDecay
 from meshtf.optimizers.checks import check_update_arguments
-from meshtf.optimizers.optimizer import Optimizer, carry_out, is_half, usually_decays
+from meshtf.optimizers.optimizer import (
+    Optimizer,
+    apply_update,
+    default_decay_mask,
+    is_half_precision,
+)
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variable import Variable
 
@@ -64,8 +69,10 @@ class Adam(Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
 
-    def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """Returns the rate with the bias correction of both moments."""
+    def step_scalars(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+        """Returns the bias-corrected step size:
+        rate * sqrt(1 - beta_2**t) / (1 - beta_1**t).
+        """
         check_tensors(rate=rate, step=step)
         t = cast(step, rate.dtype) + 1.0
         return (
@@ -79,13 +86,13 @@ class Adam(Optimizer):
         variable: Variable,
         grad: Tensor,
         slots: dict[str, Variable],
-        numbers: tuple[Tensor, ...],
+        step_scalars: tuple[Tensor, ...],
     ) -> None:
         """Updates a variable and its slots."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
-        check_update_arguments(slots, numbers)
-        carry_out(self._fused(variable, slots), variable, grad, slots, *numbers)
+        check_update_arguments(slots, step_scalars)
+        apply_update(self._fused(variable, slots), variable, grad, slots, *step_scalars)
 
     def _fused(self, variable: Variable, slots: dict[str, Variable]) -> AdamUpdate:
         """Returns the update of a variable and its slots as one op."""
@@ -105,7 +112,7 @@ class AdamW(Adam):
       beta_1: decay rate of the moving average of gradients.
       beta_2: decay rate of the moving average of squared gradients.
       epsilon: constant added to the square root of the second moment.
-      decays: returns whether to decay a variable; default: variables of at least two
+      decay_mask: returns whether to decay a variable; default: variables of at least two
         dimensions, except biases and scales.
       name: prefix of the names of the slots.
     """
@@ -118,28 +125,30 @@ class AdamW(Adam):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
-        decays: Callable[[Variable], bool] | None = None,
+        decay_mask: Callable[[Variable], bool] | None = None,
         name: str = "adam",
     ) -> None:
         check_floats(weight_decay=weight_decay)
-        check_callables(decays=decays)
+        check_callables(decay_mask=decay_mask)
         super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
         self.weight_decay = weight_decay
-        self.decays = decays or usually_decays
+        self.decay_mask = decay_mask or default_decay_mask
 
-    def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """Returns the rate with Adam's correction, and the rate."""
-        return (*super().numbers(rate, step), rate)
+    def step_scalars(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+        """Returns the bias-corrected step size, and the rate for weight decay."""
+        return (*super().step_scalars(rate, step), rate)
 
-    def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
-        """Takes away what decays, but of half floats, which are rounded once for decay
-        and update.
+    def apply_weight_decay(self, variables: Sequence[Variable], rate: Tensor) -> None:
+        """Decays variables before their updates.
+
+        Variables of half floats are skipped: `update` decays them, so that they are
+        rounded only once in a step.
         """
         as_variables("variables", variables)
         check_tensors(rate=rate)
         share = rate * self.weight_decay
-        for variable in filter(self.decays, variables):
-            if not is_half(variable):
+        for variable in filter(self.decay_mask, variables):
+            if not is_half_precision(variable):
                 apply_all(WeightDecay(variable), share, mesh=variable.mesh)
 
     def update(
@@ -147,22 +156,22 @@ class AdamW(Adam):
         variable: Variable,
         grad: Tensor,
         slots: dict[str, Variable],
-        numbers: tuple[Tensor, ...],
+        step_scalars: tuple[Tensor, ...],
     ) -> None:
         """Updates a variable and its slots."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
-        check_update_arguments(slots, numbers)
-        corrected, rate = numbers
-        later = is_half(variable) and self.decays(variable)
-        decay = rate * self.weight_decay if later else None
-        carry_out(
-            self._fused(variable, slots), variable, grad, slots, corrected, decay=decay
-        )
+        check_update_arguments(slots, step_scalars)
+        step_size, rate = step_scalars
+        decay = None
+        if is_half_precision(variable) and self.decay_mask(variable):
+            decay = rate * self.weight_decay
+        op = self._fused(variable, slots)
+        apply_update(op, variable, grad, slots, step_size, decay=decay)
 
 
 def bias_correction(beta: float, t: Tensor) -> Tensor:
-    """Returns 1 - beta**t: how much of a mean is there that began at zero, t updates
-    ago.
+    """Returns 1 - beta**t, the sum of the weights of a moving average that started at
+    zero, after t updates.
     """
     return 1.0 - exp(t * math.log(beta)) if beta else full(t.mesh, "", 1.0, t.dtype)

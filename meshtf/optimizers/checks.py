@@ -1,4 +1,4 @@
-"""Gradients, variables and slots that optimizers cannot work with are refused here."""
+"""Checks of the gradients, variables and slots that an optimizer is given."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from meshtf.graph.arguments import (
     as_tensors,
     as_variables,
 )
+from meshtf.mesh.mesh import Conflict
 from meshtf.names import has_gradient, is_complex
 from meshtf.names.arguments import (
     as_mapping,
@@ -23,7 +24,12 @@ from meshtf.runtime.variable import Variable
 def check_pairs(
     grads: Any, variables: Any
 ) -> tuple[list[Tensor | None], list[Variable]]:
-    """Returns gradients and as many variables. Raises ArgumentError, PlanError."""
+    """Returns the gradients and the variables, of equal length.
+
+    Raises:
+      ArgumentError: one of them is no list of tensors, or of variables.
+      PlanError: their lengths differ.
+    """
     variables = as_variables("variables", variables, "variables")
     gradients = [
         None if g is None else as_tensor("grads", g)
@@ -41,7 +47,12 @@ def check_pairs(
 
 
 def check_gradient(grad: Tensor, variable: Variable) -> None:
-    """Refuses a gradient that is another variable's. Raises ShapeError, DTypeError."""
+    """Checks that a gradient fits its variable.
+
+    Raises:
+      ShapeError: their dimensions differ.
+      DTypeError: the gradient is not of floats.
+    """
     if set(grad.shape) != set(variable.shape):
         raise ShapeError(
             explain_error(
@@ -54,7 +65,7 @@ def check_gradient(grad: Tensor, variable: Variable) -> None:
     if not has_gradient(grad.dtype):
         raise DTypeError(
             explain_error(
-                f"a gradient is of floats, and that of variable {variable.name!r} is "
+                f"gradients are floats, but that of variable {variable.name!r} is "
                 f"{grad.dtype}.",
                 **{"from": Source.of_caller()},
                 way_out='Convert it: mtf.cast(grad, "float32").',
@@ -62,16 +73,25 @@ def check_gradient(grad: Tensor, variable: Variable) -> None:
         )
 
 
-def check_update_arguments(slots: Any, numbers: Any) -> None:
-    """Refuses slots and scalars that `update` does not take. Raises ArgumentError."""
+def check_update_arguments(slots: Any, step_scalars: Any) -> None:
+    """Checks the slots and scalars that `update` is given. Raises ArgumentError."""
     as_mapping("slots", slots, "slots by name, as in optimizer.slots[variable.name]")
-    if not isinstance(numbers, tuple):
-        refuse("numbers", numbers, "what optimizer.numbers(rate, step) returns")
-    as_tensors("numbers", numbers)
+    if not isinstance(step_scalars, tuple):
+        refuse(
+            "step_scalars",
+            step_scalars,
+            "the tuple that optimizer.step_scalars(rate, step) returns",
+        )
+    as_tensors("step_scalars", step_scalars)
 
 
 def check_step(step: Any) -> None:
-    """Refuses a step that is no scalar tensor. Raises PlanError, ShapeError."""
+    """Checks that a step is a scalar tensor.
+
+    Raises:
+      PlanError: it is no tensor.
+      ShapeError: it has dimensions.
+    """
     if not isinstance(step, Tensor):
         raise PlanError(
             explain_error(
@@ -84,19 +104,19 @@ def check_step(step: Any) -> None:
     if step.shape.names:
         raise ShapeError(
             explain_error(
-                f"an update takes its step as one number, not as {step.shape!r}.",
+                f"an update takes its step as a scalar, not as {step.shape!r}.",
                 **{"from": Source.of_caller()},
-                way_out="Name no dimension of it: step=''.",
+                way_out="Declare it without dimensions: step=''.",
             )
         )
 
 
 def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
-    """Refuses complex numbers, and a shape that the rules for slots cannot cut.
+    """Checks that the slots of a variable can be stored under the mesh's layout.
 
     Raises:
       DTypeError: the variable is complex.
-      LayoutError: its slots cannot be sharded.
+      LayoutError: the rules for slots cannot shard the variable's shape.
     """
     if is_complex(variable.dtype):
         raise DTypeError(
@@ -105,34 +125,43 @@ def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
                 f"{variable.name!r} is {variable.dtype}.",
                 **{"from": Source.of_caller()},
                 way_out="Keep its real and its imaginary part as two variables, or "
-                "take SGD without momentum for it (see optimizers.ByName).",
+                "take SGD without momentum for it (see optimizers.ParameterGroups).",
             )
         )
-    mesh, layout = variable.mesh, variable.slot_layout
-    for clash in mesh.place(variable.shape, layout)[1]:
-        size, parts = variable.shape[clash.dim], mesh.axes[clash.axis]
-        raise LayoutError(
-            explain_error(
-                f"the optimizer_layout cannot cut what {optimizer} keeps for variable "
-                f"{variable.name!r}: "
-                + (
-                    f'its dimensions "{clash.other}" and "{clash.dim}" both want mesh '
-                    f'axis "{clash.axis}".'
-                    if clash.kind == "axis"
-                    else f'dimension "{clash.dim}" of size {size} cannot be split into '
-                    f"{parts} equal slices."
-                ),
-                variable=repr(variable.shape),
-                **{"from": Source.of_caller()},
-                mesh=repr(mesh),
-                layout=f"{layout!r} (with the rules of layout and variable_layout)",
-                way_out=(
-                    "Take one of the rules away for optimizers: "
-                    f'optimizer_layout="{clash.other}:", '
-                    if clash.kind == "axis"
-                    else f"Make its size a multiple of {parts} (next: "
-                    f"{-(-size // parts) * parts}), "
-                )
-                + f'or cut another dimension than "{clash.dim}".',
-            )
+    mesh = variable.mesh
+    layout = variable.slot_layout
+    _, conflicts = mesh.place(variable.shape, layout)
+    if not conflicts:
+        return
+    problem, way_out = _explain_conflict(conflicts[0], variable)
+    raise LayoutError(
+        explain_error(
+            f"the optimizer_layout cannot shard the slots of {optimizer} for variable "
+            f"{variable.name!r}: {problem}",
+            variable=repr(variable.shape),
+            **{"from": Source.of_caller()},
+            mesh=repr(mesh),
+            layout=f"{layout!r} (with the rules of layout and variable_layout)",
+            way_out=f'{way_out}, or shard another dimension than "{conflicts[0].dim}".',
         )
+    )
+
+
+def _explain_conflict(conflict: Conflict, variable: Variable) -> tuple[str, str]:
+    """Returns why the slots of a variable cannot be sharded, and a way out."""
+    dim = conflict.dim
+    if conflict.kind == "axis":
+        return (
+            f'its dimensions "{conflict.other}" and "{dim}" would both be sharded along '
+            f'mesh axis "{conflict.axis}".',
+            "Remove one of the rules for optimizers: "
+            f'optimizer_layout="{conflict.other}:"',
+        )
+    size = variable.shape[dim]
+    num_shards = variable.mesh.axes[conflict.axis]
+    next_multiple = -(-size // num_shards) * num_shards
+    return (
+        f'dimension "{dim}" of size {size} cannot be split into {num_shards} equal '
+        "slices.",
+        f"Make its size a multiple of {num_shards} (next: {next_multiple})",
+    )

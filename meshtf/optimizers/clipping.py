@@ -1,14 +1,16 @@
-"""Clipping of gradients by the norm that all of them have together.
+"""Clipping of gradients by their global norm.
 
     grads, norm = clip_by_global_norm(grads, 1.0)
 
-Gradients are first brought to where the optimizer's slots lie. So each is reduced or
-scattered once, for the norm and for the update, and the norm needs one more number from
-each position.
+Gradients are first resharded to the layout of the optimizer's slots. So each is
+all-reduced or reduce-scattered once, for both the norm and the update, and the norm adds
+only the reduction of one scalar over mesh positions.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 
 from meshtf.errors import PlanError
@@ -20,14 +22,17 @@ from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.reduce import reduce_sum
-from meshtf.optimizers.placing import beside_slots
+from meshtf.optimizers.slot_layout import to_slot_layout
 
 
 def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
-    """Returns the square root of the sum of all squares, a scalar, float64 if one of
-    them is.
+    """Returns the square root of the sum of the squares of all elements of all tensors.
 
-    Raises PlanError: all are None.
+    The result is a scalar: float64 if a tensor is float64, otherwise float32. None is
+    skipped.
+
+    Raises:
+      PlanError: all tensors are None.
     """
     tensors = [
         None if x is None else as_tensor("tensors", x)
@@ -48,28 +53,30 @@ def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
             "there is no tensor to take the norm of: every gradient is None, so the "
             "loss depends on none of the variables."
         )
-    total = squares[0]
-    for more in squares[1:]:
-        total = total + more
-    return sqrt(total)
+    return sqrt(functools.reduce(operator.add, squares))
 
 
 def clip_by_global_norm(
     grads: Sequence[Tensor | None], clip_norm: float | None
 ) -> tuple[list[Tensor | None], Tensor]:
-    """Returns the gradients, made shorter together so that their norm is at most
-    `clip_norm`, and the norm that they had. Missing ones stay None; without a
-    `clip_norm` all stay as they are."""
+    """Scales gradients by one factor so that their global norm is at most `clip_norm`.
+
+    Args:
+      grads: gradients; None stays None.
+      clip_norm: the maximum global norm, above 0; None: nothing is scaled.
+
+    Returns:
+      The gradients, and their global norm before scaling: a scalar.
+    """
     grads = [
         None if x is None else as_tensor("grads", x)
         for x in as_sequence("grads", grads, "a list of gradients")
     ]
     if clip_norm is not None:
-        if (
-            not as_float("clip_norm", clip_norm) > 0
-        ):  # gradients would vanish, or point back
+        # Zero would make all gradients vanish; a negative norm would reverse them.
+        if not as_float("clip_norm", clip_norm) > 0:
             refuse("clip_norm", clip_norm, "a number above 0, or None")
-    grads = [None if x is None else beside_slots(x) for x in grads]
+    grads = [None if x is None else to_slot_layout(x) for x in grads]
     norm = global_norm(grads)
     if clip_norm is None:
         return grads, norm

@@ -1,11 +1,11 @@
-"""LAMB (You et al., 2019, arXiv 1904.00962): Adam whose steps are as long as their
-variable.
+"""LAMB (You et al., 2019, arXiv 1904.00962): Adam whose update of a variable is scaled to
+the variable's norm.
 
     m, v as in Adam, both divided by 1 - beta**t
     change = m / (sqrt(v) + epsilon) + weight_decay * variable
-    variable -= rate * norm(variable) / norm(change) * change       norms: over the whole variable
+    variable -= rate * norm(variable) / norm(change) * change      norms: over all elements
 
-    optimizer = LAMB(model.trainable_variables, 1e-3, decays=unless_named("bias|norm"))
+    optimizer = LAMB(model.trainable_variables, 1e-3, decay_mask=exclude_names("bias|norm"))
 
 If slots or variables are sharded, each norm reduces one scalar per mesh position.
 """
@@ -27,27 +27,26 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.optimizers.adam import bias_correction
 from meshtf.optimizers.checks import check_update_arguments
-from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays
-from meshtf.optimizers.placing import finished, lying
+from meshtf.optimizers.optimizer import Optimizer, default_decay_mask, update_average
 from meshtf.optimizers.schedules import Rate
+from meshtf.optimizers.slot_layout import reduce_partial_sums, use_layout
 from meshtf.runtime.variable import Variable
 
 
 class LAMB(Optimizer):
-    """LAMB, for large batches: all in float32, or in float64 for variables of that
-    type.
+    """LAMB, for large batches. Computes in float32; in float64 for float64 variables.
 
     Args:
       variables: the variables to update.
       learning_rate: a float or a schedule.
-      weight_decay: what part of a variable is added to its change before this is
-        scaled.
+      weight_decay: weight_decay * variable is added to the change before it is scaled
+        to the variable's norm.
       beta_1: decay rate of the moving average of gradients.
       beta_2: decay rate of the moving average of squared gradients.
       epsilon: constant added to the square root of the second moment.
-      decays: which variables are decayed and have changes scaled to their norm; the
-        others are updated as by Adam. Default: those of two and more dimensions, but
-          biases and scales.
+      decay_mask: returns whether a variable is decayed and its change scaled to its
+        norm; all other variables are updated as by Adam. Default: variables of at least
+        two dimensions, except biases and scales.
       name: prefix of the names of the slots.
     """
 
@@ -59,13 +58,13 @@ class LAMB(Optimizer):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
-        decays: Callable[[Variable], bool] | None = None,
+        decay_mask: Callable[[Variable], bool] | None = None,
         name: str = "lamb",
     ) -> None:
         variables = as_variables("variables", variables, "variables")
         check_fractions(beta_1=beta_1, beta_2=beta_2)
         check_floats(epsilon=epsilon, weight_decay=weight_decay)
-        check_callables(decays=decays)
+        check_callables(decay_mask=decay_mask)
         super().__init__(
             variables,
             learning_rate,
@@ -76,10 +75,10 @@ class LAMB(Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.weight_decay = weight_decay
-        self.decays = decays or usually_decays
+        self.decay_mask = decay_mask or default_decay_mask
 
-    def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """Returns the rate, and by how much slots that began at zero are too small."""
+    def step_scalars(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+        """Returns the rate, and the bias corrections of both moments."""
         check_tensors(rate=rate, step=step)
         t = cast(step, rate.dtype) + 1.0
         return rate, bias_correction(self.beta_1, t), bias_correction(self.beta_2, t)
@@ -89,29 +88,30 @@ class LAMB(Optimizer):
         variable: Variable,
         grad: Tensor,
         slots: dict[str, Variable],
-        numbers: tuple[Tensor, ...],
+        step_scalars: tuple[Tensor, ...],
     ) -> None:
         """Updates a variable and its slots."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
-        check_update_arguments(slots, numbers)
-        rate, m_correction, v_correction = numbers
-        with lying(variable.slot_layout):
-            grad = finished(cast(grad, rate.dtype))
+        check_update_arguments(slots, step_scalars)
+        rate, m_correction, v_correction = step_scalars
+        with use_layout(variable.slot_layout):
+            grad = reduce_partial_sums(cast(grad, rate.dtype))
             value = cast(variable.tensor(), rate.dtype)
-            m = mix(slots["m"], grad, 1 - self.beta_1)
-            v = mix(slots["v"], square(grad), 1 - self.beta_2)
+            m = update_average(slots["m"], grad, 1 - self.beta_1)
+            v = update_average(slots["v"], square(grad), 1 - self.beta_2)
             change = (m / m_correction) / (sqrt(v / v_correction) + self.epsilon)
-            if self.decays(variable):
+            if self.decay_mask(variable):
                 change = change + value * self.weight_decay
-                change = change * _trust(value, change)
+                change = change * _trust_ratio(value, change)
             value = cast(value - change * rate, variable.dtype)
         variable.assign(value)
 
 
-def _trust(value: Tensor, change: Tensor) -> Tensor:
-    """Returns norm(value) / norm(change), and 1 where one of them is 0."""
-    norm, other = (sqrt(reduce_sum(square(x))) for x in (value, change))
-    return where(
-        (norm > 0.0) & (other > 0.0), norm / where(other > 0.0, other, 1.0), 1.0
-    )
+def _trust_ratio(value: Tensor, change: Tensor) -> Tensor:
+    """Returns norm(value) / norm(change), or 1 if one of the norms is 0."""
+    value_norm = sqrt(reduce_sum(square(value)))
+    change_norm = sqrt(reduce_sum(square(change)))
+    both_positive = (value_norm > 0.0) & (change_norm > 0.0)
+    divisor = where(change_norm > 0.0, change_norm, 1.0)
+    return where(both_positive, value_norm / divisor, 1.0)

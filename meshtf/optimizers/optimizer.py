@@ -7,7 +7,7 @@ gradient.
     def train_step(tokens, step):
       loss = model.loss(tokens)
       variables = model.trainable_variables
-      optimizer.apply(mtf.gradients([loss], variables), variables, step)
+      optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
       return loss
 
 A slot is itself a variable, with dimensions of the variable that it belongs to. It is
@@ -52,7 +52,7 @@ from meshtf.optimizers.checks import (
     check_slots_can_be_sharded,
     check_step,
 )
-from meshtf.optimizers.schedules import Rate, computed_in, scalar
+from meshtf.optimizers.schedules import Rate, rate_dtype, scalar
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.variable import Variable
 
@@ -88,12 +88,13 @@ class Optimizer(Module):
         slots = as_sequence("slots", slots, "a dict of shapes for each variable")
         super().__init__(name)
         self.learning_rate = learning_rate
-        twice = [n for n, k in Counter(v.name for v in variables).items() if k > 1]
-        if twice:
+        counts = Counter(v.name for v in variables)
+        duplicates = [name for name, count in counts.items() if count > 1]
+        if duplicates:
             raise PlanError(
                 explain_error(
-                    f"two variables are called {twice[0]!r}: slots and checkpoints go "
-                    "by name.",
+                    f"two variables are called {duplicates[0]!r}: slots and checkpoints "
+                    "are keyed by name.",
                     way_out="Give one of the modules around them another name=.",
                 )
             )
@@ -118,41 +119,43 @@ class Optimizer(Module):
                 for v, shapes in zip(variables, slots)
             }
 
-    def apply(
+    def apply_gradients(
         self,
         grads: Sequence[Tensor | None],
         variables: Sequence[Variable],
         step: Tensor,
     ) -> None:
-        """Updates variables from their gradients; one whose gradient is None stays as
-        it is, since the loss does not depend on it.
+        """Updates variables from their gradients.
 
         Args:
-          grads: a gradient for each variable.
-          variables: some or all of those that the optimizer was made for.
+          grads: a gradient for each variable. None, for a variable that the loss does
+            not depend on: it and its slots keep their values.
+          variables: a subset of the variables that the optimizer was made for.
           step: scalar int32, 0 for the first update.
 
         Raises:
-          PlanError: a variable is not one that the optimizer was made for, or the step
-            is no tensor.
+          PlanError: the optimizer was not made for a variable, or the step is no tensor.
+          ShapeError: a gradient has other dimensions than its variable, or the step is
+            no scalar.
+          DTypeError: a gradient is not of floats.
         """
         grads, variables = check_pairs(grads, variables)
-        self.check_known(variables)
+        self.check_variables(variables)
         check_step(step)
         pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
         for grad, variable in pairs:
             check_gradient(grad, variable)
         for dtype in dict.fromkeys(slot_dtype(v) for _, v in pairs):
-            own = [(g, v) for g, v in pairs if slot_dtype(v) == dtype]
-            with computed_in(dtype):
+            same_dtype = [(g, v) for g, v in pairs if slot_dtype(v) == dtype]
+            with rate_dtype(dtype):
                 rate = cast(as_scalar("learning_rate", self.rate_at(step)), dtype)
-                self.prepare([v for _, v in own], rate)
-                numbers = self.numbers(rate, step)
-            for grad, variable in own:
-                self.update(variable, grad, self.slots[variable.name], numbers)
+                self.apply_weight_decay([v for _, v in same_dtype], rate)
+                step_scalars = self.step_scalars(rate, step)
+            for grad, variable in same_dtype:
+                self.update(variable, grad, self.slots[variable.name], step_scalars)
 
-    def check_known(self, variables: Sequence[Variable]) -> None:
-        """Refuses variables that the optimizer was not made for. Raises PlanError."""
+    def check_variables(self, variables: Sequence[Variable]) -> None:
+        """Checks that the optimizer was made for the variables. Raises PlanError."""
         variables = as_variables("variables", variables)
         for variable in variables:
             if variable.name not in self.slots:
@@ -160,9 +163,9 @@ class Optimizer(Module):
                     explain_error(
                         f"{type(self).__name__} was not made for variable "
                         f"{variable.name!r}.",
-                        it_knows=", ".join(self.slots) or "none",
-                        way_out="Make the optimizer from all the variables that it is "
-                        "to update.",
+                        made_for=", ".join(self.slots) or "none",
+                        way_out="Make the optimizer from all variables that it is to "
+                        "update.",
                     )
                 )
 
@@ -173,20 +176,17 @@ class Optimizer(Module):
             return self.learning_rate(step)
         return scalar(step.mesh, self.learning_rate)
 
-    def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """Returns the scalars that all updates of a step take: the rate, unless there
-        are more.
+    def step_scalars(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+        """Returns the scalars that all updates of a step share, computed once.
 
-        They have the data type of the rate: float64 for variables of float64, else
-        float32.
+        The base class returns the rate; Adam adds its bias correction. They have the
+        data type of the rate: float64 for float64 variables, otherwise float32.
         """
         check_tensors(rate=rate, step=step)
         return (rate,)
 
-    def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
-        """Does what comes before the updates of a step: nothing, unless a subclass has
-        more to do.
-        """
+    def apply_weight_decay(self, variables: Sequence[Variable], rate: Tensor) -> None:
+        """Decays variables before the updates of a step. The base class does nothing."""
         as_variables("variables", variables)
         check_tensors(rate=rate)
 
@@ -195,13 +195,20 @@ class Optimizer(Module):
         variable: Variable,
         grad: Tensor,
         slots: dict[str, Variable],
-        numbers: tuple[Tensor, ...],
+        step_scalars: tuple[Tensor, ...],
     ) -> None:
-        """Gives a variable and its slots their next values."""
+        """Updates a variable and its slots, in their data type.
+
+        Args:
+          variable: the variable to update.
+          grad: its gradient.
+          slots: its slots, by name.
+          step_scalars: the result of `step_scalars(rate, step)`.
+        """
         raise NotImplementedError
 
 
-def carry_out(
+def apply_update(
     op: OptimizerUpdate,
     variable: Variable,
     grad: Tensor,
@@ -220,19 +227,20 @@ def carry_out(
       grad: the gradient of the variable.
       slots: the slots of the variable, by name.
       rate: the learning rate.
-      decay: the share of a variable of half floats that is taken away before it is
-        rounded.
+      decay: scalar; `decay * variable` is subtracted before the variable is rounded.
+        Only for variables of half floats.
     """
     check_record(Variable, variable=variable)
     check_tensors(grad=grad, rate=rate)
     as_mapping("slots", slots, "slots by name")
-    if is_half(variable):
+    if is_half_precision(variable):
         grad = cast(grad, op.dtype)
     rate = cast(rate, op.dtype)
-    if all(
+    in_place = all(
         slot.placement == variable.placement and slot.dtype == variable.dtype
         for slot in slots.values()
-    ):
+    )
+    if in_place:
         apply_all(op, grad, rate, mesh=variable.mesh)
         return
     value = cast(variable.tensor(), op.dtype)
@@ -249,18 +257,17 @@ def slot_dtype(variable: Variable) -> str:
     return "float64" if variable.dtype == "float64" else "float32"
 
 
-def is_half(variable: Variable) -> bool:
-    """Returns whether a variable is of half floats, whose slots are wider
-    than itself.
-    """
+def is_half_precision(variable: Variable) -> bool:
+    """Returns whether a variable is bfloat16 or float16. Its slots are float32."""
     return variable.dtype in ("bfloat16", "float16")
 
 
-def usually_decays(variable: Variable) -> bool:
-    """Returns whether a variable has two and more dimensions, and is called neither
-    bias nor scale.
+def default_decay_mask(variable: Variable) -> bool:
+    """Returns whether a variable has at least two dimensions and is not named "bias" or
+    "scale".
 
-    Biases of attention have two, and those of repeated layers one more.
+    The name is needed: biases of attention have two dimensions, and those of repeated
+    layers have one more.
     """
     return len(variable.shape) > 1 and variable.name.rpartition("/")[2] not in (
         "bias",
@@ -268,7 +275,7 @@ def usually_decays(variable: Variable) -> bool:
     )
 
 
-def mix(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:
+def update_average(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:
     """Updates a slot to (1 - share) * slot + share * new, and returns the result."""
     old = slot.tensor()
     mixed = old + (new - old) * share
@@ -286,12 +293,10 @@ def _zeros(variables: Sequence[Variable], dtype: str) -> Initializer:
     def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
         return full(mesh, shape, 0.0, dtype)
 
-    meshes = [v.mesh for v in variables[:1] if not v.mesh.abstract]
-    return (
-        shared(zeros)
-        if any(len(set(devices_of(mesh))) > 1 for mesh in meshes)
-        else zeros
-    )
+    if not variables or variables[0].mesh.abstract:
+        return zeros
+    num_devices = len(set(devices_of(variables[0].mesh)))
+    return shared(zeros) if num_devices > 1 else zeros
 
 
 def _slot(

@@ -4,7 +4,7 @@
     optimizer = Adam(variables, rate)
 
     rate = product(2.0, inverse_sqrt(10_000), linear_decay(100_000, 10_000))
-    rate = product(rate, 0.1)                                   # for some variables: see ByName
+    rate = product(rate, 0.1)                      # for a group of variables: ParameterGroups
 
 Steps are counted from 0. The step is an argument of the compiled program, so a new step
 is no new program.
@@ -33,7 +33,7 @@ _DTYPE = contextvars.ContextVar("dtype of rates", default="float32")
 
 
 @contextlib.contextmanager
-def computed_in(dtype: str) -> Iterator[None]:
+def rate_dtype(dtype: str) -> Iterator[None]:
     """Sets the data type in which the schedules of this module compute: float64 for
     variables of float64.
     """
@@ -49,7 +49,7 @@ def scalar(mesh: Mesh | None, value: float) -> Tensor:
     return full(mesh, "", value, _DTYPE.get())
 
 
-def count(step: Tensor) -> Tensor:
+def cast_step(step: Tensor) -> Tensor:
     """Returns a step in the data type of rates."""
     return cast(step, _DTYPE.get())
 
@@ -67,11 +67,10 @@ def warmup_cosine(
     check_ints(warmup_steps=warmup_steps, total_steps=total_steps)
 
     def rate(step: Tensor) -> Tensor:
-        done = (count(step) - float(warmup_steps)) / float(
-            max(total_steps - warmup_steps, 1)
-        )
-        falling = cos(minimum(maximum(done, 0.0), 1.0) * math.pi) * 0.5 + 0.5
-        return _warmup(step, warmup_steps) * (falling * (peak - final) + final)
+        decay_steps = float(max(total_steps - warmup_steps, 1))
+        progress = (cast_step(step) - float(warmup_steps)) / decay_steps
+        cosine = cos(minimum(maximum(progress, 0.0), 1.0) * math.pi) * 0.5 + 0.5
+        return _warmup(step, warmup_steps) * (cosine * (peak - final) + final)
 
     return rate
 
@@ -82,7 +81,7 @@ def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
     check_ints(warmup_steps=warmup_steps)
 
     def rate(step: Tensor) -> Tensor:
-        t = maximum(count(step) + 1.0, float(max(warmup_steps, 1)))
+        t = maximum(cast_step(step) + 1.0, float(max(warmup_steps, 1)))
         return (
             _warmup(step, warmup_steps)
             * rsqrt(t)
@@ -105,8 +104,8 @@ def linear_decay(total_steps: int, steps: int) -> Schedule:
     check_ints(total_steps=total_steps, steps=steps)
 
     def rate(step: Tensor) -> Tensor:
-        left = (float(total_steps) - count(step)) / float(max(steps, 1))
-        return minimum(maximum(left, 0.0), 1.0)
+        remaining = (float(total_steps) - cast_step(step)) / float(max(steps, 1))
+        return minimum(maximum(remaining, 0.0), 1.0)
 
     return rate
 
@@ -124,7 +123,7 @@ def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
     check_ints(warmup_steps=warmup_steps)
 
     def rate(step: Tensor) -> Tensor:
-        return rsqrt(maximum(count(step) + 1.0, float(max(warmup_steps, 1))))
+        return rsqrt(maximum(cast_step(step) + 1.0, float(max(warmup_steps, 1))))
 
     return rate
 
@@ -146,7 +145,7 @@ def slanted_triangular(
     peak_step = max(total_steps * cut_fraction, 1.0)
 
     def rate(step: Tensor) -> Tensor:
-        t = count(step)
+        t = cast_step(step)
         rising = t / peak_step
         falling = (float(total_steps) - t) / max(total_steps - peak_step, 1.0)
         fraction = minimum(maximum(minimum(rising, falling), 0.0), 1.0)
@@ -165,7 +164,7 @@ def product(*factors: Rate) -> Schedule:
         if not callable(factor):
             as_float("factors", factor, "numbers and schedules")
     if not factors:
-        raise PlanError("a product of rates has one factor at least.")
+        raise PlanError("a product of rates has at least one factor.")
 
     def rate(step: Tensor) -> Tensor:
         total = scalar(step.mesh, math.prod(f for f in factors if not callable(f)))
@@ -177,7 +176,7 @@ def product(*factors: Rate) -> Schedule:
     return rate
 
 
-def delayed(schedule: Schedule, steps: int) -> Schedule:
+def delay(schedule: Schedule, steps: int) -> Schedule:
     """Returns a schedule that starts `steps` steps later, and until then has its value
     at step 0.
     """
@@ -187,4 +186,4 @@ def delayed(schedule: Schedule, steps: int) -> Schedule:
 
 
 def _warmup(step: Tensor, warmup_steps: int) -> Tensor:
-    return minimum((count(step) + 1.0) * (1.0 / max(warmup_steps, 1)), 1.0)
+    return minimum((cast_step(step) + 1.0) * (1.0 / max(warmup_steps, 1)), 1.0)

@@ -17,7 +17,7 @@ from meshtf.graph.arguments import as_variables, check_tensors
 from meshtf.names.arguments import check_bools, check_floats, check_record
 from meshtf.ops.variables.optimizer_updates import DescentUpdate, MomentumUpdate
 from meshtf.optimizers.checks import check_update_arguments
-from meshtf.optimizers.optimizer import Optimizer, carry_out
+from meshtf.optimizers.optimizer import Optimizer, apply_update
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variable import Variable
 
@@ -54,15 +54,15 @@ class SGD(Optimizer):
         variable: Variable,
         grad: Tensor,
         slots: dict[str, Variable],
-        numbers: tuple[Tensor, ...],
+        step_scalars: tuple[Tensor, ...],
     ) -> None:
         """Updates a variable and its velocity."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
-        check_update_arguments(slots, numbers)
+        check_update_arguments(slots, step_scalars)
         op = (
             MomentumUpdate(variable, slots["velocity"], self.momentum, self.nesterov)
             if self.momentum
             else DescentUpdate(variable)
         )
-        carry_out(op, variable, grad, slots, *numbers)
+        apply_update(op, variable, grad, slots, *step_scalars)

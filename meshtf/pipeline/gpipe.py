@@ -343,7 +343,7 @@ class GPipe(Module):
                 for variable in _variables(layer):
                     if id(variable) not in placed:
                         placed.add(id(variable))
-                        variable.bring_to_stage(self.stage_of(k))
+                        variable.move_to_stage(self.stage_of(k))
 
 
 def _times(d: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""The runtime: carries out programs with TensorFlow.
+"""The runtime: executes programs with TensorFlow.
 
 Contents:
 
@@ -7,9 +7,9 @@ Contents:
     storage/         shards of variables and arguments, files
     lowering/        a step of a program to TensorFlow ops of one device
     placed/          one TensorFlow program drives all devices
-    spmd/            one program for each replica, with XLA's collectives
-    runtimes         runtimes by name, and the protocols that they have in common
-    eager            each op at once
+    spmd/            each replica runs the same program, with XLA's collectives
+    runtimes         runtimes by name, and their common protocols
+    eager            each op runs as soon as it is called
     variable         variables, and their initial_values
-    host_batches     batches that each host reads for itself
+    host_batches     batches whose examples each host reads itself
 """

@@ -1,11 +1,10 @@
-"""Datasets that end when they are told to.
+"""Datasets without TensorFlow's autotuner, so that deleting an iterator never blocks.
 
-TensorFlow's autotuner has a thread for each iterator, which sleeps between two looks
-for up to 60 seconds. When an iterator is deleted, it is woken before it can see that it
-is to end (TensorFlow 2.21, cancellation.cc: StartCancel calls back first and is
-cancelled after), so on a busy machine it sleeps on, and whoever deletes waits for it: a
-worker answers nobody until then, and a driver that registers a function with it stands
-still.
+The autotuner has a thread for each iterator, which sleeps for up to 60 seconds between
+two checks. When an iterator is deleted, the thread is woken before the cancelled flag is
+set (TensorFlow 2.21, cancellation.cc: StartCancel runs its callbacks first). So on a busy
+machine it goes back to sleep, and the deletion waits for it: a worker answers no request
+until then, and a driver that registers a function with that worker blocks.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ from meshtf.names.arguments import refuse
 
 
 def without_autotuning(dataset: Any) -> Any:
-    """Returns a `tf.data.Dataset` whose buffers and threads stay as it was given them.
+    """Returns a `tf.data.Dataset` whose buffer sizes and threads are not autotuned.
 
-    Where it says `tf.data.AUTOTUNE`, `map` takes as many threads as there are
-    processors, and `prefetch` finds its number by itself, as it does without the
-    autotuner.
+    With `tf.data.AUTOTUNE`, `map` then uses one thread per core, and `prefetch` grows its
+    buffer while it is found empty, as it does without the autotuner.
     """
     if not hasattr(dataset, "with_options"):
         refuse("dataset", dataset, "a tf.data.Dataset")

@@ -1,5 +1,5 @@
-"""Eager mode: each op is planned and run at once, so that tensors have values to look
-at.
+"""Eager mode: each op is planned and run as soon as it is called, so that its outputs
+have values.
 
 Example:
 
@@ -31,17 +31,17 @@ from meshtf.runtime.placed.executor import Placed
 from meshtf.runtime.placed.failure_report import with_line
 from meshtf.runtime.placed.numerics_check import Checked
 from meshtf.runtime.placed.segment_functions import run_directly
-from meshtf.runtime.storage.write_times import written
+from meshtf.runtime.storage.write_times import record_write
 
 
 class Eager:
-    """The executor outside of functions."""
+    """The executor of ops outside of functions."""
 
     mesh: Mesh | None = None
 
     @property
     def owner(self) -> Eager:
-        """Itself: all that runs outside of functions is in one gradient."""
+        """Itself: gradients see all nodes that ran outside of functions."""
         return self
 
     def recorder_of(self, op: Op) -> Eager:
@@ -49,12 +49,12 @@ class Eager:
         return self
 
     def find(self, op: Op) -> Node | None:
-        """Returns nothing: every read reads."""
+        """Returns None: in eager mode no node is reused, so every read is executed."""
         return None
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
-        """Runs a node, and returns outputs with their values; on an abstract mesh, with
-        their places alone.
+        """Runs a node and returns its outputs with their values; on an abstract mesh only
+        with their placements.
         """
         if node.mesh is None:
             raise MeshError(
@@ -67,18 +67,19 @@ class Eager:
         if not node.primals:
             record_layout_use(node.mesh, layout_use([node]))
         program = build([node], node.outputs, node.mesh, finish=False)
-        values = (
-            [[]] * len(program.results)
-            if node.mesh.abstract
-            else _run_node(program, node)
-        )
+        if node.mesh.abstract:
+            values: list[list[Any]] = [[]] * len(program.results)
+        else:
+            values = _run_node(program, node)
         if isinstance(node.op, WriteOp):
             for store in node.op.variables:
-                written(store)
+                record_write(store)
         if node.recompute_group is None and _ends_gradients(node):
-            node = node.without_inputs()  # no longer of use, and perhaps large
-        for y, value, slices in zip(node.outputs, program.results, values):
-            y.sharded_value = ShardedValue(value.placement, slices)
+            node = (
+                node.without_inputs()
+            )  # no gradient needs them; releases their memory
+        for y, value, shards in zip(node.outputs, program.results, values):
+            y.sharded_value = ShardedValue(value.placement, shards)
         return node.outputs
 
 
@@ -86,7 +87,7 @@ EAGER = Eager()
 
 
 class InPlace(Eager):
-    """Runs the ops of a function one by one, on its mesh."""
+    """The executor that runs the ops of a `mtf.function` one by one, on its mesh."""
 
     def __init__(self, mesh: Mesh | None) -> None:
         self.mesh = mesh
@@ -94,28 +95,29 @@ class InPlace(Eager):
 
     @property
     def owner(self) -> Eager:
-        """The executor outside: gradients find nodes there as well."""
+        """The eager executor: gradients may reach nodes that ran outside the function."""
         return EAGER
 
 
 def _ends_gradients(node: Node) -> bool:
+    """Returns whether no gradient can flow through a node."""
     return isinstance(node.op, GradientBarrier) or not any(
         has_gradient(y.dtype) for y in node.outputs
     )
 
 
 def _run_node(program: Program, node: Node) -> list[list[Any]]:
-    """Runs a node; what bad values lead to tells its line."""
+    """Runs a node; errors that its values cause name the user's line."""
     try:
         return _run(program)
     except tf.errors.InvalidArgumentError as error:
-        if "\n  from " in error.message:  # what a loop's body has told already
+        if "\n  from " in error.message:  # a node in a loop's body has added its line
             raise
         raise with_line(node, error) from None
 
 
-def bring(tensor: Tensor, placement: Placement) -> list[Any]:
-    """Returns the slices of an eager tensor in a placement."""
+def reshard_to(tensor: Tensor, placement: Placement) -> list[Any]:
+    """Returns the shards of an eager tensor in a placement."""
     assert tensor.mesh is not None
     if tensor.sharded_value is not None and tensor.sharded_value.placement == placement:
         return tensor.sharded_value.values
@@ -123,12 +125,13 @@ def bring(tensor: Tensor, placement: Placement) -> list[Any]:
 
 
 def export(tensor: Tensor) -> Any:
-    """Returns an eager tensor as one whole TensorFlow tensor."""
+    """Returns the global value of an eager tensor as one TensorFlow tensor."""
     assert tensor.mesh is not None
-    return bring(tensor, tensor.mesh.replicated)[0]
+    return reshard_to(tensor, tensor.mesh.replicated)[0]
 
 
 def _run(program: Program) -> list[list[Any]]:
+    """Returns the shards of each result of a program."""
     segments = schedule(program)
     if current().check_numerics:
         return Checked(program.mesh, segments).run(program.results)

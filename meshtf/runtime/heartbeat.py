@@ -1,11 +1,12 @@
-"""Signs of life of a program, for whoever watches it from outside.
+"""Heartbeats of a program, for a process that monitors it.
 
-    MESHTF_BEATS=/tmp/beats python mine.py       # "41 runs training_step" after the 41st sign
+    MESHTF_BEATS=/tmp/beats python train.py      # the file has "41 runs training_step"
 
-A program gives one before and after each call of a `mtf.function`. A call that hangs
-inside of TensorFlow gives none, so another process can tell. From the first sign on, a
-thread touches a file beside it, so that a process that stands still is told from one
-that is busy. Without the variable nothing is written, and there is no thread.
+A program writes a heartbeat before and after each call of a `mtf.function`: a count and
+what it does. A call that hangs inside TensorFlow writes none. From the first heartbeat
+on, a thread touches the file `/tmp/beats.pulse` every second: a process that is stopped
+no longer touches it, one that only waits still does. Without the variable nothing is
+written, and there is no thread.
 """
 
 from __future__ import annotations
@@ -18,27 +19,26 @@ from pathlib import Path
 
 VARIABLE = "MESHTF_BEATS"
 PULSE = 1.0  # seconds between two touches of the file
-_count, _lock = itertools.count(1), threading.Lock()
-_pulsing: set[str] = set()  # signs of life whose threads have started
+_count = itertools.count(1)
+_lock = threading.Lock()
+_pulsing: set[str] = set()  # heartbeat files whose threads have started
 
 
-def beat(what: str) -> None:
-    """Gives a sign of life: `what` says what begins or is done."""
+def beat(activity: str) -> None:
+    """Writes a heartbeat; `activity` says what begins or ends, as "runs train_step"."""
     path = os.environ.get(VARIABLE)
     if not path:
         return
-    with _lock:  # of two threads the later stays
+    with _lock:  # two threads must not write their heartbeats into one another
         if path not in _pulsing:
             _pulsing.add(path)
             _start_pulse(pulse_file(path))
         with open(path, "w", encoding="utf-8") as file:
-            file.write(f"{next(_count)} {what}")
+            file.write(f"{next(_count)} {activity}")
 
 
 def pulse_file(path: str | Path) -> Path:
-    """Returns the file that is touched again and again, beside that of the signs of
-    life.
-    """
+    """Returns the file that the thread of a heartbeat file touches."""
     return Path(f"{path}.pulse")
 
 
@@ -47,6 +47,6 @@ def _start_pulse(path: Path) -> None:
 
 
 def _pulse(path: Path) -> None:
-    while path.parent.exists():  # else whoever watched is gone
+    while path.parent.exists():  # the monitor removes its folder when it ends
         path.touch()
         time.sleep(PULSE)

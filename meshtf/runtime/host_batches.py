@@ -1,13 +1,13 @@
-"""Batches that each host reads for itself: the process that drives never has them.
+"""Batches whose examples each host reads itself; the driving process never has them.
 
     reader = HostReader(mesh, {"tokens": "batch; length"}, 64, open_section)
-    batch = next(reader)          # {"tokens": a Tensor whose shards lie on their hosts}
+    batch = next(reader)          # {"tokens": a Tensor whose shards are on their hosts}
 
-`open_section(k, n)` returns a dataset of the examples from k * 64 / n on, 64 / n of
-them, of each batch. It is called with the CPU of a host as TensorFlow's device, so what
-it makes of TensorFlow's ops lies and runs there. A batch is one call of one function:
-each host is asked once, not for every shard. Shards of int32 lie in their host's memory,
-where TensorFlow puts all such results of functions.
+`open_section(k, n)` returns a dataset with section k of n of each batch: 64 / n examples,
+from example k * 64 / n on. It is called with the CPU of a host as TensorFlow's current
+device, so that its ops run there. A batch is one call of one function, so each host is
+contacted once, not for each shard. Shards of int32 are in host memory, where TensorFlow
+puts all such results of functions.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class _Section(NamedTuple):
     """The examples of each batch that one host reads.
 
     Attributes:
-      host: its CPU.
-      start: the index of the first of them in a batch.
+      host: the CPU of the host.
+      start: the index in the batch of its first example.
       batches: a tf.data iterator.
     """
 
@@ -47,23 +47,29 @@ class _Section(NamedTuple):
 
 
 class _Feature(NamedTuple):
-    """A tensor of a batch: where the shards are among the outputs of a read."""
+    """A tensor of a batch.
+
+    Attributes:
+      spec: its global shape and data type.
+      placement: its placement.
+      outputs: for each position, the index of its shard among the outputs of a read.
+    """
 
     spec: Spec
     placement: Placement
-    outputs: tuple[int, ...]  # of each position
+    outputs: tuple[int, ...]
 
 
 class HostReader:
-    """An iterator of dicts of tensors, the examples of each host read by itself.
+    """An iterator of batches, dicts of tensors; each host reads its examples.
 
     Args:
-      mesh: where the tensors lie.
-      dims: names of the dimensions of all that a batch may have; the first is that of
-        the examples.
-      batch_size: how many examples a batch has.
+      mesh: the mesh of the tensors.
+      dims: the dimension names of each tensor that a batch may have, by key; the first
+        dimension is that of the examples.
+      batch_size: the number of examples of a batch.
       open_section: called with (k, n); returns a dataset of section k of n of each
-        batch, which is read without TensorFlow's autotuner (`without_autotuning`).
+        batch, which is read without TensorFlow's autotuner (see `without_autotuning`).
 
     Raises:
       LayoutError: the layout cannot shard the examples.
@@ -112,8 +118,8 @@ class HostReader:
         return batch
 
     def _read(self) -> list[Any]:
-        """Returns the distinct shards of all tensors of a batch, and keeps in
-        `_features` where they are.
+        """Returns the distinct shards of all tensors of a batch, and stores their indices
+        in `_features`.
         """
         batches = {}
         for host, section in self._sections.items():
@@ -157,7 +163,9 @@ class HostReader:
         ranges: list[tuple[int, int]],
         open_section: Callable[[int, int], Any],
     ) -> _Section:
-        """Opens the smallest of equal sections that has all of these examples."""
+        """Opens the smallest section of a batch that contains all examples of `ranges`;
+        a batch consists of sections of equal size.
+        """
         start = min(low for low, _ in ranges)
         stop = max(high for _, high in ranges)
         size = stop - start
@@ -196,12 +204,12 @@ class HostReader:
 def _shard(
     x: Any, section: _Section, shard_region: tuple[slice, ...], device: str
 ) -> Any:
-    """Returns a region of a batch, on a device, of the examples that its host has."""
-    examples, *others = shard_region
+    """Returns a region of a batch on a device, given the examples that its host read."""
+    examples, *other_slices = shard_region
     local_examples = slice(
         examples.start - section.start, examples.stop - section.start
     )
-    local_region = (local_examples, *others)
+    local_region = (local_examples, *other_slices)
     is_all = all(
         (s.start, s.stop) == (0, size) for s, size in zip(local_region, x.shape)
     )

@@ -1,5 +1,5 @@
-"""Initial values of variables: functions of (mesh, shape, name), some of which go by
-name.
+"""Initial values of variables. Initializers are functions of (mesh, shape, name); some can
+be given by their names.
 
 Example:
 
@@ -20,31 +20,31 @@ from meshtf.names.arguments import as_choice, refuse
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import Fill, full
 from meshtf.runtime.devices.resolve import devices_of, share_memory
-from meshtf.runtime.eager import bring, export
+from meshtf.runtime.eager import export, reshard_to
 from meshtf.runtime.storage.sharding import shards_on_source
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 
-# Those that need no arguments of their own; meshtf.layers.initializers fills it.
+# Initializers without further arguments, by name; filled by meshtf.layers.initializers.
 INITIALIZERS: dict[str, Initializer] = {}
 
 
-def as_initializer(given: Any) -> Initializer:
-    """Returns an initializer given itself or by name. Raises ArgumentError."""
-    if callable(given):
-        return given
-    if not isinstance(given, str):
+def as_initializer(initializer: Any) -> Initializer:
+    """Returns an initializer, given itself or its name. Raises ArgumentError."""
+    if callable(initializer):
+        return initializer
+    if not isinstance(initializer, str):
         refuse(
             "initializer",
-            given,
+            initializer,
             "a function of (mesh, shape, name), or the name of one",
             'Write "zeros", or mtf.layers.initializers.variance_scaling("d_model").',
         )
-    return INITIALIZERS[as_choice("initializer", given, INITIALIZERS)]
+    return INITIALIZERS[as_choice("initializer", initializer, INITIALIZERS)]
 
 
-class Described(Protocol):
-    """What the initial value of a variable depends on."""
+class VariableDescription(Protocol):
+    """The members of a variable that its initial value depends on."""
 
     mesh: Mesh
     spec: Spec
@@ -53,66 +53,63 @@ class Described(Protocol):
 
     @property
     def name(self) -> str:
-        """By which its random numbers are drawn."""
+        """The name, from which its random numbers are derived."""
 
 
-def initial_shards(initializer: Initializer, variable: Described) -> list[Any]:
-    """Returns each position's shard of an initial value; of an abstract mesh none.
+def initial_shards(
+    initializer: Initializer, variable: VariableDescription
+) -> list[Any]:
+    """Returns each position's shard of an initial value; [] on an abstract mesh.
 
-    Values do not depend on the mesh. Where all devices see one memory, the whole is
-    drawn at once and cut: one draw instead of many.
+    Values do not depend on the mesh. If all devices share one memory, the global value is
+    computed on one device and then sliced: once, instead of once for each shard.
 
     Raises:
-      ShapeError: the initializer gave another shape or data type.
+      ShapeError: the initializer returned another shape or data type.
     """
-    mesh, spec = variable.mesh, variable.spec
-    at_once = not mesh.abstract and share_memory(devices_of(mesh))
-    rules = NO_CHANGES if at_once else Layout.changes("*:").then(variable.layout)
-    drawn_on = Mesh("", seed=mesh.seed) if at_once else mesh
-    with context(region=rules, path=(), iterations=()), executing():
-        value = initializer(drawn_on, spec.shape, variable.name)
+    mesh = variable.mesh
+    spec = variable.spec
+    if not mesh.abstract and share_memory(devices_of(mesh)):
+        region = NO_CHANGES
+        initializer_mesh = Mesh("", seed=mesh.seed)
+    else:
+        region = Layout.changes("*:").then(variable.layout)
+        initializer_mesh = mesh
+    with context(region=region, path=(), iterations=()), executing():
+        value = initializer(initializer_mesh, spec.shape, variable.name)
         if value.dtype != spec.dtype:
-            value = as_initial_value(value, spec.dtype, variable.name)
+            value = cast_initial_value(value, spec.dtype, variable.name)
     if value.spec != spec:
         raise ShapeError(
-            f"the initializer of variable {variable.name!r} gave {value.dtype} "
+            f"the initializer of variable {variable.name!r} returned {value.dtype} "
             f"{value.shape!r}, not {spec.dtype} {spec.shape!r}."
         )
     if mesh.abstract:
         return []
     if value.mesh is mesh:
-        return bring(value, variable.placement)
+        return reshard_to(value, variable.placement)
     return shards_on_source(export(value), spec, variable.placement, mesh)
 
 
-def as_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:
-    """Returns what an initializer gave, in the data type of a variable.
+def cast_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:
+    """Returns the value of an initializer in the data type of a variable.
 
-    Floats become floats of another type; one number that fills a tensor becomes an
-    integer, or a boolean, if it is one.
+    Floats are cast to the floats of the variable. For a variable of integers or booleans,
+    a tensor filled with one number is cast if no value is lost.
 
     Raises:
-      DTypeError: floats, such as random ones, for a variable of integers or booleans.
+      DTypeError: a variable of integers or booleans got other floats, such as random ones.
     """
     if not is_floating(value.dtype) or is_complex(dtype):
         return value
     if is_floating(dtype):
         return cast(value, dtype)
     op = value.node.op
-    number = (
-        op.value
-        if isinstance(op, Fill) and isinstance(op.value, (int, float))
-        else None
-    )
-    if (
-        number is None
-        or not float(number).is_integer()
-        or dtype == "bool"
-        and number not in (0, 1)
-    ):
+    fill_value: Any = op.value if isinstance(op, Fill) else None
+    if not _is_exact(fill_value, dtype):
         raise DTypeError(
             explain_error(
-                f"the initializer of variable {name!r} gave {value.dtype}, and the "
+                f"the initializer of variable {name!r} returned {value.dtype}, but the "
                 f"variable is {dtype}.",
                 shape=repr(value.shape),
                 **{"from": Source.of_caller()},
@@ -121,4 +118,11 @@ def as_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:
                 f'"{dtype}").',
             )
         )
-    return full(value.mesh, value.shape, int(number), dtype)
+    return full(value.mesh, value.shape, int(fill_value), dtype)
+
+
+def _is_exact(value: Any, dtype: str) -> bool:
+    """Returns whether a number can be an integer, or a boolean, without loss."""
+    if not isinstance(value, (int, float)) or not float(value).is_integer():
+        return False
+    return dtype != "bool" or value in (0, 1)

@@ -1,17 +1,16 @@
-"""What a program may set for its whole process: once, before TensorFlow starts.
+"""Settings of the process that make programs faster; once, before TensorFlow starts.
 
     import meshtf as mtf
     mtf.configure_process()                      # at the top of a program
     mesh = mtf.Mesh("data:4;model:2", layout)
 
-Importing meshtf changes nothing about a process, since a process may have other things
-to do. Programs that are there for meshtf alone, as its own commands are, run faster with
-these settings, and call this.
+Importing meshtf changes nothing about a process, which may have other work to do.
+Programs that only train with meshtf, such as its commands, call this function.
 
-Memory of CPUs: the system's allocator gives large blocks back, and a training step then
-waits for the system to clear them anew, up to a tenth of its time. TensorFlow has an
-allocator that keeps them, the one of GPUs and of oneDNN, and asks at its start whether
-CPUs are to have it.
+About the memory of CPUs: the system's allocator returns large blocks to the system, and
+the next training step waits until the system has cleared new ones, up to 10 % of its
+time. TensorFlow's BFC allocator, which it uses for GPUs, keeps them. TensorFlow decides
+when it starts whether to use it for CPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.names.arguments import as_choice, check_bools
 from meshtf.runtime.devices import threads as device_threads
 
-ALLOCATOR, LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
+LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
@@ -37,29 +37,30 @@ def configure_process(
     freeze_imports: bool = True,
     log_level: str | None = None,
 ) -> str:
-    """Sets what makes runs of this process faster or quieter, and logs it in one line.
+    """Sets options that make programs of this process faster, and logs them in one line.
 
-    What the environment or `tf.config.threading` says already stays as it is. A second
-    call with the same arguments changes nothing.
+    Settings of the environment or of `tf.config.threading` take precedence. A second call
+    with the same arguments changes nothing.
 
     Args:
-      keep_freed_memory: whether CPUs keep the memory that a step frees for the next one,
-        by TF_CPU_ALLOCATOR_USE_BFC; False leaves TensorFlow's choice.
-      threads: "shared": where positions of a mesh share a processor, an op takes its
-        position's share of the cores; None leaves TensorFlow's choice, all of them.
-      freeze_imports: whether Python's garbage collector passes over all objects that
-        exist by now, a million of TensorFlow's modules (`gc.freeze`): a collection of
-        them takes 0.2 s, and the first trace of a program has one.
-      log_level: from which level on absl and TensorFlow write in Python, such as
-        "ERROR"; None leaves it. Native code is not heard by then: what it writes while
-        TensorFlow is imported, TF_CPP_MIN_LOG_LEVEL=3 in the environment takes out.
+      keep_freed_memory: whether TensorFlow keeps the CPU memory that a step frees, by
+        TF_CPU_ALLOCATOR_USE_BFC; False leaves TensorFlow's default.
+      threads: "shared": if mesh positions share a CPU, an op uses the threads of one
+        position; None leaves TensorFlow's default, all cores.
+      freeze_imports: whether Python's garbage collector ignores all objects that exist
+        now, a million of them of TensorFlow's modules (`gc.freeze`). Collecting them
+        takes 0.2 s, and happens during the first trace of a program.
+      log_level: the lowest level of messages that absl and TensorFlow log in Python, such
+        as "ERROR"; None leaves it. It does not affect native code: set
+        TF_CPP_MIN_LOG_LEVEL=3 in the environment to suppress messages of TensorFlow's
+        import.
 
     Returns:
       The line that is logged (absl, level INFO).
 
     Raises:
-      ArgumentError: a value that is not among these.
-      PlanError: TensorFlow has started, and cannot be set any more.
+      ArgumentError: an argument has another value.
+      PlanError: TensorFlow has started, so that its settings cannot be changed.
     """
     check_bools(keep_freed_memory=keep_freed_memory, freeze_imports=freeze_imports)
     if threads is not None:
@@ -83,7 +84,7 @@ def configure_process(
 
 
 def _keep_freed_memory() -> str:
-    """Has TensorFlow's own allocator used on CPUs, for as much memory as there is."""
+    """Makes TensorFlow use its BFC allocator on CPUs, for all physical memory."""
     if ALLOCATOR not in os.environ:
         _refuse_if_started("keep_freed_memory", f"{ALLOCATOR}=1")
         os.environ[ALLOCATOR] = "1"
@@ -96,13 +97,13 @@ def _keep_freed_memory() -> str:
 
 
 def _share_threads() -> str:
-    """Has the first mesh share the cores out among its positions."""
+    """Makes the first mesh divide the cores among its positions."""
     fixed = device_threads.fixed_by_user()
     if fixed:
         return f"threads of an op as {fixed} says"
     if not device_threads.sharing():
         _refuse_if_started("threads", "TF_NUM_INTRAOP_THREADS=NUMBER")
-        device_threads.share_from_now_on()
+        device_threads.enable_sharing()
     return "positions of a mesh share the cores"
 
 
@@ -126,12 +127,14 @@ def _refuse_if_started(name: str, variable: str) -> None:
 
 
 def tensorflow_has_started() -> bool:
-    """Whether TensorFlow has made its devices, after which it cannot be configured."""
+    """Returns whether TensorFlow has made its devices, after which it cannot be
+    configured.
+    """
     threading = tf.config.threading
     threads = threading.get_inter_op_parallelism_threads()
     try:
         threading.set_inter_op_parallelism_threads(threads + 1)
-    except RuntimeError:  # it refuses to be changed from then on
+    except RuntimeError:  # TensorFlow raises once it has started
         return True
     threading.set_inter_op_parallelism_threads(threads)
     return False

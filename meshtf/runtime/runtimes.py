@@ -1,4 +1,4 @@
-"""Runtimes by name: what compiles a recorded function, and what then runs it.
+"""Runtimes by name. A runtime compiles a recorded function to an executable.
 
     runtime = runtime_named("placed")
     executable = runtime.compile(recorded, arguments, jit=False)
@@ -32,14 +32,14 @@ class Executable(Protocol):
 
     @property
     def program(self) -> Program:
-        """What the planner made of the recorded function."""
+        """The planned program of the recorded function."""
 
     def __call__(self, arrays: Sequence[Any], /) -> list[ShardedValue]:
         """Runs the program and returns the shards of its results.
 
         Args:
-          arrays: of all arguments in order: a whole array of each `ArrayStore`, the
-            distinct shards of each `SlicesStore`.
+          arrays: the tensors of all arguments in order: the global array of each
+            `ArrayStore`, the distinct shards of each `ShardsStore`.
         """
 
     @property
@@ -50,7 +50,7 @@ class Executable(Protocol):
 
     @property
     def memory(self) -> ProgramMemory:
-        """What variables, arguments and results take on one device."""
+        """The bytes of variables, arguments and results on one device."""
 
 
 class Runtime(Protocol):
@@ -59,22 +59,22 @@ class Runtime(Protocol):
     def compile(
         self, recorded: Recorded, arguments: Sequence[Store], jit: bool
     ) -> Executable:
-        """Returns what runs a recorded function.
+        """Compiles a recorded function.
 
         Args:
           recorded: the function.
-          arguments: what it reads its arguments from, in order.
-          jit: whether XLA compiles local work, where the runtime leaves a choice.
+          arguments: the stores of its arguments, in order.
+          jit: whether XLA compiles the local work, if the runtime has a choice.
 
         Raises:
           PlanError: the runtime cannot run it on these devices.
         """
 
     def slots(self, variable: Variable) -> Sequence[Slot | None]:
-        """Returns each mesh position's slot of a variable in this runtime's form.
+        """Returns the slot of each mesh position, of this runtime's class of slots.
 
-        Shards that lie in slots of another form are brought into such ones, which hold
-        the variable from then on.
+        If the variable is stored in slots of another class, its shards are moved to
+        slots of this class, and stay there.
         """
 
 

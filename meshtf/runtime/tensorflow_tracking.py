@@ -1,9 +1,9 @@
-"""What answers `tf.train.Checkpoint` and `tf.saved_model.save`, which do not know our
+"""Errors for `tf.train.Checkpoint` and `tf.saved_model.save`, which cannot save meshtf's
 variables.
 
-TensorFlow walks from object to object and saves the tf.Variables that it meets. It
-would meet none, and would write a checkpoint or a model without weights, and say
-nothing.
+TensorFlow traverses the attributes of objects and saves the tf.Variables that it finds.
+It would find none in a meshtf module, and would silently write a checkpoint or a model
+without weights.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from meshtf.runtime.tf_internals.tracking import Trackable
 
 
 class Untracked(Trackable):
-    """Base class of what TensorFlow can neither save nor restore: it says so when it is
-    asked to.
+    """Base class of objects that TensorFlow can neither save nor restore. An attempt to
+    do so raises.
     """
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name in errors."""
         raise NotImplementedError
 
     def _trackable_children(
@@ -31,20 +31,19 @@ class Untracked(Trackable):
         raise tracking_error(f"variable {self.name!r}", save_type)
 
 
-def tracking_error(what: str, save_type: str) -> MeshtfError:
+def tracking_error(description: str, save_type: str) -> MeshtfError:
     """Returns the error that says what to call instead.
 
     Args:
-      what: what TensorFlow was to save.
+      description: the object that TensorFlow was to save, such as "variable 'w'".
       save_type: "checkpoint" or "savedmodel", as TensorFlow calls it.
     """
-    line = str(Source.of_caller()).partition(", ")[
-        2
-    ]  # without the method that TensorFlow called
+    # The user's line, without the name of the method that TensorFlow called.
+    line = str(Source.of_caller()).partition(", ")[2]
     if save_type == "savedmodel":
         return PlanError(
             explain_error(
-                f"tf.saved_model.save would save nothing of {what}.",
+                f"tf.saved_model.save would save nothing of {description}.",
                 **{"from": line},
                 way_out="Save a function of it: mtf.export_saved_model(function, "
                 "*arguments).save(path).",
@@ -52,7 +51,7 @@ def tracking_error(what: str, save_type: str) -> MeshtfError:
         )
     return CheckpointError(
         explain_error(
-            f"tf.train.Checkpoint can neither save nor restore {what}.",
+            f"tf.train.Checkpoint can neither save nor restore {description}.",
             **{"from": line},
             way_out="Call mtf.checkpoints.save(directory, step, {v.name: v for v in "
             "module.variables}) "

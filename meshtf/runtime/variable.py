@@ -1,7 +1,7 @@
-"""Variables: tensors that stay, in slices on the devices that hold them.
+"""Variables: tensors that keep their values between calls, as shards on devices.
 
 There is one slot for each distinct shard on each device. Positions of one device that
-hold the same shard share its slot, and it is updated once.
+have the same shard share its slot, and it is updated once.
 
     w = Variable(mesh, "d_model:512;d_ff:2048", initializer, name="w")
     w.assign(w - 0.1 * dw)
@@ -44,26 +44,28 @@ from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.storage.sharding import shards_on_source
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.storage.variable_slots import Region, regions_of, slots_with
-from meshtf.runtime.storage.write_times import Writes, written
+from meshtf.runtime.storage.write_times import WriteTime, record_write
 from meshtf.runtime.tensorflow_tracking import Untracked
 
 
 class Variable(Operators, Untracked):
-    """A named tensor that stays between calls.
+    """A named tensor that keeps its value between calls.
 
     Args:
-      mesh: where it lies.
+      mesh: the mesh on whose devices its shards are.
       shape: such as "d_model:512;d_ff:2048".
-      initializer: called with (mesh, shape, name); returns the initial value, floats of
-        any type for a variable of floats. Or the name of one that takes no arguments of
-        its own: "zeros", "ones", "normal", "truncated", "uniform".
-      name: its name in checkpoints, after the names of the modules around.
+      initializer: called with (mesh, shape, name); returns the initial value. For a
+        variable of floats it may return floats of any type. Or the name of an
+        initializer without further arguments: "zeros", "ones", "normal", "truncated",
+        "uniform".
+      name: its name; in checkpoints it follows the names of the enclosing modules.
       dtype: the data type.
       trainable: whether optimizers update it.
-      layout: rules for its slices; default: those for variables, where it is made.
+      layout: rules for its dimensions; default: the mesh's rules for variables, as
+        changed by enclosing `mtf.layout` regions.
 
     Raises:
-      LayoutError: the layout cannot hold it.
+      LayoutError: the layout cannot shard it.
       PlanError: it is made inside a mtf.function.
     """
 
@@ -91,18 +93,16 @@ class Variable(Operators, Untracked):
                     "in a module's __init__.",
                 )
             )
-        around = current()
-        self.changes = around.region
-        self.stage = around.stage
+        enclosing = current()
+        self.changes = enclosing.region
+        self.stage = enclosing.stage
         self.layout = (
-            mesh.layout_in(around.region, "variable") if layout is None else layout
+            mesh.layout_in(enclosing.region, "variable") if layout is None else layout
         )
         self.mesh = mesh
-        self.stack = (
-            around.stacked_dims
-        )  # dimensions of repeated layers: see `layers.Repeat`
+        self.stack = enclosing.stacked_dims  # of repeated layers: see `layers.Repeat`
         self.spec = Spec(Shape([*self.stack, *Shape(shape)]), dtype_name(dtype))
-        self.path = "/".join((*around.path, name))
+        self.path = "/".join((*enclosing.path, name))
         self.trainable = trainable
         self.kind: Literal["parameter", "state"] = "parameter" if trainable else "state"
         check_layout(
@@ -118,9 +118,9 @@ class Variable(Operators, Untracked):
         )[0]
         shards = initial_shards(as_initializer(initializer), self)
         self._slots = self._slots_with(shards)
-        self.writers = [
-            Writes()
-        ]  # who writes it, and when: the first is all but functions
+        # When each writer last wrote it. The first one counts all writes outside of
+        # functions; each function that writes it has one of its own.
+        self.writers = [WriteTime()]
 
     @property
     def name(self) -> str:
@@ -129,11 +129,9 @@ class Variable(Operators, Untracked):
 
     @property
     def shape(self) -> Shape:
-        """The named shape; in a layer of a `Repeat` that of the layer's entry, as of
-        `tensor()`.
-        """
-        rows = current().layer_entries
-        entry = None if rows is None else rows.get(id(self))
+        """The named shape; within a layer of a `Repeat` without the stacked dimension."""
+        entries = current().layer_entries
+        entry = None if entries is None else entries.get(id(self))
         return self.spec.shape if entry is None else entry.shape
 
     @property
@@ -143,46 +141,49 @@ class Variable(Operators, Untracked):
 
     @property
     def slot_layout(self) -> Layout:
-        """The rules for what an optimizer keeps beside it."""
+        """The rules for its optimizer slots."""
         return self.mesh.layout_in(self.changes, "slot")
 
     def tensor(self) -> Tensor:
-        """Returns the present value as a tensor; ops do this by themselves."""
-        rows = current().layer_entries
-        if rows is not None and id(self) in rows:
-            return rows[id(self)]
+        """Returns the present value as a tensor. Ops convert variables by this method.
+
+        Within a layer of a `Repeat`, returns the entry of that layer.
+        """
+        entries = current().layer_entries
+        if entries is not None and id(self) in entries:
+            return entries[id(self)]
         return apply(Read(self), mesh=self.mesh)
 
     def assign(self, value: Any) -> None:
-        """Gives the variable a new value: a Tensor of the same names, in any order, or
-        an array.
+        """Assigns a new value: a Tensor with the same dimensions in any order, or an
+        array with the dimensions of `shape` in this order.
         """
         if not isinstance(value, Tensor):
             value = asarray(self.mesh, value, self.shape, dtype=self.dtype)
         apply_all(Write(self), transpose_like(value, self.shape), mesh=self.mesh)
 
     def numpy(self) -> Any:
-        """Returns the whole value as a numpy array."""
-        whole = np.empty(self.shape.sizes, tf.as_dtype(self.dtype).as_numpy_dtype)
-        for part, slot in self.regions():
-            whole[part] = slot.read()
-        return whole
+        """Returns the global value as a numpy array."""
+        array = np.empty(self.shape.sizes, tf.as_dtype(self.dtype).as_numpy_dtype)
+        for region, slot in self.regions():
+            array[region] = slot.read()
+        return array
 
     def regions(self) -> list[tuple[Region, Slot]]:
-        """Returns the distinct shards: the region of the whole that each is, and a slot
-        that holds it.
+        """Returns the distinct shards: the region of the variable that each covers, and
+        a slot with its value.
         """
-        return [(part, held[-1]) for part, held in self.holders()]
+        return [(region, slots[-1]) for region, slots in self.slots_by_region()]
 
-    def holders(self) -> list[tuple[Region, list[Slot]]]:
-        """Returns the distinct regions of the whole, each with all slots that hold
+    def slots_by_region(self) -> list[tuple[Region, list[Slot]]]:
+        """Returns the distinct regions of the variable, each with all slots that store
         it.
         """
         return regions_of(self.slots(), self.shape, self.placement, self.mesh)
 
     def read(self) -> list[Any]:
-        """Returns each position's shard as it is now, as TensorFlow tensors: the
-        runtime's door.
+        """Returns the present shard of each position as a TensorFlow tensor on its
+        device; None: it has none. Runtimes read variables by this method.
         """
         slots = self.slots()
         values: dict[int, Any] = {}
@@ -192,43 +193,47 @@ class Variable(Operators, Untracked):
         return [values.get(id(slot)) for slot in slots]
 
     def slots(self) -> Sequence[Slot | None]:
-        """Returns the slot that holds each position's shard, one object where they
-        share it; None: the variable lies at another stage.
+        """Returns the slot of each position's shard; positions that share a slot get the
+        same object. None: the variable is on another pipeline stage.
         """
-        devices_of(self.mesh)  # refuses a mesh without hardware, where there are none
+        devices_of(self.mesh)  # raises if the mesh is abstract: it has no slots
         return self._slots
 
     def load(self, read_region: Callable[[Region], Any]) -> None:
-        """Assigns every slot what `read_region` returns for its region of the whole."""
-        as_callable("read_region", read_region)
-        written(self)
-        for part, held in self.holders():
-            for slot in held:
-                slot.assign(read_region(part))
+        """Assigns to every slot what `read_region` returns for the region that it covers.
 
-    def bring_to_stage(self, stage: int | None) -> None:
-        """Lets it lie at one stage of a pipeline, with its value; optimizers come after
-        that.
+        So a checkpoint is read shard by shard.
+        """
+        as_callable("read_region", read_region)
+        record_write(self)
+        for region, slots in self.slots_by_region():
+            for slot in slots:
+                slot.assign(read_region(region))
+
+    def move_to_stage(self, stage: int | None) -> None:
+        """Moves the variable to a stage of a pipeline; None: to all stages.
+
+        To be called before an optimizer is made, whose slots follow the variable.
         """
         if stage is not None:
             as_int("stage", stage)
         if stage == self.stage or self.mesh.axes.get(self.mesh.stages, 1) == 1:
             return
-        whole = None if self.mesh.abstract else tf.constant(self.numpy())
+        value = None if self.mesh.abstract else tf.constant(self.numpy())
         self.stage = stage
         self.placement = self.mesh.place(self.spec.shape, self.layout, stage)[0]
-        if whole is not None:
-            pieces = shards_on_source(whole, self.spec, self.placement, self.mesh)
-            self.use_slots(self._slots_with(pieces))
+        if value is not None:
+            shards = shards_on_source(value, self.spec, self.placement, self.mesh)
+            self.use_slots(self._slots_with(shards))
 
     def use_slots(self, slots: Sequence[Slot | None]) -> None:
-        """Lets other slots hold its shards from now on; these have the values already.
+        """Replaces the slots by others that already have the values.
 
-        Functions that the placed runtime compiled before go on with the earlier slots.
+        Functions that the placed runtime compiled before still use the earlier slots.
 
         Args:
-          slots: of each position, one object where positions share it; None: it has no
-            shard.
+          slots: the slot of each position, one object for positions that share it; None:
+            the position has no shard.
         """
         are_slots = isinstance(slots, Sequence) and all(
             slot is None or hasattr(slot, "snapshot") for slot in slots
@@ -238,9 +243,7 @@ class Variable(Operators, Untracked):
         self._slots = slots
 
     def _slots_with(self, shards: Sequence[Any]) -> Sequence[Slot | None]:
-        """Returns slots with these first values, of each position; of an abstract mesh
-        none.
-        """
+        """Returns the slot of each position, with initial values; [] on an abstract mesh."""
         if self.mesh.abstract:
             return []
         return slots_with(shards, self.placement, self.mesh, self.trainable)

@@ -31,8 +31,8 @@ from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
 from meshtf.partition import Program, ReadStep, build, walk
 from meshtf.runtime.spmd.unsupported import refuse_effects
-from meshtf.runtime.storage.argument_storage import told_apart
-from meshtf.runtime.storage.atomic_folder import written_whole
+from meshtf.runtime.storage.argument_storage import unique_names
+from meshtf.runtime.storage.atomic_folder import atomic_folder
 from meshtf.saved_model.single_device import SingleDevice, unsharded_value
 
 _DIMS_FILE = "dims.json"
@@ -160,7 +160,7 @@ class SavedModel:
             kind.
           MeshError: the variables are on an abstract mesh, and have no values.
         """
-        with written_whole(folder, _DIMS_FILE, _TENSORFLOW_FILES) as unfinished:
+        with atomic_folder(folder, _DIMS_FILE, _TENSORFLOW_FILES) as unfinished:
             values: dict[Store, Any] = {}
             for signature in self._signatures.values():
                 for store in signature.stores():
@@ -180,7 +180,7 @@ class SavedModel:
 
     def _dims(self, variables: Sequence[Store]) -> dict[str, Any]:
         """Returns the contents of `dims.json`."""
-        names = told_apart(store.name for store in variables)
+        names = unique_names(store.name for store in variables)
         return {
             "signatures": {name: s.dims() for name, s in self._signatures.items()},
             "variables": {
@@ -196,7 +196,7 @@ def _shape_data(spec: Spec) -> dict[str, Any]:
 
 def _identifiers(names: Iterable[str]) -> list[str]:
     """Returns different names of letters, digits and underscores."""
-    return told_apart(re.sub(r"\W", "_", name) for name in names)
+    return unique_names(re.sub(r"\W", "_", name) for name in names)
 
 
 def _refuse_writes(nodes: Sequence[Node]) -> None:

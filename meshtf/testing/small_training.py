@@ -101,7 +101,7 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
     def train_step(ids: mtf.Tensor, labels: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
         with mtf.seed(seed, step):
             loss = model(ids, labels)
-        optimizer.apply(mtf.gradients([loss], variables), variables, step)
+        optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
         return loss
 
     ids, labels = np.random.default_rng(seed).integers(0, 16, (2, 8, 4)).astype("int32")

@@ -70,10 +70,8 @@ def test_a_part_is_measured_told_and_drawn(part, tiny):
     assert f"{max(TWO[part])}  {PLAIN}" in measure.table(part, rows)
     found = [theory.lines(part, column, rows) for column in theory.LAWS[part]]
     assert theory.told(part, rows).count("off it by") == sum(map(len, found))
-    drawn, points = (
-        picture(part, rows),
-        sum(len(p) for f in found for p, _ in f.values()),
-    )
+    drawn = picture(part, rows)
+    points = sum(len(p) for f in found for p, _ in f.values())
     assert drawn.count("<circle") == points + len(
         {row["series"] for row in rows}
     )  # the legend

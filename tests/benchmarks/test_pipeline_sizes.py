@@ -45,7 +45,8 @@ def test_found_model_fits_and_one_more_block_does_not(stages, schedule):
     for k in range(stages):
         more = explained(SMALL, [n + (k == i) for i, n in enumerate(found)], schedule)
         assert more.memory.peak > limit
-    width, norms = SMALL.d_model, 4 * SMALL.d_model
+    width = SMALL.d_model
+    norms = 4 * SMALL.d_model
     kernels = 4 * width**2 + 2 * width * SMALL.d_ff
     assert row.parameters == sum(found) * (kernels + norms) + 2 * SMALL.vocab * width
     assert row.parameter_bytes == 12 * row.parameters

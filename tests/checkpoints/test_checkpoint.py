@@ -165,7 +165,8 @@ def test_a_part_of_a_model_is_read_from_a_checkpoint_of_all_of_it(tmp_path):
 
 def test_a_part_must_be_there_and_fit(tmp_path):
     path = mtf.checkpoints.save(str(tmp_path), 7, model("one", start=1))
-    model_state, mesh = model("one", start=-100), mtf.Mesh("")
+    model_state = model("one", start=-100)
+    mesh = mtf.Mesh("")
     wider = mtf.Variable(mesh, "d_model:9;d_ff:12", mtf.layers.initializers.zeros, "w")
     with pytest.raises(mtf.CheckpointError) as caught:
         mtf.checkpoints.restore(

@@ -57,7 +57,8 @@ def exchange(text: bytearray, rng: np.random.Generator) -> bytearray:
     size = max(len(text) // 8, 1)
     i, j = sorted(rng.integers(0, len(text) - size + 1, 2))
     j = max(i + size, j)
-    a, b = text[i : i + size], text[j : j + size]
+    a = text[i : i + size]
+    b = text[j : j + size]
     return (
         text[:i] + b + text[i + size : j] + a + text[j + size :]
         if len(a) == len(b)
@@ -71,7 +72,8 @@ DAMAGES = (flip_a_bit, garble, cut, lengthen, zero, exchange)
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A folder with two checkpoints, and the bits of each."""
-    folder, found = tmp_path_factory.mktemp("saved"), {}
+    folder = tmp_path_factory.mktemp("saved")
+    found = {}
     model_state = variables("fsdp and tensor parallel", seed=None)
     for step in (1, 2):
         fill(model_state, seed=step)
@@ -88,12 +90,11 @@ def test_whatever_is_damaged_is_named(saved, tmp_path, rng, request, capsys):
     assert {"manifest.json", "variables.index", "variables.data-00000-of-00001"} <= set(
         files
     )
-    model_state, found = variables("fsdp of 8", seed=3), 0
+    model_state = variables("fsdp of 8", seed=3)
+    found = 0
     for trial in range(request.config.getoption("--damage")):
-        file, damage = (
-            files[trial % len(files)],
-            DAMAGES[trial // len(files) % len(DAMAGES)],
-        )
+        file = files[trial % len(files)]
+        damage = DAMAGES[trial // len(files) % len(DAMAGES)]
         run_folder = tmp_path / "run"
         shutil.copytree(folder, run_folder)
         path = run_folder / "step_00000002" / file

@@ -51,13 +51,12 @@ def dying_at(moment):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_at_every_moment_of_a_save_there_is_a_whole_checkpoint(tmp_path, again):
-    model_state, restored = (
-        variables("one device", seed=None),
-        variables("fsdp of 8", seed=None),
-    )
+    model_state = variables("one device", seed=None)
+    restored = variables("fsdp of 8", seed=None)
     seen = set()
     for moment in range(40):
-        folder, expected = tmp_path / str(moment), {}
+        folder = tmp_path / str(moment)
+        expected = {}
         for step in (1, 2, 3):
             fill(model_state, seed=step)
             if step == 3:
@@ -104,10 +103,8 @@ def files_of_at_most(size):
 def test_a_full_disk_is_told_and_nothing_half_written_stays(
     tmp_path, asynchronous, room
 ):
-    model_state, restored = (
-        variables("one device", seed=1),
-        variables("fsdp of 8", seed=None),
-    )
+    model_state = variables("one device", seed=1)
+    restored = variables("fsdp of 8", seed=None)
     saver = Saver(str(tmp_path), keep=1, asynchronous=asynchronous)
     saver.save(1, model_state)
     saver.finish()

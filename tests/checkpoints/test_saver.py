@@ -25,7 +25,8 @@ def steps(folder):
 @pytest.fixture
 def gate(monkeypatch):
     """Nothing is written before it is opened."""
-    opened, save = threading.Event(), tf.raw_ops.SaveV2
+    opened = threading.Event()
+    save = tf.raw_ops.SaveV2
 
     def wait(**kwargs):
         assert opened.wait(60)
@@ -37,7 +38,8 @@ def gate(monkeypatch):
 
 @pytest.mark.parametrize("key", ["one device", "fsdp of 8", "stages"])
 def test_in_the_background_values_are_those_of_when_it_was_asked(key, tmp_path, gate):
-    model_state, restored = variables(key, seed=1), variables("one device", seed=None)
+    model_state = variables(key, seed=1)
+    restored = variables("one device", seed=None)
     expected = bits(model_state)
     saver = Saver(str(tmp_path), asynchronous=True)
     saver.save(1, model_state, extra={"a": 1})
@@ -63,7 +65,7 @@ def test_in_the_background_updates_in_place_change_nothing(tmp_path, gate):
 
     @mtf.function(mesh=mesh, step="")
     def update(step):
-        optimizer.apply([mtf.ones(mesh, "d:4")], [w], step)
+        optimizer.apply_gradients([mtf.ones(mesh, "d:4")], [w], step)
 
     update(np.int32(0))
     model_state = {v.name: v for v in (w, *optimizer.variables)}
@@ -79,7 +81,9 @@ def test_in_the_background_updates_in_place_change_nothing(tmp_path, gate):
 
 
 def test_at_most_one_is_being_written(tmp_path, monkeypatch):
-    running, most, save = 0, 0, writing.Manifest.write
+    running = 0
+    most = 0
+    save = writing.Manifest.write
 
     def count(*args):
         nonlocal running, most

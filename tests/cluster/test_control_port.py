@@ -33,7 +33,8 @@ def opened():
 
 
 def test_it_tells_about_the_worker_and_its_life(opened):
-    first, second = ask(opened.where, 5.0), ask(opened.where, 5.0)
+    first = ask(opened.where, 5.0)
+    second = ask(opened.where, 5.0)
     assert first == second and first["devices"] == 2 and first["driver"] == ""
     assert ask(Opened().where, 5.0)["life"] != first["life"]
 

@@ -152,7 +152,8 @@ def test_a_worker_that_started_afresh_is_not_the_one_that_it_was(capfd):
 
 
 def test_with_restarts_it_waits_for_the_worker_and_goes_on(tmp_path, capfd):
-    fake, runs = Fake(), tmp_path / "runs"
+    fake = Fake()
+    runs = tmp_path / "runs"
     code = (
         f"import pathlib, time; p = pathlib.Path({str(runs)!r})\n"
         "n = len(p.read_text()) if p.exists() else 0\n"

@@ -123,10 +123,8 @@ def test_a_broken_runtime_is_found(lie, seed, monkeypatch):
 
 
 def test_a_permute_that_is_left_out_is_found(monkeypatch):
-    mesh, array = (
-        mtf.Mesh("x:2;y:2", "b:x;d:y"),
-        np.arange(16, dtype="float32").reshape(4, 4),
-    )
+    mesh = mtf.Mesh("x:2;y:2", "b:x;d:y")
+    array = np.arange(16, dtype="float32").reshape(4, 4)
     x = mtf.asarray(mesh, array, "b;d")
 
     def moved():

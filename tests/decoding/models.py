@@ -15,7 +15,9 @@ import numpy as np
 import meshtf as mtf
 from meshtf.testing.conformance.exported_suite import run_exported
 
-VOCAB, LENGTH, END = 4, 6, 1
+VOCAB = 4
+LENGTH = 6
+END = 1
 PROMPT = np.array([[0, 2, -1, -1, -1, -1], [3, 1, 2, -1, -1, -1]], "int32")
 LAYOUTS = [
     "",

@@ -48,7 +48,8 @@ def searched(logits, given, alpha, beams, end=END):
     """Returns what a beam search finds that never stops early: (score, ids), the best
     first.
     """
-    alive, done = [(0.0, list(given))], []
+    alive = [(0.0, list(given))]
+    done = []
     for number in range(1, LENGTH - len(given) + 1):
         grown = [
             (p + q, [*ids, i])
@@ -265,8 +266,11 @@ def test_no_slice_tells_more_than_its_best_few(seed):
         )[0]
 
     report = mtf.explain(search, PROMPT, np.zeros((4096, 4096), "float32"))
-    rows, others = PROMPT.shape[0] * 3, 3
-    best, logsumexp = 6 * (4 + 4), 4  # 2 * beam values and ids
+    rows = PROMPT.shape[0] * 3
+    others = 3
+    # 2 * beam values and ids
+    best = 6 * (4 + 4)
+    logsumexp = 4
     assert report.bytes_moved() == rows * others * (best + logsumexp)
 
 
@@ -276,7 +280,8 @@ def refused(kind, *said, beam="beam:4", state=None, step=None, **kwargs):
     """
 
     def search(prompt, table, embedding, kernel):
-        made, mesh = step or models.table_step(table), table.mesh
+        made = step or models.table_step(table)
+        mesh = table.mesh
         held = {"cache": mtf.zeros(mesh, state)} if state else None
         return mtf.decoding.beam_search(made, prompt, beam, held, **kwargs)
 

@@ -16,7 +16,8 @@ def program(memory=True, end=END, **kwargs):
     """Returns a program of the numbers of a model: ids and log-probabilities."""
 
     def draw(prompt, table, embedding, kernel):
-        step, state = models.table_step(table), None
+        step = models.table_step(table)
+        state = None
         if memory:
             step = models.memory_step(embedding, kernel)
             state = models.memory_state(
@@ -30,9 +31,12 @@ def program(memory=True, end=END, **kwargs):
 
 def likeliest(logits, end):
     """Returns the ids that a loop in NumPy finds, and their log-probabilities."""
-    texts, log_probs = [], []
+    texts = []
+    log_probs = []
     for row in PROMPT:
-        ids, found, ended = [int(row[0])], [0.0], False
+        ids = [int(row[0])]
+        found = [0.0]
+        ended = False
         for given in row[1:]:
             log_prob = models.log_softmax(logits(tuple(ids)))
             ids.append(

@@ -107,7 +107,7 @@ def test_every_layout_of_the_example_has_the_same_losses(capsys):
     lines = run_example("mlp_layouts", capsys)
     assert len(lines) == 5
     assert len({re.search(r"losses ([\d. ]+)", line).group(1) for line in lines}) == 1
-    assert len({line.partition("w1:")[2] for line in lines}) == 5
+    assert len({line.partition("shard of w1")[2] for line in lines}) == 5
 
 
 def test_an_op_of_ones_own_holds_under_every_layout(capsys):
@@ -123,10 +123,10 @@ def test_checkpoints_know_no_layout(capsys):
 
 
 def test_heat_flows_as_the_exact_solution_says(capsys):
-    *pictures, result, moved = run_example("heat", capsys)
+    *pictures, result, m1, m2, m3, m4 = run_example("heat", capsys)
     assert len(pictures) == 32 and len(set(map(len, pictures))) == 1
     assert float(re.search(r"largest error (\S+)", result).group(1)) < 1e-3
-    assert moved.count("62 B by window") == 4 and moved.count("B by") == 4
+    assert all("62 bytes by window" in line for line in (m1, m2, m3, m4))
 
 
 def test_lines_that_are_found_are_likely_ones(capsys):
@@ -178,7 +178,9 @@ def test_a_foreign_host_trains_like_tensorflow(tmp_path, capsys, monkeypatch):
 
 def test_digits_are_told_apart(capsys):
     lines = run_example("digits", capsys)
-    assert float(re.match(r"([\d.]+)% of 360 digits", lines[-1]).group(1)) >= 97.0
+    assert (
+        float(re.search(r"360 held-out digits: ([\d.]+)%", lines[-1]).group(1)) >= 97.0
+    )
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -54,9 +54,12 @@ class Campaign:
     """
 
     def __init__(self, folder: Path, steps: int, seed: int) -> None:
-        self.folder, self.steps, self.random = folder, steps, random.Random(seed)
+        self.folder = folder
+        self.steps = steps
+        self.random = random.Random(seed)
         self.faults: collections.Counter[str] = collections.Counter()
-        self.survived, self.wrong = 0, []
+        self.survived = 0
+        self.wrong = []
         self._runs = 0
         shutil.copytree(
             ROOT / "docs", folder / "text"
@@ -70,7 +73,8 @@ class Campaign:
     def disturb(self, number: int) -> None:
         """Disturbs one run with up to so many faults, and compares its end."""
         self._runs += 1
-        name, before = f"disturbed_{self._runs}", self.faults.total()
+        name = f"disturbed_{self._runs}"
+        before = self.faults.total()
         with self._start(name, number + 2) as launched:
             for k in range(number):
                 if not launched.wait_for(
@@ -89,7 +93,8 @@ class Campaign:
         else:
             self.survived += faults
 
-    _seen, _last = 0, ""
+    _seen = 0
+    _last = ""
 
     def _start(self, name: str, restarts: int) -> Launched:
         settings = {

@@ -110,7 +110,9 @@ class Reader(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.open, self.tags, self.texts = [], [], {}
+        self.open = []
+        self.tags = []
+        self.texts = {}
         self.feed(text)
         self.close()
 
@@ -214,7 +216,8 @@ def test_nothing_is_loaded(forecast):
 
 
 def test_names_of_a_program_are_never_html():
-    plain, nasty = Reader(page(SMALL)), Reader(page(NASTY))
+    plain = Reader(page(SMALL))
+    nasty = Reader(page(NASTY))
     assert [tag for tag, _ in nasty.tags] == [tag for tag, _ in plain.tags]
     assert nasty.texts["title", ""] == f"{HOSTILE} - forecast"
     assert embedded(page(NASTY))["kinds"][0]["function"] == HOSTILE

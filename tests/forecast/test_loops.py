@@ -224,7 +224,8 @@ def test_the_main_job_in_every_layout(layout):
 def test_phases_are_those_without_a_loop(loops):
     """Gradients are reduced backwards, whether a layer or a batch at a time."""
     for mesh in ("data", "ZeRO-1", "FSDP"):
-        plain, looped = explained(mesh), explained(mesh, **LOOPS[loops])
+        plain = explained(mesh)
+        looped = explained(mesh, **LOOPS[loops])
         kind = "all_reduce" if mesh == "data" else "reduce_scatter"
         times = LOOPS[loops].get("microbatches", 1) if mesh == "FSDP" else 1
         for phase in ("forward", "backward", "update"):

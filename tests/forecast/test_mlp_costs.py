@@ -190,7 +190,7 @@ def explained(row, s, to_x=True):
     def layers(x, dy, step):
         y = mtf.einsum([mtf.relu(mtf.einsum([x, w], "batch;hidden")), v], "batch;io")
         *dx, dw, dv = mtf.gradients([y], [*[x] * to_x, w, v], grad_ys=[dy])
-        descent.apply([dw, dv], [w, v], step)
+        descent.apply_gradients([dw, dv], [w, v], step)
         return (y, *dx)
 
     x = tf.TensorSpec([s["b"], s["io"]], tf.float32)

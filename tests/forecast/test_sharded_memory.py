@@ -22,7 +22,11 @@ from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer
 
-VOCAB, D_MODEL, D_FF, BLOCKS, LENGTH = 256, 256, 1024, 3, 16
+VOCAB = 256
+D_MODEL = 256
+D_FF = 1024
+BLOCKS = 3
+LENGTH = 16
 BLOCK = {
     "q": D_MODEL**2,
     "k": D_MODEL**2,
@@ -98,7 +102,8 @@ def test_a_variable_without_the_cut_dimension_stays_whole():
 
 @pytest.mark.parametrize("n", [2, 8, 32])
 def test_moves_are_those_of_the_paper(n):
-    batch, once = 16 * n, 4 * P * (n - 1) / n
+    batch = 16 * n
+    once = 4 * P * (n - 1) / n
     plain = explained(f"data:{n}", batch, **DATA)
     assert counts(plain) == {("backward", "all_reduce"): VARIABLES}
     assert received(plain) == 2 * once
@@ -135,7 +140,8 @@ def test_gathered_weights_that_are_freed_are_not_there_at_the_peak():
     # The peak is where the backward pass reaches the last block. All weights of the
     # blocks are there if they are kept; else those of two products, of which none is
     # larger than wi.
-    gathered, largest = 4 * BLOCKS * sum(BLOCK.values()), 4 * BLOCK["wi"]
+    gathered = 4 * BLOCKS * sum(BLOCK.values())
+    largest = 4 * BLOCK["wi"]
     assert (
         gathered - 2 * largest
         <= with_residuals.activations - freed.activations

@@ -7,7 +7,10 @@ import pytest
 
 import meshtf as mtf
 
-D, D_FF, ROWS = 8, 16, 4  # of a microbatch
+# of a microbatch
+D = 8
+D_FF = 16
+ROWS = 4
 
 
 class Layer(mtf.Module):
@@ -37,7 +40,7 @@ def explained(axes, stages, microbatches, layers, layout="", **kwargs):
     @mtf.function(mesh=mesh, x="batch;d", step="")
     def step(x, step):
         loss = pipe.loss(lambda y: mtf.reduce_mean(mtf.square(y)), x)
-        optimizer.apply(
+        optimizer.apply_gradients(
             mtf.gradients([loss], pipe.trainable_variables),
             pipe.trainable_variables,
             step,
@@ -177,7 +180,8 @@ def test_a_stage_holds_what_its_schedule_says(stages):
 
 def test_with_recompute_a_microbatch_adds_its_input_alone():
     """O(N + L / K * N / M), with N rows, L layers, K stages and M microbatches."""
-    rows, loss = ROWS * D * 4, 4
+    rows = ROWS * D * 4
+    loss = 4
     few, many = (activations(m, 16, schedule="gpipe", recompute=True) for m in (8, 16))
     # At the last stage also a loss and its cotangent.
     assert [(b - a) / 8 for a, b in zip(few, many)] == [rows, rows + 2 * loss]

@@ -26,7 +26,8 @@ def mesh():
 
 
 def test_two_dimensions_on_one_axis(mesh):
-    x, wq = mtf.ones(mesh, "batch:8;d:4"), mtf.ones(mesh, "d:4;heads:2")
+    x = mtf.ones(mesh, "batch:8;d:4")
+    wq = mtf.ones(mesh, "d:4;heads:2")
     wi = mtf.ones(mesh, "d:4;d_ff:6")
     with refuses(
         mtf.LayoutError,
@@ -157,7 +158,8 @@ def test_an_axis_that_the_mesh_lacks_counts_as_size_1():
 
 
 def test_inputs_joined_by_a_name_of_two_sizes(mesh):
-    x, w = mtf.ones(mesh, "batch:4;d:4"), mtf.ones(mesh, "d:5;e:2")
+    x = mtf.ones(mesh, "batch:4;d:4")
+    w = mtf.ones(mesh, "d:5;e:2")
     with refuses(
         mtf.ShapeError,
         '"d"',
@@ -181,7 +183,8 @@ def test_inputs_joined_by_a_name_of_two_sizes(mesh):
 
 
 def test_data_types_that_clash(mesh):
-    x, n = mtf.ones(mesh, "d:4"), mtf.ones(mesh, "d:4", "int32")
+    x = mtf.ones(mesh, "d:4")
+    n = mtf.ones(mesh, "d:4", "int32")
     with refuses(
         mtf.DTypeError,
         "float32 and int32",
@@ -196,7 +199,8 @@ def test_data_types_that_clash(mesh):
 
 
 def test_operators_are_called_by_names_that_there_are(mesh):
-    x, n = mtf.ones(mesh, "d:4"), mtf.ones(mesh, "d:4", "int32")
+    x = mtf.ones(mesh, "d:4")
+    n = mtf.ones(mesh, "d:4", "int32")
     for operator in ("*", ">", "==", "-", "/", "<="):
         with pytest.raises(mtf.DTypeError) as error:
             eval(f"x {operator} n", {"x": x, "n": n, "__name__": __name__})
@@ -206,7 +210,8 @@ def test_operators_are_called_by_names_that_there_are(mesh):
 
 def test_tensors_of_two_meshes(mesh):
     other = mtf.Mesh("data:2;model:2")
-    x, y = mtf.ones(mesh, "d:4"), mtf.ones(other, "d:4")
+    x = mtf.ones(mesh, "d:4")
+    y = mtf.ones(other, "d:4")
     with refuses(
         mtf.MeshError,
         "two meshes",
@@ -256,21 +261,21 @@ def test_a_list_of_devices_that_is_too_short():
 
 
 @pytest.mark.parametrize("name", ["/device:CPU:99", "GPU:0", "nonsense"])
-def test_a_device_that_is_not_there(name):
+def test_a_device_that_does_not_exist(name):
     if name == "GPU:0" and tf.config.list_physical_devices("GPU"):
         pytest.skip("it is there")
     mesh = mtf.Mesh("data:8", devices=["CPU:0"] * 7 + [name])
     with refuses(
         mtf.MeshError,
-        f"the device '{name}' of the mesh is not there",
+        f"the device '{name}' of the mesh does not exist",
         "mesh +data:8",
-        "there +/device:CPU:0",
+        "existing +/device:CPU:0",
         r"mtf\.logical_devices\(8\)",
     ):
         mtf.ones(mesh, "d:4")
 
 
-def test_logical_devices_of_another_number():
+def test_logical_devices_of_another_count():
     with refuses(
         mtf.MeshError, "devices='logical:3' does not fit a mesh of 2", '"logical:2"'
     ):

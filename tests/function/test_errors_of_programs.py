@@ -124,7 +124,8 @@ def test_ops_take_no_arrays(mesh, make):
 
 
 def test_a_recorded_tensor_is_of_no_use_outside():
-    mesh, leaked = mtf.Mesh("data:2"), []
+    mesh = mtf.Mesh("data:2")
+    leaked = []
     mtf.function(lambda x: leaked.append(mtf.exp(x)), mesh=mesh)(mtf.ones(mesh, "d:4"))
     with refuses(mtf.PlanError, "recorded", r"float32 \[d:4\]", r"mtf\.exp", HERE):
         mtf.relu(leaked[0])

@@ -33,7 +33,7 @@ class Mlp:
         @mtf.function(mesh=self.mesh, x="batch;d_model", step="")
         def step(x, step):
             loss = mtf.reduce_mean(mtf.square(self.second(mtf.relu(self.first(x))) - x))
-            self.optimizer.apply(
+            self.optimizer.apply_gradients(
                 mtf.gradients([loss], self.variables), self.variables, step
             )
             return loss

@@ -128,7 +128,8 @@ def test_nested_structures(mesh):
             "named": named["z"],
         }
 
-    a, b = mtf.ones(mesh, "batch:2"), mtf.ones(mesh, "batch:2") * 3.0
+    a = mtf.ones(mesh, "batch:2")
+    b = mtf.ones(mesh, "batch:2") * 3.0
     out = f((a, b), {"deep": [a], "k": 5}, a, b, z=b)
     assert out["sum"].numpy().tolist() == [4, 4]
     assert out["list"][0].numpy().tolist() == [5, 5] and out["list"][1:] == [5, None]
@@ -272,7 +273,8 @@ def test_methods(mesh):
             """Its own words."""
             return x * self.scale + k
 
-    two, three = Scaled(mtf.full(mesh, "", 2.0)), Scaled(mtf.full(mesh, "", 3.0))
+    two = Scaled(mtf.full(mesh, "", 2.0))
+    three = Scaled(mtf.full(mesh, "", 3.0))
     x = np.ones(2, "float32")
     assert two.named(x).numpy().tolist() == [3, 3]
     assert three.named(x, k=2.0).numpy().tolist() == [5, 5]
@@ -288,7 +290,9 @@ def test_a_seed_in_force_outside_does_not_leak_in(mesh):
         with mtf.seed(1, step):
             return mtf.random_uniform(mesh, "d:4")
 
-    first, again, other = f(np.int32(0)), f(np.int32(0)), f(np.int32(1))
+    first = f(np.int32(0))
+    again = f(np.int32(0))
+    other = f(np.int32(1))
     np.testing.assert_array_equal(first.numpy(), again.numpy())
     assert (first.numpy() != other.numpy()).any() and f.traces == 1
     with mtf.seed(1), pytest.raises(mtf.PlanError, match="needs a seed"):

@@ -48,7 +48,8 @@ def test_layers_of_a_repeat_have_weights_of_their_own(mesh):
     w = random_array(3, 4)
     net.layer.w.assign(w)
     x = mtf.asarray(mesh, random_array(8, 4, seed=1), "batch;d")
-    want, dw = x.numpy(), np.ones([8, 4], "float32")
+    want = x.numpy()
+    dw = np.ones([8, 4], "float32")
     for row in w:
         want = want * row * 2 + 1
     for run in (net, net, mtf.function(net)):
@@ -85,7 +86,8 @@ def test_a_trace_of_before_is_not_taken_in_a_repeat_nor_the_other_way_round(mesh
 def test_stages_have_traces_of_their_own():
     mesh = mtf.Mesh("stage:2")
     f = mtf.function(lambda x: x * 2.0, mesh=mesh)
-    x, placements = mtf.ones(mesh, "d:4"), []
+    x = mtf.ones(mesh, "d:4")
+    placements = []
     for stage in (0, 1, 0, 1):
         with mtf.stage(stage):
             placements.append(f(x).sharded_value.placement)
@@ -99,7 +101,8 @@ def test_masks_and_averages_of_microbatches_are_those_of_the_batch(
     x = mtf.asarray(mesh, random_array(8, 4, seed=seed) + 1.0, "batch;d")
 
     def run(eager, count):
-        norm, layer = mtf.layers.BatchNorm(mesh, "d:4", momentum=0.5), Scaled(mesh, 0.5)
+        norm = mtf.layers.BatchNorm(mesh, "d:4", momentum=0.5)
+        layer = Scaled(mesh, 0.5)
         normed = mtf.function(lambda x: norm(x, training=True), mesh=mesh)
 
         def loss_of(x):
@@ -185,7 +188,7 @@ def test_numbers_are_checked_inside_of_functions(mesh):
     assert np.isnan(f(x).numpy()).all()
     with mtf.check_numerics():
         with pytest.raises(
-            mtf.NumericsError, match=r"log made NaN(.|\n)*test_functions_in_context"
+            mtf.NumericsError, match=r"log output NaN(.|\n)*test_functions_in_context"
         ):
             f(x)
         (dv,) = mtf.gradients([f(x * -2.0)], [v])

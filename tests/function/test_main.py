@@ -76,7 +76,8 @@ program.main(sys.argv)
 @pytest.mark.slow
 def test_the_exit_code_tells_whether_all_passed():
     flags = ["--quick", "--ops=softmax.Softmax", "--logical=2"]
-    good, bad = run(*flags), run(*flags, code=BREAK)
+    good = run(*flags)
+    bad = run(*flags, code=BREAK)
     assert good.returncode == 0 and "Passed on CPU" in good.stdout, good.stderr
     (line,) = without_native_notes(good.stderr).splitlines()
     assert "process: CPUs keep freed memory" in line

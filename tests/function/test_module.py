@@ -66,7 +66,8 @@ def test_a_shared_module_counts_once(mesh):
 
 
 def test_random_ops_by_their_path(mesh):
-    stack, x = Stack(mesh), mtf.ones(mesh, "batch:16;d:4")
+    stack = Stack(mesh)
+    x = mtf.ones(mesh, "batch:16;d:4")
     with mtf.seed(1):
         first, second, last = stack(x)
     assert (first.numpy() != second.numpy()).any() and (
@@ -83,7 +84,8 @@ def test_random_ops_by_their_path(mesh):
 
 
 def test_a_call_takes_the_path_where_the_module_was_made(mesh):
-    layer, x = Layer(mesh, "mine"), mtf.ones(mesh, "batch:16;d:4")
+    layer = Layer(mesh, "mine")
+    x = mtf.ones(mesh, "batch:16;d:4")
     with mtf.seed(1):
         inside_scope = layer(x)
     with mtf.seed(1), mtf.scope("elsewhere"):
@@ -95,7 +97,8 @@ def test_a_call_of_the_class_above(mesh):
         def __call__(self, x):
             return super().__call__(x) * 2.0
 
-    layer, x = Twice(mesh, "layer"), mtf.ones(mesh, "batch:16;d:4")
+    layer = Twice(mesh, "layer")
+    x = mtf.ones(mesh, "batch:16;d:4")
     with mtf.seed(1):
         doubled = layer(x)
     with mtf.seed(1):

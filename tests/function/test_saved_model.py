@@ -122,7 +122,7 @@ class Net(mtf.Module):
             )
             if "stage" in mesh.axes:
                 for variable in self.late.variables:
-                    variable.bring_to_stage(1)
+                    variable.move_to_stage(1)
         self.shift = mtf.reduce_sum(
             mtf.ones(mesh, "d_ff:4; d_model:8"), "d_ff"
         )  # or unfinished
@@ -245,7 +245,8 @@ def test_a_graph_is_as_lean_as_one_by_hand(tmp_path):
     predict, w1, w2 = perceptron(mtf.Mesh("data:2;model:2", "batch:data; d_ff:model"))
     mtf.export_saved_model(predict, X).save(str(tmp_path / "model"))
     hand = tf.Module()
-    hand.w1, hand.w2 = tf.Variable(w1.numpy()), tf.Variable(w2.numpy())
+    hand.w1 = tf.Variable(w1.numpy())
+    hand.w2 = tf.Variable(w2.numpy())
     run = tf.function(
         lambda x: {"y": tf.matmul(tf.nn.relu(tf.matmul(x, hand.w1)), hand.w2)},
         input_signature=[tf.TensorSpec([8, 8])],
@@ -269,7 +270,8 @@ def test_later_training_changes_nothing_that_was_saved(tmp_path):
     predict, w1, _ = perceptron(mtf.Mesh(""))
     model = mtf.export_saved_model(predict, X)
     w1.assign(w1 * 2.0)
-    before, want = w1.numpy(), predict(X).numpy()
+    before = w1.numpy()
+    want = predict(X).numpy()
     model.save(str(tmp_path / "model"))  # the present values
     w1.assign(w1 * 3.0)
     loaded = tf.saved_model.load(str(tmp_path / "model"))
@@ -341,7 +343,7 @@ def test_what_writes_or_tells_the_world_is_refused(tmp_path):
     def step(x, fused):
         grads = mtf.gradients([mtf.reduce_sum(predict(x))], [w1])
         if fused:
-            optimizer.apply(grads, [w1], mtf.constant(mesh, 0, dtype="int32"))
+            optimizer.apply_gradients(grads, [w1], mtf.constant(mesh, 0, dtype="int32"))
         else:
             w1.assign(w1 - grads[0])
 
@@ -365,7 +367,8 @@ def test_what_writes_or_tells_the_world_is_refused(tmp_path):
 
 def test_a_folder_is_replaced_only_if_it_is_one_of_these(tmp_path):
     predict, *_ = perceptron(mtf.Mesh(""))
-    model, folder = mtf.export_saved_model(predict, X), tmp_path / "model"
+    model = mtf.export_saved_model(predict, X)
+    folder = tmp_path / "model"
     for _ in range(2):
         model.save(str(folder))
     assert [p.name for p in tmp_path.iterdir()] == ["model"]

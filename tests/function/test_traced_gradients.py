@@ -94,7 +94,8 @@ def test_gradients_of_gradients_and_functions_of_functions(mesh):
     dx, dv = mtf.gradients([loss], [x, v])
     mixed = mtf.reduce_sum(mtf.sin(dx)) + mtf.reduce_sum(dv * dv)
     got = [dx, dv, *mtf.gradients([mixed], [x, v])]
-    tx, tv = tf.constant(x.numpy()), tf.constant(v.numpy())
+    tx = tf.constant(x.numpy())
+    tv = tf.constant(v.numpy())
     with tf.GradientTape() as outer:
         outer.watch([tx, tv])
         with tf.GradientTape() as tape:
@@ -148,7 +149,8 @@ def test_the_backward_function_is_recorded_once(mesh):
 
 
 def test_a_variable_that_was_changed_since_is_refused(mesh, tmp_path):
-    v, w = variable(mesh, "d:4", 1.0), variable(mesh, "d:4", 2.0, "w")
+    v = variable(mesh, "d:4", 1.0)
+    w = variable(mesh, "d:4", 2.0, "w")
     f = mtf.function(lambda x: mtf.square(v) * x, mesh=mesh)
     write = mtf.function(lambda x: v.assign(v + x), mesh=mesh)
     x = mtf.ones(mesh, "d:4")
@@ -172,7 +174,8 @@ def test_a_variable_that_was_changed_since_is_refused(mesh, tmp_path):
 
 
 def test_a_function_that_writes_is_refused_on_the_way_of_a_gradient(mesh):
-    v, w = variable(mesh, "d:4", 1.0), variable(mesh, "d:4", 2.0, "w")
+    v = variable(mesh, "d:4", 1.0)
+    w = variable(mesh, "d:4", 2.0, "w")
 
     @mtf.function(mesh=mesh)
     def train(x):
@@ -199,7 +202,7 @@ def test_an_optimizer_outside_of_functions(mesh):
         loss_of = wrap(lambda x: mtf.reduce_mean(mtf.square(x * v - 1.0)))
         for step in range(3):
             loss = loss_of(mtf.asarray(mesh, random_array(8, 4, seed=step), "batch;d"))
-            optimizer.apply(
+            optimizer.apply_gradients(
                 mtf.gradients([loss], [v]), [v], mtf.constant(mesh, step, dtype="int32")
             )
         return v.numpy()
@@ -274,7 +277,9 @@ def test_functions_of_two_stages(jit):
     x = random_array(8, 4, seed=2)
     y, square = f(x)
     got = mtf.gradients([y * y, square], [v, w])
-    sin, cos, w_ = np.sin(x * v.numpy()), np.cos(x * v.numpy()), w.numpy()
+    sin = np.sin(x * v.numpy())
+    cos = np.cos(x * v.numpy())
+    w_ = w.numpy()
     same(got, [(2 * sin * w_**2 * cos * x).sum(0), (2 * sin**2 * w_).sum(0) + 2 * w_])
     assert (
         got[0].sharded_value.placement == v.placement
@@ -305,7 +310,8 @@ def test_results_let_go_of_what_they_do_not_need(mesh):
                 if f is train
                 else (scaled(mtf.ones(mesh, "d:4")))
             )
-            y, watch = detached(f(x)), weakref.ref(x)
+            y = detached(f(x))
+            watch = weakref.ref(x)
             del x
             gc.collect()
             assert watch() is None, f

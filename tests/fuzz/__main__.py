@@ -34,7 +34,8 @@ def main() -> int:
         random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     )
     print(f"seed: {seed}", flush=True)
-    end, started = time.time() + 60 * options.minutes, time.time()
+    end = time.time() + 60 * options.minutes
+    started = time.time()
     wanted = options.only.split(",") if options.only else []
     seeds = {
         name: 1000 * (100 * seed + i)
@@ -52,7 +53,8 @@ def main() -> int:
                 search_case, name, often, seeds[name], known, end, options.examples
             )
             seeds[name] += 1
-            tried, repeated = tried + result.tried, repeated + result.repeated
+            tried = tried + result.tried
+            repeated = repeated + result.repeated
             if result.finding is not None:
                 known.append(result.finding)
                 _write(

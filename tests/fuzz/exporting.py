@@ -29,7 +29,7 @@ def run_module(
     exported = mtf.export(mtf.function(recorded, mesh=mesh), *inputs)
     given = iter(inputs)
     held = [
-        port.cut(exported.values[port.name], mesh)
+        port.shard(exported.values[port.name], mesh)
         if port.name in exported.values
         else list(map(np.asarray, next(given).sharded_value.values))
         for port in exported.inputs

@@ -116,7 +116,8 @@ def _trained(program: Program, found: dict[str, Any]) -> list[Any]:
     ]
     variables = [eval(text, found) for text in program.variables]
     slots: list[Any] = [{} for _ in variables]
-    losses, draws = [], list(plain.draws)
+    losses = []
+    draws = list(plain.draws)
     for step in range(3):
         plain.draws[:] = draws
         watched = [v.tensor().value for v in variables]
@@ -223,7 +224,8 @@ def check(program: Program) -> str:
 
 def _off(want: Any, have: Any) -> float:
     """Returns how far two arrays lie apart, of 1 + the largest number."""
-    want, have = np.asarray(want, "float64"), np.asarray(have, "float64")
+    want = np.asarray(want, "float64")
+    have = np.asarray(have, "float64")
     return float(
         np.max(np.abs(want - have), initial=0) / (1 + np.max(np.abs(want), initial=0))
     )

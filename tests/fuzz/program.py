@@ -188,13 +188,15 @@ class Program:
         gradients.
         """
         names = [name for name, _, _ in self.inputs]
-        head, made, end = [], ["loss", "*values"], []
+        head = []
+        made = ["loss", "*values"]
+        end = []
         if self.optimizer:
             head = [
                 f"variables = {self.targets}",
                 f"optimizer = mtf.optimizers.{self.optimizer}",
             ]
-            end = ["optimizer.apply(first, variables, number)"]
+            end = ["optimizer.apply_gradients(first, variables, number)"]
         if self.microbatches > 1 or self.optimizer:
             made = ["loss"]
         results = f"return [{', '.join(made)}], {'first' if self.order and not end else '[]'}, "

@@ -39,7 +39,8 @@ def reduced(program: Program, fails: Fails, seconds: float = 60) -> Program:
       fails: whether a program fails in the same way; False for what is no program.
       seconds: how long to try.
     """
-    end, before = time.time() + seconds, None
+    end = time.time() + seconds
+    before = None
     while before != program and time.time() < end:
         before = program
         for family in (_settings, _leaves, _unwrapped, _replaced, _edited, _leaves):
@@ -54,11 +55,14 @@ def _greedy(
     end: float,
 ) -> Program:
     """Returns what is left when no candidate of a family fails any more."""
-    place, candidates = 0, family(program)
+    place = 0
+    candidates = family(program)
     while time.time() < end and (smaller := next(candidates, None)) is not None:
-        smaller, place = smaller.trimmed(), place + 1
+        smaller = smaller.trimmed()
+        place = place + 1
         if smaller != program and fails(smaller):
-            program, place = smaller, place - 1
+            program = smaller
+            place = place - 1
             candidates = itertools.islice(family(program), place, None)
     return program
 

@@ -167,7 +167,9 @@ def search(
       examples: the number of programs to draw.
       shrink: whether to make the finding's program small.
     """
-    tried, repeated, first = [], [], []
+    tried = []
+    repeated = []
+    first = []
 
     @hypothesis.seed(seed)
     @settings(QUIET, max_examples=examples, phases=[Phase.generate])

@@ -41,7 +41,8 @@ def examine_drawn(case: str) -> tuple[int, str]:
     """Returns how many programs of a case were tried, and the report of the first that
     fails.
     """
-    tried, reports = [], []
+    tried = []
+    reports = []
 
     @settings(
         derandomize=True,

@@ -51,13 +51,13 @@ class Writer:
         ops: Sequence[Rule] = (),
         constructs: Sequence[Rule] = (),
     ) -> None:
-        self.parts, self.ops, self.constructs = parts, ops, constructs
-        self.draw, self.sizes, self.dtype, self.apart = (
-            draw,
-            dict(sizes),
-            dtype,
-            tuple(apart),
-        )
+        self.parts = parts
+        self.ops = ops
+        self.constructs = constructs
+        self.draw = draw
+        self.sizes = dict(sizes)
+        self.dtype = dtype
+        self.apart = tuple(apart)
         self.modules: list[Statement] = []
         self.variables: list[str] = []
         self.body: list[Statement] = []
@@ -78,12 +78,16 @@ class Writer:
         self.exact: set[str] = set()  # values that no op has rounded
         self.counters: list[str] = []  # scalar integers: iterations of loops
         self.closed = False  # whether only parameters may be used
-        self.depth, self.seeded, self.random, self.stages = 0, False, False, 1
+        self.depth = 0
+        self.seeded = False
+        self.random = False
+        self.stages = 1
         self.functions: dict[
             str, tuple[str, ...]
         ] = {}  # that can be called: dimensions of x
         self.inputs: list[tuple[str, str, int]] = []
-        self.left, self.iterations = STATEMENTS, 1
+        self.left = STATEMENTS
+        self.iterations = 1
         self._numbers = itertools.count()
 
     def pick(self, options: Sequence[Any]) -> Any:
@@ -228,10 +232,8 @@ class Writer:
         """Returns drawn rules under which, after those of before, all these shapes can
         be laid out.
         """
-        shapes, rules = (
-            [set(shape) for shape in shapes],
-            dict(r.split(":") for r in before.split(";") if r),
-        )
+        shapes = [set(shape) for shape in shapes]
+        rules = dict(r.split(":") for r in before.split(";") if r)
         fresh: dict[str, str] = {}
         for dim in dict.fromkeys(d for shape in shapes for d in sorted(shape)):
             there = {self.part_size(dim), *self.pieces.get(dim, ())}
@@ -260,14 +262,22 @@ class Writer:
         """Writes what follows into a body of its own, whose values cannot be seen
         outside.
         """
-        outer, scope, unused = self.body, self.scope, self.unused
-        self.body, self.scope, self.unused = [], dict(scope), {}
-        self.depth, self.iterations = self.depth + 1, self.iterations * iterations
+        outer = self.body
+        scope = self.scope
+        unused = self.unused
+        self.body = []
+        self.scope = dict(scope)
+        self.unused = {}
+        self.depth = self.depth + 1
+        self.iterations = self.iterations * iterations
         try:
             yield self.body
         finally:
-            self.depth, self.iterations = self.depth - 1, self.iterations // iterations
-            self.body, self.scope, self.unused = outer, scope, unused
+            self.depth = self.depth - 1
+            self.iterations = self.iterations // iterations
+            self.body = outer
+            self.scope = scope
+            self.unused = unused
 
     @contextlib.contextmanager
     def alone(
@@ -277,12 +287,12 @@ class Writer:
         else.
         """
         before = self.scope, self.ids, self.seeded
-        self.scope, self.ids, self.seeded = {**self.globals, **parameters}, {}, False
-        outer, self.counters, self.closed = (
-            (self.counters, self.closed),
-            [],
-            closed or self.closed,
-        )
+        self.scope = {**self.globals, **parameters}
+        self.ids = {}
+        self.seeded = False
+        outer = (self.counters, self.closed)
+        self.counters = []
+        self.closed = closed or self.closed
         if self.closed:
             self.scope = dict(parameters)
         try:

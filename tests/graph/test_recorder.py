@@ -12,7 +12,8 @@ from meshtf.mesh import Layout
 
 
 def test_nodes_are_recorded_with_their_line_and_region():
-    mesh, graph = mtf.Mesh("data:2", "batch:data"), Graph()
+    mesh = mtf.Mesh("data:2", "batch:data")
+    graph = Graph()
     with executing(graph):
         x = mtf.ones(mesh, "batch:4;d:4")
         with mtf.layout("batch:; d:data"):
@@ -44,7 +45,8 @@ def test_a_region_has_its_own_layout():
 
 
 def test_the_executor_of_one_thread_is_not_that_of_another():
-    seen, graph = [], Graph()
+    seen = []
+    graph = Graph()
     with executing(graph):
         thread = threading.Thread(target=lambda: seen.append(current_executor()))
         thread.start()
@@ -57,7 +59,8 @@ def test_a_read_is_recorded_once_until_a_write():
     mesh = mtf.Mesh("")
     v = mtf.Variable(mesh, "d:2", lambda mesh, s, name: mtf.ones(mesh, s), "v")
     with executing(Graph(mesh)):
-        first_read, second_read = v.tensor(), v.tensor()
+        first_read = v.tensor()
+        second_read = v.tensor()
         v.assign(first_read * 2.0)
         assert second_read is first_read and v.tensor() is not first_read
 

@@ -40,7 +40,7 @@ def test_variables_that_begin_as_one_tensor_change_each_by_itself(layout, device
     first = initializers.shared(initializers.zeros)
     one, other = (mtf.Variable(mesh, SHAPE, first, name) for name in ("one", "other"))
 
-    for _, slots in one.holders():
+    for _, slots in one.slots_by_region():
         for slot in slots:  # in place, while both hold the tensor that they began as
             slot.variable.assign_add(np.ones(slot.shape, "float32"))
     assert one.numpy().min() == 1.0 and not other.numpy().any()

@@ -59,7 +59,8 @@ def test_norms(mesh, rng):
 
 def test_embedding(mesh, rng):
     embed = layers.Embedding(mesh, "vocab:12", "d_model:8")
-    table, ids = embed.table.numpy(), rng.integers(0, 12, (4, 4)).astype("int32")
+    table = embed.table.numpy()
+    ids = rng.integers(0, 12, (4, 4)).astype("int32")
     x = embed(mtf.asarray(mesh, ids, "batch:4;length:4"))
     close(x, table[ids])
     close(embed.attend(x), table[ids] @ table.T)
@@ -130,10 +131,8 @@ def test_dropout(mesh):
 
 def test_cross_entropy(mesh, rng):
     logits = rng.normal(size=(4, 8)).astype("float32")
-    labels, weights = (
-        rng.integers(0, 8, 4).astype("int32"),
-        np.array([1, 0, 2, 1], "float32"),
-    )
+    labels = rng.integers(0, 8, 4).astype("int32")
+    weights = np.array([1, 0, 2, 1], "float32")
     lse = np.log(np.exp(logits).sum(-1))
     losses = lse - logits[np.arange(4), labels] + 0.1 * lse**2
     arguments = [

@@ -166,7 +166,8 @@ def test_gradients_in_a_layer_are_by_its_own_weights(layout, variable_layout, ru
     array = rng.normal(size=(4, 8)).astype("float32")
     for recomputed in (False, True):
         net = mtf.layers.Repeat(lambda: Inner(mesh), "layers:4", recomputed)
-        weights, h = net.layer.weights.numpy(), tf.constant(array)
+        weights = net.layer.weights.numpy()
+        h = tf.constant(array)
         with tf.GradientTape() as outer:
             rows = [tf.constant(w) for w in weights]
             outer.watch(rows)

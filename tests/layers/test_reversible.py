@@ -89,7 +89,8 @@ def test_a_layer_that_stands_twice_gets_both_gradients(rng):
 
 def test_one_result_alone_and_functions_without_variables():
     mesh = mtf.Mesh("")
-    x1, x2 = mtf.ones(mesh, "d:4"), mtf.ones(mesh, "d:4") * 3.0
+    x1 = mtf.ones(mesh, "d:4")
+    x2 = mtf.ones(mesh, "d:4") * 3.0
     y1, _ = layers.Reversible([mtf.square, lambda x: mtf.stop_gradient(x)])(x1, x2)
     d1, d2 = mtf.gradients([y1], [x1, x2])  # y1 = x1 + x2 ** 2
     np.testing.assert_array_equal(d1.numpy(), np.ones(4))

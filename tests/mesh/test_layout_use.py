@@ -61,7 +61,8 @@ def test_a_mesh_does_not_change():
 
 def clashing(mesh):
     """Returns a function one of whose tensors does not fit the layout, in a branch."""
-    x, w = mtf.ones(mesh, "batch:4;d:4"), mtf.ones(mesh, "e:4")
+    x = mtf.ones(mesh, "batch:4;d:4")
+    w = mtf.ones(mesh, "e:4")
 
     def outer():
         with mtf.layout("d:"):
@@ -75,7 +76,8 @@ def test_notes_of_the_planner_are_the_programs(monkeypatch):
     lines = []
     monkeypatch.setattr(logging, "info", lambda form, text: lines.append(text))
     mesh = mtf.Mesh("data:2;model:2", "batch:data;d:model;e:model")
-    f, p = clashing(mesh), mtf.ones(mesh, "", "bool")
+    f = clashing(mesh)
+    p = mtf.ones(mesh, "", "bool")
     for _ in range(2):
         (note,) = mtf.explain(f, p).notes
         assert "[batch:4 d:4 e:4]" in note

@@ -68,7 +68,8 @@ def _hunt(mutant: Mutant, minutes: float, seed: int) -> Hunt:
 
     start_tensorflow()
     started = time.time()
-    end, tried = started + 60 * minutes, 0
+    end = started + 60 * minutes
+    tried = 0
     for k, case in enumerate(itertools.cycle(CASES)):
         if time.time() >= end:
             break

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-PLAN, MOVES = "meshtf.partition.planner", "meshtf.partition.reshard_table"
-PROGRAM, COST = "meshtf.partition.builder", "meshtf.partition.cost"
-GRADIENTS, BITS = "meshtf.graph.autodiff.gradients", "meshtf.ops.random.counter_bits"
+PLAN = "meshtf.partition.planner"
+MOVES = "meshtf.partition.reshard_table"
+PROGRAM = "meshtf.partition.builder"
+COST = "meshtf.partition.cost"
+GRADIENTS = "meshtf.graph.autodiff.gradients"
+BITS = "meshtf.ops.random.counter_bits"
 RING = "meshtf.runtime.placed.collectives.ring"
 HIERARCHY = "meshtf.runtime.placed.collectives.hierarchical"
 

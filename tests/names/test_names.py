@@ -59,7 +59,8 @@ def test_a_caret_points_at_what_cannot_be_read(what, text, marked):
         parse_pairs(text, kind=what)
     *_, shown, carets = str(error.value).split("\n")
     assert shown == f"  {text}"
-    start, end = carets.index("^"), len(carets)
+    start = carets.index("^")
+    end = len(carets)
     assert set(carets[start:end]) == {"^"}
     assert shown[start:end] == marked
 

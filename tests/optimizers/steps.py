@@ -82,7 +82,7 @@ def train(make, mesh, rng, steps=4):
             mtf.reduce_sum(v * mtf.reduce_sum(rows, "batch"))
             for v, rows in zip(variables, (w, heads, bias, s))
         )
-        optimizer.apply(mtf.gradients([loss], variables), variables, step)
+        optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
         return loss
 
     before = [v.numpy() for v in variables]

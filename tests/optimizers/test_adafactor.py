@@ -65,24 +65,21 @@ class Paper:
         weight_decay=0.0,
         beta_2=None,
     ):
-        self.x, self.t, self.m = value.astype("float64"), 0, 0.0
-        self.rate, self.beta_1, self.power, self.d = (
-            learning_rate,
-            beta_1,
-            decay_power,
-            clip_threshold,
-        )
-        self.epsilon_1, self.epsilon_2 = epsilon_1, epsilon_2
-        self.scaled, self.decay, self.beta_2 = (
-            multiply_by_parameter_scale,
-            weight_decay,
-            beta_2,
-        )
-        self.r, self.c, self.v = (
-            np.zeros(value.shape[:-1]),
-            np.zeros(value.shape[:-2] + value.shape[-1:]),
-            0.0,
-        )
+        self.x = value.astype("float64")
+        self.t = 0
+        self.m = 0.0
+        self.rate = learning_rate
+        self.beta_1 = beta_1
+        self.power = decay_power
+        self.d = clip_threshold
+        self.epsilon_1 = epsilon_1
+        self.epsilon_2 = epsilon_2
+        self.scaled = multiply_by_parameter_scale
+        self.decay = weight_decay
+        self.beta_2 = beta_2
+        self.r = np.zeros(value.shape[:-1])
+        self.c = np.zeros(value.shape[:-2] + value.shape[-1:])
+        self.v = 0.0
 
     def step(self, g):
         """Updates x. Leading dimensions of x are so many matrices that are factored
@@ -191,7 +188,8 @@ def test_slots_hold_the_sum_of_the_sizes_and_not_the_product():
         s.name: (s.shape, s.placement)
         for s in optimizers.Adafactor(variables).variables
     }
-    cut, whole = (mtf.mesh.Sharded("d_model"),), mesh.replicated
+    cut = (mtf.mesh.Sharded("d_model"),)
+    whole = mesh.replicated
     assert found == {
         "adafactor/w/row": (mtf.Shape("d_ff:256"), whole),
         "adafactor/w/column": (mtf.Shape("d_model:128"), cut),
@@ -225,7 +223,7 @@ def test_gradients_of_zero_change_nothing():
     mesh = mtf.Mesh("")
     variable = mtf.Variable(mesh, "a:8;b:6", initializers.ones, "w")
     optimizer = optimizers.Adafactor([variable], min_dim_size_to_factor=2)
-    optimizer.apply(
+    optimizer.apply_gradients(
         [mtf.zeros(mesh, variable.shape)],
         [variable],
         mtf.asarray(mesh, np.int32(0), ""),
@@ -243,7 +241,7 @@ def test_half_floats_are_updated_in_float32():
         dtype="bfloat16",
     )
     optimizer = optimizers.Adafactor([variable], 0.1, min_dim_size_to_factor=2)
-    optimizer.apply(
+    optimizer.apply_gradients(
         [mtf.ones(mesh, variable.shape, "bfloat16")],
         [variable],
         mtf.asarray(mesh, np.int32(0), ""),

@@ -31,7 +31,10 @@ class Descent:
     """Gradient descent with momentum."""
 
     def __init__(self, x, momentum=0.0, nesterov=False):
-        self.x, self.velocity, self.momentum, self.nesterov = x, 0.0, momentum, nesterov
+        self.x = x
+        self.velocity = 0.0
+        self.momentum = momentum
+        self.nesterov = nesterov
 
     def step(self, g):
         """Updates x."""
@@ -45,7 +48,10 @@ class Adam:
     """Adam, and AdamW for matrices."""
 
     def __init__(self, x, decay=0.0):
-        self.x, self.t, self.m, self.v = x, 0, 0.0, 0.0
+        self.x = x
+        self.t = 0
+        self.m = 0.0
+        self.v = 0.0
         self.decay = decay if x.ndim > 1 else 0.0
 
     def step(self, g):
@@ -89,7 +95,7 @@ OPTIMIZERS = {
         lambda x: AdafactorPaper(x, learning_rate=0.1, beta_1=0.9, weight_decay=0.3),
     ),
     "by name": (
-        lambda vs: optimizers.ByName(
+        lambda vs: optimizers.ParameterGroups(
             vs,
             [
                 ("bias", lambda vs: optimizers.SGD(vs, 0.1, momentum=0.9)),
@@ -130,7 +136,8 @@ class Training:
             for dtype in dtypes
             for name, shape in SHAPES.items()
         ]
-        self.optimizer, self.clip = make(self.variables), clip
+        self.optimizer = make(self.variables)
+        self.clip = clip
         names = {
             f"rows_{i:02}": ["batch", *v.shape.names]
             for i, v in enumerate(self.variables)
@@ -161,7 +168,7 @@ class Training:
         norm = loss
         if self.clip:
             grads, norm = optimizers.clip_by_global_norm(grads, self.clip)
-        self.optimizer.apply(grads, self.variables, step)
+        self.optimizer.apply_gradients(grads, self.variables, step)
         return norm
 
     def _eagerly(self, rows, step):
@@ -254,7 +261,7 @@ def test_updates_of_exported_modules(name):
             **export.values,
         }
         held = [
-            port.cut(np.asarray(given[port.name]), training.mesh)
+            port.shard(np.asarray(given[port.name]), training.mesh)
             for port in export.inputs
         ]
         found = dict(enumerate(Runner(export.module, training.mesh.size)(*held)))
@@ -264,7 +271,7 @@ def test_updates_of_exported_modules(name):
                     v.name: v
                     for v in (*training.variables, *training.optimizer.variables)
                 }
-                named[port.name].assign(port.join(found[port.output], training.mesh))
+                named[port.name].assign(port.gather(found[port.output], training.mesh))
 
     training.run = run
     check(training, formula, 2)
@@ -284,7 +291,8 @@ def test_slots_are_float32_or_float64(layout):
 
 
 def test_a_rate_of_float64_is_not_rounded_to_float32():
-    mesh, start = mtf.Mesh(""), 1.0
+    mesh = mtf.Mesh("")
+    start = 1.0
     schedules = {
         "number": (0.1, lambda t: 0.1),
         "cosine": (optimizers.warmup_cosine(0.3, 3, 7), None),
@@ -298,7 +306,7 @@ def test_a_rate_of_float64_is_not_rounded_to_float32():
             mesh, "a:1", lambda m, s, n: mtf.ones(m, s, "float64"), "w", "float64"
         )
         optimizer = optimizers.SGD([variable], rate)
-        optimizer.apply(
+        optimizer.apply_gradients(
             [mtf.ones(mesh, "a:1", "float64")],
             [variable],
             mtf.asarray(mesh, np.int32(2), ""),

@@ -26,7 +26,7 @@ def test_decay_smaller_than_the_rounding_of_half_floats_is_not_lost_beside_the_u
     # 1 - 0.0015 - 0.0015 lies nearer to 1 - 2**-8 than to 1; each alone would be
     # rounded away.
     optimizer = optimizers.AdamW([variable], 0.0015, weight_decay=1.0)
-    optimizer.apply(
+    optimizer.apply_gradients(
         [mtf.ones(mesh, variable.shape, "bfloat16")],
         [variable],
         mtf.asarray(mesh, np.int32(0), ""),
@@ -71,7 +71,7 @@ def test_complex_variables_are_refused_by_name_but_by_plain_descent():
                         ),
                     ]
                 )
-    optimizers.SGD([v], 0.5).apply(
+    optimizers.SGD([v], 0.5).apply_gradients(
         [mtf.ones(mesh, "a:2", "complex64")],
         [v],
         mtf.asarray(mesh, np.int32(0), ""),
@@ -89,7 +89,8 @@ def test_updates_of_two_data_types_are_refused_before_tensorflow_ends_the_proces
         mtf.Variable(mesh, "a:2", lambda m, s, n: mtf.zeros(m, s), name)
         for name in "mv"
     )
-    grad, rate = mtf.ones(mesh, "a:2"), mtf.full(mesh, "", 0.1)
+    grad = mtf.ones(mesh, "a:2")
+    rate = mtf.full(mesh, "", 0.1)
     for op in (AdamUpdate(w, m, v, 0.9, 0.999, 1e-8), MomentumUpdate(w, m, 0.9, False)):
         with refuses(mtf.DTypeError, f"'w' is {dtype} and its slot 'm' float32"):
             apply_all(op, grad, rate)

@@ -17,21 +17,24 @@ class Paper:
     def __init__(
         self, value, rate, decay, adapted, beta_1=0.9, beta_2=0.999, epsilon=1e-6
     ):
-        self.x, self.t, self.m, self.v = value.astype("float64"), 0, 0.0, 0.0
-        self.rate, self.decay, self.adapted, self.epsilon = (
-            rate,
-            decay,
-            adapted,
-            epsilon,
-        )
-        self.beta_1, self.beta_2 = beta_1, beta_2
+        self.x = value.astype("float64")
+        self.t = 0
+        self.m = 0.0
+        self.v = 0.0
+        self.rate = rate
+        self.decay = decay
+        self.adapted = adapted
+        self.epsilon = epsilon
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
 
     def step(self, g):
         """Updates x."""
         self.t += 1
         self.m = self.beta_1 * self.m + (1 - self.beta_1) * g
         self.v = self.beta_2 * self.v + (1 - self.beta_2) * g**2
-        m, v = self.m / (1 - self.beta_1**self.t), self.v / (1 - self.beta_2**self.t)
+        m = self.m / (1 - self.beta_1**self.t)
+        v = self.v / (1 - self.beta_2**self.t)
         r = m / (np.sqrt(v) + self.epsilon)
         if self.adapted:
             r = r + self.decay * self.x
@@ -61,7 +64,7 @@ def test_variables_that_do_not_decay_are_updated_as_by_adam(rng):
     found = []
     for optimizer in (
         lambda vs: optimizers.LAMB(
-            vs, 0.1, epsilon=1e-8, decays=optimizers.unless_named("w")
+            vs, 0.1, epsilon=1e-8, decay_mask=optimizers.exclude_names("w")
         ),
         lambda vs: optimizers.Adam(vs, 0.1),
     ):
@@ -69,7 +72,7 @@ def test_variables_that_do_not_decay_are_updated_as_by_adam(rng):
         variable = mtf.Variable(mesh, "a:4;b:6", initializers.ones, "w")
         one = optimizer([variable])
         for step, grad in enumerate(grads):
-            one.apply(
+            one.apply_gradients(
                 [mtf.asarray(mesh, grad, "a;b")],
                 [variable],
                 mtf.asarray(mesh, np.int32(step), ""),
@@ -82,7 +85,7 @@ def test_variables_that_do_not_decay_are_updated_as_by_adam(rng):
 def test_norms_of_zero_scale_nothing(value, grad):
     mesh = mtf.Mesh("")
     variable = mtf.Variable(mesh, "a:4;b:6", initializers.constant(value), "w")
-    optimizers.LAMB([variable], 0.1, weight_decay=0.0).apply(
+    optimizers.LAMB([variable], 0.1, weight_decay=0.0).apply_gradients(
         [mtf.full(mesh, variable.shape, grad)],
         [variable],
         mtf.full(mesh, "", 0, "int32"),
@@ -102,7 +105,7 @@ def test_half_floats_are_updated_in_float32():
         dtype="bfloat16",
     )
     optimizer = optimizers.LAMB([variable], 0.5)
-    optimizer.apply(
+    optimizer.apply_gradients(
         [mtf.ones(mesh, variable.shape, "bfloat16")],
         [variable],
         mtf.full(mesh, "", 0, "int32"),

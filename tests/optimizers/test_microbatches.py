@@ -104,7 +104,8 @@ def test_masks_and_moving_averages_are_those_of_the_whole_batch(seed):
 
 
 def test_how_many_microbatches_there_are_is_known_within():
-    mesh, seen = mtf.Mesh(""), []
+    mesh = mtf.Mesh("")
+    seen = []
 
     def loss_of(x):
         x = mtf.rename(x, "batch", "rows")

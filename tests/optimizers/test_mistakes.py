@@ -40,14 +40,14 @@ def step(w):
 )
 def test_gradients_that_do_not_fit(make, wrong, w):
     with pytest.raises((mtf.ShapeError, mtf.errors.DTypeError), match="gradient"):
-        make([w], 0.1).apply([wrong(w.tensor())], [w], step(w))
+        make([w], 0.1).apply_gradients([wrong(w.tensor())], [w], step(w))
     assert w.numpy().min() == w.numpy().max() == 1
 
 
 @pytest.mark.parametrize("make", EACH)
 def test_rates_of_several_numbers(make, w):
     with pytest.raises(mtf.ShapeError, match="learning_rate is a scalar"):
-        make([w], lambda step: mtf.full(w.mesh, "e:4", 0.1)).apply(
+        make([w], lambda step: mtf.full(w.mesh, "e:4", 0.1)).apply_gradients(
             [w.tensor()], [w], step(w)
         )
 
@@ -68,4 +68,4 @@ def test_norms_that_are_none(norm, w):
 
 def test_a_rule_that_makes_no_optimizer(w):
     with pytest.raises(mtf.errors.MeshtfError, match="rules"):
-        opt.ByName([w], [("", lambda variables: None)])
+        opt.ParameterGroups([w], [("", lambda variables: None)])

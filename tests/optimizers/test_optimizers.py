@@ -30,7 +30,9 @@ PAIRS = {
         lambda: keras.optimizers.Adam(0.1, epsilon=1e-3),
     ),
     "adamw": (
-        lambda vs: optimizers.AdamW(vs, 0.1, weight_decay=0.3, decays=lambda v: True),
+        lambda vs: optimizers.AdamW(
+            vs, 0.1, weight_decay=0.3, decay_mask=lambda v: True
+        ),
         lambda: keras.optimizers.AdamW(0.1, weight_decay=0.3, epsilon=1e-8),
     ),
 }
@@ -50,10 +52,11 @@ def test_four_updates_equal_those_of_keras(name, axes, layout, rng):
     mesh = mtf.Mesh(axes, layout)
     variable = mtf.Variable(mesh, "a:4;b:6", initializers.normal(), name="w")
     other = tf.Variable(variable.numpy())
-    ours, theirs = PAIRS[name][0]([variable]), PAIRS[name][1]()
+    ours = PAIRS[name][0]([variable])
+    theirs = PAIRS[name][1]()
     for step in range(4):
         grad = rng.normal(size=(4, 6)).astype("float32")
-        ours.apply(
+        ours.apply_gradients(
             [mtf.asarray(mesh, grad, "a:4;b:6")], [variable], step_at(mesh, step)
         )
         theirs.apply_gradients([(tf.constant(grad), other)])
@@ -70,7 +73,7 @@ def test_weight_decay_leaves_vectors_alone():
         for shape in ("a:2;b:2", "b:2")
     )
     optimizer = optimizers.AdamW([matrix, vector], 0.1, weight_decay=0.5)
-    optimizer.apply(
+    optimizer.apply_gradients(
         [mtf.zeros(mesh, v.shape) for v in (matrix, vector)],
         [matrix, vector],
         step_at(mesh, 0),
@@ -94,7 +97,9 @@ def test_a_variable_without_gradient_stays():
         mtf.Variable(mesh, "a:2", initializers.ones, name=name) for name in "vw"
     ]
     optimizer = optimizers.Adam(variables, 0.1)
-    optimizer.apply([None, mtf.ones(mesh, "a:2")], variables, step_at(mesh, 0))
+    optimizer.apply_gradients(
+        [None, mtf.ones(mesh, "a:2")], variables, step_at(mesh, 0)
+    )
     np.testing.assert_array_equal(variables[0].numpy(), np.ones(2))
     assert (variables[1].numpy() < 1).all()
 
@@ -105,7 +110,7 @@ def test_a_variable_of_another_model_is_refused():
         mtf.Variable(mesh, "a:2", initializers.ones, name=n) for n in "vw"
     )
     with pytest.raises(mtf.PlanError, match="Adam was not made for variable 'w'"):
-        optimizers.Adam([known]).apply(
+        optimizers.Adam([known]).apply_gradients(
             [mtf.ones(mesh, "a:2")], [unknown], step_at(mesh, 0)
         )
 
@@ -116,7 +121,7 @@ def test_a_step_that_is_no_tensor_of_the_mesh_is_refused(step):
     with pytest.raises(
         mtf.PlanError, match="its step as a tensor, not as(.|\n)*step=''"
     ):
-        optimizers.Adam([variable]).apply(
+        optimizers.Adam([variable]).apply_gradients(
             [mtf.ones(variable.mesh, "a:2")], [variable], step
         )
 
@@ -173,7 +178,7 @@ def test_a_schedule_sets_the_rate():
     mesh = mtf.Mesh("")
     variable = mtf.Variable(mesh, "a:2", initializers.zeros, name="w")
     rate = optimizers.warmup_inverse_sqrt(peak=2.0, warmup_steps=4)
-    optimizers.SGD([variable], rate).apply(
+    optimizers.SGD([variable], rate).apply_gradients(
         [mtf.ones(mesh, "a:2")], [variable], step_at(mesh, 0)
     )
     np.testing.assert_allclose(variable.numpy(), [-0.5, -0.5])

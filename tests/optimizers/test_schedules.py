@@ -36,8 +36,8 @@ CASES = {
         {0: 0.5, 7: 0.75 / 8**0.5},
     ),
     "numbers": (optimizers.product(2.0, 0.25), {0: 0.5, 7: 0.5}),
-    "delayed": (
-        optimizers.delayed(optimizers.linear_warmup(4), 3),
+    "delay": (
+        optimizers.delay(optimizers.linear_warmup(4), 3),
         {0: 0.25, 3: 0.25, 5: 0.75},
     ),
 }

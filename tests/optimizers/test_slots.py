@@ -30,7 +30,7 @@ OPTIMIZERS = {
         vs, 0.1, beta_1=0.9, min_dim_size_to_factor=8, weight_decay=0.3
     ),
     "lamb": lambda vs: optimizers.LAMB(vs, 0.02, weight_decay=0.3),
-    "by name": lambda vs: optimizers.ByName(
+    "by name": lambda vs: optimizers.ParameterGroups(
         vs,
         [
             ("b$", lambda vs: optimizers.SGD(vs, 0.1, momentum=0.9)),
@@ -82,7 +82,7 @@ class Step:
             grads = mtf.gradients([loss], self.variables)
             if clip:
                 grads, _ = optimizers.clip_by_global_norm(grads, 0.1)
-            self.optimizer.apply(grads, self.variables, step)
+            self.optimizer.apply_gradients(grads, self.variables, step)
             return loss
 
         self.function = function
@@ -246,7 +246,8 @@ def test_the_formula_says_what_the_fused_update_does(make, rng):
     )
     v.assign(np.abs(v.numpy()))
     op = make(w, m, v)
-    array, number = rng.normal(size=(4, 6)).astype("float32"), np.float32(0.1)
+    array = rng.normal(size=(4, 6)).astype("float32")
+    number = np.float32(0.1)
     want = op.new_values(array, number, *(store.numpy() for store in op.variables))
     apply_all(
         op,
@@ -350,14 +351,14 @@ def test_slots_that_cannot_be_cut_are_refused():
     both = mtf.Variable(mesh, "vocab:16;d_model:8", initializers.ones, "table")
     with pytest.raises(
         mtf.LayoutError,
-        match="what Adam keeps for variable 'odd'.*"
+        match="slots of Adam for variable 'odd'.*"
         '"d_model" of size 6 cannot be split into 4(.|\n)*multiple of 4',
     ):
         optimizers.Adam([odd])
     with pytest.raises(
         mtf.LayoutError,
-        match="what Adafactor keeps for variable 'table'.*"
-        '"vocab" and "d_model" both want mesh axis "data"(.|\n)*'
+        match="slots of Adafactor for variable 'table'.*"
+        '"vocab" and "d_model" would both be sharded along mesh axis "data"(.|\n)*'
         'optimizer_layout="vocab:"',
     ):
         optimizers.Adafactor([both])

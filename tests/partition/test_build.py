@@ -92,7 +92,9 @@ class Mlp:
         @mtf.function(mesh=self.mesh, x="batch;d_model", step="")
         def train_step(x, step):
             loss = mtf.reduce_mean(mtf.square(self(x)))
-            optimizer.apply(mtf.gradients([loss], self.variables), self.variables, step)
+            optimizer.apply_gradients(
+                mtf.gradients([loss], self.variables), self.variables, step
+            )
             return loss
 
         return train_step.lower(_zeros(), np.int32(0))

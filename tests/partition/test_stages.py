@@ -68,7 +68,7 @@ def train(axes, layout, seed, optimizer="AdamW", eager=False, **kwargs):
         grads, norm = mtf.optimizers.clip_by_global_norm(
             mtf.gradients([loss], variables), 1.0
         )
-        rule.apply(grads, variables, number)
+        rule.apply_gradients(grads, variables, number)
         return loss, norm
 
     program = step if eager else mtf.function(step, mesh=mesh)
@@ -160,7 +160,7 @@ def test_stages_are_not_exported():
         with mtf.stage(1):
             return x * 2
 
-    with pytest.raises(mtf.PlanError, match="multiply runs at stage 1 alone"):
+    with pytest.raises(mtf.PlanError, match="multiply runs on stage 1 only"):
         mtf.export(fn, mtf.ones(mesh, "a:2"))
 
 

@@ -81,7 +81,7 @@ def train(*case, eager=False, **kwargs):
         with mtf.seed(seed, number):
             loss = pipe.loss(loss_of, (x, x), labels)
         dx, *grads = mtf.gradients([loss * 3.0], [x, *variables])
-        optimizer.apply(grads, variables, number)
+        optimizer.apply_gradients(grads, variables, number)
         return [loss, dx, *grads]
 
     program, found = (step if eager else mtf.function(step, mesh=mesh)), []
@@ -110,7 +110,7 @@ def unpipelined(seed):
                 pair = layer(pair)
         loss = loss_of(pair, labels)
         dx, *grads = mtf.gradients([loss * 3.0], [x, *variables])
-        optimizer.apply(grads, variables, number)
+        optimizer.apply_gradients(grads, variables, number)
         return [loss, dx, *grads]
 
     found = []

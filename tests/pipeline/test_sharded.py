@@ -55,7 +55,7 @@ def trained(mesh, forward, variables, rows, seed):
     def step(x, labels, number):
         loss = forward(x, labels)
         grads = mtf.gradients([loss], variables)
-        optimizer.apply(grads, variables, number)
+        optimizer.apply_gradients(grads, variables, number)
         return [loss, *grads]
 
     found = [y.numpy() for i in range(2) for y in step(x, labels, np.int32(i))]
@@ -128,7 +128,7 @@ def explained(rules, rows, microbatches, dtype="float32", **how):
     @mtf.function(mesh=mesh, x="batch;d", number="")
     def step(x, number):
         loss = pipe.loss(lambda y: mtf.reduce_mean(mtf.square(y)), x)
-        optimizer.apply(mtf.gradients([loss], variables), variables, number)
+        optimizer.apply_gradients(mtf.gradients([loss], variables), variables, number)
         return loss
 
     return mtf.explain(

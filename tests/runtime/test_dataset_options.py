@@ -33,7 +33,8 @@ class Recorded:
     """A dataset that keeps the options which somebody reads it with."""
 
     def __init__(self, dataset):
-        self.dataset, self.options = dataset, None
+        self.dataset = dataset
+        self.options = None
 
     def with_options(self, options):
         self.options = options

@@ -15,7 +15,8 @@ def pulses():
 
 def test_the_first_sign_starts_the_pulse(tmp_path, monkeypatch):
     monkeypatch.delenv(heartbeat.VARIABLE, raising=False)
-    path, before = tmp_path / "beats", pulses()
+    path = tmp_path / "beats"
+    before = pulses()
     heartbeat.beat("nobody watches")
     assert pulses() == before
     monkeypatch.setenv(heartbeat.VARIABLE, str(path))

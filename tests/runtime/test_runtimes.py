@@ -100,7 +100,11 @@ def test_an_executable_tells_collectives_and_memory():
     bias = mtf.asarray(mesh, np.ones(6, "float32"), "d_ff")
     executable = layer.lower(np.ones((2, 4), "float32"), bias)
     assert executable.collectives == ["all_reduce over model of [batch:2]"]
-    w, x, b, y, total = 4 * 6 // 2, 2 * 4 // 2, 6 // 2, 2 * 6 // 4, 2 // 2
+    w = 4 * 6 // 2
+    x = 2 * 4 // 2
+    b = 6 // 2
+    y = 2 * 6 // 4
+    total = 2 // 2
     assert executable.memory == (4 * w, 4 * (x + b), 4 * (y + total))
 
 

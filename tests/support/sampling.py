@@ -103,7 +103,8 @@ def draw(kinds: Sequence[tuple], number: int, rng: np.random.Generator) -> set[i
       The cases' places in `kinds`.
     """
     order = [int(i) for i in rng.permutation(len(kinds))]
-    drawn, missing = [], {kind for case in kinds for kind in case}
+    drawn = []
+    missing = {kind for case in kinds for kind in case}
     while missing:
         best = max(order, key=lambda i: len(missing.intersection(kinds[i])))
         drawn.append(best)

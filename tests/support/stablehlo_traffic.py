@@ -58,7 +58,8 @@ class _Counting:
     """
 
     def __init__(self, ir: Any, functions: dict[str, Any]) -> None:
-        self.ir, self.functions = ir, functions
+        self.ir = ir
+        self.functions = functions
         self.known: dict[str, Counter[str]] = {}
 
     def of(self, function: Any) -> Counter[str]:

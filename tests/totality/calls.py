@@ -79,14 +79,15 @@ def things() -> SimpleNamespace:
     """
     mesh = mtf.Mesh("data:2;model:1", "batch:data")
     t = SimpleNamespace(mesh=mesh, folder=tempfile.mkdtemp())
-    t.x, t.y = tensor(mesh, "batch:4;d:6"), tensor(mesh, "batch:4;d:6") + 1.0
-    t.n, t.ids = tensor(mesh, "batch:4;d:6", "int32"), tensor(mesh, "batch:4", "int32")
-    t.truth, t.yes = t.x > 1.0, mtf.full(mesh, "", True, "bool")
-    t.one, t.zero, t.step = (
-        mtf.ones(mesh, ""),
-        mtf.zeros(mesh, ""),
-        mtf.zeros(mesh, "", "int32"),
-    )
+    t.x = tensor(mesh, "batch:4;d:6")
+    t.y = tensor(mesh, "batch:4;d:6") + 1.0
+    t.n = tensor(mesh, "batch:4;d:6", "int32")
+    t.ids = tensor(mesh, "batch:4", "int32")
+    t.truth = t.x > 1.0
+    t.yes = mtf.full(mesh, "", True, "bool")
+    t.one = mtf.ones(mesh, "")
+    t.zero = mtf.zeros(mesh, "")
+    t.step = mtf.zeros(mesh, "", "int32")
     t.z = mtf.math.complex(t.x, t.y)
     t.v = mtf.Variable(mesh, "d:6;e:4", mtf.layers.initializers.ones, "v")
     t.b = mtf.Variable(mesh, "d:6", mtf.layers.initializers.ones, "b")

@@ -38,7 +38,8 @@ def first_values(t: SimpleNamespace) -> dict[str, Call]:
 
 def made(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of constructors."""
-    d, window = "d:6", "h:3"
+    d = "d:6"
+    window = "h:3"
     heads = (t.mesh, d, "heads:2", "key:4")
     return {
         "AnnealedDropout": call(0.5, 0, 9),
@@ -65,7 +66,8 @@ def made(t: SimpleNamespace) -> dict[str, Call]:
 
 def called(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of layers."""
-    image, places = tensor(t.mesh, "batch:4;h:8;c:2"), mtf.range(t.mesh, "length:4")
+    image = tensor(t.mesh, "batch:4;h:8;c:2")
+    places = mtf.range(t.mesh, "length:4")
     memory = mtf.rename(places, "length", "memory_length")
     bias = _L.RelativeBias(t.mesh, "heads:2")
     dense = _L.Embedding(t.mesh, "vocab:8", "d:6")
@@ -98,14 +100,17 @@ def called(t: SimpleNamespace) -> dict[str, Call]:
 
 def attention(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of layers of attention."""
-    heads, calls = (t.mesh, "d:6", "heads:2", "key:4"), {}
-    x, place = tensor(t.mesh, "batch:4;length:4;d:6"), t.step
+    heads = (t.mesh, "d:6", "heads:2", "key:4")
+    calls = {}
+    x = tensor(t.mesh, "batch:4;length:4;d:6")
+    place = t.step
     for layer in (
         _L.MultiHeadAttention(*heads),
         _L.LocalAttention(*heads, "length:4"),
         _L.BlockwiseAttention(*heads, "length:4"),
     ):
-        cache, own = layer.empty_cache(t.x, 4), type(layer).__name__
+        cache = layer.empty_cache(t.x, 4)
+        own = type(layer).__name__
         read = layer.project_keys_values(x)
         several = own != "LocalAttention"
         some = {
@@ -132,14 +137,10 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
 
 def functions(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of functions."""
-    q, k = (
-        tensor(t.mesh, "batch:4;length:4;key:4"),
-        tensor(t.mesh, "batch:4;memory_length:4;key:4"),
-    )
-    places, ids = (
-        mtf.range(t.mesh, "length:4"),
-        tensor(t.mesh, "batch:4;length:4", "int32"),
-    )
+    q = tensor(t.mesh, "batch:4;length:4;key:4")
+    k = tensor(t.mesh, "batch:4;memory_length:4;key:4")
+    places = mtf.range(t.mesh, "length:4")
+    ids = tensor(t.mesh, "batch:4;length:4", "int32")
     lengths = (t.mesh, "length:4", "memory_length:4")
     own = mtf.rename(k, "memory_length", "length")
     return {

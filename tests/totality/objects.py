@@ -15,7 +15,9 @@ from tests.totality.calls import Call, call, fresh_folder
 
 def names(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of dimensions, shapes, layouts and meshes."""
-    shape, layout, mesh = t.x.shape, mtf.Layout("batch:data"), t.mesh
+    shape = t.x.shape
+    layout = mtf.Layout("batch:data")
+    mesh = t.mesh
     twin = mtf.Mesh("data:2;twin:2")
     return {
         "Dimension": call("a", 3),
@@ -53,8 +55,8 @@ def values(t: SimpleNamespace) -> dict[str, Call]:
         "Variable": call(t.mesh, "d:6", t.init, "w"),
         "Variable.numpy": call(on=t.v),
         "Variable.assign": call(t.b.tensor(), on=spare, takes=array),
-        "Variable.bring_to_stage": call(0, on=spare),
-        "Variable.holders": call(on=t.v),
+        "Variable.move_to_stage": call(0, on=spare),
+        "Variable.slots_by_region": call(on=t.v),
         "Variable.read": call(on=t.v),
         "Variable.load": call(lambda part: tf.ones([6]), on=spare),
         "Variable.regions": call(on=t.v),
@@ -72,7 +74,8 @@ def values(t: SimpleNamespace) -> dict[str, Call]:
 
 def written(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of what is written to files, or read from datasets."""
-    forecast, export = mtf.explain(t.function, t.x), mtf.export(t.function, t.x)
+    forecast = mtf.explain(t.function, t.x)
+    export = mtf.export(t.function, t.x)
     model = mtf.export_saved_model(t.function, t.x)
     counts = ("bytes_moved", "flops", "repeated_flops", "as_dict")
     page = os.path.join(t.folder, "page")

@@ -92,7 +92,8 @@ def shaping(t: SimpleNamespace) -> dict[str, Call]:
 def by_number(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of what goes by ids, and of what makes tensors."""
     sum_up = call(t.x, t.ids, "bins:4")
-    rows, places = tensor(t.mesh, "e:2;d:6"), tensor(t.mesh, "n:2", "int32")
+    rows = tensor(t.mesh, "e:2;d:6")
+    places = tensor(t.mesh, "n:2", "int32")
     new = tensor(t.mesh, "n:2;d:6")
     shapes = {name: call(t.mesh, "batch:4") for name in ("zeros", "ones")}
     draws = {
@@ -128,8 +129,10 @@ def by_number(t: SimpleNamespace) -> dict[str, Call]:
 
 def windows(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of convolutions and pooling."""
-    image, kernel = tensor(t.mesh, "batch:4;h:8;c:2"), tensor(t.mesh, "k:3;c:2;o:2")
-    deep, flat = tensor(t.mesh, "k:3;c:2"), tensor(t.mesh, "c:2;o:2")
+    image = tensor(t.mesh, "batch:4;h:8;c:2")
+    kernel = tensor(t.mesh, "k:3;c:2;o:2")
+    deep = tensor(t.mesh, "k:3;c:2")
+    flat = tensor(t.mesh, "c:2;o:2")
     return {
         "conv": call(image, kernel, "h:k"),
         "conv_transpose": call(image, kernel, "h:k"),

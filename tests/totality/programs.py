@@ -8,36 +8,39 @@ from types import SimpleNamespace
 import meshtf as mtf
 from tests.totality.calls import Call, Double, call, fresh_folder, named, tensor
 
-_O, _P, _C = mtf.optimizers, mtf.pipeline, mtf.checkpoints
+_O = mtf.optimizers
+_P = mtf.pipeline
+_C = mtf.checkpoints
 _BOTH = {"learning_rate": "int float"}
 
 
 def optimizers(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of optimizers."""
-    variables, calls = [t.v, t.b], {}
+    variables = [t.v, t.b]
+    calls = {}
     rules = [("", lambda vs: _O.SGD(vs, 0.1))]
     made = {
         name: call(variables, takes=_BOTH)
         for name in ("Adafactor", "Adam", "AdamW", "LAMB", "SGD")
     }
     made |= {
-        "ByName": call(variables, rules),
+        "ParameterGroups": call(variables, rules),
         "Optimizer": call(variables, 0.1, [{}, {}], "o", takes=_BOTH),
     }
     for name, c in made.items():
         one = getattr(_O, name)(*c.args)
         calls |= {
-            f"{name}.apply": call(
+            f"{name}.apply_gradients": call(
                 t.grads, variables, t.step, on=one, runs=name != "Optimizer"
             ),
-            f"{name}.check_known": call(variables, on=one),
-            f"{name}.prepare": call(variables, t.one, on=one),
+            f"{name}.check_variables": call(variables, on=one),
+            f"{name}.apply_weight_decay": call(variables, t.one, on=one),
             f"{name}.rate_at": call(t.step, on=one),
-            f"{name}.numbers": call(t.one, t.step, on=one),
+            f"{name}.step_scalars": call(t.one, t.step, on=one),
         }
-        if name not in ("Optimizer", "ByName"):
+        if name not in ("Optimizer", "ParameterGroups"):
             calls[f"{name}.update"] = call(
-                t.b, t.grads[1], one.slots["b"], one.numbers(t.one, t.step), on=one
+                t.b, t.grads[1], one.slots["b"], one.step_scalars(t.one, t.step), on=one
             )
     return (
         named(made)
@@ -48,8 +51,8 @@ def optimizers(t: SimpleNamespace) -> dict[str, Call]:
             ),
             "clip_by_global_norm": call(t.grads, 1.0),
             "global_norm": call(t.grads),
-            "named": call("v$", then=lambda test: test(t.v)),
-            "unless_named": call("v$", then=lambda test: test(t.v)),
+            "match_names": call("v$", then=lambda test: test(t.v)),
+            "exclude_names": call("v$", then=lambda test: test(t.v)),
         }
     )
 
@@ -60,7 +63,7 @@ def schedules(t: SimpleNamespace) -> dict[str, Call]:
         "cosine_decay": call(9),
         "inverse_sqrt": call(9),
         "linear_decay": call(9, 3),
-        "delayed": call(_O.linear_warmup(3), 2),
+        "delay": call(_O.linear_warmup(3), 2),
         "linear_warmup": call(3),
         "product": call(0.1, takes={"factors": "int float"}),
         "slanted_triangular": call(0.1, 9),
@@ -91,7 +94,8 @@ def pipeline(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of pipelines."""
     pipe = _P.GPipe([Double(), Double()], 2, 2)
     schedule = _P.gpipe(2, 2)
-    task, timeline = schedule.tasks[0][0], _P.simulate(schedule)
+    task = schedule.tasks[0][0]
+    timeline = _P.simulate(schedule)
     layers = [_P.Layer("a", 1.0), _P.Layer("b", 2.0)]
     return {
         "GPipe": call([Double(), Double()], 2, 2, takes={"name": "none"}),
@@ -121,7 +125,8 @@ def pipeline(t: SimpleNamespace) -> dict[str, Call]:
 
 def checkpoints(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of what saves and restores."""
-    saver, manifest = _C.Saver(fresh_folder(t)), _C.Manifest.read(t.saved)
+    saver = _C.Saver(fresh_folder(t))
+    manifest = _C.Manifest.read(t.saved)
     home = os.path.dirname(t.saved)
     return {
         "Manifest.check_index": call(t.saved, on=manifest),

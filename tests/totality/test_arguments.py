@@ -56,7 +56,8 @@ def test_a_mesh_of_sizes_that_are_none(axes):
 
 
 def test_a_dimension_stands_for_its_name(mesh, x):
-    d, batch = mtf.Dimension("d", 6), mtf.Dimension("batch", 4)
+    d = mtf.Dimension("d", 6)
+    batch = mtf.Dimension("batch", 4)
     np.testing.assert_allclose(mtf.reduce_sum(x, d).numpy(), x.numpy().sum(1))
     np.testing.assert_allclose(mtf.reduce_max(x, [d, batch]).numpy(), x.numpy().max())
     np.testing.assert_allclose(mtf.softmax(x, d).numpy(), mtf.softmax(x, "d").numpy())
@@ -203,7 +204,9 @@ def test_a_step_is_one_number_on_the_mesh_of_the_variables(mesh):
     v = mtf.Variable(mesh, "d:4;e:2", ones, "v")
     optimizer = mtf.optimizers.AdamW([v])
     with refuses(mtf.ShapeError, "one number", r"\[d:4\]"):
-        optimizer.apply([mtf.ones(mesh, v.shape)], [v], mtf.zeros(mesh, "d:4", "int32"))
+        optimizer.apply_gradients(
+            [mtf.ones(mesh, v.shape)], [v], mtf.zeros(mesh, "d:4", "int32")
+        )
     other = mtf.zeros(mtf.Mesh("model:1"), "", "int32")
     with pytest.raises(mtf.MeshError, match="two meshes"):
-        optimizer.apply([mtf.ones(mesh, v.shape)], [v], other)
+        optimizer.apply_gradients([mtf.ones(mesh, v.shape)], [v], other)

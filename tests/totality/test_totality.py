@@ -49,7 +49,7 @@ RECORDS = {
     "checkpoints.Restored",
     "checkpoints.Manifest",
     "optimizers.Optimizer.update",
-    "optimizers.ByName.update",
+    "optimizers.ParameterGroups.update",
 }
 FULL = {
     "Export",
@@ -90,7 +90,8 @@ def public() -> Iterator[tuple[str, Any]]:
         for name in getattr(module, "__all__", None) or [
             n for n in vars(module) if n[0] != "_"
         ]:
-            thing, full = getattr(module, name), f"{folder}.{name}".lstrip(".")
+            thing = getattr(module, name)
+            full = f"{folder}.{name}".lstrip(".")
             own = getattr(thing, "__module__", "").startswith("meshtf")
             if inspect.isclass(thing) and own and not issubclass(thing, Exception):
                 yield full, thing

@@ -115,7 +115,7 @@ def test_an_earlier_export_is_replaced_and_nothing_else(call, tmp_path):
     assert (code, out) == (
         1,
         "",
-    ) and "step: it is there, and is no earlier export." in err
+    ) and "step: it exists, and is no earlier export." in err
     assert (folder / "thesis.txt").exists()
 
 

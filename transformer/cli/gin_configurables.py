@@ -29,8 +29,8 @@ for _part in (
     _OPTIMIZERS.inverse_sqrt,
     _OPTIMIZERS.slanted_triangular,
     _OPTIMIZERS.product,
-    _OPTIMIZERS.delayed,
-    _OPTIMIZERS.named,
-    _OPTIMIZERS.unless_named,
+    _OPTIMIZERS.delay,
+    _OPTIMIZERS.match_names,
+    _OPTIMIZERS.exclude_names,
 ):
     gin.external_configurable(_part)

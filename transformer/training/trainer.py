@@ -70,7 +70,7 @@ class Trainer:
         ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
             loss, grads, reports = self._gradients(batch, step)
             grads, norm = mtf.optimizers.clip_by_global_norm(grads, clip_norm)
-            self.optimizer.apply(grads, self._variables, step)
+            self.optimizer.apply_gradients(grads, self._variables, step)
             return loss, norm, reports
 
         @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
@@ -83,7 +83,7 @@ class Trainer:
 
         @mtf.function(mesh=model.mesh, jit=jit, step="")
         def update(grads: Any, step: mtf.Tensor) -> None:
-            self.optimizer.apply(grads, self._variables, step)
+            self.optimizer.apply_gradients(grads, self._variables, step)
 
         self._step = training_step
         self._gradients_then_update = (gradients, update)

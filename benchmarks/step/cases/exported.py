@@ -75,5 +75,5 @@ class ExportedModel(MeshModel):
         return step
 
     def _put(self, port: Any, whole: Any) -> None:
-        slices = port.cut(whole, self.exported.mesh)
+        slices = port.shard(whole, self.exported.mesh)
         self.carried[port.name] = self.runner.put(slices)

@@ -162,7 +162,8 @@ def _rotate(x: Any) -> Any:
     half = x.shape[3] // 2
     slower = 10000.0 ** (np.arange(half) * (-1.0 / half))
     angles = np.arange(x.shape[1])[:, None, None] * slower
-    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    cos = np.cos(angles).astype(np.float32)
+    sin = np.sin(angles).astype(np.float32)
     first, second = jnp.split(x, 2, -1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 

@@ -88,7 +88,9 @@ class MeshModel:
             with mtf.seed(0, step):
                 loss = self.model.loss(batch, training=True)
             variables = self.model.trainable_variables
-            self.optimizer.apply(mtf.gradients([loss], variables), variables, step)
+            self.optimizer.apply_gradients(
+                mtf.gradients([loss], variables), variables, step
+            )
             return loss
 
         return train

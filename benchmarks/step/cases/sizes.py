@@ -78,7 +78,8 @@ class Config:
 
 
 def _language_model(c: Config) -> Shapes:
-    d, root = c.d_model, c.root
+    d = c.d_model
+    root = c.root
     shapes: Shapes = {f"{root}/embedding/table": (c.vocab, d)}
     for i in range(c.layers):
         path = f"{root}/decoder/block_{i}"
@@ -113,7 +114,9 @@ def _attention(c: Config, path: str) -> Shapes:
 
 
 def _bert(c: Config) -> Shapes:
-    d, f, root = c.d_model, c.d_ff, c.root
+    d = c.d_model
+    f = c.d_ff
+    root = c.root
     shapes: Shapes = {
         f"{root}/{table}/table": (rows, d)
         for table, rows in (

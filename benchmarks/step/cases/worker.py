@@ -59,7 +59,8 @@ class Runner:
         start = {name: clock() for name, clock in clocks.items()}
         self.model, make = build(case)
         built = {name: clock() for name, clock in clocks.items()}
-        self.step, self.count = make(), 0
+        self.step = make()
+        self.count = 0
         self.one()
         self.start = {
             what + name: clock() - since[name]
@@ -80,9 +81,11 @@ class Runner:
 
     def steps(self, number: int) -> dict[str, list[float]]:
         """Takes steps and returns what each of them took."""
-        wall, cpu = [], []
+        wall = []
+        cpu = []
         for _ in range(number):
-            start, processor = time.perf_counter(), time.process_time()
+            start = time.perf_counter()
+            processor = time.process_time()
             self.one()
             wall.append(time.perf_counter() - start)
             cpu.append(time.process_time() - processor)
@@ -91,7 +94,8 @@ class Runner:
     def losses(self, number: int) -> dict[str, list[float]]:
         """Returns the losses of steps from fixed variables."""
         self.model.assign(fixed_values(self.config))
-        own, self.count = self.step, 0
+        own = self.step
+        self.count = 0
         if (
             not self.case.grid and self.config.dropout
         ):  # it times masks that are faster for it

@@ -19,7 +19,8 @@ from benchmarks.step.cases.sizes import Config
 from benchmarks.step.plain_tf.language_model import PlainLM
 from benchmarks.step.plain_tf.training_step import Weights
 
-_BALANCE, _Z = 1e-2, 1e-3
+_BALANCE = 1e-2
+_Z = 1e-3
 
 
 class Routes(NamedTuple):
@@ -74,7 +75,8 @@ def route(c: Config, logits: tf.Tensor) -> tuple[Routes, list[tf.Tensor]]:
     number = c.experts * batch * c.slots
     target = tf.reshape(tf.where(kept, slot, number), [-1, 1])
     token = tf.reshape(tf.tile(tf.reshape(tf.range(tokens), [batch, -1]), [1, 2]), [-1])
-    slots, kept = tf.where(kept, slot, 0), tf.cast(kept, tf.float32)
+    slots = tf.where(kept, slot, 0)
+    kept = tf.cast(kept, tf.float32)
     routes = Routes(
         _by_choice(slots, batch),
         tuple(g[:, None] for g in _by_choice(gate, batch)),

@@ -60,7 +60,8 @@ def read(
     Raises:
       DataError: the file is no such JSON, or a question is refused.
     """
-    questions, skipped = [], []
+    questions = []
+    skipped = []
     for place, context, entry in _entries(path):
         try:
             questions.append(_question(context, entry, negative, answered))
@@ -109,7 +110,8 @@ def _entries(path: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _question(context: str, entry: Any, negative: bool, answered: bool) -> Question:
-    id_, text = _get(entry, "id", str), _get(entry, "question", str)
+    id_ = _get(entry, "id", str)
+    text = _get(entry, "question", str)
     if not answered:
         return Question(id_, text, context, ())
     given = [

@@ -124,7 +124,8 @@ def cut(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
     >>> cut(10, room=4, stride=3)
     [(0, 4), (3, 7), (6, 10)]
     """
-    found, begin = [], 0
+    found = []
+    begin = 0
     while begin < tokens:
         found.append((begin, min(begin + room, tokens)))
         if begin + room >= tokens:

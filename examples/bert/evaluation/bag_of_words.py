@@ -27,13 +27,15 @@ class BagOfWords:
     def __init__(
         self, rows: Iterable[Mapping[str, np.ndarray]], classes: int, vocab: int
     ) -> None:
-        self._vocab, counts = vocab, np.ones([classes, 2 * vocab])
+        self._vocab = vocab
+        counts = np.ones([classes, 2 * vocab])
         self.frequent = np.zeros(classes, int)  # how many rows each class has
         for row in rows:
             np.add.at(counts[int(row["labels"])], self._words(row), 1)
             self.frequent[int(row["labels"])] += 1
         prior = np.log(self.frequent + 1.0)
-        self._scores, self._prior = np.log(counts / counts.sum(1, keepdims=True)), prior
+        self._scores = np.log(counts / counts.sum(1, keepdims=True))
+        self._prior = prior
 
     def __call__(self, row: Mapping[str, np.ndarray]) -> int:
         """Returns the likeliest class of a row."""

@@ -130,10 +130,8 @@ def _candidates(
 ) -> list[tuple[int, int]]:
     """Returns the places of first and last tokens of spans that may be answers."""
     inside = np.arange(window.first, window.first + len(window.places))
-    starts, ends = (
-        _highest(inside[window.own], first, size),
-        _highest(inside, last, size),
-    )
+    starts = _highest(inside[window.own], first, size)
+    ends = _highest(inside, last, size)
     return [(i, j) for i in starts for j in ends if 0 <= j - i < longest]
 
 

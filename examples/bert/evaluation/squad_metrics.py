@@ -72,9 +72,11 @@ def best_threshold(
     right = sum(
         nothing for _, _, nothing in ranked
     )  # all thresholds below the lowest odds
-    best, threshold = right, ranked[0][0] - 1.0
+    best = right
+    threshold = ranked[0][0] - 1.0
     for k, (here, told, nothing) in enumerate(ranked):
         right += told - nothing
         if right > best + 1e-9 and (k + 1 == len(ranked) or ranked[k + 1][0] > here):
-            best, threshold = right, here
+            best = right
+            threshold = here
     return 100.0 * best / len(ranked), threshold

@@ -113,7 +113,8 @@ class Given:
         train: Sequence[data.sources.Example],
         held_out: Sequence[data.sources.Example] = (),
     ) -> None:
-        self._train, self._held_out = train, held_out
+        self._train = train
+        self._held_out = held_out
 
     def train(self) -> Sequence[data.sources.Example]:
         return self._train
@@ -176,12 +177,13 @@ def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimi
             gin_configuration.overruled("train.optimizer", OPTIMIZER)
         else:
             kind = gin_configuration.of_train(optimizer=None)["optimizer"]
-    name, settled = kind.__name__, {}
+    name = kind.__name__
+    settled = {}
     for parameter, value, flag in (
         ("learning_rate", rate, RATE),
         ("weight_decay", DECAY.value, DECAY),
         ("epsilon", 1e-6, None),
-        ("decays", mtf.optimizers.unless_named(program_flags.SMALL), None),
+        ("decay_mask", mtf.optimizers.exclude_names(program_flags.SMALL), None),
     ):
         given = flag is not None and gin_configuration.given(flag)
         if parameter not in gin_configuration.takes(name):
@@ -295,7 +297,8 @@ def start(
 
 def _going_on(trainer: Trainer, rows: data.TaskData | None, steps: int) -> None:
     """Prints what was found in --output_dir, and which settings are others now."""
-    done, changed = trainer.steps_done, []
+    done = trainer.steps_done
+    changed = []
     if rows is not None:
         run_record.check_vocabulary(
             trainer.restored, rows.vocabulary, f"the run in {OUTPUT.value}"

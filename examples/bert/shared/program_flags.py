@@ -112,7 +112,7 @@ def build(kind: Callable[..., Model], config: Config, **more: Any) -> Any:
     BERT's is, from a normal distribution that is cut off at two deviations."""
     model = kind(mesh(), config.architecture, **more)
     first = mtf.layers.initializers.truncated(config.initializer_range)
-    for variable in filter(mtf.optimizers.unless_named(SMALL), model.variables):
+    for variable in filter(mtf.optimizers.exclude_names(SMALL), model.variables):
         variable.assign(first(model.mesh, variable.shape, variable.name))
     return model
 
@@ -133,7 +133,8 @@ def config(words: data.WordPieceVocabulary) -> Config:
     whole = (
         read_config(CONFIG.value) if CONFIG.value else Config(bert_architecture(), 0.02)
     )
-    found, source = whole.architecture, CONFIG.value or "bert_architecture of gin"
+    found = whole.architecture
+    source = CONFIG.value or "bert_architecture of gin"
     if words.size > found.vocab:
         raise data.DataError(
             f"{words.path} has {words.size:,} pieces, and {source} has room for "

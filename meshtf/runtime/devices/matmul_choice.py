@@ -1,4 +1,4 @@
-"""What kernels TensorFlow has for the processor at hand.
+"""Which matmul kernels TensorFlow has for the CPU of this process.
 
 Example:
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from meshtf.graph import MatmulKernels
 from meshtf.runtime.devices.names import only_cpus
-from meshtf.runtime.devices.threads import threads_there
+from meshtf.runtime.devices.threads import op_threads
 from meshtf.runtime.tf_internals.onednn_names import (
     ONEDNN_MATMULS,
     onednn_kernel,
@@ -21,31 +21,29 @@ from meshtf.runtime.tf_internals.onednn_names import (
     onednn_rewrites,
 )
 
-_CPUINFO = Path("/proc/cpuinfo")  # Linux alone has it
+_CPUINFO = Path("/proc/cpuinfo")  # exists on Linux only
 
 
 def matmul_kernels(devices: Sequence[str]) -> MatmulKernels | None:
-    """Returns what multiplies matrices on CPUs; None where there is nothing to choose.
+    """Returns the matmul kernels of a mesh of CPUs; None: there is nothing to choose.
 
-    All hosts are taken to have processors and builds of TensorFlow like this one's.
+    All hosts are assumed to have the CPU and the TensorFlow build of this process.
 
-    With AVX-512 TensorFlow's own kernel copies matrices into blocks first, so that it
-    is None, too, unless TensorFlow has oneDNN compute all products.
+    On CPUs with AVX-512 the result is None as well, unless TensorFlow uses oneDNN for all
+    matmuls: there TensorFlow's own kernel packs matrices into blocks first.
     """
     rewrites = onednn_rewrites()
     if not (rewrites or _without_avx512()) or not only_cpus(devices):
         return None
-    by_name = not rewrites and all(map(onednn_kernel, ONEDNN_MATMULS))
-    return MatmulKernels(threads_there(), onednn_matmul if by_name else None, rewrites)
+    has_onednn = not rewrites and all(map(onednn_kernel, ONEDNN_MATMULS))
+    return MatmulKernels(op_threads(), onednn_matmul if has_onednn else None, rewrites)
 
 
 @functools.cache
 def _without_avx512() -> bool:
-    """Whether this is a processor with AVX but without AVX-512; where nobody tells, it
-    is not.
-    """
-    told = _CPUINFO.read_text(encoding="utf-8") if _CPUINFO.is_file() else ""
-    flags = next(
-        (line.split() for line in told.splitlines() if line.startswith("flags")), []
-    )
+    """Returns whether the CPU has AVX but not AVX-512; False if that is unknown."""
+    if not _CPUINFO.is_file():
+        return False
+    lines = _CPUINFO.read_text(encoding="utf-8").splitlines()
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
     return "avx" in flags and "avx512f" not in flags

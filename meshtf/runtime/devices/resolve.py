@@ -1,24 +1,22 @@
 """Mesh positions to TensorFlow devices.
 
-One TensorFlow device stands for one piece of hardware, so on a machine with one CPU all
-positions map to it, and share what they hold alike:
+`Mesh(devices=...)` decides which device runs each mesh position:
+
+  None           the GPUs of this process in turn, or else its CPU. If the process drives
+                 workers (`meshtf.cluster`): the devices of the workers, consecutive
+                 positions to one device, so that the last mesh axes stay within a worker.
+  "logical:8"    eight logical devices of one CPU, one for each position.
+  "separate:8"   the same devices, but programs treat each as if it had its own memory:
+                 they exchange what accelerators would exchange.
+  a list         position i gets the i-th device. With `within_host`, devices are
+                 reassigned if an axis of it would span hosts (`keep_within_host`).
+
+On a machine with one CPU all positions map to that CPU, and share equal tensors:
 
     devices_of(Mesh("data:4;model:2"))     # ("/device:CPU:0",) * 8 on a laptop
 
-Each op then has its position's share of the threads, where the process was asked to
-share them (`share_threads`).
-
-"logical:8" gives each of eight positions a logical device of one CPU. "separate:8" does
-so too, and programs then treat these as if each had memory of its own: what crosses
-between them is what would cross between accelerators.
-
-Where the process drives workers (`meshtf.cluster`), positions map to the devices of
-these, equally many next ones to each device, so that the last axes stay within a
-worker.
-
-A list of device names gives position i the i-th device. `within_host` makes the list a
-set: where the positions of that axis would lie on several hosts, devices are dealt out
-anew, so that they lie on one (`keep_within_host`).
+Each op then gets its position's share of the threads, if the process was asked to share
+them (`share_threads`).
 """
 
 from __future__ import annotations
@@ -32,175 +30,182 @@ import tensorflow as tf
 from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_int
-from meshtf.runtime.devices.names import _first_beside, _short, host_of
+from meshtf.runtime.devices.names import LOCAL_CPU, device_zero, host_of, short_name
 from meshtf.runtime.devices.threads import share_threads
 
-WORKER = "worker"  # what TensorFlow's clusters call the job of those who work
+WORKER = "worker"  # name of the job of worker processes in TensorFlow clusters
 
 _resolved: weakref.WeakKeyDictionary[Mesh, tuple[str, ...]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def logical_devices(number: int) -> None:
-    """Splits the CPU into logical devices, to try placement; before TensorFlow's first
-    op.
+def logical_devices(count: int) -> None:
+    """Splits the CPU into `count` logical devices, to try placements.
 
-    After `mtf.configure_process()` an op has its device's share of the cores, unless
-    `tf.config.threading` says how many.
+    To be called before TensorFlow runs its first op. After `mtf.configure_process()` an
+    op uses its device's share of the cores, unless `tf.config.threading` says otherwise.
 
     Raises:
       MeshError: TensorFlow has started already.
     """
-    number = as_int("number", number, least=1)
-    share_threads(number)
+    count = as_int("count", count, least=1)
+    share_threads(count)
     cpu = tf.config.list_physical_devices("CPU")[0]
-    if len(tf.config.get_logical_device_configuration(cpu) or ()) >= number:
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) >= count:
         return
-    logical = [tf.config.LogicalDeviceConfiguration()] * number
+    logical = [tf.config.LogicalDeviceConfiguration()] * count
     try:
         tf.config.set_logical_device_configuration(cpu, logical)
     except RuntimeError:
-        have = len(tf.config.list_logical_devices("CPU"))
-        if have < number:
+        existing = len(tf.config.list_logical_devices("CPU"))
+        if existing < count:
             raise MeshError(
                 explain_error(
-                    f"TensorFlow has started already, with {have} logical CPU devices.",
-                    way_out=f"Call mtf.logical_devices({number}) at the top of the "
+                    f"TensorFlow has started already, with {existing} logical CPU "
+                    "devices.",
+                    way_out=f"Call mtf.logical_devices({count}) at the top of the "
                     "program, before any other use of TensorFlow.",
                 )
             ) from None
 
 
 def devices_of(mesh: Mesh) -> tuple[str, ...]:
-    """Returns the device of each position. Raises MeshError where one is not there."""
+    """Returns the device of each mesh position.
+
+    Raises:
+      MeshError: the mesh is abstract, or one of its devices does not exist.
+    """
     if mesh not in _resolved:
         _resolved[mesh] = _resolve(mesh)
     return _resolved[mesh]
 
 
 def worker_devices() -> tuple[str, ...]:
-    """Returns the devices of the workers that this process drives: GPUs, or else CPUs;
-    () if none.
+    """Returns the GPUs of the workers that this process drives, or their CPUs if they
+    have no GPUs; () without workers.
     """
-    there = [
+    devices = [
         d
         for d in tf.config.list_logical_devices()
         if d.name.startswith(f"/job:{WORKER}/")
     ]
-    gpus = [d for d in there if d.device_type == "GPU"]
-    return tuple(d.name for d in gpus or there if d.device_type in ("CPU", "GPU"))
+    gpus = [d.name for d in devices if d.device_type == "GPU"]
+    cpus = [d.name for d in devices if d.device_type == "CPU"]
+    return tuple(gpus or cpus)
 
 
 def share_memory(devices: Sequence[str]) -> bool:
-    """Whether devices see one memory: CPUs of one process."""
-    first = _first_beside(devices[0])
-    return "CPU" in first.upper() and all(
-        _first_beside(d) == first for d in set(devices)
-    )
+    """Returns whether all devices share one memory: they are CPUs of one process."""
+    cpu = device_zero(devices[0])
+    return "CPU" in cpu.upper() and all(device_zero(d) == cpu for d in set(devices))
 
 
-def kept_separate(mesh: Mesh) -> bool:
-    """Whether programs treat a mesh's devices as if each had memory of its own, as GPUs
-    have.
+def simulates_separate_memory(mesh: Mesh) -> bool:
+    """Returns whether programs treat a mesh's CPU devices as if each had its own memory,
+    as GPUs have: `devices="separate:8"`.
     """
     return isinstance(mesh.devices, str) and mesh.devices.startswith("separate:")
 
 
 def one_memory(mesh: Mesh) -> bool:
-    """Whether programs treat all devices of a mesh as such that see one memory."""
-    return share_memory(devices_of(mesh)) and not kept_separate(mesh)
+    """Returns whether programs may pass tensors between the devices of a mesh without
+    copying them.
+    """
+    return share_memory(devices_of(mesh)) and not simulates_separate_memory(mesh)
 
 
 def keep_within_host(mesh: Mesh, devices: Sequence[str]) -> list[int]:
-    """Returns which device each position gets, so that `mesh.within_host` stays within
-    a host.
+    """Returns the index into `devices` for each position, such that no axis of
+    `mesh.within_host` spans hosts.
 
-    A list that fits as it is stays so. Otherwise groups of positions that differ only
-    along `within_host` come in the order of their first positions, and each takes the
-    next devices of the first host that has some left: hosts as the list first names
-    them, devices as in the list.
+    If the given order already satisfies this, it is kept. Otherwise the devices are
+    sorted by host (stably, hosts in the order of the list), and each group of positions
+    that differ only along `within_host` takes the next devices.
 
     Args:
       mesh: the mesh.
       devices: full names, such as "/job:worker/replica:0/task:1/device:GPU:0".
 
     Raises:
-      MeshError: the devices of some host do not make up whole groups.
+      MeshError: the number of devices of a host is no multiple of the group size.
     """
     groups = mesh.groups(*mesh.within_host)
     hosts = [host_of(name) for name in devices]
     if all(len({hosts[p] for p in group}) == 1 for group in groups):
         return list(range(mesh.size))
-    left: dict[str, list[int]] = {}
+    indices_of_host: dict[str, list[int]] = {}
     for i, host in enumerate(hosts):
-        left.setdefault(host, []).append(i)
-    length = len(groups[0])
-    if any(len(some) % length for some in left.values()):
-        raise _hosts_do_not_fit(
-            mesh, length, {host: len(some) for host, some in left.items()}
-        )
-    dealt = [i for some in left.values() for i in some]
+        indices_of_host.setdefault(host, []).append(i)
+    group_size = len(groups[0])
+    counts = {host: len(indices) for host, indices in indices_of_host.items()}
+    if any(count % group_size for count in counts.values()):
+        raise _hosts_do_not_fit(mesh, group_size, counts)
+    by_host = [i for indices in indices_of_host.values() for i in indices]
     order = [0] * mesh.size
     for k, group in enumerate(groups):
-        for position, device in zip(group, dealt[k * length :], strict=False):
-            order[position] = device
+        indices = by_host[k * group_size : (k + 1) * group_size]
+        for position, index in zip(group, indices, strict=True):
+            order[position] = index
     return order
 
 
-def _hosts_do_not_fit(mesh: Mesh, length: int, hosts: dict[str, int]) -> MeshError:
+def _hosts_do_not_fit(mesh: Mesh, group_size: int, counts: dict[str, int]) -> MeshError:
+    """Returns the error for hosts whose device counts do not fit `within_host`."""
     axes = " x ".join(f"{axis}:{mesh.axes[axis]}" for axis in mesh.within_host)
-    fits = math.gcd(*hosts.values())
+    possible_size = math.gcd(*counts.values())
     return MeshError(
         explain_error(
             f"{axes} cannot stay within a host: each host would need a multiple of "
-            f"{length} devices.",
+            f"{group_size} devices.",
             mesh=mesh,
             within_host=", ".join(mesh.within_host),
             hosts="\n".join(
-                f"{host}: {n} device{'s' * (n > 1)}" for host, n in hosts.items()
+                f"{host}: {n} device{'s' * (n > 1)}" for host, n in counts.items()
             ),
             way_out="List other devices, leave within_host out, or make the size along "
-            f"it {fits}, which these hosts allow.",
+            f"it {possible_size}, which these hosts allow.",
         )
     )
 
 
 def _resolve(mesh: Mesh) -> tuple[str, ...]:
+    """Returns the device of each position, as the module's table says."""
     spec = mesh.devices
     if mesh.abstract:
         raise MeshError(
             explain_error(
                 f"nothing runs on the mesh {mesh!r}: it is abstract.",
-                way_out='Take away devices="abstract" to run, or ask for a plan: '
+                way_out='Remove devices="abstract" to run programs, or ask for a plan: '
                 "mtf.explain(fn, ...).",
             )
         )
     if spec is None and not tf.config.list_physical_devices("GPU"):
-        share_threads(mesh.size)  # before anything else, which would start TensorFlow
-    if spec is None and (far := worker_devices()):
-        spec = [far[i * len(far) // mesh.size] for i in range(mesh.size)]
+        share_threads(mesh.size)  # before anything that starts TensorFlow
+    if spec is None and (workers := worker_devices()):
+        spec = [workers[i * len(workers) // mesh.size] for i in range(mesh.size)]
     if spec is None:
-        gpus = [_short(d.name) for d in tf.config.list_logical_devices("GPU")]
-        return tuple(
-            (gpus or ["/device:CPU:0"])[i % max(1, len(gpus))] for i in range(mesh.size)
-        )
+        gpus = [short_name(d.name) for d in tf.config.list_logical_devices("GPU")]
+        devices = gpus or [LOCAL_CPU]
+        return tuple(devices[i % len(devices)] for i in range(mesh.size))
     if isinstance(spec, str):
         spec = _logical(spec, mesh)
-    there = {
+    existing = {
         d.name: tf.DeviceSpec.from_string(d.name)
         for d in tf.config.list_logical_devices()
     }
-    full = [_existing(name, there, mesh) for name in spec]
+    full_names = [_full_name(name, existing, mesh) for name in spec]
     names = [
-        f if "/job:" in name else _short(f) for name, f in zip(spec, full, strict=True)
+        full if "/job:" in name else short_name(full)
+        for name, full in zip(spec, full_names, strict=True)
     ]
-    return tuple(names[i] for i in keep_within_host(mesh, full))
+    return tuple(names[i] for i in keep_within_host(mesh, full_names))
 
 
 def _logical(spec: str, mesh: Mesh) -> list[str]:
-    kind, _, number = spec.partition(":")
-    if kind not in ("logical", "separate") or number != str(mesh.size):
+    """Returns the logical devices of "logical:8" or "separate:8". Raises MeshError."""
+    kind, _, count = spec.partition(":")
+    if kind not in ("logical", "separate") or count != str(mesh.size):
         raise MeshError(
             explain_error(
                 f"devices={spec!r} does not fit a mesh of {mesh.size} positions.",
@@ -213,9 +218,11 @@ def _logical(spec: str, mesh: Mesh) -> list[str]:
     return [f"/device:CPU:{i}" for i in range(mesh.size)]
 
 
-def _existing(name: str, there: Mapping[str, tf.DeviceSpec], mesh: Mesh) -> str:
-    """Returns the full name of a device. Raises MeshError where it is not among those
-    there.
+def _full_name(name: str, existing: Mapping[str, tf.DeviceSpec], mesh: Mesh) -> str:
+    """Returns the full name of a device, given all existing ones by their full names.
+
+    Raises:
+      MeshError: no device has this name.
     """
     try:
         spec = tf.DeviceSpec.from_string(
@@ -223,22 +230,22 @@ def _existing(name: str, there: Mapping[str, tf.DeviceSpec], mesh: Mesh) -> str:
         )
     except ValueError:
         spec = tf.DeviceSpec()
-    parts = [
-        part
-        for part in ("job", "replica", "task", "device_type", "device_index")
-        if getattr(spec, part) is not None
+    fields = [
+        field
+        for field in ("job", "replica", "task", "device_type", "device_index")
+        if getattr(spec, field) is not None
     ]
-    for device, full in there.items():
+    for device, full in existing.items():
         if spec.device_type and all(
-            getattr(full, part) == getattr(spec, part) for part in parts
+            getattr(full, field) == getattr(spec, field) for field in fields
         ):
             return device
     raise MeshError(
         explain_error(
-            f"the device {name!r} of the mesh is not there.",
+            f"the device {name!r} of the mesh does not exist.",
             mesh=mesh,
-            there=", ".join(map(_short, there)),
-            way_out="Use devices that are there, or make logical ones at the top of "
-            f"the program: mtf.logical_devices({mesh.size}).",
+            existing=", ".join(map(short_name, existing)),
+            way_out="Use existing devices, or make logical ones at the top of the "
+            f"program: mtf.logical_devices({mesh.size}).",
         )
     )

@@ -1,9 +1,9 @@
-"""How many threads an op may use, where several positions share the processor.
+"""How many threads an op uses if several mesh positions share the CPU.
 
-Positions of a mesh run beside each other, and so keep all cores busy. Ops that each
-take all cores as well only wait for one another: eight positions on two cores take a
-quarter longer for it. So the first mesh of a process shares them out, where
-`mtf.configure_process(threads="shared")` asked for it.
+The positions of a mesh run in parallel and keep all cores busy. If, in addition, each op
+used all cores, ops would wait for each other: eight positions on two cores then take 25 %
+longer. So after `mtf.configure_process(threads="shared")` the first mesh of the process
+gives each op the threads of one position.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ import tensorflow as tf
 from absl import logging
 
 _VARIABLE = "TF_NUM_INTRAOP_THREADS"
-_sharing = False  # of this process, since it was asked for
+_sharing = False  # whether this process was asked to share threads
 
 
-def share_from_now_on() -> None:
-    """Lets `share_threads` set threads in this process."""
+def enable_sharing() -> None:
+    """Enables `share_threads` in this process."""
     global _sharing
     _sharing = True
 
 
 def sharing() -> bool:
-    """Whether this process was asked to share its threads."""
+    """Returns whether this process was asked to share its threads."""
     return _sharing
 
 
 def fixed_by_user() -> str:
-    """Returns what says how many threads an op has, by its name, or ""."""
+    """Returns the user's setting of threads per op, such as
+    "TF_NUM_INTRAOP_THREADS=2", or "" if there is none.
+    """
     if _VARIABLE in os.environ:
         return f"{_VARIABLE}={os.environ[_VARIABLE]}"
     if not _sharing and tf.config.threading.get_intra_op_parallelism_threads():
@@ -39,11 +41,10 @@ def fixed_by_user() -> str:
 
 
 def share_threads(positions: int) -> None:
-    """Lets an op have its position's share of the cores, at least one.
+    """Limits each op to cores / positions threads, at least one.
 
-    Nothing happens where the process was not asked to share, where the user said how
-    many (`tf.config.threading`, or TF_NUM_INTRAOP_THREADS), or where TensorFlow has
-    started.
+    Does nothing if the process was not asked to share, if the user set the threads
+    (`tf.config.threading` or TF_NUM_INTRAOP_THREADS), or if TensorFlow has started.
     """
     if not _sharing or tf.config.threading.get_intra_op_parallelism_threads():
         return
@@ -55,28 +56,25 @@ def share_threads(positions: int) -> None:
 
 
 def threads_of(positions: int) -> int:
-    """Returns how many threads an op of one of some positions has; 0: TensorFlow's own
-    choice.
+    """Returns the threads of an op if `positions` positions share the CPU; 0:
+    TensorFlow's default.
     """
     if positions == 1 or _VARIABLE in os.environ:
         return 0
     return max(1, _cores() // positions)
 
 
-def threads_there() -> int:
-    """Returns how many threads an op has, as TensorFlow settles it when it starts."""
-    told = os.environ.get(_VARIABLE, "")
-    return (
-        tf.config.threading.get_intra_op_parallelism_threads()
-        or (int(told) if told.isdecimal() else 0)
-        or _cores()
-    )
+def op_threads() -> int:
+    """Returns how many threads an op has, as TensorFlow decides when it starts."""
+    configured = tf.config.threading.get_intra_op_parallelism_threads()
+    if configured:
+        return configured
+    variable = os.environ.get(_VARIABLE, "")
+    return (int(variable) if variable.isdecimal() else 0) or _cores()
 
 
 def _cores() -> int:
     """Returns how many cores this process may use."""
-    return (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

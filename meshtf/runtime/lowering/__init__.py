@@ -1,1 +1,1 @@
-"""A step of a program to TensorFlow ops of one device, for all runtimes."""
+"""Lowering of a program's steps to TensorFlow ops of one device; shared by all runtimes."""

@@ -1,8 +1,8 @@
-"""Loops and branches as TensorFlow's own, with all devices in one of them.
+"""Loops and branches as `tf.while_loop` and `tf.cond`, one for all devices.
 
 The loop variables are the index of the iteration, the distinct shards of each carry and
-sum, and a tf.TensorArray for each distinct shard of what is stacked. Positions of one
-device that hold the same shard share one loop variable.
+sum, and a tf.TensorArray for each distinct shard of each stacked output. Positions of one
+device with the same shard share one loop variable.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from meshtf.mesh import Mesh
 from meshtf.partition import BranchStep, CallStep, LoopStep, Program, Value
 from meshtf.partition.cost import local_shape
 
-# Iterations that may run at once: what the next one gathers may arrive while one
-# computes. Iterations without carries, such as microbatches, would all hold their
-# tensors at once.
+# Iterations that may run in parallel: the next one may receive data while one computes.
+# Without carries, as with microbatches, only one: all would need their memory at once.
 PREFETCH = 2
 
 
 class BodyRunner(Protocol):
-    """What loops, branches and calls ask of the executor that runs them.
+    """The members of an executor that loops, branches and calls use.
 
     Attributes:
-      mesh: the program's.
+      mesh: the mesh of the program.
       values: the shards of each value of the program.
       unstacked_values: stacked outputs of loops that stay lists, as another loop reads
         them element by element.
@@ -39,25 +38,25 @@ class BodyRunner(Protocol):
     unstacked_values: set[Value]
 
     def run_body(
-        self, program: Program, given: dict[Value, Any], once: bool = False
+        self, program: Program, inputs: dict[Value, Any], once: bool = False
     ) -> list[Any]:
-        """Returns the results of a body; `once`: it runs nowhere else."""
+        """Returns the results of a body; `once`: it occurs only once in the program."""
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Has what is made within wait until tensors are there."""
+        """Within the context, new ops run only after `tensors` are computed."""
 
     def shard_devices(self, value: Value) -> list[str | None]:
         """Returns the device of each distinct shard of a value."""
 
     def distinct_shards(self, value: Value, shards: Any) -> list[Any]:
-        """Returns the distinct shards in what `values` holds of a value."""
+        """Returns the distinct shards of a value, given its entry of `values`."""
 
     def to_positions(self, value: Value, shards: list[Any]) -> Any:
-        """Returns what `values` holds of a value with these distinct shards."""
+        """Returns the entry of `values` for a value with these distinct shards."""
 
 
 def run_loop(executor: BodyRunner, step: LoopStep) -> None:
-    """Executes a loop, and keeps its results."""
+    """Executes a loop and stores its results in `executor.values`."""
     loop = _Loop(executor, step)
     with _after(executor, step.wait_for):
         initial = loop.initial_variables()
@@ -71,7 +70,7 @@ def run_loop(executor: BodyRunner, step: LoopStep) -> None:
 
 
 def run_branch(executor: BodyRunner, step: BranchStep) -> None:
-    """Executes a branch, and keeps its results."""
+    """Executes a branch and stores its results in `executor.values`."""
 
     def run(index: int) -> list[Any]:
         captured = _captured_values(executor, step)
@@ -92,7 +91,7 @@ def run_branch(executor: BodyRunner, step: BranchStep) -> None:
 
 
 def run_call(executor: BodyRunner, step: CallStep) -> None:
-    """Executes a call, and keeps its results."""
+    """Executes a call and stores its results in `executor.values`."""
     waits = [
         x
         for value in step.wait_for
@@ -208,7 +207,7 @@ class _Loop:
         return inputs
 
     def finish(self, variables: Sequence[Any]) -> None:
-        """Keeps the values after the last iteration."""
+        """Stores the results of the loop, given the final loop variables."""
         flat = iter(variables[1:])
         for value in self.step.outs:
             devices = self.executor.shard_devices(value)
@@ -220,7 +219,7 @@ class _Loop:
 
 
 def _accumulated(variable: Any, index: Any, x: Any) -> Any:
-    """Returns a stacked output with x at an index, or a sum with x added."""
+    """Returns a stacked output with x written at an index, or a sum plus x."""
     if isinstance(variable, tf.TensorArray):
         return variable.write(index, x)
     return variable + x
@@ -229,12 +228,12 @@ def _accumulated(variable: Any, index: Any, x: Any) -> Any:
 def _captured_values(
     executor: BodyRunner, step: LoopStep | BranchStep | CallStep
 ) -> dict[Value, Any]:
-    """Returns what bodies use from outside."""
+    """Returns the shards of the values that bodies capture."""
     return {value: executor.values[value] for value in step.captured_values}
 
 
 def _next_value(executor: BodyRunner, value: Value, flat: Iterator[Any]) -> Any:
-    """Returns what `values` holds of a value, with the next of the distinct shards."""
+    """Returns the entry of `values` for a value, taking its distinct shards from `flat`."""
     count = len(executor.shard_devices(value))
     return executor.to_positions(value, list(itertools.islice(flat, count)))
 
@@ -255,7 +254,7 @@ def _with_leading(executor: BodyRunner, value: Value, dim: str) -> list[Any]:
 
 
 def _element(x: Any, index: Any) -> Any:
-    """Returns an element of a list, or of a tensor, which TensorFlow does not copy."""
+    """Returns an element of a list, or of a tensor without copying it."""
     return x.read(index) if isinstance(x, tf.TensorArray) else x[index]
 
 
@@ -270,7 +269,7 @@ def _local_shape_and_dtype(
 
 @contextlib.contextmanager
 def _after(executor: BodyRunner, value: Value | None) -> Iterator[None]:
-    """Has what is made within wait for a value."""
+    """Within the context, new ops run only after a value is computed."""
     waits = []
     if value is not None:
         waits = executor.distinct_shards(value, executor.values[value])

@@ -1,4 +1,4 @@
-"""An op of a program on one device, and whether it keeps what it announced."""
+"""Runs the ops of a program on one device, and checks their outputs against their specs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshtf.runtime.lowering.local_context import DeviceContext, MeshCoordinates
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 Flat = list[Any]
-# outline(key, body, specs): a function that all equal parts of segments share
+# outline(key, body, specs) returns a function that all equal ops of segments call.
 Outline = Callable[
     [Any, Callable[..., Flat], Sequence[tf.TensorSpec]], Callable[[Sequence[Any]], Flat]
 ]
@@ -34,11 +34,11 @@ def run_segment(
 
     Args:
       segment: the segment.
-      mesh: the program's.
+      mesh: the mesh of the program.
       coords: the coordinates of the device's position.
       values: the shards of the segment's inputs.
       jit: whether XLA compiles it.
-      outline: makes functions that equal ops share; None: there are none.
+      outline: returns functions that equal ops share; None: no functions are shared.
     """
     env: dict[Value, Any] = dict(zip(segment.ins, values))
     with trace_cache():
@@ -56,7 +56,9 @@ def run_compute(
     outline: Outline | None = None,
     anywhere: bool = False,
 ) -> None:
-    """Runs one op on one device's shards, taken from `env` and put there."""
+    """Runs one op on one device. Its inputs are read from `env`, which maps values to
+    shards, and its outputs are added to it.
+    """
     inputs = [env[v] for v in compute.ins]
     waits = [env[compute.wait_for]] if compute.wait_for is not None else []
     if waits and inputs and jit:
@@ -78,8 +80,8 @@ def _local_outputs(
     env: Mapping[Value, Any],
     outline: Outline | None,
 ) -> Sequence[Any]:
-    """Returns the outputs of an op on one device; its statistics and residuals where
-    shards exchange these first.
+    """Returns the outputs of an op on one device, or the statistics and residuals of an
+    op whose shards exchange statistics first.
     """
     op = compute.node.op
     if isinstance(op, OpWithStatistics) and compute.makes_statistics:
@@ -88,7 +90,8 @@ def _local_outputs(
         return tuple(statistics.exchanged), tuple(statistics.residuals)
     if isinstance(op, OpWithStatistics) and compute.gathered is not None:
         assert compute.residuals is not None
-        gathered, residuals = env[compute.gathered], env[compute.residuals]
+        gathered = env[compute.gathered]
+        residuals = env[compute.residuals]
         ys = op.local_sharded(context, gathered, residuals, *xs)
     elif op.share_trace and outline is not None:
         return _outlined(compute, context, xs, outline)
@@ -121,18 +124,18 @@ def _outlined(
 
 
 def _check_outputs(compute: Compute, context: DeviceContext, ys: Sequence[Any]) -> None:
-    """Refuses outputs of `local` that are not as `output_specs` announced."""
+    """Checks that the outputs of `local` have the specs of `output_specs`."""
     specs = [output.spec for output in compute.node.outputs]
     for y, spec, local in zip(ys, specs, context.outputs, strict=True):
         if tuple(y.shape) != local.sizes or y.dtype.name != spec.dtype:
             raise PlanError(
                 explain_error(
-                    f"{compute.node.op.display_name}.local gave {y.dtype.name} "
-                    f"{tuple(y.shape)} where its `output_specs` announces {spec.dtype} "
+                    f"{compute.node.op.display_name}.local returned {y.dtype.name} "
+                    f"{tuple(y.shape)}, but its `output_specs` announces {spec.dtype} "
                     f"{local!r}.",
                     **{"from": compute.node.source},
                     inputs=" ".join(map(repr, context.inputs)),
-                    way_out="Mend the op: `local` and `output_specs` must agree.",
+                    way_out="Correct the op: `local` and `output_specs` must agree.",
                 )
             )
 
@@ -143,8 +146,8 @@ def _check_statistics(
     context: DeviceContext,
     exchanged: Sequence[Any],
 ) -> None:
-    """Refuses statistics that are not as `statistics_specs` announced, by which a
-    forecast counts bytes.
+    """Checks that statistics have the sizes of `statistics_specs`, from which forecasts
+    compute bytes.
     """
     local_specs = [
         Spec(shape, x.spec.dtype)
@@ -157,11 +160,11 @@ def _check_statistics(
         announced = ", ".join(f"{s.dtype} {s.shape!r}" for s in specs) or "nothing"
         raise PlanError(
             explain_error(
-                f"{op.display_name}.statistics exchanges {gave or 'nothing'} where its "
+                f"{op.display_name}.statistics exchanges {gave or 'nothing'}, but its "
                 f"`statistics_specs` announces {announced}.",
                 **{"from": compute.node.source},
                 inputs=" ".join(map(repr, context.inputs)),
-                way_out="Mend the op: `statistics` and `statistics_specs` must agree, "
-                "but for dimensions of 1.",
+                way_out="Correct the op: `statistics` and `statistics_specs` must agree, "
+                "except for dimensions of size 1.",
             )
         )

@@ -1,8 +1,8 @@
-"""The `LocalContext` of the op contract, inside a segment.
+"""The `LocalContext` that ops get when they run on one device.
 
-Coordinates are scalar tensors, so that one trace serves every device. `MeshCoordinates`
-records which were used: a segment that used none gives every device with equal inputs
-the same outputs.
+Coordinates are scalar tensors, so that one trace serves all devices. `MeshCoordinates`
+records which of them are read: a segment that reads none computes the same outputs on all
+devices with equal inputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MeshCoordinates:
 
     Attributes:
       tensors: the coordinates.
-      used: the axes of those that were asked for.
+      used: the axes whose coordinates were read.
     """
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
@@ -53,9 +53,9 @@ class DeviceContext:
 
     Args:
       node: the node.
-      plan: how it is sharded.
+      plan: the placements of its inputs and outputs.
       mesh: the mesh.
-      coords: of the device's position.
+      coords: the coordinates of the device's position.
       xs: the shards of its inputs.
       compiled: whether XLA compiles it.
       anywhere: whether it may run on other devices than the mesh's.
@@ -88,18 +88,14 @@ class DeviceContext:
 
     @property
     def matmul_kernels(self) -> MatmulKernels | None:
-        """The kernels for matmuls, if there is anything to choose: on CPUs, without
-        XLA.
-        """
+        """The matmul kernels to choose from on CPUs without XLA; None: no choice."""
         if self.compiled or self._anywhere:
             return None
         return matmul_kernels(devices_of(self._mesh))
 
     @property
     def kernels_refuse(self) -> bool:
-        """Whether TensorFlow's kernels refuse numbers of elements that are
-        too large.
-        """
+        """Whether TensorFlow's kernels raise for sizes that are too large."""
         return (
             not self.compiled
             and not self._anywhere
@@ -113,7 +109,7 @@ class DeviceContext:
         return context
 
     def global_size(self, factor: str) -> int:
-        """Returns the elements of all shards together."""
+        """Returns the size of the global dimension."""
         return self._sizes[factor]
 
     def num_shards(self, factor: str) -> int:
@@ -121,11 +117,11 @@ class DeviceContext:
         return math.prod(self._mesh.axes[a] for a in self._plan.axes_of(factor))
 
     def local_size(self, factor: str) -> int:
-        """Returns the elements of this shard."""
+        """Returns the size of this shard."""
         return self.global_size(factor) // self.num_shards(factor)
 
     def shard_index(self, factor: str) -> Any:
-        """Returns which shard this is; 0 where the factor is not sharded."""
+        """Returns the index of this shard; 0 if the factor is not sharded."""
         index: Any = None
         for axis in self._plan.axes_of(factor):
             coordinate = self.coordinates[axis]
@@ -136,17 +132,19 @@ class DeviceContext:
         return 0 if index is None else index
 
     def shard_offset(self, factor: str) -> Any:
-        """Returns its first element's index; 0 where the factor is not sharded."""
+        """Returns the global index of the shard's first element; 0 if the factor is not
+        sharded.
+        """
         index = self.shard_index(factor)
         return index if isinstance(index, int) else index * self.local_size(factor)
 
     def axis(self, i: int, dim: str) -> int:
-        """Returns the position of a name among the dimensions of input i."""
+        """Returns the axis of a dimension of input i."""
         return self._node.inputs[i].shape.index(dim)
 
     def window(self, i: int, dim: str, x: Any) -> Any:
-        """Returns input i with its window's elements of `dim`; where the factor is
-        sharded, the exchange has added them.
+        """Returns input i with the elements of `dim` that its window reads. If the factor
+        is sharded, the window exchange has added them before.
         """
         factor = factor_of(self._node.op, dim)
         window = window_of(self._node.op, i, dim)
@@ -164,5 +162,5 @@ class DeviceContext:
         return tf.concat(elements, axis)
 
     def optimization_barrier(self, x: Any) -> Any:
-        """Returns x, which XLA does not merge with what is made of it."""
+        """Returns x behind a barrier, across which XLA neither fuses nor merges ops."""
         return optimization_barrier([x])[0] if self.compiled else x

@@ -1,4 +1,4 @@
-"""Elements of a window, with those beyond the ends filled in."""
+"""Ranges of elements of an axis, padded where they reach beyond its ends."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from meshtf.ops.common.trace_cache import constant
 
 
 class ElementRange(NamedTuple):
-    """How to get a range of elements of an axis."""
+    """A slice and a padding that give a range of elements of an axis.
 
-    begin: list[int] | None  # where the part begins that exists; None: all of it
-    sizes: list[int]  # and its sizes
-    pads: list[list[int]] | None  # what is filled in around it; None: nothing
+    Attributes:
+      begin: the first indices of the slice; None: nothing is sliced off.
+      sizes: the sizes of the slice.
+      pads: (elements before, elements after) of each axis; None: no padding.
+    """
+
+    begin: list[int] | None
+    sizes: list[int]
+    pads: list[list[int]] | None
 
 
 def element_range(
     shape: Sequence[int], axis: int, start: int, stop: int
 ) -> ElementRange:
-    """Returns how to get elements [start, stop) of an axis of some tensor."""
+    """Returns the slice and the padding for elements [start, stop) of an axis."""
     size = shape[axis]
     length = stop - start
     low = min(max(start, 0), size)
@@ -40,10 +46,10 @@ def element_range(
 
 
 def take_elements(x: Any, axis: int, start: int, stop: int, fill: float) -> Any:
-    """Returns elements [start, stop) of an axis, `fill` where there are none."""
-    wanted = element_range(x.shape, axis, start, stop)
-    if wanted.begin is not None:
-        x = tf.slice(x, constant(wanted.begin), constant(wanted.sizes))
-    if wanted.pads is not None:
-        x = tf.pad(x, wanted.pads, constant_values=tf.cast(fill, x.dtype))
+    """Returns elements [start, stop) of an axis, padded with `fill` beyond its ends."""
+    elements = element_range(x.shape, axis, start, stop)
+    if elements.begin is not None:
+        x = tf.slice(x, constant(elements.begin), constant(elements.sizes))
+    if elements.pads is not None:
+        x = tf.pad(x, elements.pads, constant_values=tf.cast(fill, x.dtype))
     return x

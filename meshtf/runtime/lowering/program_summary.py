@@ -1,5 +1,5 @@
-"""The collectives of a program, and the memory that it takes on one device: the same
-for every runtime.
+"""The collectives of a program, and the memory of its variables, arguments and results on
+one device. They do not depend on the runtime.
 
     collectives_of(program)      # ["all_reduce over model of [batch:64 d_model:16]"]
     memory_of(program, arguments).variables
@@ -17,12 +17,12 @@ from meshtf.partition.cost import local_bytes
 
 
 class ProgramMemory(NamedTuple):
-    """Bytes around a call of a program, each on the mesh position that has most.
+    """Bytes on the mesh position that has most of them.
 
     Attributes:
-      variables: that the program reads or writes.
-      arguments: of the call.
-      results: of the call.
+      variables: of all variables that the program reads or writes.
+      arguments: of the arguments of a call.
+      results: of the results of a call.
     """
 
     variables: int
@@ -48,8 +48,8 @@ def memory_of(program: Program, arguments: Sequence[Store]) -> ProgramMemory:
     """Returns the memory of a program's variables, arguments and results.
 
     Args:
-      program: what runs.
-      arguments: of a call.
+      program: the program.
+      arguments: the stores of its arguments.
     """
     variables: dict[Store, None] = {}
     for step, _ in walk(program):
@@ -66,7 +66,7 @@ def memory_of(program: Program, arguments: Sequence[Store]) -> ProgramMemory:
 
 
 def _peak_bytes(tensors: Iterable[tuple[Spec, Placement]], mesh: Mesh) -> int:
-    """Returns the bytes of tensors' shards on the position that has most."""
+    """Returns the bytes of the shards of tensors on the position with most bytes."""
     bytes_of_positions = [0.0] * mesh.size
     for spec, placement in tensors:
         size = local_bytes(spec, placement, mesh)

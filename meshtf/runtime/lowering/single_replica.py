@@ -1,5 +1,5 @@
-"""A program on one shard of everything, so that a value is one tensor: on one replica,
-or on a single device.
+"""Runs a program on one shard of each value, on one replica or on a single device: a value
+is one tensor.
 
     class MyReplica(SingleReplica):
         def _read(self, store): ...  # and _write, _reshard, _exchange_window, ...
@@ -31,9 +31,9 @@ class SingleReplica(StepExecutor):
     """Executes a program on one shard of each value.
 
     Args:
-      program: what to run.
-      coordinates: which shards these are, for ops that ask.
-      jit: whether XLA compiles it.
+      program: the program.
+      coordinates: the mesh coordinates of the shards.
+      jit: whether XLA compiles the program.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class SingleReplica(StepExecutor):
         return self.run_body(self.program, {})
 
     def run_body(
-        self, program: Program, given: dict[Value, Any], once: bool = False
+        self, program: Program, inputs: dict[Value, Any], once: bool = False
     ) -> list[Any]:
-        """Returns the results of a program within this one."""
+        """Returns the results of the body of a loop, branch or call."""
         outer_values = self.values
         outer_unstacked = self.unstacked_values
-        self.values = dict(given)
+        self.values = dict(inputs)
         self.unstacked_values = unstacked_values(program.steps, program.results)
         for segment in schedule(program):
             for step in (*segment.before, *segment.computes):
@@ -66,15 +66,15 @@ class SingleReplica(StepExecutor):
         return results
 
     def shard_devices(self, value: Value) -> list[str | None]:
-        """Returns the one device, which needs no name."""
+        """Returns one device, without a name."""
         return [None]
 
     def distinct_shards(self, value: Value, shards: Any) -> list[Any]:
-        """Returns the one shard."""
+        """Returns the only shard."""
         return [shards]
 
     def to_positions(self, value: Value, shards: list[Any]) -> Any:
-        """Returns the one shard."""
+        """Returns the only shard."""
         return shards[0]
 
     def _step(self, step: Step) -> None:

@@ -1,4 +1,4 @@
-"""What runtimes share: which method executes which step between computations.
+"""The base class of executors in all runtimes: it maps each kind of step to a method.
 
     class MyExecutor(StepExecutor):
         def _read(self, store): ...  # and _write, _reshard, _exchange_window, ...
@@ -36,11 +36,11 @@ from meshtf.runtime.lowering.control_flow import run_branch, run_call, run_loop
 
 
 class StepExecutor:
-    """Base of executors: keeps values, and has each step executed by its method.
+    """Base class of executors.
 
     Attributes:
-      mesh: the program's.
-      values: what each value of the program holds.
+      mesh: the mesh of the program.
+      values: the shards of each value of the program that was computed.
       unstacked_values: stacked outputs of loops that stay lists; see
         `partition.unstacked_values`.
     """
@@ -51,7 +51,7 @@ class StepExecutor:
         self.unstacked_values: set[Value] = set()
 
     def execute(self, step: Step) -> None:
-        """Executes a step that is no computation, and keeps its results."""
+        """Executes a step other than `Compute` and stores its results in `values`."""
         if isinstance(step, ReadStep):
             self.values[step.out] = self._read(step.store)
         elif isinstance(step, WriteStep):
@@ -73,20 +73,19 @@ class StepExecutor:
             run_call(self, step)
 
     def run_body(
-        self, program: Program, given: dict[Value, Any], once: bool = False
+        self, program: Program, inputs: dict[Value, Any], once: bool = False
     ) -> list[Any]:
-        """Returns the results of a program within this one.
+        """Returns the results of the body of a loop, branch or call.
 
         Args:
-          program: of a body.
-          given: the values that it uses from outside.
-          once: whether it runs at this place of the program alone, as the body of a
-            loop does.
+          program: the program of the body.
+          inputs: the shards of its inputs and captured values.
+          once: whether the body occurs only once in the program.
         """
         raise NotImplementedError
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Has what is made within wait until tensors are there."""
+        """Within the context, new ops run only after `tensors` are computed."""
         return tf.control_dependencies(tensors)
 
     def shard_devices(self, value: Value) -> list[str | None]:
@@ -94,11 +93,11 @@ class StepExecutor:
         raise NotImplementedError
 
     def distinct_shards(self, value: Value, shards: Any) -> list[Any]:
-        """Returns the distinct shards in what `values` holds of a value."""
+        """Returns the distinct shards of a value, given its entry of `values`."""
         raise NotImplementedError
 
     def to_positions(self, value: Value, shards: list[Any]) -> Any:
-        """Returns what `values` holds of a value with these distinct shards."""
+        """Returns the entry of `values` for a value with these distinct shards."""
         raise NotImplementedError
 
     def _read(self, store: Store) -> Any:

@@ -1,9 +1,9 @@
-"""Ops that write variables, on one device: fused and in place where an op can, else by
-the values that it returns.
+"""Runs ops that write variables, on one device: by a fused in-place kernel if the op has
+one, otherwise by assigning the values that it computes.
 
     outputs = write(op, [slot.variable for slot in slots], inputs)
 
-An op sees resource handles and tensors, never a tf.Variable.
+Ops get resource handles and tensors, never a tf.Variable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from meshtf.runtime.tf_internals.variable_handles import temporary_handle
 
 
 class ShardVariable(NamedTuple):
-    """A shard of a variable within a function: all that is asked of a tf.Variable."""
+    """A shard of a variable within a traced function, with the members of tf.Variable
+    that `write` uses.
+    """
 
     handle: Any
     shape: tf.TensorShape
@@ -29,11 +31,11 @@ class ShardVariable(NamedTuple):
     def value(self) -> Any:
         """Returns the present value."""
         value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
-        value.set_shape(self.shape)  # a handle that is an argument knows none
+        value.set_shape(self.shape)  # handles that are arguments have no shape
         return value
 
     def assign(self, value: Any, read_value: bool = False) -> None:
-        """Gives it a new value."""
+        """Assigns a new value."""
         assert not read_value
         tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
 
@@ -45,28 +47,31 @@ def write(
     outputs: int,
     temporaries: bool = True,
 ) -> Sequence[Any]:
-    """Writes one device's shards of an op's variables, and returns its outputs.
+    """Writes the shards of an op's variables on one device, and returns its outputs.
 
     Args:
       op: the op.
-      variables: what holds the shards: tf.Variables or `ShardVariable`s.
-      inputs: shards of its inputs.
-      outputs: how many outputs it has; the last inputs hold what these start from.
-      temporaries: whether outputs may be computed in temporary resources, for a fused
-        op to write: XLA has none.
+      variables: the shards: tf.Variables or `ShardVariable`s.
+      inputs: the shards of its inputs.
+      outputs: the number of its outputs. The op updates them like variables: the last
+        inputs are their initial values.
+      temporaries: whether a fused op may compute outputs in temporary resources, which
+        XLA does not support.
     """
     handles = [variable.handle for variable in variables]
     temporaries = temporaries and private("bare_handles")
     if outputs and (tf.executing_eagerly() or not temporaries):
-        # An eager temporary takes longer to make than a fused op saves.
+        # Creating a temporary resource eagerly takes longer than a fused op saves.
         return _write_new_values(op, variables, inputs, outputs)
     split = len(inputs) - outputs
     with contextlib.ExitStack() as stack:
-        made = [stack.enter_context(temporary_handle(x)) for x in inputs[split:]]
-        if op.write_in_place([*made, *handles], *inputs[:split]):
+        output_handles = [
+            stack.enter_context(temporary_handle(x)) for x in inputs[split:]
+        ]
+        if op.write_in_place([*output_handles, *handles], *inputs[:split]):
             return [
                 tf.raw_ops.ReadVariableOp(resource=handle, dtype=x.dtype)
-                for handle, x in zip(made, inputs[split:])
+                for handle, x in zip(output_handles, inputs[split:])
             ]
     return _write_new_values(op, variables, inputs, outputs)
 
@@ -74,8 +79,9 @@ def write(
 def _write_new_values(
     op: WriteOp, variables: Sequence[Any], inputs: Sequence[Any], outputs: int
 ) -> Sequence[Any]:
-    present = [variable.value() for variable in variables]
-    values = op.new_values(*inputs, *present)
+    """Computes new values, assigns them, and returns the outputs of the op."""
+    present_values = [variable.value() for variable in variables]
+    values = op.new_values(*inputs, *present_values)
     for variable, value in zip(variables, values[outputs:], strict=True):
         variable.assign(value, read_value=False)
     return values[:outputs]

@@ -1,9 +1,9 @@
-"""Reads, slices and updates of many variables by one call on each device, traced once
-for all.
+"""Reads, slices and updates of many variables by one function call on each device.
 
-A model has hundreds of variables on each of many devices, and every op and every input
-of a program makes its first step longer. What several devices do in the same way is one
-function of handles of variables; on CPUs all handles of a position are one tensor.
+A model has hundreds of variables on each of many devices, and each op and each input of a
+program makes its first step longer. So the reads or updates of a device are one function
+of variable handles, which is traced once for all devices that do the same; on CPUs all
+handles of a position are passed as one tensor.
 
     variables = BatchedVariables(mesh, devices, segments)
     for reads, slices, remaining, writes in phases_of(segment.before, mesh):
@@ -55,21 +55,20 @@ Slots = Sequence[TensorFlowSlot | None]
 
 
 class _Batch(NamedTuple):
-    """Steps that the same positions carry out, each for slots of its own."""
+    """Steps that the same positions execute, each position on its slots."""
 
     steps: tuple[int, ...]  # indices of the steps
     positions: list[int]
 
 
 class BatchedVariables:
-    """Reads, slices and updates of variables; functions that do the same are traced
-    once.
+    """Reads, slices and updates of variables; each distinct function is traced once.
 
     Args:
-      mesh: of the variables.
-      devices: of each position.
-      segments: all of the program.
-      program: what the program is written to; None: it runs, or TensorFlow traces it.
+      mesh: the mesh of the variables.
+      devices: the device of each position.
+      segments: all segments of the program.
+      program: the writer of the program; None: the program runs, or TensorFlow traces it.
     """
 
     def __init__(
@@ -110,8 +109,8 @@ class BatchedVariables:
     def slice(
         self, steps: Sequence[ReshardStep], values: Mapping[Value, Shards]
     ) -> dict[Value, Shards] | None:
-        """Returns each position's slices of what it has; None where one op for each
-        value is better.
+        """Returns each position's slices of the values that `steps` slice; None if one op
+        for each value is better.
         """
         if (
             len(steps) < 2
@@ -137,16 +136,16 @@ class BatchedVariables:
     def write(
         self, steps: Sequence[WriteStep], values: Mapping[Value, Shards]
     ) -> dict[Value, Shards]:
-        """Makes updates, each of a shard once, on the device that has it; returns the
-        outputs of the ops.
+        """Executes updates, once for each shard, on its device; returns the outputs of
+        the ops.
         """
         slots_of_steps = [
             [list(tensorflow_slots(store)) for store in step.variables]
             for step in steps
         ]
-        written = [slots[0] for slots in slots_of_steps]
+        first_slots = [slots[0] for slots in slots_of_steps]
         outputs: dict[tuple[int, TensorFlowSlot], list[Any]] = {}
-        for batch in self._batches(written):
+        for batch in self._batches(first_slots):
             for position in batch.positions:
                 updates = [
                     _update(steps[k], slots_of_steps[k], values, position)
@@ -158,43 +157,45 @@ class BatchedVariables:
                 else:
                     results = iter(self._update_each(updates, device))
                 for k in batch.steps:
-                    key: Any = k, written[k][position]
+                    key: Any = k, first_slots[k][position]
                     outputs[key] = [next(results) for _ in steps[k].outs]
         return {
             out: [
                 None if slot is None else outputs[k, slot][j]
-                for _, slot in zip(self.devices, written[k])
+                for _, slot in zip(self.devices, first_slots[k])
             ]
             for k, step in enumerate(steps)
             for j, out in enumerate(step.outs)
         }
 
     def _batches(self, slots_of_steps: Sequence[Slots]) -> Iterator[_Batch]:
-        """Yields batches of steps with the positions that carry them out: of those that
-        share a slot, the first.
+        """Yields batches of steps with the positions that execute them. Of the positions
+        that share a slot, the first one executes the step.
 
         Args:
-          slots_of_steps: each step's slots, of each position.
+          slots_of_steps: for each step, the slot of each position.
         """
-        done: set[tuple[int, TensorFlowSlot]] = set()
+        assigned: set[tuple[int, TensorFlowSlot]] = set()
         positions: dict[tuple[int, ...], list[int]] = {}
         for position in range(len(self.devices)):
             steps = []
             for k, slots in enumerate(slots_of_steps):
                 slot = slots[position]
-                if slot is not None and (k, slot) not in done:
-                    done.add((k, slot))
+                if slot is not None and (k, slot) not in assigned:
+                    assigned.add((k, slot))
                     steps.append(k)
             if steps:
                 positions.setdefault(tuple(steps), []).append(position)
-        for batch, its_positions in positions.items():
-            yield _Batch(batch, its_positions)
+        for batch_steps, batch_positions in positions.items():
+            yield _Batch(batch_steps, batch_positions)
 
     @functools.cached_property
     def _handles(self) -> Handles | None:
-        """The handles as one tensor for each position, where that is possible and pays.
+        """The handles packed into one tensor for each position; None: they are passed one
+        by one, since packing is impossible or does not pay.
 
-        Reads and writes are ordered by the tensor of the handle, so it is all or none.
+        TensorFlow orders reads and writes by the tensor of the handle, so either all
+        handles are packed or none.
         """
         stores = _batched_stores(self.segments, self.mesh)
         if not private("packed_handles"):
@@ -208,7 +209,7 @@ class BatchedVariables:
         return self.program is None and tf.executing_eagerly()
 
     def _pays(self, batch: _Batch) -> bool:
-        """Whether to trace a function for a batch; never in eager mode."""
+        """Returns whether to trace a function for a batch; never in eager mode."""
         if self._runs_now():
             return False
         if self._handles is not None:
@@ -216,9 +217,7 @@ class BatchedVariables:
         return len(batch.steps) > 1 and len(batch.positions) > 1
 
     def _call(self, function: VariableFunction, device: str) -> list[Any]:
-        """Calls a function of variables and tensors, which is traced at its first
-        call.
-        """
+        """Calls a function of variables and tensors; it is traced at its first call."""
         slots = function.slots
         if self._handles is not None:
             handles, indices = self._handles.of(slots)
@@ -272,8 +271,7 @@ class BatchedVariables:
             return tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind.dtype)
 
     def _update_each(self, updates: Sequence[Update], device: str) -> list[Any]:
-        """Returns the outputs of updates that are made one by one."""
-
+        """Executes updates one by one, without a function, and returns their outputs."""
         function = updating(updates)
         variables = [slot.variable for slot in function.slots]
 
@@ -292,13 +290,13 @@ def _update(
     values: Mapping[Value, Shards],
     position: int,
 ) -> Update:
-    """Returns what a step does on a position.
+    """Returns the update that a step makes on a position.
 
     Args:
       step: the step.
-      slots: of each of its variables, and of each position.
-      values: all shards.
-      position: which one.
+      slots: for each of its variables, the slot of each position.
+      values: for each value, the shard of each position.
+      position: the position.
     """
     return Update(
         step.write_op,
@@ -309,8 +307,8 @@ def _update(
 
 
 def _batched_stores(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:
-    """Returns the variables of a program if batches do all that reads and writes any,
-    else none.
+    """Returns the variables of a program if all its reads and writes are batched,
+    otherwise [].
     """
     stores: dict[Store, None] = {}
     for segment in segments:

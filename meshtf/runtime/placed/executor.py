@@ -43,7 +43,7 @@ from meshtf.runtime.devices.resolve import devices_of, one_memory
 from meshtf.runtime.placed.batched_variables import BatchedVariables
 from meshtf.runtime.placed.program.program_writer import ProgramWriter, in_section
 from meshtf.runtime.placed.resharding import ReshardExecutor, Shards
-from meshtf.runtime.placed.segment_functions import Caller, Tracer, in_line
+from meshtf.runtime.placed.segment_functions import Caller, Tracer, inlined
 from meshtf.runtime.placed.variables.read_write_phases import phases_of
 from meshtf.runtime.storage.argument_storage import ArrayStore
 
@@ -101,21 +101,27 @@ class Placed(ReshardExecutor):
         return [self.values[v] for v in results]
 
     def run_body(
-        self, program: Program, given: dict[Value, Any], once: bool = False
+        self, program: Program, inputs: dict[Value, Any], once: bool = False
     ) -> list[Shards]:
-        """Returns the results of a program within this one."""
+        """Returns the results of the body of a loop, branch or call.
+
+        Args:
+          program: the program of the body.
+          inputs: the shards of its inputs and captured values.
+          once: whether the body occurs only once in the program.
+        """
         if program not in self._schedules:
             self._schedules[program] = schedule_for_devices(program)
         inner = copy.copy(self)
         inner.segments = self._schedules[program]
-        inner.values = dict(given)
+        inner.values = dict(inputs)
         if once and len(self.devices) == 1:
-            inner.make_caller = in_line(self.make_caller)
+            inner.make_caller = inlined(self.make_caller)
         return inner.run(program.results)
 
     def execute(self, step: Step) -> None:
-        """Executes a step; loops and branches of a program that is written are traced
-        by TensorFlow.
+        """Executes a step. While a program is written, TensorFlow traces its loops and
+        branches.
         """
         if self.program is None or not isinstance(step, (LoopStep, BranchStep)):
             super().execute(step)
@@ -132,13 +138,13 @@ class Placed(ReshardExecutor):
         self.values.update(zip(step.outs, results))
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Has what is made within wait until tensors are there."""
+        """Within the context, new ops run only after `tensors` are computed."""
         if self.program is None:
             return super().after(tensors)
         return self.program.after(tensors)
 
     def _in_tensorflow(self) -> Placed:
-        """Returns what executes steps within what TensorFlow traces."""
+        """Returns a copy that executes steps while TensorFlow traces them."""
         traced = copy.copy(self)
         traced.program = None
         traced.variables = copy.copy(self.variables)
@@ -147,11 +153,13 @@ class Placed(ReshardExecutor):
             traced.make_caller = self.make_caller.in_tensorflow()
         return traced
 
-    def _section(self, run: Callable[[Any], Any], given: Any) -> Any:
-        """Returns what a function of a structure of tensors makes of it."""
+    def _section(self, run: Callable[[Any], Any], inputs: Any) -> Any:
+        """Returns run(inputs), where both are nested structures of tensors. While a
+        program is written, TensorFlow traces `run`, and its nodes are added.
+        """
         if self.program is None:
-            return run(given)
-        return in_section(self.program, run, given)
+            return run(inputs)
+        return in_section(self.program, run, inputs)
 
     def shard_devices(self, value: Value) -> list[str | None]:
         """Returns the device of each distinct shard."""
@@ -159,7 +167,7 @@ class Placed(ReshardExecutor):
         return [key[0] for key in distinct if key is not None]
 
     def distinct_shards(self, value: Value, shards: Shards) -> Shards:
-        """Returns the distinct shards of a value, of all positions' shards."""
+        """Returns the distinct shards among the shards of all positions."""
         distinct: dict[Any, Any] = {}
         for key, x in zip(self._shard_keys(value), shards):
             if key is not None:
@@ -167,7 +175,7 @@ class Placed(ReshardExecutor):
         return list(distinct.values())
 
     def to_positions(self, value: Value, shards: Shards) -> Shards:
-        """Returns a shard for each position, of the distinct ones."""
+        """Returns the shard of each position, given the distinct shards."""
         keys = self._shard_keys(value)
         distinct = [key for key in dict.fromkeys(keys) if key is not None]
         shard_of = dict(zip(distinct, shards))
@@ -208,8 +216,8 @@ class Placed(ReshardExecutor):
         return [None if x is None else program.capture(x) for x in store.read()]
 
     def _shard_array(self, store: ArrayStore) -> Shards:
-        """Returns the shards of an array that is an argument of the program, or lies
-        outside of it.
+        """Returns the shards of an array: an argument of the program, or a captured
+        tensor.
         """
         array = store.array
 
@@ -236,13 +244,16 @@ class Placed(ReshardExecutor):
         return []
 
     def _call(self, segment: Segment) -> None:
-        """Calls a segment on each position; once for positions of a device that would
-        compute the same.
+        """Calls a segment on each position; once for positions that would compute the
+        same on the same device.
+
+        Two positions compute the same if they have equal inputs, and equal coordinates
+        along the mesh axes that the segment reads.
         """
         caller = self.make_caller(segment, self.mesh)
         results: list[tuple[Any, ...]] = []
         computed: dict[Any, tuple[Any, ...]] = {}
-        axes_used: set[str] = set()
+        axes_used: set[str] = set()  # axes that the segment reads; known after a call
         on_stage = self._on_stage(segment.stage)
         for position, device in enumerate(self.devices):
             if not on_stage[position]:
@@ -275,7 +286,7 @@ class Placed(ReshardExecutor):
         return tuple(selected)
 
     def _on_stage(self, stage: int | None) -> list[bool]:
-        """Returns for each position whether it is on a stage; None: all of them are."""
+        """Returns for each position whether it is on a stage; all are if it is None."""
         states = [
             OnStage(stage)
             if axis == self.mesh.stages and stage is not None
@@ -285,8 +296,8 @@ class Placed(ReshardExecutor):
         return self.mesh.has(tuple(states))
 
     def _aliased(self, value: Value, shards: Shards) -> Shards:
-        """Returns shards with one tensor for all positions of a device that have the
-        same.
+        """Returns the shards with one tensor object for all positions of a device that
+        have the same shard.
         """
         if value.spec is None or len(self.devices) == len(set(self.devices)):
             return shards
@@ -295,8 +306,8 @@ class Placed(ReshardExecutor):
         return [tensors.setdefault(key, x) for key, x in zip(keys, shards)]
 
     def _shard_keys(self, value: Value) -> list[tuple[Any, ...] | None]:
-        """Returns for each position its device and which shard it has; None: it has
-        none.
+        """Returns for each position a key, equal for positions with the same shard on
+        the same device; None: it has no shard.
         """
         placement = value.placement
         if placement not in self._shard_keys_cache:

@@ -1,8 +1,8 @@
-"""Which op of a program failed: the user's line, which TensorFlow does not know.
+"""Finds which op of a program failed, so that the error names the user's line.
 
-Where an op fails on one of several devices, TensorFlow often tells of the others alone,
-which were cancelled. The program runs once more, op by op, up to its first update, and
-stops where it fails.
+If an op fails on one of several devices, TensorFlow often reports only the other ones,
+which it cancelled. So the program is run again, op by op, up to its first update, until
+the op fails again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.placed.segment_functions import Caller
 from meshtf.runtime.placed.variables.read_write_phases import phases_of
 
-# What bad values lead to; others, such as lost workers or a full memory, would come
-# again.
-_NO_KERNEL = "Detected unsupported operations"  # as XLA says it
-_OF_VALUES = (tf.errors.InvalidArgumentError, tf.errors.CancelledError)
+_NO_KERNEL = "Detected unsupported operations"  # in the message of XLA
+# Errors that bad values can cause. All others, such as a lost worker or no memory, are
+# not searched for: they do not depend on the op.
+_CAUSED_BY_VALUES = (tf.errors.InvalidArgumentError, tf.errors.CancelledError)
 
 
-class _Failed(Exception):
-    """An op failed, or an update was reached."""
+class _RerunStopped(Exception):
+    """Ends a second run: an op failed, or the first update is reached."""
 
     def __init__(
         self, node: Node | None = None, problem: tf.errors.OpError | None = None
@@ -44,7 +44,7 @@ class _Failed(Exception):
 
 
 class _Rerun(Placed):
-    """Runs a program op by op, and writes nothing."""
+    """Runs a program op by op, without updates of variables."""
 
     def _execute_before(self, steps: Sequence[Step]) -> None:
         for phase in phases_of(steps, self.mesh):
@@ -52,7 +52,7 @@ class _Rerun(Placed):
             for step in (*phase.slices, *phase.remaining):
                 self.execute(step)
             if phase.writes:
-                raise _Failed
+                raise _RerunStopped
 
     def _write(self, step: WriteStep) -> list[Shards]:
         return []
@@ -64,26 +64,31 @@ def explain_failure(
     segments: Sequence[Segment],
     results: Sequence[Value],
 ) -> tf.errors.OpError:
-    """Returns an error of a program with the op that failed; the same one where that is
-    not found.
+    """Returns an error that names the op that failed; `error` itself if it is unknown.
+
+    Args:
+      error: the error of a call of the program.
+      mesh: the mesh of the program.
+      segments: its segments.
+      results: its results.
     """
-    if (
-        not isinstance(error, _OF_VALUES)
-        or len(set(map(host_of, devices_of(mesh)))) > 1
-    ):
+    num_hosts = len(set(map(host_of, devices_of(mesh))))
+    if not isinstance(error, _CAUSED_BY_VALUES) or num_hosts > 1:
         return error
     caller = _one_by_one_compiled if _NO_KERNEL in error.message else _one_by_one
     try:
         _Rerun(mesh, segments, caller).run(results)
-    except _Failed as failed:
-        if failed.node is not None and failed.problem is not None:
-            return with_line(failed.node, failed.problem)
-    except Exception:  # whatever else goes wrong now is not what the user asks about
+    except _RerunStopped as stopped:
+        if stopped.node is not None and stopped.problem is not None:
+            return with_line(stopped.node, stopped.problem)
+    except Exception:  # another problem of the second run: report the first error
         pass
     return error
 
 
 def _one_by_one(segment: Segment, mesh: Mesh) -> Caller:
+    """Returns a caller that runs ops one by one. It raises `_RerunStopped`."""
+
     def call(
         device: str, coords: dict[str, Any], values: Flat
     ) -> tuple[Flat, set[str]]:
@@ -97,15 +102,15 @@ def _one_by_one(segment: Segment, mesh: Mesh) -> Caller:
             try:
                 run_compute(compute, mesh, coordinates, env)
             except tf.errors.OpError as problem:
-                raise _Failed(compute.node, problem) from problem
+                raise _RerunStopped(compute.node, problem) from problem
         return [env[v] for v in segment.outs], coordinates.used
 
     return call
 
 
 def _one_by_one_compiled(segment: Segment, mesh: Mesh) -> Caller:
-    """Returns what compiles each op by itself before it runs, to find one for which XLA
-    has no kernel.
+    """Returns a caller that compiles each op separately before it runs, to find an op
+    for which XLA has no kernel. It raises `_RerunStopped`.
     """
     run = _one_by_one(segment, mesh)
 
@@ -120,13 +125,15 @@ def _one_by_one_compiled(segment: Segment, mesh: Mesh) -> Caller:
                 with tf.device(device):
                     env.update(zip(compute.outs, outputs(arguments)))
             except tf.errors.OpError as problem:
-                raise _Failed(compute.node, problem) from problem
+                raise _RerunStopped(compute.node, problem) from problem
         return run(device, coords, values)
 
     return call
 
 
 def _compiled(compute: Compute, mesh: Mesh, coords: dict[str, Any]) -> Any:
+    """Returns an op as a function that XLA compiles."""
+
     def body(arguments: list[Any]) -> list[Any]:
         env: dict[Value, Any] = dict(zip(compute.inputs, arguments))
         run_compute(compute, mesh, MeshCoordinates(coords), env)
@@ -136,20 +143,18 @@ def _compiled(compute: Compute, mesh: Mesh, coords: dict[str, Any]) -> Any:
 
 
 def with_line(node: Node, problem: tf.errors.OpError) -> tf.errors.OpError:
-    """Returns an error of TensorFlow with the op that failed, and the line that called
-    it.
-    """
-    what = re.sub(
+    """Returns an error of TensorFlow that names the op that failed and the user's line."""
+    message = re.sub(
         r"\{\{.*?\}\} ?| \[Op:.*|\s*The op is created at:.*",
         "",
         problem.message,
         flags=re.DOTALL,
     ).strip()
     way_out = {}
-    if _NO_KERNEL in what:
-        way_out["way_out"] = "Leave out jit=True: TensorFlow has a kernel of its own."
+    if _NO_KERNEL in message:
+        way_out["way_out"] = "Leave out jit=True: TensorFlow has a kernel without XLA."
     text = explain_error(
-        f"{node.op.display_name} failed: {what}",
+        f"{node.op.display_name} failed: {message}",
         inputs="\n".join(f"{x.spec.dtype} {x.shape!r}" for x in node.inputs),
         **{"from": node.source},
         **way_out,

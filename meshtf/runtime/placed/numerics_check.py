@@ -3,9 +3,9 @@
     with mtf.check_numerics():
       loss = train_step(batch, step)              # a mtf.function, or ops outside of any
 
-Programs of functions run with their loops, branches, updates and collectives, but op by
-op, outside of TensorFlow's graphs. NaN is refused, and so is infinity if it is made of
-finite floats: one that an op makes of no floats, such as a mask, is meant.
+Functions run with their loops, branches, updates and collectives, but op by op, without
+TensorFlow's graphs. An op that outputs NaN raises, and so does one that outputs infinity
+from finite floats. Infinity from an op without float inputs, such as a mask, is allowed.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ from meshtf.runtime.placed.variables.read_write_phases import (
 
 @contextlib.contextmanager
 def check_numerics() -> Iterator[None]:
-    """Checks all outputs of ops, also of functions that are called inside; slow.
+    """Within the context, checks the outputs of all ops, also those of functions that are
+    called. Slow: functions run op by op.
 
     Raises:
-      NumericsError: an op made NaN, or infinity of finite numbers; with its line and
-        module.
-      PlanError: it stands inside a mtf.function.
+      NumericsError: an op output NaN, or infinity from finite inputs; with the op's line
+        and module.
+      PlanError: the context is used inside a mtf.function.
     """
     if isinstance(current_executor(), Graph):
         raise PlanError(
             explain_error(
-                "mtf.check_numerics stands inside a mtf.function, which only records "
+                "mtf.check_numerics is used inside a mtf.function, which only records "
                 "its ops.",
                 **{"from": Source.of_caller()},
-                way_out="Put it around the call of the function: it looks at all ops "
-                "inside.",
+                way_out="Put it around the call of the function: it checks all ops of "
+                "the function.",
             )
         )
     with context(check_numerics=True):
@@ -63,15 +64,13 @@ def check_numerics() -> Iterator[None]:
 
 
 class Checked(Placed):
-    """Runs a program op by op, outside of TensorFlow's graphs, and checks all
-    outputs.
-    """
+    """Runs a program op by op, without TensorFlow's graphs, and checks all outputs."""
 
     def __init__(self, mesh: Mesh, segments: Sequence[Segment]) -> None:
         super().__init__(mesh, segments, run_directly)
 
     def execute(self, step: Step) -> None:
-        """Executes a step and refuses a sum that is not finite. Raises NumericsError."""
+        """Executes a step and checks the sums of collectives. Raises NumericsError."""
         super().execute(step)
         reshards: Sequence[ReshardStep] = ()
         if isinstance(step, Bucket):
@@ -130,10 +129,10 @@ class Checked(Placed):
         if count:
             raise NumericsError(
                 explain_error(
-                    f"variable {read.store.name!r} holds NaN, {count}.",
+                    f"variable {read.store.name!r} has NaN, {count}.",
                     variable=f"{read.store.spec.dtype} {read.store.spec.shape!r}",
-                    way_out="It did before this call: look at what wrote it, a step or "
-                    "a checkpoint.",
+                    way_out="It had NaN before this call: check what wrote it, a step "
+                    "or a checkpoint.",
                 )
             )
 
@@ -155,52 +154,52 @@ def check(
     ins: Sequence[tuple[Spec, Shards]],
     outs: Sequence[tuple[Spec, Shards]],
 ) -> None:
-    """Refuses outputs of an op that are not finite.
+    """Checks that the outputs of an op are finite.
 
     Args:
-      name: of the op, or of the collective.
-      node: of the op.
+      name: the name of the op, or of the collective.
+      node: the node of the op.
       ins: spec and shards of each input.
-      outs: of each output.
+      outs: spec and shards of each output.
 
     Raises:
-      NumericsError: an output has NaN and no input has, or infinity although inputs are
-        finite.
+      NumericsError: an output has NaN although no input has, or an output has infinity
+        although all inputs are finite floats.
     """
     floats = [shards for spec, shards in ins if has_gradient(spec.dtype)]
     if any(_count_of_first(shards, np.isnan) for shards in floats):
-        return  # reported where it came from
+        return  # the op that output the NaN has been reported
     all_finite = not any(_count_of_first(shards, np.isinf) for shards in floats)
     for spec, shards in outs:
         if not has_gradient(spec.dtype):
             continue
         count = _count_of_first(shards, np.isnan)
         if count:
-            raise _error(f"{name} made NaN, {count}", node, spec, ins)
+            raise _error(f"{name} output NaN, {count}", node, spec, ins)
         count = _count_of_first(shards, np.isinf)
         if count and floats and all_finite:
-            raise _error(f"{name} made infinity, {count}", node, spec, ins)
+            raise _error(f"{name} output infinity, {count}", node, spec, ins)
 
 
 def _error(
     headline: str, node: Node, spec: Spec, ins: Sequence[tuple[Spec, Shards]]
 ) -> NumericsError:
-    where = {"module": "/".join(node.path)} if node.path else {}
+    module = {"module": "/".join(node.path)} if node.path else {}
     note = ", in the gradient of the line below" if node.primals else ""
     return NumericsError(
         explain_error(
             f"{headline}{note}.",
             tensor=f"{spec.dtype} {spec.shape!r}",
             inputs="\n".join(_range(*x) for x in ins) or "none",
-            **where,
+            **module,
             **{"from": node.source},
         )
     )
 
 
 def _arrays(shards: Shards) -> Iterator[Any]:
-    """Yields the distinct shards as numpy arrays; half floats as float64, which numpy
-    knows.
+    """Yields the distinct shards as numpy arrays; real floats as float64, since numpy has
+    no bfloat16.
     """
     distinct = {id(x): x for x in shards if tf.is_tensor(x)}
     for x in distinct.values():
@@ -210,8 +209,8 @@ def _arrays(shards: Shards) -> Iterator[Any]:
 
 
 def _count_of_first(shards: Shards, test: Callable[[Any], Any]) -> str:
-    """Returns for how many elements of the first such shard a test holds, such as "3 of
-    8"; "" where it holds for none.
+    """Returns how many elements satisfy a test, such as "3 of 8", in the first shard with
+    such elements; "" if there are none.
     """
     for array in _arrays(shards):
         if test(array).any():

@@ -1,8 +1,8 @@
-"""A whole program as one TensorFlow function.
+"""A program as one TensorFlow function, ready to be called.
 
-It is a list of calls of segments and of moves between them, and is written node by
-node. It runs without the graph optimiser, which costs start-up and finds nothing to do
-between segments.
+The function consists of calls of segments and of collectives between them. It is written
+node by node. It runs without TensorFlow's graph optimizer, which would delay the first
+step and has nothing to optimize between segments.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Compiled:
 
     Args:
       recorded: the function.
-      stores: the arguments, in order; they are filled from the flat list of tensors at
-        each call.
+      stores: the stores of the arguments, in order; each call fills them from the flat
+        list of its tensors.
       jit: whether XLA compiles the segments.
     """
 
@@ -54,8 +54,8 @@ class Compiled:
         self.jit = jit
         self.program = build(recorded.nodes, recorded.results, recorded.mesh)
         self.segments = schedule_for_devices(self.program)
-        # From the first call on: the program, what it calls, and of each result the
-        # index of each position's shard among the distinct ones.
+        # Set by the first call: the program, the functions that it calls, and for each
+        # result the index of each position's shard among its distinct shards.
         self.function: ProgramFunction | None = None
         self.graph_functions: list[GraphFunction] = []
         self.distinct_indices: list[tuple[int, ...]] = []
@@ -92,22 +92,22 @@ class Compiled:
 
     @property
     def memory(self) -> ProgramMemory:
-        """What variables, arguments and results take on one device."""
+        """The bytes of variables, arguments and results on one device."""
         return memory_of(self.program, self.stores)
 
     @property
     def definition(self) -> Any:
-        """The FunctionDef that runs, once the program was called."""
+        """The FunctionDef of the program, after its first call."""
         assert self.function is not None
         return self.function.definition
 
     @property
     def called_definitions(self) -> list[Any]:
-        """The FunctionDefs that it calls, but for those that XLA compiles."""
+        """The FunctionDefs that it calls, except those that XLA compiles."""
         return [f.definition for f in self.graph_functions if not f.jit]
 
     def _written(self, flat: Sequence[Any]) -> ProgramFunction:
-        """Returns the program, for arguments like these."""
+        """Writes the program for arguments of these shapes and data types."""
         program = ProgramWriter()
         tracer = Tracer(self.jit, self.cpus, program)
         placed = Placed(self.mesh, self.segments, tracer, program)
@@ -130,7 +130,7 @@ class Compiled:
             program.captured,
             devices,
             self.config,
-            kept=program.functions,
+            functions=program.functions,
         )
 
     def _fill(self, flat: Sequence[Any]) -> None:
@@ -139,7 +139,7 @@ class Compiled:
             store.fill(remaining)
 
     def _sharded_values(self, flat: Sequence[Any]) -> list[ShardedValue]:
-        """Returns the results, of their distinct shards one after the other."""
+        """Returns the results, given the distinct shards of all of them in order."""
         values = []
         start = 0
         for result, indices in zip(self.program.results, self.distinct_indices):

@@ -1,10 +1,9 @@
-"""Communication of the placed runtime: plain TensorFlow ops between the devices of
-positions.
+"""Communication of the placed runtime: TensorFlow ops between the devices of positions.
 
-    class Placed(ReshardExecutor): ...       # `execute` of a reshard finds these
+    class Placed(ReshardExecutor): ...       # `execute` calls the methods of this class
 
-A value is a list with one tensor for each position, None where it lies on another
-stage. Groups of positions that hold the very same tensors share one collective.
+A value is a list with the tensor of each mesh position; None: the value is on another
+pipeline stage. Groups of positions with identical tensor objects share one collective.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import tensorflow as tf
 
 from meshtf.mesh import Mesh, OnStage, Partial, Sharded
 from meshtf.partition import Bucket, GatherStatisticsStep, ReshardStep, WindowStep
-from meshtf.runtime.devices.resolve import devices_of, kept_separate
+from meshtf.runtime.devices.resolve import devices_of, simulates_separate_memory
 from meshtf.runtime.lowering.step_executor import StepExecutor
 from meshtf.runtime.placed.collectives import bucketed, collectives_for, shared_memory
 from meshtf.runtime.placed.collectives.primitives import send, shard
@@ -34,7 +33,7 @@ class ReshardExecutor(StepExecutor):
     def __init__(self, mesh: Mesh) -> None:
         super().__init__(mesh)
         self.devices = devices_of(mesh)
-        self.separate = kept_separate(mesh)
+        self.separate = simulates_separate_memory(mesh)
 
     def _collectives(self, devices: Sequence[str]) -> ModuleType:
         """Returns the algorithms for a group of devices."""
@@ -50,7 +49,8 @@ class ReshardExecutor(StepExecutor):
             return self._permute(step)
         before = step.reshard.before
         reduction = before.kind if isinstance(before, Partial) else ""
-        split_axis, concat_axis = _split_axis(step), _concat_axis(step)
+        split_axis = _split_axis(step)
+        concat_axis = _concat_axis(step)
 
         def collective(shards: Shards, devices: Sequence[str]) -> Shards:
             algorithms = self._collectives(devices)
@@ -96,10 +96,11 @@ class ReshardExecutor(StepExecutor):
         ]
 
     def _delayed(self, step: ReshardStep) -> Shards:
-        """Returns what is resharded, not before what the step waits for is there.
+        """Returns the shards that a step reshards, available only after the value that
+        the step waits for.
 
-        Where one op of the collective takes all shards of a group, it is enough that
-        one of them comes late.
+        If one op of the collective takes all shards of a group, it suffices to delay one
+        of them.
         """
         if step.wait_for is None:
             return self.values[step.src]
@@ -110,7 +111,8 @@ class ReshardExecutor(StepExecutor):
             devices = [self.devices[p] for p in group]
             in_one_op = self._collectives(devices) is shared_memory
             for position in group[:1] if in_one_op else group:
-                x, wait = shards[position], waits[position]
+                x = shards[position]
+                wait = waits[position]
                 if x is None or wait is None:
                     continue
                 key = id(x), id(wait)
@@ -124,7 +126,9 @@ class ReshardExecutor(StepExecutor):
         return send(x, self.devices[source], self.devices[target])
 
     def _permute(self, step: ReshardStep) -> Shards:
-        """Returns what two axes exchange: position (i, j) gets what (j, i) has."""
+        """Returns the shards with two axes exchanged: position (i, j) gets the shard of
+        position (j, i).
+        """
         shards = self.values[step.src]
         outputs = list(shards)
         for source, target in self.mesh.exchanges(
@@ -135,11 +139,12 @@ class ReshardExecutor(StepExecutor):
         return outputs
 
     def _change_stage(self, step: ReshardStep) -> Shards:
-        """Returns what all but one stage drop, one sends to another, or one sends to
-        all.
+        """Executes a drop (all stages but one discard their shards), a send from one
+        stage to another, or a broadcast from one stage to all.
         """
         shards = self.values[step.src]
-        before, after = step.reshard.before, step.reshard.after
+        before = step.reshard.before
+        after = step.reshard.after
         outputs: Shards = [None] * self.mesh.size
         for group in self.mesh.groups(step.reshard.axis):
             for coordinate, target in enumerate(group):
@@ -154,10 +159,11 @@ class ReshardExecutor(StepExecutor):
         return outputs
 
     def _slice(self, step: ReshardStep) -> Shards:
-        """Returns each position's slice; a device with several positions splits the
-        tensor once.
+        """Returns the slice of each position. A device with several positions splits its
+        tensor once for all of them.
         """
-        axis, mesh_axis = _split_axis(step), step.reshard.axis
+        axis = _split_axis(step)
+        mesh_axis = step.reshard.axis
         num_shards = self.mesh.axes[mesh_axis]
         axis_index = self.mesh.axis_index[mesh_axis]
         indices = [coord[axis_index] for coord in self.mesh.coords]
@@ -187,15 +193,16 @@ class ReshardExecutor(StepExecutor):
         axes: tuple[str, ...],
         collective: Callable[[Shards, Sequence[str]], Shards],
     ) -> Shards:
-        """Runs a collective in each group along `axes`, once for groups that hold the
-        same.
+        """Runs a collective in each group of positions along `axes`, once for groups with
+        the same tensors on the same devices.
 
-        In a program those of one memory share results, whichever their devices are.
+        In a traced or written program, groups whose devices share one memory share the
+        results even if their devices differ.
         """
         outputs: Shards = [None] * self.mesh.size
         computed: dict[Any, Shards] = {}
         for group in self.mesh.groups(*axes):
-            if any(shards[p] is None for p in group):  # it lies on another stage
+            if any(shards[p] is None for p in group):  # the value is on another stage
                 continue
             devices = tuple(self.devices[p] for p in group)
             tensors = [x for p in group for x in tf.nest.flatten(shards[p])]
@@ -223,7 +230,7 @@ class ReshardExecutor(StepExecutor):
         local_size = step.factor_size // num_shards
         starts = [step.window.low(j * local_size) for j in range(num_shards)]
         stops = [step.window.high((j + 1) * local_size) for j in range(num_shards)]
-        # Segments are traced once, so all positions get windows of one length.
+        # All positions get windows of one length, since segments are traced only once.
         length = max(stop - start for start, stop in zip(starts, stops))
 
         def exchange(shards: Shards, devices: Sequence[str]) -> Shards:
@@ -238,14 +245,14 @@ class ReshardExecutor(StepExecutor):
 
 
 def _split_axis(step: ReshardStep) -> int:
-    """Returns along which axis of a tensor a reshard splits it; -1: along none."""
+    """Returns the axis of a tensor along which a reshard splits it; -1: none."""
     assert step.src.spec is not None
     after = step.reshard.after
     return step.src.spec.shape.index(after.dim) if isinstance(after, Sharded) else -1
 
 
 def _concat_axis(step: ReshardStep) -> int:
-    """Returns along which axis a reshard joins shards; -1: along none."""
+    """Returns the axis along which a reshard concatenates shards; -1: none."""
     assert step.src.spec is not None
     before = step.reshard.before
     return step.src.spec.shape.index(before.dim) if isinstance(before, Sharded) else -1

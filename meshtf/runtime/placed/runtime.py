@@ -19,16 +19,16 @@ from meshtf.runtime.storage.variable_slots import tensorflow_slots
 
 
 class PlacedRuntime:
-    """Runs whatever can be recorded, on all devices that TensorFlow knows; see
+    """The runtime that drives all devices of TensorFlow from one program; see
     `runtimes.Runtime`.
     """
 
     def compile(
         self, recorded: Recorded, arguments: Sequence[Store], jit: bool
     ) -> Compiled:
-        """Returns a program, which TensorFlow traces at its first call."""
+        """Returns a program, which is written at its first call."""
         return Compiled(recorded, arguments, jit)
 
     def slots(self, variable: Any) -> Sequence[TensorFlowSlot | None]:
-        """Returns each position's slot, on its TensorFlow device."""
+        """Returns the slot of each position, on its TensorFlow device."""
         return tensorflow_slots(variable)

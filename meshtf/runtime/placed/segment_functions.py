@@ -59,7 +59,9 @@ class Traced:
         coords: dict[str, Any],
         shards: Flat,
     ) -> tuple[Flat, set[str]]:
-        """Calls it on a device, in a program that is written or TensorFlow traces."""
+        """Calls the segment on a device, in a program that is written, or while
+        TensorFlow traces if `program` is None.
+        """
         flat = tf.nest.flatten(shards)
         if self.function is None:
             self._trace(shards, flat)
@@ -76,7 +78,8 @@ class Traced:
         specs += [tf.TensorSpec([], tf.int32) for _ in axes]
 
         def body(*args: Any) -> list[Any]:
-            tensors, coords = args[: len(flat)], args[len(flat) :]
+            tensors = args[: len(flat)]
+            coords = args[len(flat) :]
             coordinates = MeshCoordinates(dict(zip(axes, coords)))
             outputs = run_segment(
                 self.segment,
@@ -119,7 +122,7 @@ class Tracer:
         return [*self._outlined.values(), *filter(None, segments)]
 
     def in_tensorflow(self) -> Tracer:
-        """Returns one whose calls TensorFlow traces, with the same functions."""
+        """Returns a copy whose calls TensorFlow traces; it shares the functions."""
         tracer = copy.copy(self)
         tracer.program = None
         return tracer
@@ -127,7 +130,9 @@ class Tracer:
     def outline(
         self, key: Any, body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]
     ) -> GraphFunction:
-        """Returns a function that segments share, traced when its key is first seen."""
+        """Returns the function of a key, which all segments share. It is traced when the
+        key first occurs.
+        """
         if key not in self._outlined:
             self._outlined[key] = trace(body, specs, as_branch=self.as_branch)
         return self._outlined[key]
@@ -148,11 +153,11 @@ class Tracer:
         return self._by_key[key]
 
 
-def in_line(make_caller: MakeCaller) -> MakeCaller:
-    """Returns what makes callers for a body that only one device runs, as that of a
-    loop: its ops are part of the loop's body.
+def inlined(make_caller: MakeCaller) -> MakeCaller:
+    """Returns a maker of callers that put the ops of segments into the body of a loop,
+    instead of calling a function. For bodies that only one device runs.
 
-    A call costs an iteration 0.1 ms, and holds its arguments, so that none is reused.
+    A call takes 0.1 ms in each iteration, and keeps the memory of its arguments in use.
     """
     if isinstance(make_caller, Tracer) and not make_caller.jit:
         return run_directly

@@ -1,4 +1,4 @@
-"""An exported program: a StableHLO module with what hosts must know to run it."""
+"""An exported program: a StableHLO module, and what a host needs to know to run it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from meshtf.errors import PlanError
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, Partial, Placement
-from meshtf.runtime.storage.atomic_folder import written_whole
+from meshtf.runtime.storage.atomic_folder import atomic_folder
 from meshtf.runtime.storage.sharding import region, shard_keys
 
-_MARK, _OTHERS = (
-    "manifest.json",
-    {"module.mlirbc", "values.npz"},
-)  # the files of a folder
+# The files of a folder that `Export.save` writes.
+_MANIFEST = "manifest.json"
+_MODULE = "module.mlirbc"
+_VALUES = "values.npz"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +27,13 @@ class Port:
     """One input or result of a module.
 
     Attributes:
-      name: of the variable or argument.
+      name: the name of the variable, argument or result.
       kind: "parameter", "state" (a variable that is not trained), "argument" or
         "result".
-      spec: shape and data type of the whole.
-      placement: how it is cut.
-      output: of a variable that is written: which output is its new value.
+      spec: its global shape and data type.
+      placement: its placement.
+      output: the index of the output that is the new value of a written variable; None
+        for all other ports.
     """
 
     name: str
@@ -43,38 +44,38 @@ class Port:
 
     @property
     def partial(self) -> tuple[str | None, ...]:
-        """For each axis: how replicas' slices along it make up the whole, if as "sum",
-        "max", "min".
+        """For each mesh axis: the reduction over replicas along it that gives the global
+        value, "sum", "max" or "min"; None: no reduction.
         """
         return tuple(s.kind if isinstance(s, Partial) else None for s in self.placement)
 
-    def cut(self, whole: Any, mesh: Mesh) -> list[Any]:
-        """Returns each replica's slice of a whole array; one object for equal slices.
+    def shard(self, array: Any, mesh: Mesh) -> list[Any]:
+        """Returns each replica's shard of a global array; one object for equal shards.
 
         Raises:
-          PlanError: slices are partial results, which no whole tells.
+          PlanError: the port takes partial sums, which the global array does not
+            determine.
         """
         if any(self.partial):
             raise PlanError(
                 f"input {self.name!r} is a partial result on each replica: "
-                f"{self.partial}. Give each replica its own part instead of cutting a "
-                "whole."
+                f"{self.partial}. Give each replica its term instead of a global array."
             )
+        array = np.asarray(array)
         keys = shard_keys(self.placement, mesh)
-        done = {
-            key: np.require(
-                np.asarray(whole)[self._region(key, mesh)], requirements="C"
-            )
+        shards = {
+            key: np.require(array[self._region(key, mesh)], requirements="C")
             for key in dict.fromkeys(keys)
         }
-        return [done[key] for key in keys]
+        return [shards[key] for key in keys]
 
-    def join(self, slices: Sequence[Any], mesh: Mesh) -> Any:
-        """Returns the whole array that the replicas' slices make up."""
-        whole = np.empty(self.spec.shape.sizes, slices[0].dtype)
-        for key, x in dict(zip(shard_keys(self.placement, mesh), slices)).items():
-            whole[self._region(key, mesh)] = x
-        return whole
+    def gather(self, shards: Sequence[Any], mesh: Mesh) -> Any:
+        """Returns the global array of the replicas' shards, the inverse of `shard`."""
+        array = np.empty(self.spec.shape.sizes, shards[0].dtype)
+        shard_of = dict(zip(shard_keys(self.placement, mesh), shards))
+        for key, x in shard_of.items():
+            array[self._region(key, mesh)] = x
+        return array
 
     def _region(self, key: tuple[int, ...], mesh: Mesh) -> tuple[slice, ...]:
         return region(self.spec.shape, self.placement, key, mesh)
@@ -86,11 +87,11 @@ class Export:
 
     Attributes:
       module: the module, as StableHLO's portable bytecode.
-      mesh: whose positions the replicas are, in order.
-      inputs: what the module takes, variables first.
-      results: what it gives first; after them come new values of variables, see
-        `Port.output`.
-      values: the whole first value of each input that is no argument of a call; none of
+      mesh: the mesh; replica i is position i.
+      inputs: the inputs of the module, variables first.
+      results: the results of the program, the first outputs of the module; the new values
+        of variables come after them, see `Port.output`.
+      values: the initial global value of each input that is no argument of a call; {} for
         an abstract mesh.
     """
 
@@ -101,39 +102,40 @@ class Export:
     values: dict[str, Any]
 
     def save(self, folder: str) -> None:
-        """Writes a folder: the module, `values.npz` and `manifest.json`; there as a
-        whole or not.
+        """Writes a folder with `module.mlirbc`, `values.npz` and `manifest.json`. It
+        appears complete or not at all.
 
         Raises:
-          FileExistsError: the folder is there, and holds other things than an earlier
-            export.
+          FileExistsError: the folder exists, and is no earlier export.
         """
-        with written_whole(folder, _MARK, _OTHERS) as unfinished:
-            with open(os.path.join(unfinished, "module.mlirbc"), "wb") as file:
+        with atomic_folder(folder, _MANIFEST, {_MODULE, _VALUES}) as unfinished:
+            with open(os.path.join(unfinished, _MODULE), "wb") as file:
                 file.write(self.module)
-            np.savez(os.path.join(unfinished, "values.npz"), **self.values)
-            with open(os.path.join(unfinished, _MARK), "w") as text:
+            np.savez(os.path.join(unfinished, _VALUES), **self.values)
+            with open(os.path.join(unfinished, _MANIFEST), "w") as text:
                 json.dump(self.manifest(), text, indent=1)
 
     def manifest(self) -> dict[str, Any]:
-        """Returns what a host must know, as plain data."""
+        """Returns the contents of `manifest.json`: mesh, inputs and results."""
         return {
             "axes": self.mesh.axes,
             "replicas": self.mesh.size,
-            "inputs": [_plain(port) for port in self.inputs],
-            "results": [_plain(port) for port in self.results],
+            "inputs": [_port_json(port) for port in self.inputs],
+            "results": [_port_json(port) for port in self.results],
         }
 
 
-def _plain(port: Port) -> dict[str, Any]:
-    return (
-        {
-            "name": port.name,
-            "kind": port.kind,
-            "dtype": port.spec.dtype,
-            "shape": [[d.name, d.size] for d in port.spec.shape],
-            "cut": [getattr(state, "dim", None) for state in port.placement],
-        }
-        | ({"partial": port.partial} if any(port.partial) else {})
-        | ({} if port.output is None else {"output": port.output})
-    )
+def _port_json(port: Port) -> dict[str, Any]:
+    """Returns the entry of a port in the manifest."""
+    entry: dict[str, Any] = {
+        "name": port.name,
+        "kind": port.kind,
+        "dtype": port.spec.dtype,
+        "shape": [[d.name, d.size] for d in port.spec.shape],
+        "sharding": [getattr(state, "dim", None) for state in port.placement],
+    }
+    if any(port.partial):
+        entry["partial"] = port.partial
+    if port.output is not None:
+        entry["output"] = port.output
+    return entry

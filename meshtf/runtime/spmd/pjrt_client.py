@@ -1,19 +1,19 @@
-"""Runs a StableHLO module over many CPU devices, with XLA's collectives: no TPU, no
-GPU, no jax.
+"""Runs a StableHLO module with XLA's collectives on many CPU devices, without TPU, GPU
+or jax.
 
 TensorFlow compiles XLA's collectives on a CPU but does not run them there. The PJRT
-client of jaxlib does: every replica is a device of its own, and arrays stay on the
+client of jaxlib does: each replica is one of its CPU devices, and arrays stay on the
 devices between runs.
 
     runner = Runner(module, replicas=4)            # StableHLO, as bytes or as text
-    w = runner.put([w0, w1, w2, w3])               # one slice for each replica
+    w = runner.put([w0, w1, w2, w3])               # one shard for each replica
     for batch in batches:
       loss, w = runner.run([w, runner.put(batch)])
     runner.get(w)                                  # a NumPy array for each replica
 
-An input that the module may overwrite (`tf.aliasing_output`) is used up by a run, as
-`w` is above. jaxlib is in the extras "pjrt" and "test". Nothing else in meshtf imports
-it; this does when used.
+A run donates the inputs that the module may overwrite (`tf.aliasing_output`), as `w`
+above: they cannot be used again. jaxlib is in the extras "pjrt" and "test". Nothing else
+in meshtf imports it; this module does when a `Runner` is made.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import numpy as np
 
 from meshtf.errors import DTypeError, MeshError, PlanError, ShapeError, explain_error
 
-# Kernels of many small modules are run once or twice: what LLVM and the newer emitters
-# do to make them fast costs more than it brings.
+# Options for modules that run only once or twice: optimizing their kernels with LLVM and
+# the fusion emitters takes longer than it saves.
 QUICK = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
@@ -44,7 +44,7 @@ _ALIAS = re.compile(r"\((\d+), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
 
 
 class Kind(NamedTuple):
-    """What one replica's slice of an input or a result looks like."""
+    """Shape and data type of one replica's shard of an input or a result."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -63,7 +63,7 @@ class Buffer:
 
     @property
     def donated(self) -> bool:
-        """Whether a run has used this up: its memory holds a result now."""
+        """Whether a run has overwritten this buffer's memory with a result."""
         return bool(self.array.is_deleted())
 
     def __repr__(self) -> str:
@@ -71,10 +71,13 @@ class Buffer:
 
 
 class Runner:
-    """A compiled module of one replica, run by `replicas` CPU devices at once.
+    """A compiled module of one replica, which `replicas` CPU devices run in parallel.
 
-    `quick` compiles three times as fast or better, for modules run only once or twice:
-    slower code, and sums that may round differently.
+    Args:
+      module: the StableHLO module, as bytecode or as text.
+      replicas: the number of replicas.
+      quick: compiles at least three times as fast, to slower code whose sums may round
+        differently; for modules that run only once or twice.
 
     Raises:
       ImportError: jaxlib is not installed.
@@ -86,30 +89,26 @@ class Runner:
         if replicas < 1:
             raise MeshError(
                 explain_error(
-                    f"a module is run by one replica or more, not {replicas}."
+                    f"a module is run by at least one replica, not {replicas}."
                 )
             )
         xla = _xla_client()
         self.replicas = replicas
         self._devices = tuple(_client(replicas).local_devices())
         devices = xla.DeviceList(self._devices)
-        # "Manual": each device's array is a slice, of which the runtime must not think
-        # anything. It would copy slice 0 to all devices if it were told that the slices
-        # are equal.
+        # "Manual": the runtime assumes nothing about the arrays of the devices. If it
+        # assumed that they are equal, it would copy array 0 to all devices.
         self._sharding = xla.GSPMDSharding(devices, xla.HloSharding.manual())
         try:
             self._program = _client(replicas).compile_and_load(
                 module, devices, _options(replicas, quick)
             )
-        except (
-            RuntimeError,
-            ValueError,
-        ) as error:  # of XLA; the second, of the text's parser
+        except (RuntimeError, ValueError) as error:  # ValueError: the text's parser
             raise PlanError(
                 explain_error(
                     "XLA cannot compile this module.",
                     replicas=replicas,
-                    XLA=_short(error),
+                    XLA=_first_lines(error),
                 )
             ) from error
         hlo = self._program.hlo_modules()[0]
@@ -123,38 +122,38 @@ class Runner:
         )
         self.donates = donated_inputs(self.hlo)
 
-    def put(self, slices: Sequence[Any]) -> Buffer:
-        """Returns arrays, one for each replica, on the devices.
+    def put(self, shards: Sequence[Any]) -> Buffer:
+        """Copies one array for each replica to its device.
 
         Raises:
-          MeshError: not one slice for each replica.
-          ShapeError, DTypeError: slices that differ.
+          MeshError: there is not one shard for each replica.
+          ShapeError: the shards have different shapes.
+          DTypeError: the shards have different data types.
         """
-        if len(slices) != self.replicas:
+        if len(shards) != self.replicas:
             raise MeshError(
                 explain_error(
-                    "every replica has one slice.",
+                    "every replica has one shard.",
                     replicas=self.replicas,
-                    slices=len(slices),
+                    shards=len(shards),
                 )
             )
-        # Copies, since jaxlib fails on one memory that is given twice.
-        arrays = [np.array(np.asarray(x), order="C") for x in slices]
+        # Copies, since jaxlib fails if two devices get the same memory.
+        arrays = [np.array(np.asarray(x), order="C") for x in shards]
         kinds = [Kind(x.shape, x.dtype) for x in arrays]
         for replica, kind in enumerate(kinds):
             if kind != kinds[0]:
-                wrong = ShapeError if kind.shape != kinds[0].shape else DTypeError
-                raise wrong(
+                error = ShapeError if kind.shape != kinds[0].shape else DTypeError
+                raise error(
                     explain_error(
-                        "the slices of all replicas are alike.",
+                        "the shards of all replicas have one shape and data type.",
                         replica_0=kinds[0],
                         **{f"replica_{replica}": kind},
                     )
                 )
         native = _xla_client()._xla
-        copied = (
-            native.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
-        )  # the caller may write again
+        # jaxlib copies the arrays during the call; the caller may change them afterwards.
+        copied = native.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
         array = native.batched_device_put(
             _aval(kinds[0]),
             self._sharding,
@@ -171,9 +170,10 @@ class Runner:
         """Runs the module once and returns its results, which stay on the devices.
 
         Raises:
-          ShapeError, DTypeError: inputs that are not those of the module.
-          MeshError: inputs of another number of replicas.
-          PlanError: an input that an earlier run has used up.
+          ShapeError: the number or the shapes of inputs are not those of the module.
+          DTypeError: their data types are not those of the module.
+          MeshError: an input has another number of replicas.
+          PlanError: an earlier run has overwritten an input.
         """
         self._check(inputs)
         results = self._program.execute_sharded([x.array for x in inputs])
@@ -193,58 +193,56 @@ class Runner:
         """Returns copies of the replicas' arrays.
 
         Raises:
-          PlanError: a run has used the buffer up.
+          PlanError: a run has overwritten the buffer.
         """
         if buffer.donated:
-            raise _used_up("this buffer", buffer)
+            raise _donated_error("this buffer", buffer)
         return [
             np.array(x._single_device_array_to_np_array_did_copy()[0])
             for x in buffer.array._arrays
         ]
 
     def __call__(self, *inputs: Sequence[Any]) -> list[list[np.ndarray]]:
-        """Runs the module once from arrays to arrays: for each input and result, every
-        replica's.
+        """Runs the module once; each input and each result is a list with the array of
+        every replica.
         """
         return [self.get(x) for x in self.run([self.put(x) for x in inputs])]
 
     def _check(self, inputs: Sequence[Buffer]) -> None:
+        """Checks the inputs of a run. Raises as `run` does."""
         if len(inputs) != len(self.inputs):
             raise ShapeError(
                 explain_error(
-                    f"this module takes {len(self.inputs)} inputs, and {len(inputs)} "
-                    "came.",
-                    takes=", ".join(map(str, self.inputs)),
-                    came=", ".join(str(x.kind) for x in inputs),
+                    f"this module takes {len(self.inputs)} inputs, but got "
+                    f"{len(inputs)}.",
+                    expected=", ".join(map(str, self.inputs)),
+                    got=", ".join(str(x.kind) for x in inputs),
                 )
             )
-        for number, (x, wanted) in enumerate(zip(inputs, self.inputs)):
-            facts = {"wanted": wanted, "came": x.kind}
-            if x.kind.shape != wanted.shape:
+        for i, (x, expected) in enumerate(zip(inputs, self.inputs)):
+            kinds = {"expected": expected, "got": x.kind}
+            if x.kind.shape != expected.shape:
                 raise ShapeError(
-                    explain_error(f"input {number} has another shape.", **facts)
+                    explain_error(f"input {i} has another shape.", **kinds)
                 )
-            if x.kind.dtype != wanted.dtype:
+            if x.kind.dtype != expected.dtype:
                 raise DTypeError(
-                    explain_error(f"input {number} has another data type.", **facts)
+                    explain_error(f"input {i} has another data type.", **kinds)
                 )
             if x.replicas != self.replicas:
                 raise MeshError(
                     explain_error(
-                        f"input {number} lies on other devices.",
+                        f"input {i} is on other devices.",
                         replicas=self.replicas,
                         input=x,
                     )
                 )
             if x.donated:
-                raise _used_up(f"input {number}", x)
-            if (
-                number in self.donates
-                and sum(x.array is other.array for other in inputs) > 1
-            ):
+                raise _donated_error(f"input {i}", x)
+            if i in self.donates and sum(x.array is y.array for y in inputs) > 1:
                 raise PlanError(
                     explain_error(
-                        f"input {number} is given twice, and this run overwrites it.",
+                        f"input {i} is passed twice, and this run overwrites it.",
                         input=x,
                         way_out="Put a second copy on the devices.",
                     )
@@ -252,12 +250,11 @@ class Runner:
 
 
 def collectives(hlo: str) -> Counter[tuple[str, int]]:
-    """Returns how often each collective, with how many operands, stands in optimised
-    HLO.
+    """Counts the collectives in optimized HLO by kind and number of operands.
 
-    XLA merges small all-reduces into one with many operands, so operands count as much
-    as ops. An all-to-all has one for each member of a group, and what a loop holds is
-    counted once.
+    XLA merges small all-reduces into one with several operands, so the number of operands
+    matters as well. An all-to-all has one operand for each member of a group. A
+    collective in a loop is counted once.
 
         >>> collectives("%r = (f32[2], f32[]) all-reduce(%a, %b), replica_groups={{0,1}}")
         Counter({('all-reduce', 2): 1})
@@ -268,7 +265,7 @@ def collectives(hlo: str) -> Counter[tuple[str, int]]:
 
 
 def donated_inputs(hlo: str) -> frozenset[int]:
-    """Returns which inputs a run of optimised HLO may overwrite with results.
+    """Returns the indices of the inputs that a run of optimized HLO may overwrite.
 
     Example:
 
@@ -277,7 +274,7 @@ def donated_inputs(hlo: str) -> frozenset[int]:
     """
     head = hlo.split("\n", 1)[0].partition("input_output_alias={")[2]
     return frozenset(
-        int(number) for number in _ALIAS.findall(head.partition("entry_computation")[0])
+        int(index) for index in _ALIAS.findall(head.partition("entry_computation")[0])
     )
 
 
@@ -289,9 +286,8 @@ def _xla_client() -> Any:
             explain_error(
                 "modules are run by the PJRT client of jaxlib, which is not installed "
                 "here.",
-                way_out="pip install -e '.[test]', or jaxlib alone by the extra "
-                '"pjrt": from Python 3.11 '
-                "on.",
+                way_out="pip install -e '.[test]', or only jaxlib by the extra "
+                '"pjrt" (Python 3.11 or later).',
             )
         ) from error
     return xla_client
@@ -299,8 +295,8 @@ def _xla_client() -> Any:
 
 @functools.cache
 def _client(devices: int) -> Any:
-    """One for each number of devices: it holds threads, and buffers belong to their
-    client.
+    """Returns the client of a number of devices. It is cached, since it owns threads, and
+    a buffer can only be used by the client that made it.
     """
     return _xla_client().make_cpu_client(num_devices=devices)
 
@@ -317,20 +313,21 @@ def _kind(shape: Any) -> Kind:
 
 
 def _aval(kind: Kind) -> Any:
-    """What jaxlib asks of a jax type."""
+    """Returns the attributes that jaxlib reads of jax's abstract value (aval)."""
     return SimpleNamespace(shape=kind.shape, dtype=kind.dtype, weak_type=False)
 
 
-def _used_up(what: str, buffer: Buffer) -> PlanError:
+def _donated_error(name: str, buffer: Buffer) -> PlanError:
+    """Returns the error for a buffer whose memory was overwritten."""
     return PlanError(
         explain_error(
-            f"{what} is used up: an earlier run wrote a result into its memory.",
+            f"{name} was donated: an earlier run wrote a result into its memory.",
             buffer=buffer,
-            way_out="Go on with that run's result, or put the array on the devices "
-            "again.",
+            way_out="Use the result of that run, or put the array on the devices again.",
         )
     )
 
 
-def _short(error: Exception) -> str:
+def _first_lines(error: Exception) -> str:
+    """Returns the beginning of an error message."""
     return "\n".join(line[:200] for line in str(error).splitlines()[:6])

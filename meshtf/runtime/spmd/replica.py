@@ -1,7 +1,7 @@
-"""The program of one replica: every device runs the same one.
+"""The program of one replica, which every device runs.
 
-Reshards are collectives of XLA among groups of replicas, coordinates come from the
-replica's id, and a variable is the shard of this replica. So one program serves all.
+Reshards are XLA collectives among groups of replicas, coordinates are computed from the
+replica's id, and a variable is the shard of this replica.
 
     results = Replica(program, variables, inputs).run()
 """
@@ -31,12 +31,12 @@ from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
 
 
 class Replica(SingleReplica):
-    """Executes a program on one replica, while it is traced.
+    """Executes a program on one replica, while TensorFlow traces it.
 
     Args:
-      program: what to run.
-      variables: a tf.Variable with this replica's shard, of each variable.
-      inputs: this replica's shard of each other store.
+      program: the program.
+      variables: for each variable, a tf.Variable with this replica's shard.
+      inputs: for each other store, this replica's shard.
     """
 
     def __init__(
@@ -66,8 +66,10 @@ class Replica(SingleReplica):
         x = self.values[step.src]
         if step.wait_for is not None:
             x = optimization_barrier([x, self.values[step.wait_for]])[0]
-        move, shape = step.reshard, step.src.spec.shape
-        before, after = move.before, move.after
+        move = step.reshard
+        shape = step.src.spec.shape
+        before = move.before
+        after = move.after
         concat_axis = shape.index(before.dim) if isinstance(before, Sharded) else -1
         split_axis = shape.index(after.dim) if isinstance(after, Sharded) else -1
         reduction = before.kind if isinstance(before, Partial) else ""

@@ -1,5 +1,5 @@
-"""The SPMD runtime, as far as it goes: programs are planned and exported, and a call
-says why it is refused.
+"""The SPMD runtime: programs can be planned and exported, but not called on TensorFlow
+devices; a call raises.
 
 Example:
 
@@ -17,14 +17,14 @@ from meshtf.runtime.spmd.unsupported import refusal
 
 
 class SpmdRuntime:
-    """Runs nothing yet; see `runtimes.Runtime`, and `export` for what hosts can run."""
+    """A `runtimes.Runtime` whose programs cannot be called; see `spmd.export`."""
 
     def compile(
         self, recorded: Recorded, arguments: Sequence[Store], jit: bool
     ) -> NoReturn:
-        """Refuses a call on the devices of its mesh. Raises PlanError."""
+        """Raises PlanError: TensorFlow cannot run it on the devices of its mesh."""
         raise refusal(recorded.mesh)
 
     def slots(self, variable: Any) -> NoReturn:
-        """Refuses to hold a variable. Raises PlanError."""
+        """Raises PlanError: TensorFlow's devices have no slots of this runtime."""
         raise refusal(variable.mesh)

@@ -1,12 +1,12 @@
-"""Collectives as StableHLO: what one replica says, for any number of them.
+"""Collectives as StableHLO.
 
 TensorFlow has ops for only some of XLA's collectives, and for only some data types. So
-all of them are small StableHLO modules, embedded as they are:
+each collective is a small StableHLO module, which is embedded in the TensorFlow function:
 
-    all_reduce(x, ((0, 1), (2, 3)), "sum")       # groups of replicas
+    all_reduce(x, ((0, 1), (2, 3)), "sum")       # two groups of two replicas
 
-All take a tensor and the groups of replicas among which it is exchanged, each group in
-its order.
+All functions take this replica's tensor and the groups of replicas among which tensors
+are exchanged; the order within a group is the order of its shards.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def all_reduce(x: Any, groups: Groups, kind: str) -> Any:
 
 
 def reduce_scatter(x: Any, groups: Groups, kind: str, axis: int) -> Any:
-    """Returns piece j along `axis` of the reduced tensor, for replica j of
-    each group.
+    """Returns the j-th shard along `axis` of the reduced tensor, on replica j of each
+    group.
     """
     return _call(
         x,
@@ -61,7 +61,7 @@ def reduce_scatter(x: Any, groups: Groups, kind: str, axis: int) -> Any:
 
 
 def all_gather(x: Any, groups: Groups, axis: int) -> Any:
-    """Returns the tensors of a group, joined along `axis`."""
+    """Returns the tensors of a group, concatenated along `axis`."""
     return _call(
         x,
         "all_gather",
@@ -70,23 +70,25 @@ def all_gather(x: Any, groups: Groups, axis: int) -> Any:
     )
 
 
-def all_to_all(x: Any, groups: Groups, cut: int, join: int) -> Any:
-    """Returns piece j along `cut` of every tensor of a group, joined along `join`."""
-    number = len(groups[0])
-    shape = _resized(x, cut, 1 / number)
-    shape[join] *= number
+def all_to_all(x: Any, groups: Groups, split_axis: int, concat_axis: int) -> Any:
+    """Returns, on replica j of each group, the j-th shards along `split_axis` of the
+    tensors of the group, concatenated along `concat_axis`.
+    """
+    group_size = len(groups[0])
+    shape = _resized(x, split_axis, 1 / group_size)
+    shape[concat_axis] *= group_size
     return _call(
         x,
         "all_to_all",
         shape,
-        f"split_dimension = {cut} : i64, concat_dimension = {join} : i64, split_count "
-        f"= {number} : i64, replica_groups = {_table(groups)}",
+        f"split_dimension = {split_axis} : i64, concat_dimension = {concat_axis} : i64, "
+        f"split_count = {group_size} : i64, replica_groups = {_table(groups)}",
     )
 
 
 def permute(x: Any, pairs: Sequence[tuple[int, int]]) -> Any:
-    """Returns what replica `source` holds, for each (source, target); zeros where no
-    one sends.
+    """Returns, on each target, the tensor of its source, for pairs (source, target);
+    zeros on replicas that are no target.
     """
     return _call(
         x, "collective_permute", x.shape, f"source_target_pairs = {_table(pairs)}"
@@ -94,13 +96,17 @@ def permute(x: Any, pairs: Sequence[tuple[int, int]]) -> Any:
 
 
 def stack(x: Any, groups: Groups) -> Any:
-    """Returns the tensors of a group as rows of one."""
+    """Returns the tensors of a group, stacked along a new first axis."""
     return all_gather(tf.expand_dims(x, 0), groups, 0)
 
 
 def _call(x: Any, op: str, shape: Any, attributes: str, region: str = "") -> Any:
+    """Returns the output, of a given shape, of a StableHLO op with attributes in MLIR's
+    syntax and, for reductions, a region that combines two elements.
+    """
     shape = [int(n) for n in shape]
-    before, after = _type(x, x.shape), _type(x, shape)
+    before = _type(x, x.shape)
+    after = _type(x, shape)
     return call_stablehlo(
         x,
         f"""module {{
@@ -114,6 +120,7 @@ def _call(x: Any, op: str, shape: Any, attributes: str, region: str = "") -> Any
 
 
 def _region(x: Any, kind: str) -> str:
+    """Returns the MLIR region of a reduction."""
     element = _type(x, ())
     combine = (_COMBINE_BOOL if x.dtype == tf.bool else _COMBINE)[kind]
     return f"""({{
@@ -124,20 +131,18 @@ def _region(x: Any, kind: str) -> str:
 
 
 def _type(x: Any, shape: Sequence[int]) -> str:
+    """Returns the MLIR type of a tensor with the data type of x, as "tensor<4x8xf32>"."""
     return f"tensor<{'x'.join([*map(str, shape), _TYPES[x.dtype.name]])}>"
 
 
 def _table(rows: Sequence[Sequence[int]]) -> str:
-    num_columns = len(rows[0])
-    row_texts = []
-    for row in rows:
-        entries = ", ".join(map(str, row))
-        row_texts.append(f"[{entries}]")
-    table = ", ".join(row_texts)
-    return f"dense<[{table}]> : tensor<{len(rows)}x{num_columns}xi64>"
+    """Returns a table of integers as an MLIR constant."""
+    text = ", ".join(f"[{', '.join(map(str, row))}]" for row in rows)
+    return f"dense<[{text}]> : tensor<{len(rows)}x{len(rows[0])}xi64>"
 
 
 def _resized(x: Any, axis: int, factor: float) -> list[int]:
+    """Returns the sizes of x with that of one axis multiplied by a factor."""
     shape = list(map(int, x.shape))
     shape[axis] = round(shape[axis] * factor)
     return shape

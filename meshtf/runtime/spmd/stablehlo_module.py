@@ -1,9 +1,8 @@
-"""A program as one StableHLO module that any PJRT host can run, with what the host must
-know.
+"""Exports a program as one StableHLO module that any PJRT host can run.
 
-The module is of one replica. It takes the replica's slices of all `inputs` in order,
-variables first, and gives `results` and then the new slices of the variables that the
-program writes.
+The module is the program of one replica. It takes the replica's shards of all `inputs` in
+order, variables first. It returns the shards of `results`, followed by the new shards of
+the variables that the program writes.
 
     exported = export(recorded, arguments)
     exported.module                          # bytes: serialised StableHLO
@@ -13,6 +12,7 @@ program writes.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ from meshtf.runtime.lowering.single_replica import scope
 from meshtf.runtime.spmd.exported_program import Export, Port
 from meshtf.runtime.spmd.replica import Replica
 from meshtf.runtime.spmd.unsupported import refuse_effects
-from meshtf.runtime.storage.argument_storage import names_of
+from meshtf.runtime.storage.argument_storage import store_names
 from meshtf.runtime.tf_internals.xla_ops import xla_knows
 
 
@@ -41,65 +41,61 @@ def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
       arguments: the stores of its arguments, in order.
 
     Raises:
-      PlanError: XLA cannot compile one of its ops, it prints, or it takes an unfinished
-        sum from outside.
+      PlanError: XLA cannot compile one of its ops, it prints or writes summaries, it runs
+        on pipeline stages, or it captures a partial sum.
     """
     nodes, results, mesh = recorded
     _check_one_stage(nodes, mesh)
     program = build(nodes, results, mesh)
     refuse_effects(program)
     variables, captured = _stores(program, arguments)
-    others = [*captured, *arguments]
-    _check_finished(captured)
-    names = names_of([*variables, *others])
-    body = _Body(program, variables, others)
+    _check_no_partial_results(captured)
+    names = store_names([*variables, *captured, *arguments])
+    body = _ReplicaFunction(program, variables, [*captured, *arguments])
     module = body.compile()
-    written = [s for s in variables if s in body.written]
     inputs = [
-        Port(
-            names[s],
-            s.kind,
-            s.spec,
-            s.placement,
-            len(results) + written.index(s) if s in body.written else None,
-        )
-        for s in (*variables, *others)
+        Port(names[store], store.kind, store.spec, store.placement)
+        for store in (*variables, *captured, *arguments)
     ]
+    written = [store for store in variables if store in body.written_stores]
+    for output, store in enumerate(written, start=len(results)):
+        k = variables.index(store)
+        inputs[k] = dataclasses.replace(inputs[k], output=output)
     ports = [
-        Port(f"result_{i}", "result", r.spec, v.placement)
-        for i, (r, v) in enumerate(zip(results, program.results))
+        Port(f"result_{i}", "result", result.spec, value.placement)
+        for i, (result, value) in enumerate(zip(results, program.results))
     ]
-    values = (
-        {}
-        if mesh.abstract
-        else {names[s]: _whole(s, mesh) for s in (*variables, *captured)}
-    )
+    values = {}
+    if not mesh.abstract:
+        values = {names[s]: _global_value(s, mesh) for s in (*variables, *captured)}
     return Export(module, mesh, tuple(inputs), tuple(ports), values)
 
 
-class _Body:
-    """The function of one replica, and its compilation."""
+class _ReplicaFunction:
+    """The function of one replica, and its compilation.
+
+    Args:
+      program: the program.
+      variables: its variables, the first inputs.
+      inputs: the stores of all other inputs: captured tensors and arguments.
+    """
 
     def __init__(
-        self, program: Program, variables: Sequence[Store], others: Sequence[Store]
+        self, program: Program, variables: Sequence[Store], inputs: Sequence[Store]
     ) -> None:
         self.program = program
         self.variables = variables
-        self.others = others
-        self.written = {
-            s
-            for step in program.steps
-            if isinstance(step, WriteStep)
-            for s in step.variables
-        }
+        self.inputs = inputs
+        writes = [step for step in program.steps if isinstance(step, WriteStep)]
+        self.written_stores = {s for step in writes for s in step.variables}
 
     def __call__(
-        self, variables: Sequence[tf.Variable], others: Sequence[Any]
+        self, variables: Sequence[tf.Variable], inputs: Sequence[Any]
     ) -> list[Any]:
         replica = Replica(
             self.program,
             dict(zip(self.variables, variables)),
-            dict(zip(self.others, others)),
+            dict(zip(self.inputs, inputs)),
         )
         return [tf.identity(y) for y in replica.run()]
 
@@ -107,54 +103,60 @@ class _Body:
         """Returns the serialised module. Raises PlanError."""
         function = tf.function(self, jit_compile=True, autograph=False)
         variables = [tf.Variable(self._zeros(s)) for s in self.variables]
-        others = [self._zeros(s) for s in self.others]
-        graph = function.get_concrete_function(variables, others).graph
+        inputs = [self._zeros(s) for s in self.inputs]
+        graph = function.get_concrete_function(variables, inputs).graph
         for op in graph.get_operations():
             if op.type != "Placeholder" and not xla_knows(op.type):
-                raise self._refusal(op.name, f"TensorFlow's {op.type}")
+                raise self._compile_error(op.name, f"TensorFlow's {op.type}")
         try:
-            return function.experimental_get_compiler_ir(variables, others)(
+            return function.experimental_get_compiler_ir(variables, inputs)(
                 stage="stablehlo_serialized"
             )
         except (tf.errors.OpError, ValueError) as error:
-            raise self._refusal(str(error), "it as it is", str(error)) from None
+            raise self._compile_error(str(error), "a kernel", str(error)) from None
 
     def _zeros(self, store: Store) -> Any:
+        """Returns zeros of the shape of one shard of a store."""
         local = local_shape(store.spec.shape, store.placement, self.program.mesh)
         return tf.zeros(local.sizes, tf.as_dtype(store.spec.dtype))
 
-    def _refusal(self, text: str, what: str, why: str | None = None) -> PlanError:
-        """Returns the error for the op whose name stands in `text`."""
-        named = (
-            s
-            for s, _ in walk(self.program)
-            if not isinstance(s, ReadStep)
-            and re.search(rf"\b{re.escape(scope(s))}(_\d+)?/", text)
-        )  # TensorFlow counts them
-        node = next((s.node for s in named if s.node is not None), None)
+    def _compile_error(
+        self, text: str, subject: str, xla_message: str | None = None
+    ) -> PlanError:
+        """Returns the error for the op whose name scope occurs in `text`."""
+        node = self._node_named_in(text)
         title = "an op" if node is None else node.op.display_name
+        shapes = [] if node is None else [repr(x.shape) for x in node.inputs]
         return PlanError(
             explain_error(
-                f"XLA cannot compile {what}, which {title} runs.",
+                f"XLA cannot compile {subject}, which {title} runs.",
                 **{"from": "?" if node is None else node.source},
-                inputs=""
-                if node is None
-                else " ".join(repr(x.shape) for x in node.inputs),
-                **({} if why is None else {"xla": why}),
-                way_out="Write it with other ops, or run it as it is: a mtf.function "
-                "needs no XLA.",
+                inputs=" ".join(shapes),
+                **({} if xla_message is None else {"xla": xla_message}),
+                way_out="Write it with other ops, or run it without exporting it: a "
+                "mtf.function needs no XLA.",
             )
         )
 
+    def _node_named_in(self, text: str) -> Node | None:
+        """Returns the first node whose name scope occurs in a text of TensorFlow."""
+        for step, _ in walk(self.program):
+            if isinstance(step, ReadStep) or step.node is None:
+                continue
+            # TensorFlow appends _1, _2, ... to scopes that occur several times.
+            if re.search(rf"\b{re.escape(scope(step))}(_\d+)?/", text):
+                return step.node
+        return None
+
 
 def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
-    """Refuses stages: all replicas run one program. Raises PlanError."""
+    """Checks that no node runs on one pipeline stage only. Raises PlanError."""
     for node in nodes:
         if node.stage is not None and mesh.axes.get(mesh.stages, 1) > 1:
             raise PlanError(
                 explain_error(
-                    f"{node.op.display_name} runs at stage {node.stage} alone, and replicas "
-                    "run one and the same program.",
+                    f"{node.op.display_name} runs on stage {node.stage} only, but all "
+                    "replicas run the same program.",
                     **{"from": node.source},
                     mesh=repr(mesh),
                     way_out='Run it with runtime="placed", or export it for a mesh '
@@ -166,35 +168,39 @@ def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
 def _stores(
     program: Program, arguments: Sequence[Store]
 ) -> tuple[list[Store], list[Store]]:
-    """Returns the variables of a program, and the tensors that it took from outside."""
-    found: dict[Store, None] = {}
+    """Returns the variables of a program, and the stores of the tensors it captured."""
+    stores: dict[Store, None] = {}
     for step in program.steps:
         if isinstance(step, ReadStep):
-            found[step.store] = None
+            stores[step.store] = None
         elif isinstance(step, WriteStep):
-            found.update(dict.fromkeys(step.variables))
-    variables = [s for s in found if s.kind in ("parameter", "state")]
-    return variables, [s for s in found if s.kind == "argument" and s not in arguments]
+            stores.update(dict.fromkeys(step.variables))
+    variables = [s for s in stores if s.kind in ("parameter", "state")]
+    captured = [s for s in stores if s.kind == "argument" and s not in arguments]
+    return variables, captured
 
 
-def _check_finished(stores: Sequence[Store]) -> None:
-    """Refuses captured tensors that are partial results: `values` has wholes. Raises
-    PlanError.
+def _check_no_partial_results(stores: Sequence[Store]) -> None:
+    """Checks that captured tensors have global values, which `Export.values` stores.
+
+    Raises:
+      PlanError: a captured tensor is a partial sum, maximum or minimum.
     """
     for store in stores:
         if any(isinstance(state, Partial) for state in store.placement):
             raise PlanError(
                 explain_error(
-                    f"{store.name} from outside is a partial result, of which there is "
-                    "no whole to keep.",
+                    f"the captured tensor {store.name} is a partial result, so it has no "
+                    "global value to export.",
                     tensor=repr(store.spec.shape),
                     placement=store.placement,
-                    way_out="Finish it before: mtf.replicate(x), or compute it inside "
-                    "of the function.",
+                    way_out="Reduce it before: mtf.replicate(x), or compute it in the "
+                    "function.",
                 )
             )
 
 
-def _whole(store: Store, mesh: Mesh) -> Any:
+def _global_value(store: Store, mesh: Mesh) -> Any:
+    """Returns the global array of a store's shards."""
     port = Port(store.name, store.kind, store.spec, store.placement)
-    return port.join([x.numpy() for x in store.read()], mesh)
+    return port.gather([x.numpy() for x in store.read()], mesh)

@@ -1,5 +1,5 @@
-"""Why TensorFlow does not run an SPMD program on the devices of a mesh, and what none
-can hold.
+"""Errors for what the SPMD runtime does not support: running on TensorFlow devices, and
+effects outside of tensors.
 
 Example:
 
@@ -29,7 +29,7 @@ def refusal(mesh: Mesh) -> PlanError:
     kinds = dict.fromkeys(tf.DeviceSpec.from_string(d).device_type for d in devices)
     return PlanError(
         explain_error(
-            'runtime="spmd" does not run here. '
+            'runtime="spmd" does not run on TensorFlow devices. '
             + " ".join(_WHY.get(k, "") for k in kinds).strip(),
             mesh=repr(mesh),
             devices=", ".join(dict.fromkeys(devices)),
@@ -40,18 +40,18 @@ def refusal(mesh: Mesh) -> PlanError:
 
 
 def refuse_effects(program: Program) -> None:
-    """Refuses programs that print or write summaries: a module has no way out. Raises
-    PlanError.
+    """Checks that a program neither prints nor writes summaries, which a StableHLO module
+    cannot. Raises PlanError.
     """
     for step in program.steps:
         if isinstance(step, WriteStep) and not step.variables:
             raise PlanError(
                 explain_error(
-                    f"{step.op.display_name} tells the world outside, which an exported "
-                    "program cannot.",
+                    f"{step.op.display_name} has an effect on the host, which an exported "
+                    "program cannot have.",
                     tensors=" ".join(repr(x.shape) for x in step.node.inputs),
                     **{"from": step.node.source},
-                    way_out="Return the value instead, or run the mtf.function as it "
-                    "is.",
+                    way_out="Return the value instead, or run the mtf.function without "
+                    "exporting it.",
                 )
             )

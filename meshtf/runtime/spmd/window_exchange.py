@@ -1,13 +1,13 @@
-"""The exchange of windows as permutes: every shard gets the elements that it reads beyond
-its own.
+"""Window exchange by permutes: each shard receives the elements that it reads from its
+neighbours.
 
-Shard j reads elements [low(j), low(j) + length) of the global dimension. It receives
-them by distance: from shard j + d come those elements that any shard needs of the one so
-far away. What is received is laid side by side, and each shard takes its window from
-there by its own offset.
+Shard j reads elements [low(j), low(j) + length) of the global dimension. For each
+distance d, one permute sends elements from shard j + d to shard j: all elements that any
+shard needs at this distance, since all replicas run the same program. The received
+elements are concatenated, and each shard slices its window from them.
 
-    shards of 4 elements, 4j - 1 to 4j + 5 needed:
-    distance -1 brings the last element, distance 1 the first
+    shards of 4 elements, which read elements 4j - 1 to 4j + 5:
+    distance -1 sends the last element of a shard, distance 1 the first one
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Windows:
       lows: of each shard, the first global index; it may be negative.
       length: how many elements each reads.
       local_size: how many elements each shard has.
-      wrap: whether the dimension is a circle.
+      wrap: whether windows continue at the other end of the dimension.
     """
 
     lows: list[int]
@@ -61,10 +61,11 @@ class _Windows:
         return [j for j in shards if 0 <= j + distance < self.num_shards]
 
     def local_range(self, distance: int) -> tuple[int, int] | None:
-        """Returns which local elements of a shard any other needs that is so far away;
-        None: it needs none.
+        """Returns [start, stop) of the local elements that any shard needs of the shard
+        at a distance; None: none.
         """
-        starts, stops = [], []
+        starts = []
+        stops = []
         for j in self.receivers(distance):
             offset = self.lows[j] - (j + distance) * self.local_size
             start = max(offset, 0)
@@ -84,15 +85,15 @@ def exchange(
     index: Any,
     groups: Groups,
 ) -> Any:
-    """Returns the elements of a window along `axis`, `fill` where there are none.
+    """Returns the window that this replica's shard of the output reads.
 
     Args:
-      x: this replica's shard.
-      axis: which axis of it is sharded.
-      window: which elements a shard of the factor reads.
-      size: the global size of the factor.
-      fill: the value outside.
-      index: which shard this is, a scalar tensor.
+      x: this replica's shard of the input.
+      axis: the axis of x that is sharded.
+      window: the elements that an output shard reads.
+      size: the global size of the output dimension.
+      fill: the value of elements beyond the ends of the dimension.
+      index: the index of this shard, a scalar tensor.
       groups: the replicas that have the shards of one tensor, in order.
     """
     num_shards = len(groups[0])
@@ -145,7 +146,7 @@ def _take(x: Any, axis: int, start: Any, length: int) -> Any:
 
 
 def _filled(x: Any, axis: int, low: Any, size: int, fill: float) -> Any:
-    """Returns x with `fill` in elements that lie outside of the dimension."""
+    """Returns x with `fill` in elements beyond the ends of the dimension."""
     indices = low + tf.range(x.shape[axis])
     is_inside = (indices >= 0) & (indices < size)
     shape = [1] * len(x.shape)

@@ -1,1 +1,1 @@
-"""Where values lie: shards of variables, arguments of functions, files."""
+"""Storage of values: shards of variables, arguments of functions, files."""

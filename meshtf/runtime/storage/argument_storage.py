@@ -1,9 +1,9 @@
-"""Stores: where values come from when a program starts.
+"""Stores of arguments: where a program reads the arguments of its function from.
 
-    ArrayStore     a whole array, cut by the layout when it is read
-    SlicesStore    a tensor that already lies in slices
+    ArrayStore     an array, which is sharded by the layout when it is read
+    ShardsStore    an eager tensor, which has been sharded before
 
-Both are filled anew for each call of a function (`fill`).
+`fill` gives both the values of one call of the function.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from meshtf.runtime.storage.sharding import shards_of
 
 
 class ArrayStore:
-    """A whole array, of which each position reads its slice."""
+    """An array, of which each mesh position reads its shard.
+
+    Args:
+      name: the name of the argument.
+      spec: its shape and data type.
+      mesh: the mesh, by whose layout it is sharded.
+      source: the user's line, for errors.
+      array: the array, for an eager op; a function's is set by `fill`.
+    """
 
     kind: Literal["argument"] = "argument"
 
@@ -44,28 +52,39 @@ class ArrayStore:
 
     @property
     def placement(self) -> Placement:
-        """Where the layout puts the array. Raises LayoutError where it cannot."""
+        """The placement of the array. Raises LayoutError if the layout cannot shard it."""
         assert self.mesh is not None
         layout = self.mesh.layout_in(self.region)
         check_layout([self.spec], self.mesh, layout, self.source)
         return self.mesh.place(self.spec.shape, layout)[0]
 
     def fill(self, flat: list[Any]) -> None:
-        """Takes the array from the front of `flat`."""
+        """Removes the array from the front of `flat` and stores it."""
         self.array = flat.pop(0)
 
     def read(self) -> list[Any]:
-        """Returns each position's slice; one object for equal slices on one device."""
+        """Returns the shard of each position; positions that share a device and a shard
+        get the same object.
+        """
         assert self.mesh is not None
         return shards_of(self.array, self.spec, self.placement, self.mesh)
 
     def slots(self) -> Sequence[Any]:
-        """An array is not written."""
+        """Raises: an argument is never written."""
         raise NotImplementedError
 
 
-class SlicesStore:
-    """An eager tensor's slices, passed to a function; equal slices are passed once."""
+class ShardsStore:
+    """The shards of an eager tensor, passed to a function; equal shards are passed once.
+
+    Args:
+      name: the name of the argument.
+      spec: its shape and data type.
+      mesh: the mesh of its shards.
+      placement: its placement.
+      distinct_index: for each position, the index of its shard among the distinct shards;
+        -1: it has none.
+    """
 
     kind: Literal["argument"] = "argument"
 
@@ -75,47 +94,55 @@ class SlicesStore:
         spec: Spec,
         mesh: Mesh,
         placement: Placement,
-        pattern: tuple[int, ...],
+        distinct_index: tuple[int, ...],
     ) -> None:
         self.name = name
         self.spec = spec
         self.placement = placement
         self.mesh: Mesh | None = mesh
-        self.pattern = pattern  # position -> number of its slice
-        self.different: list[Any] = []
+        self.distinct_index = distinct_index
+        self.distinct_shards: list[Any] = []
 
     def fill(self, flat: list[Any]) -> None:
-        """Takes the different slices from the front of `flat`."""
-        number = max(self.pattern) + 1
-        self.different, flat[:number] = flat[:number], []
+        """Removes the distinct shards from the front of `flat` and stores them."""
+        count = max(self.distinct_index) + 1
+        self.distinct_shards = flat[:count]
+        del flat[:count]
 
     def read(self) -> list[Any]:
-        """Returns each position's slice."""
-        return [None if k < 0 else self.different[k] for k in self.pattern]
+        """Returns the shard of each position; None: it has none."""
+        return [None if k < 0 else self.distinct_shards[k] for k in self.distinct_index]
 
     def slots(self) -> Sequence[Any]:
-        """An argument is not written."""
+        """Raises: an argument is never written."""
         raise NotImplementedError
 
 
 def as_array(array: Any, dtype: object = None, name: str = "array") -> tf.Tensor:
-    """Returns a TensorFlow tensor; Python floats become float32, Python
-    integers int32.
+    """Returns an array-like value as a TensorFlow tensor.
+
+    Args:
+      array: a TensorFlow tensor, a NumPy array, a number, or nested lists of numbers.
+      dtype: the data type; None: that of the array; Python floats become float32, Python
+        integers int32.
+      name: the name of the argument, for errors.
+
+    Raises:
+      ArgumentError: it is no array, or cannot be converted.
     """
-    wanted = None if dtype is None else tf.as_dtype(dtype_name(dtype))
+    tf_dtype = None if dtype is None else tf.as_dtype(dtype_name(dtype))
     if isinstance(array, tf.Tensor):
-        return array if wanted in (None, array.dtype) else tf.cast(array, wanted)
-    if array is None or isinstance(array, str) or hasattr(array, "spec"):
+        return array if tf_dtype in (None, array.dtype) else tf.cast(array, tf_dtype)
+    has_names = hasattr(array, "spec")
+    if array is None or isinstance(array, str) or has_names:
         refuse(
             name,
             array,
             "an array, or numbers in lists",
-            "Pass x.numpy() of a tensor that has names already."
-            if hasattr(array, "spec")
-            else "",
+            "Pass x.numpy() of a tensor that has names already." if has_names else "",
         )
     try:
-        return tf.convert_to_tensor(array, wanted)
+        return tf.convert_to_tensor(array, tf_dtype)
     except (TypeError, ValueError) as error:
         reason = str(error).split("\n")[0]
         refuse(
@@ -126,15 +153,15 @@ def as_array(array: Any, dtype: object = None, name: str = "array") -> tf.Tensor
         )
 
 
-def names_of(stores: Sequence[Store]) -> dict[Store, str]:
-    """Returns a name for each store; "x", "x_1", ... where several are called x."""
-    return dict(zip(stores, told_apart(store.name for store in stores)))
+def store_names(stores: Sequence[Store]) -> dict[Store, str]:
+    """Returns a unique name for each store: "x", "x_1", ... if several are called x."""
+    return dict(zip(stores, unique_names(store.name for store in stores)))
 
 
-def told_apart(names: Iterable[str]) -> list[str]:
-    """Returns names that differ: "x", "x_1", ... where several are "x"."""
-    found: dict[str, None] = {}
+def unique_names(names: Iterable[str]) -> list[str]:
+    """Returns the names with suffixes that make them unique: "x", "x_1", ... for "x"."""
+    unique: dict[str, None] = {}
     for name in names:
-        every = (f"{name}_{i}" if i else name for i in itertools.count())
-        found[next(new for new in every if new not in found)] = None
-    return list(found)
+        candidates = (f"{name}_{i}" if i else name for i in itertools.count())
+        unique[next(c for c in candidates if c not in unique)] = None
+    return list(unique)

@@ -18,12 +18,17 @@ from meshtf.runtime.storage.argument_storage import ArrayStore, as_array
 
 
 def asarray(mesh: Mesh, array: Any, shape: ShapeLike, dtype: object = None) -> Tensor:
-    """Returns an array as a tensor; `shape` may be names alone, such as
-    "batch;d_model".
+    """Returns an array as a tensor with named dimensions, sharded by the layout.
+
+    Args:
+      mesh: the mesh.
+      array: a NumPy array, a TensorFlow tensor, or nested lists of numbers.
+      shape: the names of its dimensions, such as "batch;d_model", with or without sizes.
+      dtype: the data type; None: that of the array, float32 and int32 for Python numbers.
 
     Raises:
-      ShapeError: the array has another shape.
-      LayoutError: the layout cannot hold it.
+      ShapeError: the names do not fit the array.
+      LayoutError: the layout cannot shard it.
     """
     as_mesh("mesh", mesh)
     source = Source.of_caller()
@@ -36,7 +41,7 @@ def asarray(mesh: Mesh, array: Any, shape: ShapeLike, dtype: object = None) -> T
 def constant(
     mesh: Mesh, value: Any, shape: ShapeLike = (), dtype: object = None
 ) -> Tensor:
-    """Returns a tensor of one number everywhere, or of an array's values."""
+    """Returns a tensor filled with a number, or a tensor of an array's values."""
     if isinstance(value, (bool, int, float, complex)):
         return full(
             mesh, shape, value, dtype_name(type(value) if dtype is None else dtype)
@@ -45,8 +50,10 @@ def constant(
 
 
 def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:
-    """Returns the named shape of an array. Raises ShapeError where names or sizes do
-    not fit.
+    """Returns the named shape of an array.
+
+    Raises:
+      ShapeError: the names or the sizes do not fit the array.
     """
     sizes = tuple(array.shape)
     if isinstance(shape, str):
@@ -57,17 +64,17 @@ def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:
                 for (name, size), n in zip(pairs, sizes)
             ]
         else:
-            raise ShapeError(_unlike([n for n, _ in pairs], sizes, source))
-    named = Shape(shape)
-    if named.sizes != sizes:
-        raise ShapeError(_unlike(named, sizes, source))
-    return named
+            raise ShapeError(_explain_mismatch([n for n, _ in pairs], sizes, source))
+    named_shape = Shape(shape)
+    if named_shape.sizes != sizes:
+        raise ShapeError(_explain_mismatch(named_shape, sizes, source))
+    return named_shape
 
 
-def _unlike(named: object, sizes: tuple[int, ...], source: object) -> str:
+def _explain_mismatch(names: object, sizes: tuple[int, ...], source: object) -> str:
     return explain_error(
         "the names do not fit the array.",
-        names=named,
+        names=names,
         array=list(sizes),
         **{"from": source},
         way_out="Give one name for each dimension of the array, in its order.",

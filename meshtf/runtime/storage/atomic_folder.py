@@ -1,9 +1,9 @@
-"""Folders that are there as a whole or not at all.
+"""Folders that appear complete or not at all.
 
 Example:
 
-    with written_whole("served", "manifest.json", {"values.npz"}) as folder:
-      ...                            # it has another name until all is written
+    with atomic_folder("served", "manifest.json", {"values.npz"}) as unfinished:
+      ...                      # write the files to `unfinished`; at the end it is renamed
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from meshtf.names.arguments import as_path
 
 
 @contextlib.contextmanager
-def written_whole(folder: str, mark: str, others: Set[str]) -> Iterator[str]:
-    """Yields a new folder, which becomes `folder` at the end of the `with` block.
+def atomic_folder(folder: str, marker: str, other_files: Set[str]) -> Iterator[str]:
+    """Yields a temporary folder, which is renamed to `folder` at the end of the `with`
+    block. If the block raises, it is removed.
 
     Args:
-      folder: what is to be there; it takes the place of an earlier one of this kind.
-      mark: the file by which a folder of this kind is known.
-      others: what it may have besides.
+      folder: the path of the folder; an earlier folder of this kind is replaced.
+      marker: the name of a file that every folder of this kind has.
+      other_files: names of the other files that a folder of this kind may have.
 
     Raises:
-      FileExistsError: `folder` is there, and holds other things.
+      FileExistsError: `folder` exists and is not of this kind.
     """
     folder = as_path("folder", folder)
     folder = os.path.abspath(folder)
-    if os.path.lexists(folder) and not _is_earlier(folder, mark, others):
+    if os.path.lexists(folder) and not _is_replaceable(folder, marker, other_files):
         raise FileExistsError(
-            errno.EEXIST, "it is there, and is no earlier export", folder
+            errno.EEXIST, "it exists, and is no earlier export", folder
         )
     unfinished = f"{folder}.tmp-{os.getpid()}"
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -46,10 +47,9 @@ def written_whole(folder: str, mark: str, others: Set[str]) -> Iterator[str]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _is_earlier(folder: str, mark: str, others: Set[str]) -> bool:
+def _is_replaceable(folder: str, marker: str, other_files: Set[str]) -> bool:
+    """Returns whether a path is an empty folder, or an earlier folder of this kind."""
     if not os.path.isdir(folder):
         return False
-    files = set(os.listdir(folder))
-    if not files:
-        return True
-    return mark in files and files <= {mark, *others}
+    names = set(os.listdir(folder))
+    return not names or (marker in names and names <= {marker, *other_files})

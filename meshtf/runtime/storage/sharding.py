@@ -1,4 +1,4 @@
-"""Arrays to shards: which region of an array lies on which position."""
+"""Splitting arrays into shards: which region of an array is on which mesh position."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def distinct(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
 
 
 def shard_keys(placement: Placement, mesh: Mesh) -> list[ShardKey]:
-    """Returns for each position which shard it has: equal keys, equal shards."""
+    """Returns the key of each position's shard: positions with equal keys have equal
+    shards.
+    """
     return [_shard_key(placement, coordinates) for coordinates in mesh.coords]
 
 
@@ -43,7 +45,9 @@ def _shard_key(placement: Placement, coordinates: Sequence[int]) -> ShardKey:
 def region(
     shape: Shape, placement: Placement, key: ShardKey, mesh: Mesh
 ) -> tuple[slice, ...]:
-    """Returns which region of the global array a shard is."""
+    """Returns the region of the global array that a shard covers, a slice for each
+    dimension.
+    """
     starts = {d.name: 0 for d in shape}
     sizes = {d.name: d.size for d in shape}
     for state, coordinate, num_shards in zip(placement, key, mesh.axes.values()):
@@ -54,10 +58,10 @@ def region(
 
 
 def shards_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[Any]:
-    """Returns each position's shard of a global array, sliced on the array's device.
+    """Returns each position's shard of a global array, on the position's device.
 
-    Where devices see one memory, shards are not sent to devices in a graph: TensorFlow
-    does so.
+    The array is sliced on its own device. In a graph whose devices share one memory, the
+    shards stay on that device: TensorFlow copies them where they are needed.
     """
     shards = shards_on_source(array, spec, placement, mesh)
     if not tf.executing_eagerly() and one_memory(mesh):
@@ -90,7 +94,9 @@ def _distinct_shards(
     array: Any, spec: Spec, placement: Placement, mesh: Mesh
 ) -> dict[ShardKey, Any]:
     """Returns the distinct shards of a global array, by their keys."""
-    shards: dict[ShardKey, Any] = {(): array}
+    shards: dict[ShardKey, Any] = {
+        (): array
+    }  # keys grow by one coordinate for each axis
     for state, num_shards in zip(placement, mesh.axes.values()):
         if isinstance(state, Sharded):
             axis = spec.shape.index(state.dim)

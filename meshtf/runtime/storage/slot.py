@@ -1,12 +1,13 @@
-"""Slots: what holds one shard of a variable on one device.
+"""Slots: the storage of one shard of a variable on one device.
 
     slot.read()                      # a NumPy array
     slot.assign(array)
-    value = slot.snapshot()          # value() is what it held just now, whatever comes later
+    value = slot.snapshot()          # value() is the present value, also after later writes
     slot.device, slot.host
 
-Variables and checkpoints know storage by `Slot` alone. Each runtime has its own form;
-`TensorFlowSlot` is that of the placed runtime: a handle that all ops of TensorFlow take.
+`Slot` is all that variables and checkpoints know about storage. Each runtime has its own
+class of slots. That of the placed runtime is `TensorFlowSlot`: a resource handle that
+TensorFlow's ops accept.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from meshtf.runtime.tf_internals.variable_handles import make_handles, variable_
 
 
 class Slot(Protocol):
-    """What holds one shard of a variable; mesh positions of one device may share it."""
+    """Storage of one shard of a variable; mesh positions of one device may share it."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -37,42 +38,40 @@ class Slot(Protocol):
 
     @property
     def device(self) -> str:
-        """The name of the device that holds it, as the runtime calls devices."""
+        """The device of the slot, named as the runtime names devices."""
 
     @property
     def host(self) -> str:
-        """TensorFlow's name of the CPU beside the device, which reads and writes
-        files.
-        """
+        """TensorFlow's name of the CPU of the device's host, which reads and writes files."""
 
     def read(self) -> np.ndarray:
-        """Returns the present value as an array of its own, in this process."""
+        """Returns a copy of the present value, in this process."""
 
     def value_on(self, device: str) -> Any:
-        """Returns the present value as a tensor on one of TensorFlow's devices.
+        """Returns the present value as a tensor on a TensorFlow device.
 
-        Nothing is copied where that device and the slot's see one memory.
+        Nothing is copied if that device shares its memory with the slot's device.
         """
 
     def assign(self, value: Any) -> None:
-        """Gives it a new value, an array or tensor of its shape from anywhere. Raises
-        ShapeError.
+        """Assigns an array, or a tensor from any device. Raises ShapeError if it has
+        another shape than the slot.
         """
 
     def snapshot(self) -> Callable[[], Any]:
-        """Returns what gives the present value as a tensor on `host`, even after other
-        values were assigned.
+        """Returns a function that returns the present value as a tensor on `host`, even
+        if other values are assigned before it is called.
 
-        Where the host sees the device's memory, nothing is copied until a new value
-        comes; else the value is copied to the host at once.
+        If the host can read the device's memory, the value is copied only when the slot
+        is next written; otherwise it is copied to the host at once.
         """
 
     def free(self) -> None:
-        """Gives its memory back; it has no value until the next `assign`."""
+        """Releases the memory; the slot has no value until the next `assign`."""
 
 
 class VariableKind(NamedTuple):
-    """What tells TensorFlow's variables apart, other than their values."""
+    """The properties that a tf.Variable has besides its value."""
 
     shape: tf.TensorShape
     dtype: tf.DType
@@ -80,16 +79,16 @@ class VariableKind(NamedTuple):
 
 
 class TensorFlowSlot:
-    """A slot of TensorFlow's: a handle, and a tf.Variable once somebody asks.
+    """A slot of the placed runtime: a resource handle, and a tf.Variable on demand.
 
-    A model on many devices has thousands of shards, and tf.Variables take longer to
-    make than what they stand for. A program whose devices have all handles as one
-    tensor asks for none.
+    A model on many devices has thousands of shards, and creating a tf.Variable takes
+    longer than creating its value. A program that gets all handles of a device as one
+    tensor needs no tf.Variable.
 
     Args:
-      handle: TensorFlow's, of shape [], which keeps the value alive.
+      handle: TensorFlow's resource handle, a scalar, which keeps the value alive.
       kind: shape, data type, and whether optimizers update it.
-      device: TensorFlow's name of where the handle lies.
+      device: TensorFlow's name of the device of the handle.
     """
 
     def __init__(self, handle: Any, kind: VariableKind, device: str) -> None:
@@ -114,7 +113,7 @@ class TensorFlowSlot:
 
     @functools.cached_property
     def variable(self) -> tf.Variable:
-        """The tf.Variable that stands for it."""
+        """A tf.Variable with this handle."""
         return variable_of(self.handle, self.kind)
 
     def read(self) -> np.ndarray:
@@ -130,7 +129,7 @@ class TensorFlowSlot:
         return value if device == self.device else _on(value, device)
 
     def assign(self, value: Any) -> None:
-        """Gives it a new value, also where it was freed."""
+        """Assigns a new value, also after `free`."""
         value = tf.convert_to_tensor(value, self.kind.dtype)
         if value.shape != self.kind.shape:
             raise ShapeError(
@@ -140,17 +139,17 @@ class TensorFlowSlot:
         self._replace(value)
 
     def snapshot(self) -> Callable[[], Any]:
-        """Returns what gives the present value later."""
+        """Returns a function that returns the present value, on the host."""
         on_cpu = "CPU" in self.device.upper()
         value = self.value_on(self.device if on_cpu else self.host)
         return functools.partial(_on, value, self.host)
 
     def free(self) -> None:
-        """Gives its memory back."""
+        """Releases the memory."""
         self._replace(tf.zeros([0], self.kind.dtype))
 
     def _replace(self, value: Any) -> None:
-        """Takes a value of any shape, which `tf.Variable.assign` would refuse."""
+        """Assigns a value of any shape, which `tf.Variable.assign` would refuse."""
         with tf.device(self.device):
             tf.raw_ops.AssignVariableOp(resource=self.variable.handle, value=value)
 
@@ -158,8 +157,9 @@ class TensorFlowSlot:
 def make_slots(
     values: Sequence[Any], devices: Sequence[str], trainable: bool
 ) -> list[TensorFlowSlot]:
-    """Returns slots with these first values, one on each device; outside of
-    functions.
+    """Returns slots with initial values, one on each of `devices`.
+
+    To be called outside of a tf.function.
     """
     if not private("bare_handles"):
         return [

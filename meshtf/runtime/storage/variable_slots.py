@@ -1,8 +1,8 @@
 """The slots of a variable: one for each distinct shard on each device.
 
-slots = slots_with(shards, placement, mesh, trainable=True)     # of each position
-for region, holders in regions_of(slots, shape, placement, mesh):
-  ...                                      # a region of the variable, and its slots
+slots = slots_with(shards, placement, mesh, trainable=True)     # one for each position
+for region, slots_of_region in regions_of(slots, shape, placement, mesh):
+  ...                                  # a region of the variable, and its slots
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Region = tuple[slice, ...]
 def slots_with(
     shards: Sequence[Any], placement: Placement, mesh: Mesh, trainable: bool
 ) -> list[TensorFlowSlot | None]:
-    """Returns each position's slot; positions of one device with equal shards share
-    theirs.
+    """Returns the slot of each position; positions of one device with equal shards share
+    a slot.
 
     Args:
       shards: the initial value of each position's slot; None: it has no slot.
-      placement: of the variable.
-      mesh: where the slots lie.
+      placement: the placement of the variable.
+      mesh: the mesh of the variable.
       trainable: whether optimizers update them.
     """
     keys = list(zip(devices_of(mesh), shard_keys(placement, mesh)))
@@ -44,36 +44,37 @@ def slots_with(
     return [None if shard is None else slots[key] for key, shard in zip(keys, shards)]
 
 
-class Holder(Protocol):
-    """What is asked of a variable that has slots."""
+class SlotHolder(Protocol):
+    """The members of a variable that this module uses."""
 
     mesh: Mesh
     placement: Placement
     trainable: bool
 
     def slots(self) -> Sequence[Slot | None]:
-        """Returns each position's slot."""
+        """Returns the slot of each position."""
 
     def use_slots(self, slots: Sequence[Slot | None]) -> None:
-        """Lets other slots hold it."""
+        """Replaces the slots."""
 
     def read(self) -> list[Any]:
         """Returns each position's shard as a TensorFlow tensor."""
 
 
 def tensorflow_slots(variable: Any) -> Sequence[Any]:
-    """Returns each position's `TensorFlowSlot` of a variable; None: it has none.
+    """Returns each position's `TensorFlowSlot` of a variable; None: it has no shard.
 
-    Shards in slots of another form are moved into such ones, and stay there.
+    If the variable is stored in slots of another class, its shards are moved to
+    `TensorFlowSlot`s, and stay there.
 
     Args:
-      variable: a `Holder`, which a `Store` is that ops write.
+      variable: a `SlotHolder`: a variable that ops can write.
     """
     slots: Sequence[Any] = variable.slots()
-    form = next((type(slot) for slot in slots if slot is not None), TensorFlowSlot)
-    if form is TensorFlowSlot:  # slots of one variable have one form
+    slot_type = next((type(slot) for slot in slots if slot is not None), TensorFlowSlot)
+    if slot_type is TensorFlowSlot:  # all slots of a variable have the same class
         return slots
-    holder: Holder = variable
+    holder: SlotHolder = variable
     with tf.init_scope():
         shards = holder.read()
         new_slots = slots_with(shards, holder.placement, holder.mesh, holder.trainable)
@@ -87,16 +88,16 @@ def regions_of(
     """Returns the distinct regions of a variable, each with all slots that hold it.
 
     Args:
-      slots: of each position.
-      shape: of the variable.
-      placement: how it is sharded.
-      mesh: where the slots lie.
+      slots: the slot of each position; None: it has no shard.
+      shape: the shape of the variable.
+      placement: its placement.
+      mesh: its mesh.
     """
     slots_of_shards: dict[tuple[int, ...], dict[int, Slot]] = {}
     for key, slot in zip(shard_keys(placement, mesh), slots):
         if slot is not None:
             slots_of_shards.setdefault(key, {})[id(slot)] = slot
     return [
-        (region(shape, placement, key, mesh), list(holders.values()))
-        for key, holders in slots_of_shards.items()
+        (region(shape, placement, key, mesh), list(slots_of_shard.values()))
+        for key, slots_of_shard in slots_of_shards.items()
     ]

@@ -1,10 +1,11 @@
-"""When variables were written, so that a gradient that is taken later uses no newer
-values.
+"""When variables were last written, so that a gradient that is computed later can tell
+whether a variable has still the value of the forward pass.
 
-    called = now()                       # a function is called, and reads v
-    changed_since(v, called)             # has v another value by now?
+    called_at = next_time()              # a function is called, and reads v
+    changed_since(v, called_at)          # was v written after the call?
 
-A function that writes has one `Writes` for all its variables: a call costs one number.
+Times are counts, not seconds. A function that writes has one `WriteTime` for all its
+variables, so that a call updates one integer, however many variables it writes.
 """
 
 from __future__ import annotations
@@ -15,34 +16,35 @@ from typing import Any
 _clock = itertools.count(1)
 
 
-def now() -> int:
-    """Returns a number above those of all writes and calls so far."""
+def next_time() -> int:
+    """Returns a time later than those of all writes and calls so far."""
     return next(_clock)
 
 
-class Writes:
-    """When somebody, such as a function, last wrote its variables."""
+class WriteTime:
+    """When a writer, such as a function, last wrote its variables; 0: never."""
 
     def __init__(self) -> None:
         self.time = 0
 
-    def happen(self) -> None:
-        """Says that it writes now."""
-        self.time = now()
+    def record(self) -> None:
+        """Records a write at the current time."""
+        self.time = next_time()
 
 
-def written(store: Any) -> None:
-    """Says that a variable is written now, by no function."""
-    store.writers[0].happen()
+def record_write(store: Any) -> None:
+    """Records that a variable is written outside of functions."""
+    store.writers[0].record()
 
 
-def forget(store: Any, writes: Writes) -> None:
-    """Says that a function writes a variable no more; when it last did is kept."""
-    by_nobody = store.writers[0]
-    by_nobody.time = max(by_nobody.time, writes.time)
-    store.writers.remove(writes)
+def remove_writer(store: Any, write_time: WriteTime) -> None:
+    """Removes a function from the writers of a variable; its last write still counts."""
+    outside_functions = store.writers[0]
+    outside_functions.time = max(outside_functions.time, write_time.time)
+    store.writers.remove(write_time)
 
 
 def changed_since(store: Any, time: int) -> bool:
     """Returns whether a variable was written after a time."""
-    return any(writes.time > time for writes in getattr(store, "writers", ()))
+    writers = getattr(store, "writers", ())
+    return any(write_time.time > time for write_time in writers)

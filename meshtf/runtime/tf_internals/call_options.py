@@ -1,4 +1,4 @@
-"""How functions are called: attributes by name, and configurations of one call."""
+"""Options of function calls: attributes by name, and the configuration of one call."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
-from meshtf.runtime.tf_internals.register_function import Registered
+from meshtf.runtime.tf_internals.register_function import RegisteredFunction
 from meshtf.runtime.tf_internals.switches import private
 
 NOT_INLINED = {"_noinline": True}
-IN_ANY_ORDER = {"_disable_acd": True}  # but that of inputs and control dependencies
+IN_ANY_ORDER = {"_disable_acd": True}  # no automatic control dependencies
 COMPILED = "_XlaMustCompile"  # an attribute of functions and of calls
 SHAPES_KNOWN = "_disable_call_shape_inference"  # an attribute of calls
 
 
 def _config(cpus: bool) -> bytes:
-    """Returns a session configuration without the graph optimizer: it costs start-up
-    and gains nothing on segments, and turning it off here leaves the user's other
-    functions alone.
+    """Returns a serialized session configuration that disables the graph optimizer.
+
+    The optimizer delays the first step and improves nothing in segments. Disabled here,
+    it still optimizes the user's other functions.
 
     Args:
-      cpus: for programs of CPUs alone, of which TensorFlow then does not search all
-        that they call for work of TPUs, nor each device's share for constants to be
-        folded, which segments have.
+      cpus: whether all devices of the program are CPUs. Then TensorFlow also does not
+        search all called functions for TPU ops, and does not fold constants again for
+        each device.
     """
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -41,15 +42,16 @@ def _config(cpus: bool) -> bytes:
 
 
 _OPTIMIZER_OFF = "disable_meta_optimizer"
-PLAIN_CONFIG, CPU_CONFIG = _config(False), _config(True)
+PLAIN_CONFIG = _config(False)
+CPU_CONFIG = _config(True)
 
 
 @contextlib.contextmanager
 def _without_graph_optimizer() -> Iterator[None]:
-    """Has functions that are called in the block run as they are.
+    """Within the context, functions run without the graph optimizer.
 
-    The graph optimizer would not only cost start-up: of a loop within a loop whose
-    backward pass computes it again, it left results empty (TensorFlow 2.21).
+    Besides delaying the first step, the optimizer returned empty results for a loop
+    within a loop whose backward pass recomputes it (TensorFlow 2.21).
     """
     options = tf.config.optimizer
     before = options.get_experimental_options().get(_OPTIMIZER_OFF, False)
@@ -61,9 +63,10 @@ def _without_graph_optimizer() -> Iterator[None]:
 
 
 def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
-    """Returns the outputs of a concrete function, each on the device that made it.
+    """Returns the outputs of a concrete function, each on the device that computed it.
 
-    Called by the raw op, a function brings all of them home to the first CPU.
+    If it were called by the op `PartitionedCall`, all outputs would be copied to the
+    first CPU.
 
     Args:
       config: a serialized ConfigProto.
@@ -87,14 +90,15 @@ def _execute(name: str, args: list[Any], outputs: int, config: bytes) -> list[An
 
 
 class ProgramFunction:
-    """A program that can be called, from its FunctionDef.
+    """A callable program, given its FunctionDef.
 
     Args:
       definition: the FunctionDef.
-      captured: tensors from outside, its last arguments.
-      devices: of each result.
-      config: a serialized ConfigProto that it runs with.
-      kept: what its nodes refer to, and what goes with it.
+      captured: the tensors that it captures, its last arguments.
+      devices: the device of each result.
+      config: the serialized ConfigProto of its calls.
+      functions: the concrete functions that its nodes call; they must exist as long as
+        the program.
     """
 
     def __init__(
@@ -103,13 +107,13 @@ class ProgramFunction:
         captured: Sequence[Any],
         devices: Sequence[str],
         config: bytes,
-        kept: Any = None,
+        functions: Sequence[Any] = (),
     ) -> None:
         self.captured = captured
         self.devices = devices
         self.config = config
-        self.kept = kept
-        self.registered = Registered(definition)
+        self.functions = functions
+        self.registered = RegisteredFunction(definition)
         self.traced: Any = None
 
     @property
@@ -118,20 +122,20 @@ class ProgramFunction:
         return self.registered.definition
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
-        """Returns the results, each on the device that made it."""
+        """Returns the results, each on the device that computed it."""
         if not private("call_options"):
             if self.traced is None:
                 self.traced = self._traced(args)
             with _without_graph_optimizer():
                 return list(self.traced(*args))
         arguments = [*args, *self.captured]
-        name, outputs = self.registered.name, len(self.devices)
+        name = self.registered.name
+        outputs = len(self.devices)
         return _execute(name, arguments, outputs, self.config)
 
     def _traced(self, args: Sequence[Any]) -> Any:
-        """Returns a function of TensorFlow that calls it.
-
-        A function that is called by the op brings its results to the first CPU.
+        """Returns a concrete function that calls the program and sends each result to its
+        device; `StatefulPartitionedCall` copies them to the first CPU.
         """
         outputs = self.definition.signature.output_arg
 

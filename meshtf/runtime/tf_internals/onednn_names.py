@@ -1,4 +1,4 @@
-"""Ops of oneDNN, which can be made by name."""
+"""TensorFlow's oneDNN ops, which are created by name."""
 
 from __future__ import annotations
 
@@ -11,29 +11,22 @@ from tensorflow.python.util import _pywrap_util_port
 
 from meshtf.runtime.tf_internals.switches import private
 
-ONEDNN_MATMULS = (
-    "_MklMatMul",
-    "_MklBatchMatMulV2",
-)  # what TensorFlow's rewriting puts in place
-ONEDNN_KERNEL = tf.compat.v1.AttrValue(
-    s=b"MklNameChangeOp"
-)  # the label of all their kernels
+# The ops by which TensorFlow's graph optimizer replaces MatMul and BatchMatMulV2.
+ONEDNN_MATMULS = ("_MklMatMul", "_MklBatchMatMulV2")
+# The label of the kernels of all such ops.
+ONEDNN_KERNEL = tf.compat.v1.AttrValue(s=b"MklNameChangeOp")
 
 
 def onednn_rewrites() -> bool:
-    """Whether TensorFlow replaces ops of functions that it optimises by those of
-    oneDNN.
+    """Returns whether TensorFlow's graph optimizer replaces ops by those of oneDNN.
 
-    It does on processors on which that is faster, and where TF_ENABLE_ONEDNN_OPTS=1
-    says so.
+    It does so on CPUs on which that is faster, and with TF_ENABLE_ONEDNN_OPTS=1.
     """
     return private("onednn") and bool(_pywrap_util_port.IsMklEnabled())
 
 
 def onednn_kernel(op: str) -> bool:
-    """Whether TensorFlow was built with an op of oneDNN, by which it would replace one
-    of its own.
-    """
+    """Returns whether this build of TensorFlow has a kernel for an op of oneDNN."""
     return private("onednn") and _has_kernel(op)
 
 
@@ -46,8 +39,7 @@ def _has_kernel(op: str) -> bool:
 
 
 def onednn_matmul(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
-    """Returns the product of two (batches of) matrices by oneDNN's kernel; within
-    functions.
+    """Returns a matmul, or a batch of matmuls, by oneDNN's kernel. Only in graphs.
 
     Args:
       a: `[..., m, k]`, or `[..., k, m]` if flipped, float32.
@@ -55,19 +47,16 @@ def onednn_matmul(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
       flip_a: whether a is stored transposed.
       flip_b: whether b is.
     """
-    kind, *flips = (
-        (ONEDNN_MATMULS[1], "adj_x", "adj_y")
-        if len(a.shape) > 2
-        else (ONEDNN_MATMULS[0], "transpose_a", "transpose_b")
-    )
-    attrs = {
-        name: tf.compat.v1.AttrValue(b=flip)
-        for name, flip in zip(flips, (flip_a, flip_b))
-    }
-    attrs |= {
-        "T": tf.compat.v1.AttrValue(type=a.dtype.as_datatype_enum),
-        "_kernel": ONEDNN_KERNEL,
-    }
+    matmul, batch_matmul = ONEDNN_MATMULS
+    if len(a.shape) > 2:
+        kind = batch_matmul
+        flags = {"adj_x": flip_a, "adj_y": flip_b}
+    else:
+        kind = matmul
+        flags = {"transpose_a": flip_a, "transpose_b": flip_b}
+    attrs = {name: tf.compat.v1.AttrValue(b=flag) for name, flag in flags.items()}
+    attrs["T"] = tf.compat.v1.AttrValue(type=a.dtype.as_datatype_enum)
+    attrs["_kernel"] = ONEDNN_KERNEL
     graph = tf.compat.v1.get_default_graph()
     return graph.create_op(
         kind, [a, b], [a.dtype], name="product", attrs=attrs

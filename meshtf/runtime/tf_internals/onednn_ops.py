@@ -1,12 +1,11 @@
-"""Ops of oneDNN, made by name in functions that devices run as they are.
+"""Replaces ops by those of oneDNN in functions that TensorFlow does not optimize.
 
-Where TensorFlow has oneDNN compute products and the like, it replaces its own ops in
-each function that it optimises. One that its device runs alone
-(`function_calls.trace`) it does not optimise, so there oneDNN's ops are put in place of
-TensorFlow's, in the definition of the function.
+TensorFlow's graph optimizer replaces matmuls and other ops by those of oneDNN. It skips
+functions that are called as the only branch of a `Case` (`function_calls.trace`), so
+there the ops are replaced here, in the FunctionDef.
 
-    by_onednn(definition)                  # its products are oneDNN's
-    left_to_tensorflow(definition)         # False: the function can run alone
+    use_onednn_ops(definition)             # its matmuls are oneDNN's
+    needs_graph_optimizer(definition)      # False: nothing is left to replace
 """
 
 from __future__ import annotations
@@ -19,29 +18,26 @@ from tensorflow.python.framework import op_def_registry
 
 from meshtf.runtime.tf_internals.onednn_names import ONEDNN_KERNEL
 
-# Of these oneDNN's ops have the same attributes, and the same name with another
-# beginning.
-_ALIKE = ("BatchMatMulV2", "MatMul", "Softmax", "Transpose")
-_FLOAT = (
-    tf.float32.as_datatype_enum
-)  # of others, processors at hand may have no instructions
+# Ops whose oneDNN version has the same attributes, and the same name after "_Mkl".
+_SAME_ATTRIBUTES = ("BatchMatMulV2", "MatMul", "Softmax", "Transpose")
+# Only float32: a CPU may lack the instructions for other data types.
+_FLOAT = tf.float32.as_datatype_enum
 
 
-def by_onednn(definition: Any) -> None:
-    """Puts ops of oneDNN in place of TensorFlow's in a FunctionDef, where there are
-    some.
-    """
+def use_onednn_ops(definition: Any) -> None:
+    """Replaces ops of a FunctionDef by those of oneDNN that have the same attributes."""
     for node_def in definition.node_def:
-        if node_def.op in _ALIKE and node_def.attr["T"].type == _FLOAT:
+        if node_def.op in _SAME_ATTRIBUTES and node_def.attr["T"].type == _FLOAT:
             node_def.op = f"_Mkl{node_def.op}"
             node_def.attr["_kernel"].CopyFrom(ONEDNN_KERNEL)
 
 
-def left_to_tensorflow(definition: Any) -> bool:
-    """Whether a function has ops that TensorFlow would replace by those of oneDNN, or
-    may call some.
+def needs_graph_optimizer(definition: Any) -> bool:
+    """Returns whether a function has, or may call, ops that TensorFlow's graph optimizer
+    would replace by those of oneDNN.
 
-    What it runs as the one branch of a `Case` was asked before.
+    Functions that it calls as the only branch of a `Case` were checked when they were
+    traced.
     """
     return any(
         _replaced(node.op) or _takes_functions(node.op) and not _one_branch(node)
@@ -51,11 +47,11 @@ def left_to_tensorflow(definition: Any) -> bool:
 
 @functools.cache
 def _replaced(kind: str) -> bool:
-    """Whether TensorFlow would replace a kind of op, but for transposes, which take as
-    long.
+    """Returns whether TensorFlow would replace a type of op by a faster one. Transposes
+    are replaced too, but are not faster.
     """
     return (
-        kind in (*_ALIKE, "BatchMatMul", "Einsum")
+        kind in (*_SAME_ATTRIBUTES, "BatchMatMul", "Einsum")
         and kind != "Transpose"
         or op_def_registry.get(f"_MklNative{kind}") is not None
     )

@@ -1,6 +1,6 @@
-"""Functions that TensorFlow runs, from protocol buffers.
+"""Registers functions with TensorFlow, given their protocol buffers.
 
-function = Registered(definition)      # callable by its name while this object is kept
+function = RegisteredFunction(definition)      # callable by name while it exists
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tensorflow.python.eager import context
 from meshtf.runtime.tf_internals.switches import private
 
 
-class Registered:
-    """A function that ops call by its name, as long as this is kept.
+class RegisteredFunction:
+    """A function that ops can call by its name, as long as this object exists.
 
     Args:
       definition: the FunctionDef.
@@ -31,13 +31,15 @@ class Registered:
             self._imported = _import(definition)
 
     def __del__(self) -> None:
-        # Not by weakref.finalize, which would have Python call it at exit.
+        # Not by weakref.finalize, which Python would also call at exit.
         if self._is_ours and not sys.is_finalizing():
             context.context().remove_function(self.name)
 
 
 def _import(definition: Any) -> Any:
-    """Returns a function of nothing, of whose graph the library has the definition."""
+    """Registers a definition by public functions: returns an empty function whose graph
+    has the definition in its library.
+    """
     graph = tf.compat.v1.GraphDef()
     graph.versions.producer = tf.version.GRAPH_DEF_VERSION
     graph.library.function.append(definition)

@@ -1,4 +1,4 @@
-"""What benchmarks and tests ask TensorFlow about programs; the library never does.
+"""Graphs that TensorFlow ran, for benchmarks and tests; the library does not use them.
 
 Example:
 

@@ -1,10 +1,9 @@
-"""Every use of TensorFlow that its public interface does not promise, and its switch.
+"""All uses of TensorFlow's private interfaces, and the switch that turns them off.
 
-    MESHTF_PUBLIC_TENSORFLOW=1 python mine.py                    # off, where a public way exists
-    MESHTF_PUBLIC_TENSORFLOW=onednn,packed_handles python mine.py          # these two off
+    MESHTF_PUBLIC_TENSORFLOW=1 python train.py         # all off that have a public way
+    MESHTF_PUBLIC_TENSORFLOW=onednn,packed_handles python train.py       # these two off
 
-The variable is read when a private use is met, so it counts from then on; what was
-compiled before stays as it is.
+The variable is read at each private use; programs that were compiled before keep theirs.
 """
 
 from __future__ import annotations
@@ -16,13 +15,21 @@ VARIABLE = "MESHTF_PUBLIC_TENSORFLOW"
 
 
 class Private(NamedTuple):
-    """One private use of TensorFlow."""
+    """One private use of TensorFlow.
 
-    files: tuple[str, ...]  # of this folder
+    Attributes:
+      files: the files of this folder that use it.
+      uses: the private symbols.
+      why: what they are needed for.
+      gains: what is faster, or possible, by them.
+      public: what is done instead when it is off; None: there is no public way.
+    """
+
+    files: tuple[str, ...]
     uses: str
     why: str
     gains: str
-    public: str | None  # what is done when it is off; None: there is no other way
+    public: str | None
 
 
 PRIVATE = {
@@ -102,7 +109,7 @@ PRIVATE = {
 
 
 def private(name: str) -> bool:
-    """Whether a private use is on, a key of `PRIVATE`."""
+    """Returns whether a private use is on, given its key in `PRIVATE`."""
     off = os.environ.get(VARIABLE, "")
     if PRIVATE[name].public is None or off in ("", "0"):
         return True

@@ -1,4 +1,4 @@
-"""Handles of variables, many at once."""
+"""Creates resource handles of many variables at once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 
 def make_handles(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
-    """Returns handles of variables with these first values, one on each device; outside
-    of functions.
+    """Returns handles of variables with initial values, one on each of `devices`. Only
+    outside of tf.functions.
 
-    They have no names, and no shapes: TensorFlow makes a kernel for each name and shape
-    on each device, which takes longer than all the rest. All of one kind of op come one
-    after the other, which suits the caches of the processor.
+    The handles have neither names nor shapes: TensorFlow would make a kernel for each
+    name and shape on each device, which takes longer than everything else. All ops of one
+    type run in sequence, which is faster by the caches of the CPU.
     """
     dtype = values[0].dtype.as_datatype_enum
-    made: tuple[Any, ...] = (
+    handle_attrs: tuple[Any, ...] = (
         "container",
         "",
         "shared_name",
@@ -37,28 +37,31 @@ def make_handles(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
         "shape",
         None,
     )
-    assigned = "dtype", dtype, "validate_shape", False
-    with _run_as_they_are() as run:
-        handles = [run("VarHandleOp", [], made, 1, device)[0] for device in devices]
+    assign_attrs = "dtype", dtype, "validate_shape", False
+    with _run_directly() as run:
+        handles = [
+            run("VarHandleOp", [], handle_attrs, 1, device)[0] for device in devices
+        ]
         for handle, value, device in zip(handles, values, devices, strict=True):
-            run("AssignVariableOp", [handle, value], assigned, 0, device)
+            run("AssignVariableOp", [handle, value], assign_attrs, 0, device)
     return handles
 
 
 def pack_handles(handles: Sequence[Any], device: str) -> Any:
-    """Returns handles as one tensor; outside of functions."""
+    """Returns handles as one tensor. Only outside of tf.functions."""
     attrs = "N", len(handles), "T", tf.resource.as_datatype_enum, "axis", 0
-    with _run_as_they_are() as run:
+    with _run_directly() as run:
         return run("Pack", list(handles), attrs, 1, device)[0]
 
 
 @contextlib.contextmanager
-def _run_as_they_are() -> Iterator[Callable[..., list[Any]]]:
-    """Gives what runs an op on a device, from its kind, inputs, attributes and number
-    of outputs.
+def _run_directly() -> Iterator[Callable[..., list[Any]]]:
+    """Yields a function that runs an op on a device, given its type, inputs, attributes
+    and number of outputs.
 
-    TensorFlow makes a function of each kind of op on each device unless it is told
-    otherwise. By `tf.raw_ops`, handles are tried in another way first, in vain.
+    By default TensorFlow makes a function of each type of op on each device; this is
+    turned off in the block. `tf.raw_ops` would first try a fast path that fails for
+    handles.
     """
     eager = context.context()
     eager.ensure_initialized()
@@ -83,8 +86,8 @@ def _run_as_they_are() -> Iterator[Callable[..., list[Any]]]:
 
 @contextlib.contextmanager
 def temporary_handle(value: Any) -> Iterator[Any]:
-    """Gives the handle of a resource that starts with a value and is gone afterwards,
-    in a function.
+    """Yields the handle of a resource with an initial value, which is destroyed at the
+    end of the block. Only in graphs.
     """
     handle = tf.raw_ops.VarHandleOp(
         dtype=value.dtype,
@@ -98,8 +101,11 @@ def temporary_handle(value: Any) -> Iterator[Any]:
 
 
 def variable_of(handle: Any, like: Any) -> tf.Variable:
-    """Returns the tf.Variable of a handle, of the shape, data type and trainability of
-    something.
+    """Returns the tf.Variable of a handle.
+
+    Args:
+      handle: the resource handle.
+      like: an object with the variable's `shape`, `dtype` and `trainable`.
     """
     handle_data_util.set_handle_data(handle, _handle_data(like.shape, like.dtype))
     return ResourceVariable(

@@ -2,8 +2,8 @@
 
 Contents:
 
-    optimization_barrier   keeps XLA from merging what is computed again with the first time
-    replica_id             which of the replicas that run one program this is
+    optimization_barrier   keeps XLA from merging recomputed ops with the first ones
+    replica_id             the index of this replica
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
 """
@@ -21,18 +21,18 @@ from tensorflow.python.framework import kernels
 
 
 def optimization_barrier(xs: list[Any]) -> list[Any]:
-    """Returns the same tensors, none of which XLA may use before all are there."""
+    """Returns the same tensors; XLA uses none of them before all are computed."""
     return list(gen_xla_ops.xla_optimization_barrier(input=xs))
 
 
 def replica_id() -> Any:
-    """Returns the number of this replica, a scalar int32."""
+    """Returns the index of this replica, a scalar int32."""
     return gen_xla_ops.xla_replica_id()
 
 
 def call_stablehlo(x: Any, module: str, shape: Sequence[int]) -> Any:
-    """Returns the result, of the same type as x, of a module that takes and gives one
-    tensor.
+    """Returns the result of a StableHLO module from one tensor to one tensor of the same
+    data type.
     """
     (y,) = xla.call_module(
         [x],
@@ -47,13 +47,15 @@ def call_stablehlo(x: Any, module: str, shape: Sequence[int]) -> Any:
 
 @functools.cache
 def _register_kernels() -> None:
-    """Compiles something: TensorFlow registers XLA's kernels when it first does."""
+    """Compiles a function, since TensorFlow registers XLA's kernels at the first
+    compilation.
+    """
     tf.function(tf.identity, jit_compile=True)(0)
 
 
 @functools.cache
 def xla_knows(op: str) -> bool:
-    """Whether there is a kernel with which XLA compiles an op of this type."""
+    """Returns whether XLA has a kernel for an op of this type."""
     _register_kernels()
-    found = kernels.get_registered_kernels_for_op(op).kernel
-    return any(kernel.device_type == "XLA_CPU_JIT" for kernel in found)
+    op_kernels = kernels.get_registered_kernels_for_op(op).kernel
+    return any(kernel.device_type == "XLA_CPU_JIT" for kernel in op_kernels)

@@ -45,7 +45,8 @@ def readers_too_early(turns: int) -> int:
     """Returns how often a reader's first batch was not there, though its dataset was
     made.
     """
-    mesh, missing = mtf.Mesh("data:2", "batch:data"), 0
+    mesh = mtf.Mesh("data:2", "batch:data")
+    missing = 0
     for _ in range(turns):
         rows = mtf.HostReader(
             mesh,

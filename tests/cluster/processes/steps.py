@@ -109,7 +109,8 @@ def read_by_hosts() -> dict[str, Any]:
     """Returns whether rows that hosts read are those of the driver, and where
     they lie.
     """
-    data, rows = text(), 8
+    data = text()
+    rows = 8
     mesh = mtf.Mesh("data:4", LAYOUT)
     model = LanguageModel(mesh, SMALL)
     own = next(iter(data.batches(rows, 16)))

@@ -87,7 +87,8 @@ def custom_gradient(fn: Any) -> Any:
     """Returns fn, whose result or results come with a rule of their cotangents."""
 
     def wrapped(*args: Any) -> Any:
-        named, shapes = [plain(x) for x in args], []
+        named = [plain(x) for x in args]
+        shapes = []
 
         @tf.custom_gradient
         def values(*values: Any) -> Any:
@@ -135,10 +136,8 @@ class Variable:
     def __init__(
         self, mesh: Any, shape: str, initializer: Any, name: str, dtype: str
     ) -> None:
-        self.dims, self.dtype = (
-            [*(names(s)[0] for s in _around.stacks), *names(shape)],
-            dtype,
-        )
+        self.dims = [*(names(s)[0] for s in _around.stacks), *names(shape)]
+        self.dtype = dtype
         self.views: list[Named] = []
 
     def assign(self, value: Named) -> None:

@@ -151,7 +151,8 @@ def dynamic_slice(x: Any, dim: str, begin: Any, rows: str) -> Named:
 
 
 def dynamic_update(x: Any, dim: str, begin: Any, rows: Any) -> Named:
-    x, rows = plain(x), plain(rows)
+    x = plain(x)
+    rows = plain(rows)
     first = tf.clip_by_value(plain(begin).value, 0, x.sizes[dim] - rows.sizes[dim])
     places = Named(first + tf.range(rows.sizes[dim]), [".places"])
     rows = Named(rows.value, [".places" if d == dim else d for d in rows.dims])

@@ -26,7 +26,8 @@ from tests.fuzz.judge.plain import (
 
 
 def einsum(xs: Sequence[Any], order: Any) -> Named:
-    tensors, out = [plain(x) for x in xs], names(order)
+    tensors = [plain(x) for x in xs]
+    out = names(order)
     letters = {
         d: chr(97 + i) for i, d in enumerate({d: 0 for x in tensors for d in x.dims})
     }
@@ -121,7 +122,8 @@ def shift(x: Any, dim: str, by: int) -> Named:
 
 
 def linear_recurrence(a: Any, b: Any, dim: str, reverse: bool = False) -> Named:
-    h, made = None, []
+    h = None
+    made = []
     pairs = list(zip(rows(a, dim), rows(b, dim)))
     for decay, x in pairs[::-1] if reverse else pairs:
         h = x if h is None else decay * h + x
@@ -162,7 +164,8 @@ def broadcast(x: Any, shape: str) -> Named:
 
 
 def flatten(x: Any, dims: str, new: str) -> Named:
-    x, gone = plain(x), names(dims)
+    x = plain(x)
+    gone = names(dims)
     order = [*gone, *(d for d in x.dims if d not in gone)]
     value = ordered(x, order)
     return Named(

@@ -15,7 +15,9 @@ import numpy as np
 
 Slots = dict[str, Any]
 Update = Callable[[np.ndarray, np.ndarray, Slots, int], "tuple[np.ndarray, Slots]"]
-RATE, EPSILON, DECAY = 0.1, 1e-3, 0.3
+RATE = 0.1
+EPSILON = 1e-3
+DECAY = 0.3
 
 
 def descent(
@@ -79,7 +81,8 @@ def adafactor(
     x: np.ndarray, g: np.ndarray, slots: Slots, t: int
 ) -> tuple[np.ndarray, Slots]:
     """Adafactor; the two largest dimensions, if there are two, are factored."""
-    fresh, squares = t**-0.8, g * g + EPSILON
+    fresh = t**-0.8
+    squares = g * g + EPSILON
     large, small = (sorted(range(x.ndim), key=lambda i: -x.shape[i]) + [0, 0])[:2]
     if x.ndim < 2:
         slots = {"v": slots.get("v", 0.0) * (1 - fresh) + squares * fresh}

@@ -28,7 +28,8 @@ class Named:
     """A tensor with a name for each dimension."""
 
     def __init__(self, value: Any, dims: Sequence[str]) -> None:
-        self.value, self.dims = _widened(value), tuple(dims)
+        self.value = _widened(value)
+        self.dims = tuple(dims)
 
     def tensor(self) -> Named:
         """Returns itself; of a variable, its present value."""
@@ -112,7 +113,8 @@ def ordered(x: Any, dims: Sequence[str]) -> Any:
 
 def binary(fn: Any, a: Any, b: Any) -> Named:
     """Returns fn of two tensors, which are broadcast by name."""
-    a, b = plain(a), plain(b)
+    a = plain(a)
+    b = plain(b)
     dims = [*a.dims, *(d for d in b.dims if d not in a.dims)]
     kind = next(x.value.dtype for x in (a, b) if hasattr(x.value, "dtype"))
     a, b = (

@@ -16,7 +16,8 @@ import tensorflow as tf
 from tests.fuzz.judge.ops import einsum, reduce_sum, rename
 from tests.fuzz.judge.plain import Named, names, ordered, plain, sizes
 
-_WINDOW, _TAP = ".window", ".tap"
+_WINDOW = ".window"
+_TAP = ".tap"
 
 
 def conv(
@@ -65,7 +66,9 @@ def _product(
 def avg_pool(
     x: Any, window: str, stride: int | None = None, padding: str = "valid"
 ) -> Named:
-    x, dim, size = plain(x), names(window)[0], sizes(window)[0]
+    x = plain(x)
+    dim = names(window)[0]
+    size = sizes(window)[0]
     reads = _reads(x.sizes[dim], size, stride or size, padding, 1, x)
     reads = Named(reads.value, [dim, _TAP, _WINDOW])
     number = reduce_sum(reads, [dim, _TAP])
@@ -76,7 +79,9 @@ def avg_pool(
 def max_pool(
     x: Any, window: str, stride: int | None = None, padding: str = "valid"
 ) -> Named:
-    x, dim, size = plain(x), names(window)[0], sizes(window)[0]
+    x = plain(x)
+    dim = names(window)[0]
+    size = sizes(window)[0]
     reads = _reads(x.sizes[dim], size, stride or size, padding, 1, x).value
     dims = [*(d for d in x.dims if d != dim), dim]
     read = tf.einsum("...i,itw->...wt", ordered(x, dims), reads)

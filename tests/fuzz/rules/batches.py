@@ -51,9 +51,11 @@ def split_batch(w: Writer) -> str | None:
     if not x:
         return None
     rest = [d for d in w.dims(x) if d != "batch"]
-    pairs, pair = _new(w, w.name("pairs"), w.sizes["batch"] // 2), w.name("pair")
+    pairs = _new(w, w.name("pairs"), w.sizes["batch"] // 2)
+    pair = w.name("pair")
     w.sizes[pair] = 2
-    dims, fitting = [pairs, pair, *rest], _others(w, x)
+    dims = [pairs, pair, *rest]
+    fitting = _others(w, x)
     x = _hidden(
         w, f"mtf.transpose({x}, {';'.join(['batch', *rest])!r})", ["batch", *rest]
     )
@@ -88,7 +90,8 @@ def split_batch(w: Writer) -> str | None:
 @contextlib.contextmanager
 def seeded(w: Writer) -> Iterator[None]:
     """Writes what follows with a seed, if none is in force."""
-    before, w.seeded = w.seeded, True
+    before = w.seeded
+    w.seeded = True
     with contextlib.nullcontext() if before else w.inside(f"mtf.seed({w.name('')})"):
         yield
     w.seeded = before
@@ -96,7 +99,8 @@ def seeded(w: Writer) -> Iterator[None]:
 
 def _noisy(w: Writer, x: str, dims: Sequence[str], shown: bool = False) -> str:
     """Writes x times random numbers."""
-    w.random, name = True, w.name("n")
+    w.random = True
+    name = w.name("n")
     text = f"mtf.dropout({x}, 0.5, name={name!r})"
     if w.maybe():
         text = f"{x} * mtf.random_uniform(mesh, {x}.shape, 0.5, 1.5, {w.dtype!r}, name={name!r})"

@@ -34,7 +34,8 @@ def binary(w: Writer) -> str | None:
 
 def einsum(w: Writer) -> str | None:
     """A product of two values, some dimensions of which are summed."""
-    x, y = w.value(), w.value()
+    x = w.value()
+    y = w.value()
     if not x or not y:
         return None
     both = list(dict.fromkeys((*w.dims(x), *w.dims(y))))
@@ -205,10 +206,13 @@ def experts(w: Writer) -> str | None:
         return None
     gate, weight = w.experts
     rest = [d for d in w.dims(x) if d != "d"]
-    sent, back = [*rest, "expert", "d"], [*rest, "expert", "e"]
+    sent = [*rest, "expert", "d"]
+    back = [*rest, "expert", "e"]
     gates = f"mtf.einsum([{x}, {gate}], {';'.join([*rest, 'expert'])!r})"
     gates = w.emit(f"mtf.softmax({gates}, 'expert')", [*rest, "expert"])
-    best, which, hot = w.name(), w.name(), w.name()
+    best = w.name()
+    which = w.name()
+    hot = w.name()
     w.body.append(Assign(f"{best}, {which}", f"mtf.top_1({gates}, 'expert')"))
     w.body.append(Assign(hot, f"mtf.one_hot({which}, 'expert:4', {w.dtype!r})"))
     w.see(best, rest), w.see(hot, [*rest, "expert"])

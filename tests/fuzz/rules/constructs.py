@@ -97,11 +97,13 @@ def region(w: Writer) -> str | None:
     """Statements that are laid out otherwise."""
     known = dict(w.shapes)
     w.shapes.clear()
-    outer, w.body = w.body, []
+    outer = w.body
+    w.body = []
     w.statements(3)
     for x in w.values():
         w.note(w.dims(x))  # what comes from outside
-    inner, w.body = w.body, outer
+    inner = w.body
+    w.body = outer
     w.shapes.update(known)
     context = w.region(w.shapes)
     w.body.append(Inside(context, tuple(inner)))
@@ -119,7 +121,8 @@ def stage(w: Writer) -> str | None:
 
 def seed(w: Writer) -> str | None:
     """Statements with a seed of their own."""
-    seeded, w.seeded = w.seeded, True
+    seeded = w.seeded
+    w.seeded = True
     with w.inside(f"mtf.seed({w.name('')})"):
         w.statements(3)
         noise(w)
@@ -144,13 +147,17 @@ def call(w: Writer) -> str | None:
     x = w.value()
     if not x:
         return None
-    f, h, dims = w.name("f"), w.name("h"), w.dims(x)
-    random, outer = w.random, w.functions
+    f = w.name("f")
+    h = w.name("h")
+    dims = w.dims(x)
+    random = w.random
+    outer = w.functions
     w.functions = dict(outer)
     with w.alone({h: dims}) as body:
         w.statements(3)
         y = w.brought(h)
-    noisy, w.random = w.random and not random, w.random or random
+    noisy = w.random and not random
+    w.random = w.random or random
     w.functions = outer
     w.modules += [
         w.define(f + "_", [h], body, y),
@@ -166,7 +173,8 @@ def repeat(w: Writer) -> str | None:
     x = None if w.closed else w.value()
     if not x or 2 * w.iterations > ITERATIONS:
         return None
-    name, dims = w.name("repeat"), w.dims(x)
+    name = w.name("repeat")
+    dims = w.dims(x)
     source, parts = repeated(w, dims, ())
     w.modules.append(Assign(name, source))
     w.variables += [name + part for part in parts]
@@ -201,7 +209,10 @@ def layer_of(
     attributes.
     """
     name, h = w.name("layer"), w.name("h")
-    makers, parameters, attributes, inner = [], {h: dims}, [], None
+    makers = []
+    parameters = {h: dims}
+    attributes = []
+    inner = None
     fitting = [d for d in w.base if d not in w.apart]
     own = tuple(w.draw(st.permutations(fitting))[: w.pick([1, 2])])
     parameters[w.name("p")] = own

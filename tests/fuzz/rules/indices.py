@@ -99,7 +99,9 @@ def top_k(w: Writer) -> str | None:
     x = w.value(lambda x: bool(w.mixable(x)) and "k" not in w.dims(x) and w.certain(x))
     if not x:
         return None
-    dim, values, indices = w.pick(w.mixable(x)), w.name(), w.name("j")
+    dim = w.pick(w.mixable(x))
+    values = w.name()
+    indices = w.name("j")
     w.sizes["k"] = 2
     out = ["k" if d == dim else d for d in w.dims(x)]
     w.body.append(Assign(f"{values}, {indices}", f"mtf.top_k({x}, {dim!r}, 'k:2')"))
@@ -115,7 +117,8 @@ def dynamic(w: Writer) -> str | None:
     if not x:
         return None
     dim = w.pick(w.mixable(x))
-    at, half = _index(w), w.sizes[dim] // 2
+    at = _index(w)
+    half = w.sizes[dim] // 2
     how = w.pick(["slice", "update", "shift", "wrap"])
     if how == "slice":
         short = f"{dim}_{max(2, half)}"

@@ -37,7 +37,8 @@ def scan(w: Writer) -> str | None:
             name, [h, row], body, f"{new}, {f'({text})' if len(outs) > 1 else text}"
         )
     )
-    state, ys = w.name("s"), w.name("o")
+    state = w.name("s")
+    ys = w.name("o")
     how = f"{rows}, {dim!r}" if rows else f"None, {dim!r}, {w.sizes[dim]}"
     body_name = f"mtf.recompute({name})" if w.maybe() else name
     more = ", reverse=True" if w.maybe() else ""
@@ -93,7 +94,8 @@ class _Carries:
 
     def see(self, state: str) -> str:
         """Writes the names of the parts of the last carry."""
-        w, found = self.w, [state]
+        w = self.w
+        found = [state]
         if self.counted or len(self.values) > 1:
             found = [w.name() for _ in self.values]
             count = [w.name("count")] if self.counted else []
@@ -165,8 +167,13 @@ def walk(w: Writer) -> str | None:
         w.name("r"),
         [d for d in w.dims(x) if d != "batch"],
     )
-    apart, ids, shown, base = w.apart, w.ids, w.scope, w.base
-    w.apart, w.ids, w.base = (), {}, tuple(d for d in base if d != "batch")
+    apart = w.apart
+    ids = w.ids
+    shown = w.scope
+    base = w.base
+    w.apart = ()
+    w.ids = {}
+    w.base = tuple(d for d in base if d != "batch")
     w.scope = {x: own for x, own in shown.items() if "batch" not in own}
     with w.block(w.sizes["batch"]) as body:
         w.see(row, dims)
@@ -174,7 +181,10 @@ def walk(w: Writer) -> str | None:
             w.statements(2)
             noise(w)
         y = w.brought(row)
-    w.apart, w.ids, w.scope, w.base = apart, ids, shown, base
+    w.apart = apart
+    w.ids = ids
+    w.scope = shown
+    w.base = base
     w.body.append(w.define(name, ["h", row], body, f"h, {y}"))
     made = w.name()
     body_name = f"mtf.recompute({name})" if w.maybe() else name

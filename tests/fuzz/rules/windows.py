@@ -34,7 +34,8 @@ def pool(w: Writer) -> str | None:
     x = w.value(lambda x: bool(w.mixable(x)))
     if not x:
         return None
-    dim, fn = w.pick(w.mixable(x)), w.pick(w.smooth(("avg_pool", "max_pool"), x))
+    dim = w.pick(w.mixable(x))
+    fn = w.pick(w.smooth(("avg_pool", "max_pool"), x))
     size = w.pick([2, 3])
     how, after = _windows(w, dim, size, False, pooled=True)
     return _resized(w, f"mtf.{fn}({x}, '{dim}:{size}', {how})", dim, after, w.dims(x))
@@ -53,8 +54,10 @@ def _windows(
     w: Writer, dim: str, taps: int, transposed: bool, pooled: bool = False
 ) -> tuple[str, int]:
     """Returns the source of how windows lie, and how many there are."""
-    stride, dilation = w.pick([1, 2]), 1 if pooled else w.pick([1, 2])
-    size, reach = w.sizes[dim], (taps - 1) * dilation + 1
+    stride = w.pick([1, 2])
+    dilation = 1 if pooled else w.pick([1, 2])
+    size = w.sizes[dim]
+    reach = (taps - 1) * dilation + 1
     fits = transposed or reach <= size
     padding = w.pick(["same", "causal", *(["valid"] if fits else [])])
     if transposed:

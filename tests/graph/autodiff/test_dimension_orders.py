@@ -67,7 +67,9 @@ def consumed_in_another_order(x, w, h):
 
 def consumed_in_tensorflow(x, w, h):
     entries = tf.einsum("bld,de->ble", x, w)
-    initial, total, seen = h, 0.0, []
+    initial = h
+    total = 0.0
+    seen = []
     for k in range(4):
         h = tf.tanh(h + entries[:, k])
         total += h * entries[:, k]
@@ -146,7 +148,8 @@ def deep(x, w, h):
 
 def deep_in_tensorflow(x, w, h):
     def walk(entries, order):
-        state, seen = h, {}
+        state = h
+        seen = {}
         for k in order:
             seen[k] = state = tf.tanh(state @ w + entries[:, k])
         return tf.stack([seen[k] for k in range(4)], 1)

@@ -34,7 +34,8 @@ def test_cotangents_of_all_uses_add_up(mesh):
 
 
 def test_unconnected_is_none(mesh):
-    x, other = vector(mesh, 1, 2), vector(mesh, 3, 4)
+    x = vector(mesh, 1, 2)
+    other = vector(mesh, 3, 4)
     dx, none, stopped = mtf.gradients(
         [x * mtf.stop_gradient(other)], [x, vector(mesh, 5, 6), other]
     )
@@ -162,7 +163,8 @@ def test_cotangents_in_another_order_of_dimensions(name, layout, rng):
         return mtf.gradients([y], [x], [dy])[0]
 
     for function in (gradient, mtf.function(gradient, mesh=mesh)):
-        want, dx = function(dy), function(mtf.transpose(dy, "e;d"))
+        want = function(dy)
+        dx = function(mtf.transpose(dy, "e;d"))
         assert dx.shape == x.shape
         np.testing.assert_allclose(dx.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)
 

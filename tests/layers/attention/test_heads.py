@@ -127,10 +127,8 @@ def test_a_decoder_looks_at_keys_and_values_that_are_there(mesh, rng):
     x, memory = rng.normal(size=(2, 2, 4, 8)).astype("float32")
     x, memory = (mtf.asarray(mesh, a, "batch;length;d") for a in (x, memory))
     bias = mtf.asarray(mesh, np.array([0, 0, -1e9, 0], "float32"), "memory_length")
-    whole, cache = (
-        attention(x, memory, bias).numpy(),
-        attention.project_keys_values(memory),
-    )
+    whole = attention(x, memory, bias).numpy()
+    cache = attention.project_keys_values(memory)
     for i in range(4):
         row = mtf.asarray(mesh, x.numpy()[:, i], "batch;d")
         np.testing.assert_allclose(

@@ -30,7 +30,8 @@ def masked(q, k, v, visible):
 
 def near(size, block, radius):
     """Returns which rows of one dimension see which."""
-    i, j = np.arange(size)[:, None], np.arange(size)
+    i = np.arange(size)[:, None]
+    j = np.arange(size)
     blocks = abs(i // block - j // block) <= 1
     return blocks if radius is None else blocks & (abs(i - j) <= radius)
 

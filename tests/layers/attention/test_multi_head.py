@@ -23,18 +23,18 @@ def softmax(scores, extra=None):
     """Returns the softmax along the last axis, with one more logit if there is an extra
     one.
     """
-    e, more = np.exp(scores), 0.0 if extra is None else np.exp(extra)
+    e = np.exp(scores)
+    more = 0.0 if extra is None else np.exp(extra)
     return e / (e.sum(-1, keepdims=True) + more)
 
 
 @pytest.mark.parametrize("extra", [None, 0.7, "heads"], ids=str)
 def test_dot_product_attention(rng, extra):
-    q, k, v = (
-        numbers(rng, 2, 4, 8, 4),
-        numbers(rng, 2, 4, 6, 4),
-        numbers(rng, 2, 4, 6, 2),
-    )
-    bias, logit = numbers(rng, 8, 6), numbers(rng, 4) if extra == "heads" else extra
+    q = numbers(rng, 2, 4, 8, 4)
+    k = numbers(rng, 2, 4, 6, 4)
+    v = numbers(rng, 2, 4, 6, 2)
+    bias = numbers(rng, 8, 6)
+    logit = numbers(rng, 4) if extra == "heads" else extra
     inputs = {
         "q": (q, "batch;heads;length;key"),
         "k": (k, "batch;heads;memory_length;key"),

@@ -141,7 +141,9 @@ def test_optimizers_take_both_modes_alike(sign):
 
         def step(x, number, v=v, w=w, optimizer=optimizer):
             y = mtf.cond(mtf.reduce_sum(x) > 0, lambda: x * v, lambda: x * w)
-            optimizer.apply(mtf.gradients([mtf.reduce_sum(y)], [v, w]), [v, w], number)
+            optimizer.apply_gradients(
+                mtf.gradients([mtf.reduce_sum(y)], [v, w]), [v, w], number
+            )
 
         run = mtf.function(step, mesh=mesh) if recorded else step
         for i, s in enumerate((sign, -sign, sign)):

@@ -67,7 +67,8 @@ def test_groups_take_the_devices_of_one_host_after_the_other():
 
 def test_hosts_come_as_the_list_first_names_them():
     mesh = Mesh("model:2;data:2", within_host="model")
-    zero, one = names(2, 2)[:2], names(2, 2)[2:]
+    zero = names(2, 2)[:2]
+    one = names(2, 2)[2:]
     assert dealt(mesh, [*one, *zero]) == ["1/0", "0/0", "1/1", "0/1"]
     assert dealt(mesh, [one[1], zero[1], zero[0], one[0]]) == [
         "1/1",

@@ -63,7 +63,7 @@ def test_how_many_there_are(told, variable, there, monkeypatch):
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
     if variable is not None:
         monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", variable)
-    assert threads.threads_there() == there
+    assert threads.op_threads() == there
 
 
 @pytest.mark.slow

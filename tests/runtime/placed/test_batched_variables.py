@@ -40,7 +40,7 @@ def program(mesh):
     def train(x, step):
         h = mtf.einsum([x, ws[0]], "batch;e")
         loss = mtf.reduce_mean(mtf.square(mtf.einsum([h, ws[1]], "batch;d") + ws[2]))
-        adam.apply(mtf.gradients([loss], ws), ws, step)
+        adam.apply_gradients(mtf.gradients([loss], ws), ws, step)
         return loss
 
     return train, ws
@@ -64,8 +64,8 @@ def onednn(monkeypatch, rewrites, left):
     """
     monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: rewrites)
     if left:
-        monkeypatch.setattr(function_calls, "left_to_tensorflow", lambda graph: True)
-        monkeypatch.setattr(function_calls, "by_onednn", lambda *asked: asked)
+        monkeypatch.setattr(function_calls, "needs_graph_optimizer", lambda graph: True)
+        monkeypatch.setattr(function_calls, "use_onednn_ops", lambda definition: None)
 
 
 @by_handles

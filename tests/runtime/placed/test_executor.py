@@ -50,7 +50,7 @@ def train(
         with mtf.seed(3, step):
             loss = model(ids, labels)
         variables = model.trainable_variables
-        optimizer.apply(mtf.gradients([loss], variables), variables, step)
+        optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
         return loss
 
     data = np.random.default_rng(0).integers(0, 16, (2, 8, 4)).astype("int32")
@@ -183,7 +183,8 @@ class Around(mtf.graph.WindowedOp):
         return mtf.graph.Window(lambda a: a - self.before, lambda b: b + self.after)
 
     def local(self, context, x):
-        axis, rows = context.axis(0, self.dim), context.local_size(self.dim)
+        axis = context.axis(0, self.dim)
+        rows = context.local_size(self.dim)
         x = context.window(0, self.dim, x)
         windows = [
             tf.gather(x, tf.range(k, k + rows), axis=axis)

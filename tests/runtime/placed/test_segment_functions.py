@@ -143,7 +143,8 @@ def test_where_nothing_is_cut_nothing_is_told():
 
 
 def test_what_a_forecast_reads_of_statistics_specs():
-    logits, labels = Spec(Shape("b:4;v:8"), "bfloat16"), Spec(Shape("b:4"), "int32")
+    logits = Spec(Shape("b:4;v:8"), "bfloat16")
+    labels = Spec(Shape("b:4"), "int32")
     assert (
         CrossEntropy("v").statistics_specs(logits, labels)
         == (Spec(Shape("b:4"), "float32"),) * 2

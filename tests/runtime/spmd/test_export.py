@@ -81,9 +81,9 @@ def test_inputs_and_outputs_in_order(tmp_path):
         mtf.Shape(""),
     ]
     port = export.inputs[0]
-    slices = port.cut(export.values["w"], mesh)
+    slices = port.shard(export.values["w"], mesh)
     assert [s.shape for s in slices] == [(2, 3)] * 4
-    np.testing.assert_array_equal(port.join(slices, mesh), w.numpy())
+    np.testing.assert_array_equal(port.gather(slices, mesh), w.numpy())
     export.save(str(tmp_path / "step"))
     export.save(str(tmp_path / "step"))  # in place of the one before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step"]
@@ -94,7 +94,7 @@ def test_inputs_and_outputs_in_order(tmp_path):
         "kind": "parameter",
         "dtype": "float32",
         "shape": [["d", 4], ["e", 6]],
-        "cut": ["d", "e"],
+        "sharding": ["d", "e"],
         "output": 2,
     }
     assert (tmp_path / "step" / "module.mlirbc").read_bytes() == export.module
@@ -114,11 +114,9 @@ def test_an_abstract_mesh_exports_the_same_program():
         )
         return mtf.export(step, tf.TensorSpec([2048, 4], tf.float32))
 
-    real, abstract, large = (
-        module(None, 8),
-        module("abstract", 8),
-        module("abstract", 2048),
-    )
+    real = module(None, 8)
+    abstract = module("abstract", 8)
+    large = module("abstract", 2048)
     assert abstract.values == {} and set(real.values) == {"w"}
     assert (
         abs(len(real.module) - len(abstract.module)) < 100
@@ -149,5 +147,5 @@ def test_inputs_of_one_name_are_told_apart_and_partial_sums_refused():
         mtf.function(lambda x: x * 2.0, mesh=mesh), partial
     )  # by the host
     assert given.manifest()["inputs"][0]["partial"] == ("sum",)
-    with pytest.raises(mtf.PlanError, match="Give each replica its own part"):
-        given.inputs[0].cut(X[0], mesh)
+    with pytest.raises(mtf.PlanError, match="Give each replica its term"):
+        given.inputs[0].shard(X[0], mesh)

@@ -80,7 +80,8 @@ def test_windows(name, parts, rng):
     [("a:2;b:2", ["float32", "bool"]), ("a:2;b:2;c:2", ["bfloat16", "int32"])],
 )
 def test_every_move_from_one_layout_to_all_others(axes, dtypes, rng):
-    shape, mesh = Shape("n:8;h:8;k:4"), mtf.Mesh(axes)
+    shape = Shape("n:8;h:8;k:4")
+    mesh = mtf.Mesh(axes)
     legal = [
         spell(rules)
         for rules in all_layouts(shape.names, list(mesh.axes))
@@ -112,7 +113,8 @@ def test_every_move_from_one_layout_to_all_others(axes, dtypes, rng):
     ],
 )
 def test_random_bits_are_those_of_one_device_under_tensorflow(op):
-    one, eight = mtf.Mesh(""), mtf.Mesh("x:8", "b:x")
+    one = mtf.Mesh("")
+    eight = mtf.Mesh("x:8", "b:x")
     seed, seeds = (asarray(mesh, np.int32(5), Shape("")) for mesh in (one, eight))
     want = apply_all(op, seed, mesh=one)[0]
     (found,) = run_exported(lambda s: apply_all(op, s, mesh=eight), [seeds])

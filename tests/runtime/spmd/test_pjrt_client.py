@@ -170,7 +170,8 @@ def test_scalars_and_views():
 
 @needs_jaxlib
 def test_what_was_put_is_the_callers_to_write():
-    runner, mine = Runner(STEP, 4), [np.full(2, i, np.float32) for i in range(4)]
+    runner = Runner(STEP, 4)
+    mine = [np.full(2, i, np.float32) for i in range(4)]
     x = runner.put(mine)
     for a in mine:
         a += 100
@@ -193,8 +194,10 @@ def test_variables_stay_on_devices_from_step_to_step():
 
 @needs_jaxlib
 def test_one_array_for_all_replicas_lies_on_every_device():
-    runner, one = Runner(STEP, 4), np.ones(2, np.float32)
-    w, x = runner.put([one] * 4), runner.put([one] * 4)
+    runner = Runner(STEP, 4)
+    one = np.ones(2, np.float32)
+    w = runner.put([one] * 4)
+    x = runner.put([one] * 4)
     _, w = runner.run([w, x])
     np.testing.assert_array_equal(runner.get(w), np.full([4, 2], 2))
     np.testing.assert_array_equal(runner.get(x), np.ones([4, 2]))
@@ -204,37 +207,39 @@ def test_one_array_for_all_replicas_lies_on_every_device():
 def test_what_is_used_up_is_refused():
     runner = Runner(STEP, 4)
     w, x = (runner.put(np.ones([4, 2], np.float32)) for _ in range(2))
-    with pytest.raises(PlanError, match="input 0 is given twice"):
+    with pytest.raises(PlanError, match="input 0 is passed twice"):
         runner.run([w, w])
     _, new = runner.run([w, x])
     assert w.donated and not x.donated and not new.donated and "donated" in repr(w)
-    with pytest.raises(PlanError, match="input 0 is used up"):
+    with pytest.raises(PlanError, match="input 0 was donated"):
         runner.run([w, x])
-    with pytest.raises(PlanError, match="this buffer is used up"):
+    with pytest.raises(PlanError, match="this buffer was donated"):
         runner.get(w)
 
 
 @needs_jaxlib
 def test_inputs_that_do_not_fit_are_refused():
-    runner, ones = Runner(STEP, 4), np.ones([4, 2], np.float32)
+    runner = Runner(STEP, 4)
+    ones = np.ones([4, 2], np.float32)
     w = runner.put(ones)
-    with pytest.raises(ShapeError, match="takes 2 inputs, and 1 came"):
+    with pytest.raises(ShapeError, match="takes 2 inputs, but got 1"):
         runner.run([w])
     with pytest.raises(
-        ShapeError, match=r"input 1 has another shape.\n *wanted +float32\[2\]"
+        ShapeError, match=r"input 1 has another shape.\n *expected +float32\[2\]"
     ):
         runner.run([w, runner.put(np.ones([4, 3], np.float32))])
     with pytest.raises(DTypeError, match="input 1 has another data type"):
         runner.run([w, runner.put(np.ones([4, 2], np.int32))])
-    with pytest.raises(MeshError, match="input 1 lies on other devices"):
+    with pytest.raises(MeshError, match="input 1 is on other devices"):
         runner.run([w, Runner(STEP, 2).put(ones[:2])])
     assert not w.donated
 
 
 @needs_jaxlib
 def test_slices_that_do_not_fit_are_refused():
-    runner, x = Runner(STEP, 4), np.ones(2, np.float32)
-    with pytest.raises(MeshError, match="one slice"):
+    runner = Runner(STEP, 4)
+    x = np.ones(2, np.float32)
+    with pytest.raises(MeshError, match="one shard"):
         runner.put([x, x])
     with pytest.raises(ShapeError, match=r"replica 2 +float32\[1\]"):
         runner.put([x, x, x[:1], x])

@@ -31,8 +31,10 @@ class ArraySlot:
     host = "/device:CPU:0"
 
     def __init__(self, array: np.ndarray, device: str) -> None:
-        self.array, self.device = array.copy(), device
-        self.shape, self.dtype = array.shape, array.dtype.name
+        self.array = array.copy()
+        self.device = device
+        self.shape = array.shape
+        self.dtype = array.dtype.name
 
     def read(self):
         return self.array.copy()
@@ -76,7 +78,8 @@ def test_a_slot_reads_and_assigns(form):
 @pytest.mark.parametrize("form", [lambda v: v, in_arrays])
 def test_a_snapshot_stays_while_values_change(form):
     slot = form(variable()).slots()[2]
-    before, snapshot = slot.read(), slot.snapshot()
+    before = slot.read()
+    snapshot = slot.snapshot()
     slot.assign(before + 1)
     np.testing.assert_array_equal(snapshot(), before)
     np.testing.assert_array_equal(slot.read(), before + 1)
@@ -116,7 +119,8 @@ def test_variables_lie_in_any_form_of_slots():
 @pytest.mark.parametrize("before", [lambda v: v, in_arrays])
 @pytest.mark.parametrize("after", [lambda v: v, in_arrays])
 def test_checkpoints_know_no_form_of_slots(before, after, tmp_path):
-    saved, restored = before(variable()), after(variable())
+    saved = before(variable())
+    restored = after(variable())
     path = mtf.checkpoints.save(str(tmp_path), 3, {"v": saved})
     restored.load(lambda region: np.zeros([2, 3], "float32"))
     mtf.checkpoints.restore(path, {"v": restored})
@@ -125,7 +129,8 @@ def test_checkpoints_know_no_form_of_slots(before, after, tmp_path):
 
 def test_asynchronous_saves_take_snapshots_of_any_form(tmp_path):
     v = in_arrays(variable())
-    before, parts = v.numpy(), chunks_of({"v": v}, snapshot=True)
+    before = v.numpy()
+    parts = chunks_of({"v": v}, snapshot=True)
     v.load(lambda region: np.zeros([2, 3], "float32"))
     for part in parts:
         region = tuple(slice(start, start + size) for start, size in part.box)

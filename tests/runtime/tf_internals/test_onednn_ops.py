@@ -113,7 +113,7 @@ def test_a_step_learns_the_same(devices, monkeypatch):
             loss = mtf.reduce_mean(
                 mtf.square(mtf.einsum([h, ws[1]], "batch;row;d") - x)
             )
-            sgd.apply(mtf.gradients([loss], ws), ws, step)
+            sgd.apply_gradients(mtf.gradients([loss], ws), ws, step)
             return loss
 
         found = [float(train(X, np.int32(step)).numpy()) for step in range(3)]

@@ -56,7 +56,7 @@ def steps(devices):
         h = mtf.softmax(mtf.einsum([x, ws[0]], "batch;e"), "e")
         y = mtf.einsum([h, ws[1]], "batch;d") + ws[2]
         loss = mtf.reduce_mean(mtf.square(y))
-        adam.apply(mtf.gradients([loss], ws), ws, step)
+        adam.apply_gradients(mtf.gradients([loss], ws), ws, step)
         return loss
 
     x = np.random.default_rng(0).standard_normal((8, 8), "float32")

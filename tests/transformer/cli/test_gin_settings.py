@@ -114,7 +114,7 @@ def test_a_macro_of_another_type_is_told_with_both_places():
         "train.model = @PipelinedLanguageModel",
         "ByteText.corpus = @data.python_library",
         "Decoder.eos_id = (1, 2)",
-        "AdamW.decays = None",
+        "AdamW.decay_mask = None",
     ],
 )
 def test_values_that_fit(line):

@@ -307,12 +307,14 @@ def test_exported_steps_are_the_same(layout):
     out = runner.run(
         [
             runner.put(
-                port.cut(export.values.get(port.name, call.get(port.name)), export.mesh)
+                port.shard(
+                    export.values.get(port.name, call.get(port.name)), export.mesh
+                )
             )
             for port in export.inputs
         ]
     )
     have = [
-        port.join(runner.get(y), export.mesh) for port, y in zip(export.results, out)
+        port.gather(runner.get(y), export.mesh) for port, y in zip(export.results, out)
     ]
     np.testing.assert_allclose(have[:2], on_one_position()[0][0], rtol=1e-4)

@@ -81,7 +81,7 @@ def run(optimizer, steps=STEPS, model=None, **mesh):
         grads, norm = mtf.optimizers.clip_by_global_norm(
             mtf.gradients([loss], variables), 1.0
         )
-        optimizer.apply(grads, variables, step)
+        optimizer.apply_gradients(grads, variables, step)
         return loss, norm
 
     rows = (text(step) for step in range(steps))

@@ -229,7 +229,7 @@ def test_training_is_set_up_as_published():
     undecayed = [
         v.name
         for v in run("bert_base").trainer.model.trainable_variables
-        if not bert.decays(v)
+        if not bert.decay_mask(v)
     ]
     assert any("query/bias" in name for name in undecayed)
     assert any("embedding_norm" in name for name in undecayed)

@@ -123,7 +123,7 @@ def train(
     """Returns losses and norms of ten steps by PJRT, and all variables after them."""
     mesh = export.mesh
     held = {
-        port.name: runner.put(port.cut(export.values[port.name], mesh))
+        port.name: runner.put(port.shard(export.values[port.name], mesh))
         for port in export.inputs
         if port.name in export.values
     }
@@ -136,7 +136,7 @@ def train(
             [
                 held[port.name]
                 if port.name in held
-                else runner.put(port.cut(call[port.name], mesh))
+                else runner.put(port.shard(call[port.name], mesh))
                 for port in export.inputs
             ]
         )
@@ -147,12 +147,12 @@ def train(
         }
         curve.append(
             [
-                float(port.join(runner.get(y), mesh))
+                float(port.gather(runner.get(y), mesh))
                 for port, y in zip(export.results, out)
             ]
         )
     after = {
-        port.name: port.join(runner.get(held[port.name]), mesh)
+        port.name: port.gather(runner.get(held[port.name]), mesh)
         for port in export.inputs
         if port.name in held
     }

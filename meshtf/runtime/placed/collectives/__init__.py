@@ -1,11 +1,14 @@
 """Collectives over one group of devices, as plain TensorFlow ops between them.
 
-Each takes the group's tensors and devices in order and returns the group's results.
-`alias` computes once and shares, where devices see one memory; `ring` passes pieces
-around, where they do not; `hierarchy` does so between hosts, where several devices of
-each are in the group. `buckets` has several tensors go as one.
+Each function takes the tensors and the devices of a group, in order, and returns the
+tensor of each device.
 
-    totals = collectives_for(devices).all_reduce(parts, devices, "sum")
+    shared_memory   devices share one memory: compute once, return the result to all
+    ring            devices have their own memories: chunks go around a ring
+    hierarchical    groups with several devices on each of several hosts
+    bucketed        several tensors in one collective
+
+    totals = collectives_for(devices).all_reduce(partial_sums, devices, "sum")
 """
 
 from __future__ import annotations
@@ -26,14 +29,13 @@ __all__ = ["shared_memory", "bucketed", "collectives_for", "hierarchical", "ring
 
 
 def collectives_for(devices: Sequence[str], separate: bool = False) -> ModuleType:
-    """Returns the algorithms for a group: by where its devices are.
+    """Returns the module with the algorithms for a group of devices.
 
     Args:
       devices: names of the group's devices.
-      separate: whether devices that see one memory are treated as if they did not.
+      separate: whether to treat devices that share one memory as if they did not.
     """
     if share_memory(devices) and not separate:
         return shared_memory
-    return (
-        hierarchical if 1 < len({host_of(d) for d in devices}) < len(devices) else ring
-    )
+    num_hosts = len({host_of(d) for d in devices})
+    return hierarchical if 1 < num_hosts < len(devices) else ring

@@ -1,11 +1,10 @@
-"""Collectives of several tensors as one of a flat tensor, for devices with memories of
-their own.
+"""Collectives of several tensors as one collective of a flat tensor, for devices that have
+their own memories.
 
     totals = all_reduce(ring, [(x0, y0), (x1, y1)], devices, "sum")     # [(x, y), (x, y)]
 
-`algorithms` is the module with the algorithms for one tensor. Packing and unpacking read
-and write each element once more, on the device that has it, and save the latency of all
-messages but those of one.
+`algorithms` is the module with the algorithms for one tensor. Packing and unpacking copy
+each element twice within a device, but only one collective has latency.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def reduce_scatter(
     kind: str,
     axes: Sequence[int],
 ) -> list[Bundle]:
-    """Returns shard j of each reduced tensor on device j; `axes` are those along which
-    the tensors are sharded.
+    """Returns shard j of each reduced tensor on device j. Tensor k is sharded along
+    axes[k].
     """
     num_shards = len(devices)
     packed = []
@@ -67,18 +66,13 @@ def _shard_shape(shape: Sequence[int], axis: int, num_shards: int) -> list[int]:
 
 
 def _flat_shards(x: Any, axis: int, num_shards: int, device: str) -> Any:
-    """Returns [num_shards, elements]: element j is shard j of x along an axis."""
-    if axis == 0:
-        shards = x
-    else:
-        shards = stack(split(x, num_shards, axis, device), device)
+    """Returns the shards of x along an axis as [num_shards, elements of a shard]."""
+    shards = x if axis == 0 else stack(split(x, num_shards, axis, device), device)
     return reshape(shards, [num_shards, -1], device)
 
 
 def _unpacked(packed: Any, shapes: Sequence[Any], device: str) -> Bundle:
+    """Returns the tensors of a flat tensor, given their shapes."""
     sizes = [math.prod(shape) for shape in shapes]
-    flat = reshape(packed, [-1], device)
-    tensors = []
-    for x, shape in zip(split(flat, sizes, 0, device), shapes):
-        tensors.append(reshape(x, shape, device))
-    return tuple(tensors)
+    tensors = split(reshape(packed, [-1], device), sizes, 0, device)
+    return tuple(reshape(x, shape, device) for x, shape in zip(tensors, shapes))

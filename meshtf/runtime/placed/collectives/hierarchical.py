@@ -1,11 +1,9 @@
-"""Collectives of groups that lie on several hosts: first within each host, then between
-hosts.
+"""Collectives of groups on several hosts: first within each host, then between hosts.
 
-The first device of each host is its leader: what the host holds is brought together
-there, the leaders form a ring, and the results are sent on within the host. So the
-network carries what a ring of as many devices as there are hosts would send, however
-many devices there are. An all_to_all is left to `ring`: each shard has but one place to
-go to.
+The first device of each host is its leader. Each leader reduces or gathers the tensors of
+its host, the leaders form a ring, and each leader sends the results to the devices of its
+host. So the traffic between hosts is that of a ring with one device on each host. An
+all_to_all is that of `ring`: each shard is sent directly to its target.
 
     all_reduce([x0, x1, x2, x3], devices, "sum")      # 0 and 1 on one host, 2 and 3 on another
 """
@@ -58,7 +56,7 @@ def reduce_scatter(
 
 
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
-    """Returns all tensors joined along an axis on each device."""
+    """Returns all tensors concatenated along an axis, on each device."""
     hosts = _hosts(devices)
     leaders = _leaders(hosts, devices)
     chunks = []
@@ -67,12 +65,12 @@ def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any
         chunks.append(_concat(received, axis, leader))
     order = [p for members in hosts for p in members]
     gathered = []
-    for chunks_there, leader in zip(ring.share_chunks(chunks, leaders), leaders):
+    for all_chunks, leader in zip(ring.share_chunks(chunks, leaders), leaders):
         if order == sorted(order):
-            gathered.append(_concat(chunks_there, axis, leader))
+            gathered.append(_concat(all_chunks, axis, leader))
             continue
         shards: list[Any] = []
-        for members, chunk in zip(hosts, chunks_there):
+        for members, chunk in zip(hosts, all_chunks):
             shards += split(chunk, len(members), axis, leader)
         in_order = [shards[order.index(p)] for p in range(len(devices))]
         gathered.append(_concat(in_order, axis, leader))
@@ -88,7 +86,7 @@ def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
 
 
 def _hosts(devices: Sequence[str]) -> list[list[int]]:
-    """Returns the indices in a group of the devices of each host."""
+    """Returns, for each host, the indices of its devices in the group."""
     members: dict[str, list[int]] = {}
     for index, device in enumerate(devices):
         members.setdefault(host_of(device), []).append(index)
@@ -103,7 +101,7 @@ def _leaders(hosts: Sequence[Sequence[int]], devices: Sequence[str]) -> list[str
 def _reduced_within(
     xs: Sequence[Any], devices: Sequence[str], members: Sequence[int], kind: str
 ) -> Any:
-    """Returns the reduction of what a host holds, on its leader."""
+    """Returns the reduction of the tensors of a host, on its leader."""
     leader = devices[members[0]]
     received = [send(xs[p], devices[p], leader) for p in members]
     return combine_all(kind, received, leader)
@@ -112,7 +110,7 @@ def _reduced_within(
 def _sent_to_members(
     tensors: Sequence[Any], hosts: Sequence[Sequence[int]], devices: Sequence[str]
 ) -> list[Any]:
-    """Returns for each device what the leader of its host has."""
+    """Returns, on each device, the tensor of its host's leader."""
     outputs: list[Any] = [None] * len(devices)
     for x, members in zip(tensors, hosts):
         leader = devices[members[0]]
@@ -122,4 +120,5 @@ def _sent_to_members(
 
 
 def _concat(xs: Sequence[Any], axis: int, device: str) -> Any:
+    """Returns tensors concatenated along an axis; a single tensor is not copied."""
     return xs[0] if len(xs) == 1 else tensor_ops.concat(xs, axis, device)

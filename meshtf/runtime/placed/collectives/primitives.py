@@ -1,5 +1,5 @@
-"""What collectives are made of: combine two partial results, take a shard, send to a
-device.
+"""The building blocks of collectives: combining partial results, slicing a shard, sending
+to a device.
 
 >>> import tensorflow as tf
 >>> shard(tf.range(6), 0, 1, 3, "/device:CPU:0").numpy()
@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.runtime.placed.program.tensor_ops import add_n, binary, identity, take
+from meshtf.runtime.placed.program.tensor_ops import add_n, binary, identity, slice_of
 
 
 def combine(kind: str, x: Any, y: Any, device: str) -> Any:
@@ -41,9 +41,9 @@ def shard(x: Any, axis: int, index: int, num_shards: int, device: str) -> Any:
     sizes[axis] //= num_shards
     start = [0] * len(sizes)
     start[axis] = index * sizes[axis]
-    return take(x, start, sizes, device)
+    return slice_of(x, start, sizes, device)
 
 
 def send(x: Any, source: str, target: str) -> Any:
-    """Returns x on device `target`; the very tensor where it is there already."""
+    """Returns x on device `target`; x itself if both devices are the same."""
     return x if source == target else identity(x, target)

@@ -1,12 +1,12 @@
-"""Collectives where each device has its own memory: chunks go around a ring.
+"""Ring collectives, for devices that have their own memories.
 
-Every device sends to its right neighbour only, and receives (p-1)/p of the tensor in a
-reduce_scatter or an all_gather, which is the least there is. An all_to_all is no ring:
-each shard goes straight to where it belongs.
+Each device sends to its right neighbour only. In a reduce_scatter or an all_gather among p
+devices it receives (p - 1)/p of the tensor, which is optimal. An all_to_all uses no ring:
+each shard is sent directly to its target.
 
     all_reduce([x0, x1], ("/device:GPU:0", "/device:GPU:1"), "sum")
 
-What is sent is sliced before, on the device that sends it.
+Tensors are sliced on the device that sends them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from meshtf.runtime.placed.program.tensor_ops import concat, reshape, split
 
 
 def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any]:
-    """Returns the reduced tensor on each device: reduce_scatter and all_gather of flat
-    chunks.
+    """Returns the reduced tensor on each device: a reduce_scatter and an all_gather of
+    flat chunks.
 
-    Chunks differ by one element where their number does not divide the size, and there
-    are fewer of them where there are fewer elements than devices: nothing is sent that
-    is not needed.
+    The sizes of chunks differ by at most one element; a tensor with fewer elements than
+    devices has one chunk for each element. So no padding is sent.
     """
     shape = xs[0].shape
     size = shape.num_elements()
@@ -52,11 +51,9 @@ def reduce_scatter(
 
 
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
-    """Returns all tensors joined along an axis on each device."""
-    outputs = []
-    for shards, device in zip(share_chunks(xs, devices), devices):
-        outputs.append(concat(shards, axis, device))
-    return outputs
+    """Returns all tensors concatenated along an axis, on each device."""
+    gathered = share_chunks(xs, devices)
+    return [concat(shards, axis, device) for shards, device in zip(gathered, devices)]
 
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
@@ -70,8 +67,8 @@ def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
 def all_to_all(
     xs: Sequence[Any], devices: Sequence[str], split_axis: int, concat_axis: int
 ) -> list[Any]:
-    """Returns on device j shard j along `split_axis` of every tensor, joined along
-    `concat_axis`.
+    """Returns, on device j, shard j along `split_axis` of every tensor, concatenated
+    along `concat_axis`.
     """
     shards = _split_each(xs, devices, split_axis)
     outputs = []
@@ -87,7 +84,7 @@ def all_to_all(
 def _split_each(
     xs: Sequence[Any], devices: Sequence[str], axis: int
 ) -> list[list[Any]]:
-    """Returns for each device the shards of its tensor, one for every device."""
+    """Returns the shards of each device's tensor, one shard for each device."""
     return [split(x, len(xs), axis, device) for x, device in zip(xs, devices)]
 
 
@@ -115,7 +112,7 @@ def reduce_chunks(
 
 
 def share_chunks(chunks: Sequence[Any], devices: Sequence[str]) -> list[list[Any]]:
-    """Returns all chunks on each device, in order, when chunk j lies on device j."""
+    """Returns all chunks on each device, in order, given chunk j on device j."""
     num_devices = len(devices)
     shared: list[list[Any]] = [[None] * len(chunks) for _ in devices]
     for j, x in enumerate(chunks):

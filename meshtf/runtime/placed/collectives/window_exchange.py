@@ -1,4 +1,4 @@
-"""The exchange of elements between neighbours: what a window reads beyond a shard.
+"""Window exchange: a shard receives the elements that a window reads beyond its ends.
 
 elements_of_shards(shards, devices, j, axis, start, stop, step)      # on device j
 """
@@ -12,7 +12,7 @@ from meshtf.partition import WindowStep
 from meshtf.partition.cost import spans
 from meshtf.runtime.lowering.padding import element_range
 from meshtf.runtime.placed.collectives.primitives import send
-from meshtf.runtime.placed.program.tensor_ops import concat, pad, take
+from meshtf.runtime.placed.program.tensor_ops import concat, pad, slice_of
 
 
 def elements_of_shards(
@@ -24,10 +24,12 @@ def elements_of_shards(
     stop: int,
     step: WindowStep,
 ) -> Any:
-    """Returns elements [start, stop) of the sharded axis, on device j; those outside of
-    the tensor are filled in.
+    """Returns elements [start, stop) of the sharded axis, on device j; elements beyond
+    the ends of the axis have the window's fill value.
     """
-    wrap, fill, device = step.window.wrap, step.window.fill, devices[j]
+    wrap = step.window.wrap
+    fill = step.window.fill
+    device = devices[j]
     local_size = shards[0].shape[axis]
     received = []
     for source, low, high in spans(start, stop, local_size, len(shards), wrap):
@@ -48,8 +50,8 @@ def elements_of_shards(
 def _elements(
     x: Any, axis: int, start: int, stop: int, fill: float, device: str
 ) -> Any:
-    """Returns elements [start, stop) of an axis, `fill` where there are none."""
-    wanted = element_range(x.shape, axis, start, stop)
-    if wanted.begin is not None:
-        x = take(x, wanted.begin, wanted.sizes, device)
-    return x if wanted.pads is None else pad(x, wanted.pads, fill, device)
+    """Returns elements [start, stop) of an axis, padded with `fill` beyond its ends."""
+    elements = element_range(x.shape, axis, start, stop)
+    if elements.begin is not None:
+        x = slice_of(x, elements.begin, elements.sizes, device)
+    return x if elements.pads is None else pad(x, elements.pads, fill, device)

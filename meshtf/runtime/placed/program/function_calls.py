@@ -3,9 +3,9 @@
     double = trace(lambda x: [x + x], [tf.TensorSpec([4])])
     (y,) = double([x])                     # while another graph is traced
 
-Programs have hundreds of calls with dozens of arguments each, so that the attributes of
-a call are worked out once, not from every argument as `tf.raw_ops.PartitionedCall`
-does.
+A program has hundreds of calls with dozens of arguments each. So the attributes of a call
+are computed once for each function; `tf.raw_ops.PartitionedCall` would compute them from
+the arguments of each call.
 
     >>> import tensorflow as tf
     >>> add = trace(lambda x: [x + 1], [tf.TensorSpec([4])])
@@ -31,25 +31,22 @@ from meshtf.runtime.tf_internals.call_options import (
     SHAPES_KNOWN,
 )
 from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
-from meshtf.runtime.tf_internals.onednn_ops import by_onednn, left_to_tensorflow
-from meshtf.runtime.tf_internals.register_function import Registered
+from meshtf.runtime.tf_internals.onednn_ops import needs_graph_optimizer, use_onednn_ops
+from meshtf.runtime.tf_internals.register_function import RegisteredFunction
 
-BRANCH_OPS, CALL_OPS = (
-    ("StatelessCase", "Case"),
-    ("PartitionedCall", "StatefulPartitionedCall"),
-)
+BRANCH_OPS = ("StatelessCase", "Case")
+CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 class GraphFunction:
-    """A traced function of tensors without captures, which a graph calls with a list,
-    for a list.
+    """A traced function from a list of tensors to a list of tensors, without captures.
 
     Args:
       definition: its FunctionDef.
-      function: the concrete function that was traced; it is not kept.
+      function: the concrete function that was traced; no reference to it is kept.
       stateful: whether it reads or writes variables.
-      writes: whether it writes some.
-      as_branch: whether its device runs it as it is; see `trace`.
+      writes: whether it writes variables.
+      as_branch: whether it is called as the only branch of a `Case`; see `trace`.
       jit: whether XLA compiles it.
     """
 
@@ -66,7 +63,7 @@ class GraphFunction:
         self.writes = writes
         self.as_branch = as_branch
         self.jit = jit
-        self.registered = Registered(definition)
+        self.registered = RegisteredFunction(definition)
         self.kind = (BRANCH_OPS if as_branch else CALL_OPS)[stateful]
         self.attributes = _attributes(self.name, function, as_branch)
         if jit:
@@ -76,7 +73,7 @@ class GraphFunction:
 
     @property
     def name(self) -> str:
-        """What ops call it by."""
+        """The name by which ops call it."""
         return self.registered.name
 
     @property
@@ -85,7 +82,7 @@ class GraphFunction:
         return self.registered.definition
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
-        """Returns the results of a call that TensorFlow traces."""
+        """Calls the function in the graph that TensorFlow is tracing."""
         branch = [tf.constant(0)] if self.as_branch else []
         graph = tf.compat.v1.get_default_graph()
         op = graph.create_op(
@@ -117,19 +114,18 @@ def trace(
 ) -> GraphFunction:
     """Traces a function.
 
-    TensorFlow places, optimises and partitions a function that is called, for each
-    device by itself, which is much of the time of a first step on many devices. The
-    branch of a `Case` it gives to the device as it is, so that is how functions are
-    called that one device can run so: all ops have kernels there, as on CPUs, and
-    those that TensorFlow would have oneDNN compute are oneDNN's.
+    TensorFlow places, optimizes and partitions a called function separately for each
+    device, which takes much of the time of a first step on many devices. It does none of
+    this for the branch of a `Case`. So a function is called as the only branch of a
+    `Case` if its device can run it unchanged: all its ops have kernels there, as on CPUs,
+    and those that TensorFlow would replace by ops of oneDNN have been replaced.
 
     Args:
-      body: of tensors, returns a list of them; takes nothing else from outside.
-      specs: of the arguments.
+      body: a function of tensors that returns a list of tensors; it captures nothing.
+      specs: the specs of its arguments.
       stateful: whether it reads or writes variables.
-      writes: whether it writes some, so that ops must run in the order in which they
-        were made.
-      as_branch: whether the device can run it as it is.
+      writes: whether it writes variables, so that its ops must run in program order.
+      as_branch: whether to call it as the only branch of a `Case`, if that is possible.
       jit: whether XLA compiles it.
     """
     attributes = NOT_INLINED | ({} if writes or jit else IN_ANY_ORDER)
@@ -141,10 +137,10 @@ def trace(
     ).get_concrete_function(*specs)
     definition = definition_of(function)
     if as_branch and onednn_rewrites():
-        named = type(definition).FromString(definition.SerializeToString())
-        by_onednn(named)
-        as_branch = not left_to_tensorflow(named)
-        definition = named if as_branch else definition
+        rewritten = type(definition).FromString(definition.SerializeToString())
+        use_onednn_ops(rewritten)
+        as_branch = not needs_graph_optimizer(rewritten)
+        definition = rewritten if as_branch else definition
     return GraphFunction(definition, function, stateful, writes, as_branch, jit)
 
 

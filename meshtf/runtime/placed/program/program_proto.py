@@ -1,10 +1,10 @@
-"""Functions as protocol buffers: what TensorFlow traced, put in order or taken over.
+"""Functions as protocol buffers: cleaned up, or inserted into another function.
 
-    definition = definition_of(function)        # a FunctionDef, apart from TensorFlow's
+    definition = definition_of(function)        # a FunctionDef, independent of `function`
 
-- Equal constants are one: they are a quarter of all ops that a trace makes.
-- Nodes have no stack traces. TensorFlow takes them apart for each device that runs a
-  function, and they tell of meshtf's code alone: the user's line was recorded before.
+- Equal constants are merged: they are a quarter of all ops of a traced function.
+- Stack traces of nodes are removed. TensorFlow parses them for each device that runs a
+  function, and they show lines of meshtf only: the user's line was recorded before.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def function_def(name: str) -> Any:
 
 
 def definition_of(function: Any) -> Any:
-    """Returns the FunctionDef of a concrete function, which may go afterwards, under a
-    name of its own.
+    """Returns the FunctionDef of a concrete function under a new name, so that the
+    concrete function may be deleted.
     """
     definition = function.function_def
     definition.signature.name += "_meshtf"
@@ -35,19 +35,19 @@ def definition_of(function: Any) -> Any:
 
 
 class SectionNodes:
-    """The nodes of a traced function, as part of another function.
+    """The nodes of a traced function, prepared to be inserted into another function.
 
     Args:
-      definition: the FunctionDef, which is changed.
-      arguments: what stands for its arguments: names of tensors.
-      prefix: what names of its nodes begin with.
+      definition: the FunctionDef, which is modified.
+      arguments: names of the tensors that replace its arguments.
+      prefix: the prefix of the new names of its nodes.
 
     Attributes:
       nodes: the nodes, under their new names.
       results: names of the tensors that it returns.
       resources: names of the arguments that are handles of variables.
-      must_run: names of nodes that run whoever takes their results.
-      host_effects: those of them that use no variable, such as prints.
+      must_run: names of nodes that must run even if nothing uses their outputs.
+      host_effects: the nodes of `must_run` that use no variable, such as prints.
     """
 
     def __init__(self, definition: Any, arguments: Sequence[str], prefix: str) -> None:
@@ -59,10 +59,10 @@ class SectionNodes:
             node_def.name = self._prefix + node_def.name
             node_def.input[:] = [self._renamed(x) for x in node_def.input]
             node_def.ClearField("experimental_debug_info")
-            if "_class" in node_def.attr:  # with which other nodes it is to be placed
-                beside = node_def.attr["_class"].list.s
-                names = [x.removeprefix(b"loc:@") for x in beside]
-                beside[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
+            if "_class" in node_def.attr:  # the nodes with which it is colocated
+                colocated = node_def.attr["_class"].list.s
+                names = [x.removeprefix(b"loc:@") for x in colocated]
+                colocated[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
         outputs = definition.signature.output_arg
         results = [self._renamed(definition.ret[x.name]) for x in outputs]
         self.results = self._without_identities(results)
@@ -77,7 +77,9 @@ class SectionNodes:
         return [node.name for node in self.nodes if resource in node.input]
 
     def writes(self, resource: str) -> bool:
-        """Whether a variable may be written: what is not known as reading writes."""
+        """Returns whether a node may write a variable: any node that is not known to only
+        read it.
+        """
         return not all(
             node.op in _READS
             or resource not in node.input
@@ -85,16 +87,21 @@ class SectionNodes:
             for node in self.nodes
         )
 
-    def wait(self, names: Iterable[str], before: Sequence[str]) -> None:
-        """Has nodes wait for nodes of the other function."""
+    def add_controls(self, names: Iterable[str], controls: Sequence[str]) -> None:
+        """Makes nodes wait for nodes of the other function.
+
+        Args:
+          names: the nodes that wait.
+          controls: names of nodes of the other function.
+        """
         waiting = set(names)
         for node in self.nodes:
             if node.name in waiting:
-                node.input.extend(f"^{name}" for name in before)
+                node.input.extend(f"^{name}" for name in controls)
 
     def _without_identities(self, results: Sequence[str]) -> list[str]:
-        """Drops the nodes that TensorFlow makes to return results, and returns the
-        names of the results themselves.
+        """Removes the identity nodes that TensorFlow adds to return results, and returns
+        the names of their inputs.
         """
         used = {_node_of(x) for node in self.nodes for x in node.input}
         returning = {
@@ -107,7 +114,7 @@ class SectionNodes:
         return [returning[x].input[0] if x in returning else x for x in results]
 
     def _renamed(self, x: str) -> str:
-        """Returns what an input is called in the other function."""
+        """Returns the name of an input in the other function."""
         is_control = x.startswith("^")
         name = x.removeprefix("^")
         tensor = self._arguments.get(name, self._prefix + name)
@@ -120,14 +127,12 @@ def _node_of(x: str) -> str:
 
 
 def _only_passes(node: Any) -> bool:
-    """Whether a node returns its input on whatever device that is, and waits for
-    nothing else.
-    """
+    """Returns whether a node is an identity without a device and control inputs."""
     return node.op == "Identity" and not node.device and len(node.input) == 1
 
 
 def _only_reads(node: Any, resource: str) -> bool:
-    """Whether TensorFlow says that a node with functions reads a variable at most."""
+    """Returns whether a node that calls functions is marked as only reading a variable."""
     attribute = "_read_only_resource_inputs"
     if attribute not in node.attr:
         return False
@@ -137,25 +142,26 @@ def _only_reads(node: Any, resource: str) -> bool:
 
 
 class _Constants:
-    """The constants of a FunctionDef, of which equal ones on a device become one.
+    """The constants of a FunctionDef; equal ones on a device are merged.
 
-    What a constant waits for, those that take it wait for: TensorFlow has an op wait
-    only where none of its inputs does, and a shared constant waits for nothing.
+    The control inputs of a constant are moved to the nodes that use it. They are needed:
+    TensorFlow adds control inputs only to ops none of whose inputs has them. The merged
+    constant has none.
     """
 
     def __init__(self, nodes: Any) -> None:
-        self.equal_to: dict[str, str] = {}  # each constant -> the first that is equal
-        self.waits: dict[str, list[str]] = {}  # and its control inputs
+        self.equal_to: dict[str, str] = {}  # constant -> the first equal constant
+        self.controls: dict[str, list[str]] = {}  # constant -> its control inputs
         names: dict[tuple[str, bytes], str] = {}
         for node in nodes:
             if node.op == "Const":
                 key = node.device, node.attr["value"].SerializeToString()
                 self.equal_to[node.name] = names.setdefault(key, node.name)
                 if node.input:
-                    self.waits[node.name] = list(node.input)
+                    self.controls[node.name] = list(node.input)
 
     def inputs(self, node: Any) -> list[str]:
-        """Returns what a node takes instead of its inputs, control inputs last."""
+        """Returns the new inputs of a node, control inputs last."""
         if node.op == "Const":
             return []
         data = [self.renamed(x) for x in node.input if not x.startswith("^")]
@@ -163,26 +169,29 @@ class _Constants:
         for x in node.input:
             name = x.removeprefix("^").partition(":")[0]
             if name in self.equal_to:
-                control.update(dict.fromkeys(self._waits(name)))
+                control.update(dict.fromkeys(self._controls_of(name)))
             elif x.startswith("^"):
                 control[x] = None
         return [*data, *control]
 
-    def _waits(self, name: str) -> list[str]:
-        """Returns what a constant waits for, and what the constants among these do."""
-        waits: list[str] = []
-        for x in self.waits.get(name, ()):
-            waits += self._waits(x[1:]) if x[1:] in self.equal_to else [x]
-        return waits
+    def _controls_of(self, name: str) -> list[str]:
+        """Returns the control inputs of a constant; constants among them are replaced by
+        their own control inputs.
+        """
+        controls: list[str] = []
+        for x in self.controls.get(name, ()):
+            is_constant = x[1:] in self.equal_to
+            controls += self._controls_of(x[1:]) if is_constant else [x]
+        return controls
 
     def renamed(self, x: str) -> str:
-        """Returns the name of an output with that of the first equal constant."""
+        """Returns the name of an output, of the first equal constant if it is one."""
         name, colon, output = x.partition(":")
         return self.equal_to.get(name, name) + colon + output
 
 
 def share_constants(definition: Any) -> None:
-    """Lets nodes take one constant for all equal ones of a device."""
+    """Merges equal constants on the same device."""
     nodes = definition.node_def
     constants = _Constants(nodes)
     for node in nodes:

@@ -5,9 +5,10 @@
     (y,) = program.call(callee, [x], "/device:CPU:1")
     definition = program.finish([y])
 
-A node costs some 20 microseconds so; an op that TensorFlow traces costs ten times as
-much, and a program on many devices has thousands. What is not worth a form of its own,
-such as a loop, is traced by TensorFlow and its nodes are taken over (`section`).
+Writing a node takes about 20 microseconds; an op that TensorFlow traces takes ten times
+as long, and a program on many devices has thousands of them. Everything for which this
+class has no method, such as a loop, is traced by TensorFlow, and its nodes are inserted
+(`section`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from meshtf.runtime.placed.program.symbolic_tensor import (
 )
 from meshtf.runtime.storage.sharding import distinct
 
-_NUMBERS = itertools.count()
-_SHAPES = "_output_shapes"  # where TensorFlow finds what it cannot work out
+_PROGRAM_COUNT = itertools.count()
+_SHAPES = "_output_shapes"  # the attribute with shapes that TensorFlow cannot infer
 
 
 def _shapes(shape: tf.TensorShape) -> Any:
@@ -42,8 +43,10 @@ def _shapes(shape: tf.TensorShape) -> Any:
     return proto(list=proto.ListValue(shape=[shape.as_proto()]))
 
 
-class _Waiting:
-    """What nodes wait for in a block, and which were made in it."""
+class _ControlBlock:
+    """The control inputs of the nodes of a `with program.after(...)` block, and the names
+    of these nodes.
+    """
 
     def __init__(self, controls: Sequence[str]) -> None:
         self.controls = controls
@@ -54,13 +57,13 @@ class ProgramWriter:
     """A program that is being written.
 
     Attributes:
-      captured: tensors from outside, in the order of the last arguments.
-      functions: concrete functions that nodes refer to; they must be kept as long as
-        the program runs.
+      captured: tensors of other graphs that it uses; they are its last arguments.
+      functions: concrete functions that nodes call; they must exist as long as the
+        program.
     """
 
     def __init__(self) -> None:
-        self.definition = function_def(f"meshtf_program_{next(_NUMBERS)}")
+        self.definition = function_def(f"meshtf_program_{next(_PROGRAM_COUNT)}")
         self.captured: list[Any] = []
         self.functions: list[Any] = []
         self._captures: dict[int, SymbolicTensor] = {}
@@ -68,17 +71,19 @@ class ProgramWriter:
         self._order = ResourceOrder()
         self._host_effects: list[str] = []
         self._must_run: dict[str, None] = {}
-        self._waiting: list[_Waiting] = []
+        self._control_blocks: list[_ControlBlock] = []
         self._scope = ""
-        self._names: dict[str, int] = {}
+        self._name_counts: dict[str, int] = {}
 
     def argument(self, spec: tf.TensorSpec) -> SymbolicTensor:
-        """Adds an argument; before anything is captured."""
+        """Adds an argument. To be called before anything is captured."""
         assert not self.captured
         return self._input(f"argument_{len(self._inputs)}", spec.shape, spec.dtype)
 
     def capture(self, x: Any) -> SymbolicTensor:
-        """Returns a tensor from outside as an argument, one for each such tensor."""
+        """Returns a tensor of another graph as an argument of the program. Equal tensors
+        share an argument.
+        """
         if isinstance(x, SymbolicTensor):
             return x
         if id(x) not in self._captures:
@@ -103,10 +108,11 @@ class ProgramWriter:
 
     @contextlib.contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Has the names of nodes that are made within begin with a name, which ends
-        with "/".
+        """Within the context, names of new nodes start with `name`, which ends with
+        "/".
         """
-        outer, self._scope = self._scope, name
+        outer = self._scope
+        self._scope = name
         try:
             yield
         finally:
@@ -114,13 +120,13 @@ class ProgramWriter:
 
     @contextlib.contextmanager
     def after(self, tensors: Sequence[SymbolicTensor]) -> Iterator[None]:
-        """Has what is made within wait until tensors are there."""
+        """Within the context, new nodes run only after `tensors` are computed."""
         controls = list(dict.fromkeys(f"^{x.node}" for x in tensors))
-        self._waiting.append(_Waiting(controls))
+        self._control_blocks.append(_ControlBlock(controls))
         try:
             yield
         finally:
-            self._waiting.pop()
+            self._control_blocks.pop()
 
     def node(
         self,
@@ -135,13 +141,14 @@ class ProgramWriter:
         """Adds a node and returns its outputs.
 
         Args:
-          kind: of the op, such as "Identity".
-          inputs: its tensors.
+          kind: the type of the op, such as "Identity".
+          inputs: its input tensors.
           attributes: integers, data types, or AttrValues.
-          outputs: their shapes and data types; the op has one output, or one list.
-          device: TensorFlow's name; "" if TensorFlow may choose.
-          output_name: how the op's definition calls the output.
-          controls: names of nodes that it is to wait for.
+          outputs: shape and data type of each output; the op has one output, or one list
+            of outputs.
+          device: TensorFlow's name of the device; "": TensorFlow chooses it.
+          output_name: the name of the output in the op's definition.
+          controls: names of nodes that it waits for.
         """
         node = self.definition.node_def.add()
         node.name = self._new_name(kind)
@@ -165,9 +172,7 @@ class ProgramWriter:
     def constant(
         self, value: Any, dtype: tf.DType = tf.int32, device: str = ""
     ) -> SymbolicTensor:
-        """Returns a number or an array as a tensor, one node for equal ones of a
-        device.
-        """
+        """Returns a number or an array as a tensor. Equal ones on a device are one node."""
         array = np.asarray(value, dtype.as_numpy_dtype)
         key = array.tobytes(), array.shape, dtype, device
         if key not in self._constants:
@@ -178,19 +183,21 @@ class ProgramWriter:
             node.device = device
             node.attr["value"].tensor.CopyFrom(proto)
             node.attr["dtype"].type = dtype.as_datatype_enum
-            name, shape = f"{node.name}:output:0", tf.TensorShape(array.shape)
+            name = f"{node.name}:output:0"
+            shape = tf.TensorShape(array.shape)
             self._constants[key] = SymbolicTensor(self, name, shape, dtype)
         return self._constants[key]
 
     def call(
         self, callee: GraphFunction, args: Sequence[Any], device: str
     ) -> list[SymbolicTensor]:
-        """Adds a call of a traced function; what it does to variables keeps its order.
+        """Adds a call of a traced function. Reads and writes of variables keep the order
+        of the calls.
 
         Args:
           callee: the function.
-          args: its arguments; tensors from outside are captured.
-          device: where it runs.
+          args: its arguments; tensors of other graphs are captured.
+          device: the device that runs it.
         """
         inputs = [self.capture(x) for x in args]
         resources = [x.name for x in inputs if x.dtype == tf.resource]
@@ -214,7 +221,7 @@ class ProgramWriter:
     def read_variable(
         self, handle: Any, shape: tf.TensorShape, dtype: tf.DType, device: str
     ) -> SymbolicTensor:
-        """Returns what a variable holds."""
+        """Adds a read of a variable and returns its value."""
         resource = self.capture(handle)
         (value,) = self.node(
             "ReadVariableOp",
@@ -229,29 +236,29 @@ class ProgramWriter:
         return value
 
     def section(self, body: Callable[[list[Any]], list[Any]], inputs: list[Any]) -> Any:
-        """Adds what TensorFlow traces, and returns its results.
+        """Adds the nodes of a function that TensorFlow traces, and returns its results.
 
         Args:
-          body: of tensors and tf.TensorArrays in place of the inputs; returns distinct
-            ones.
-          inputs: distinct tensors and lists of this program, or from outside.
+          body: a function of tensors and tf.TensorArrays, one for each input; its results
+            are distinct.
+          inputs: distinct tensors and lists of this program, or tensors of other graphs.
         """
         inputs = [x if isinstance(x, SymbolicList) else self.capture(x) for x in inputs]
-        returned: list[int | None] = []  # of each result: which input it is
-        specs: list[Any] = []  # of each other result
+        input_index: list[int | None] = []  # of a result that is an input
+        specs: list[Any] = []  # of each result that is no input
 
         def traced(*flows: Any) -> list[Any]:
-            # TensorFlow takes no list as an argument, but the tensor that it is.
+            # TensorArrays cannot be arguments, only the flow tensors that represent them.
             args = [
                 tf.nest.pack_sequence_as(x.spec, [flow], expand_composites=True)
                 for x, flow in zip(inputs, flows)
             ]
             results = body(args)
-            numbers = {id(x): k for k, x in enumerate(args)}
-            returned.extend(numbers.get(id(y)) for y in results)
-            made = [y for y in results if id(y) not in numbers]
-            specs.extend(map(tf.type_spec_from_value, made))
-            return made
+            index_of = {id(x): k for k, x in enumerate(args)}
+            input_index.extend(index_of.get(id(y)) for y in results)
+            outputs = [y for y in results if id(y) not in index_of]
+            specs.extend(map(tf.type_spec_from_value, outputs))
+            return outputs
 
         tensors = [x.flow if isinstance(x, SymbolicList) else x for x in inputs]
         function = tf.function(traced, autograph=False).get_concrete_function(
@@ -259,9 +266,9 @@ class ProgramWriter:
         )
         self.functions.append(function)
         captured = [self.capture(x) for x in function.captured_inputs]
-        names = self._take_over(function.function_def, [*tensors, *captured])
-        made = iter(map(self._result, names, function.outputs, specs))
-        return [next(made) if k is None else inputs[k] for k in returned]
+        names = self._insert(function.function_def, [*tensors, *captured])
+        outputs = iter(map(self._result, names, function.outputs, specs))
+        return [next(outputs) if k is None else inputs[k] for k in input_index]
 
     def _result(self, name: str, y: Any, spec: Any) -> SymbolicTensor | SymbolicList:
         """Returns a result of a section."""
@@ -269,21 +276,21 @@ class ProgramWriter:
         is_list = isinstance(spec, tf.TensorArraySpec)
         return SymbolicList(tensor, spec) if is_list else tensor
 
-    def _take_over(
+    def _insert(
         self, definition: Any, arguments: Sequence[SymbolicTensor]
     ) -> list[str]:
-        """Adds the nodes of a FunctionDef and returns the names of its results."""
+        """Inserts the nodes of a FunctionDef and returns the names of its results."""
         names = [x.name for x in arguments]
         nodes = SectionNodes(definition, names, self._new_name("section"))
         for resource in nodes.resources:
-            writes = nodes.writes(resource)
-            nodes.wait(nodes.users(resource), self._order.before([resource], writes))
+            controls = self._order.before([resource], nodes.writes(resource))
+            nodes.add_controls(nodes.users(resource), controls)
         if nodes.host_effects:
-            nodes.wait(nodes.host_effects, self._host_effects)
+            nodes.add_controls(nodes.host_effects, self._host_effects)
             self._host_effects = nodes.host_effects
         for resource in nodes.resources:
-            done = [*nodes.users(resource), *nodes.must_run]
-            self._order.add(done, [resource], nodes.writes(resource))
+            users = [*nodes.users(resource), *nodes.must_run]
+            self._order.add(users, [resource], nodes.writes(resource))
         self._must_run.update(dict.fromkeys(nodes.must_run))
         for node in nodes.nodes:
             inputs = [x.partition(":")[0] for x in node.input if x[0] != "^"]
@@ -296,13 +303,13 @@ class ProgramWriter:
         """Returns the FunctionDef.
 
         Args:
-          results: what the program returns.
-          devices: of each result, where it lies if it is an argument.
+          results: the results of the program.
+          devices: the device of each result, for results that are arguments.
         """
         signature = self.definition.signature
         signature.is_stateful = True
         for k, (x, device) in enumerate(zip(results, devices, strict=True)):
-            if x.is_argument:  # a FunctionDef returns what nodes make
+            if x.is_argument:  # a FunctionDef can only return outputs of nodes
                 (x,) = self.node(
                     "Identity", [x], {"T": x.dtype}, [(x.shape, x.dtype)], device
                 )
@@ -317,19 +324,22 @@ class ProgramWriter:
         return self.definition
 
     def _controls(self, name: str, inputs: Sequence[str]) -> list[str]:
-        """Returns what a new node waits for; not where one of its inputs does."""
+        """Returns the control inputs of a new node in the enclosing `after` blocks; none
+        for a block in which one of its inputs was made, since that input waits already.
+        """
         controls: dict[str, None] = {}
-        for waiting in self._waiting:
-            if not any(x in waiting.nodes for x in inputs):
-                controls.update(dict.fromkeys(waiting.controls))
-            waiting.nodes.add(name)
+        for block in self._control_blocks:
+            if not any(x in block.nodes for x in inputs):
+                controls.update(dict.fromkeys(block.controls))
+            block.nodes.add(name)
         return list(controls)
 
     def _new_name(self, kind: str) -> str:
+        """Returns a unique name for a node: "MatMul", "MatMul_1", ..."""
         name = self._scope + kind
-        number = self._names.get(name, 0)
-        self._names[name] = number + 1
-        return f"{name}_{number}" if number else name
+        count = self._name_counts.get(name, 0)
+        self._name_counts[name] = count + 1
+        return f"{name}_{count}" if count else name
 
 
 def call_on(
@@ -338,8 +348,8 @@ def call_on(
     device: str,
     program: ProgramWriter | None,
 ) -> list[Any]:
-    """Returns the results of a call on a device, in a program that is written, or that
-    TensorFlow traces if it is None.
+    """Calls a function on a device and returns its results: in a program that is written,
+    or in the graph that TensorFlow traces if `program` is None.
     """
     if program is not None:
         return program.call(callee, args, device)
@@ -347,24 +357,26 @@ def call_on(
         return callee(args)
 
 
-def in_section(program: ProgramWriter, run: Callable[[Any], Any], given: Any) -> Any:
-    """Returns what a function makes that TensorFlow traces as a part of a program.
+def in_section(program: ProgramWriter, run: Callable[[Any], Any], inputs: Any) -> Any:
+    """Returns run(inputs), traced by TensorFlow as a section of a program.
 
     Args:
       program: the program.
-      run: of a structure of tensors, returns another one; one tensor may stand at
-        several places of either.
-      given: the structure, of the program's tensors, with None where there is none.
+      run: a function from one nested structure of tensors to another one; a tensor may
+        occur several times in both.
+      inputs: the structure of its inputs, tensors of the program or None.
     """
-    inputs, places = distinct(tf.nest.flatten(given))
-    structure: list[Any] = []  # of what it makes, with the number of each tensor
+    tensors, input_index = distinct(tf.nest.flatten(inputs))
+    output_structure: list[Any] = []  # the structure of the results, of output indices
 
-    def body(tensors: list[Any]) -> list[Any]:
-        taken = [None if k < 0 else tensors[k] for k in places]
-        made = run(tf.nest.pack_sequence_as(given, taken))
-        outputs, numbers = distinct(tf.nest.flatten(made))
-        structure.append(tf.nest.pack_sequence_as(made, numbers))
+    def body(symbols: list[Any]) -> list[Any]:
+        flat = [None if k < 0 else symbols[k] for k in input_index]
+        results = run(tf.nest.pack_sequence_as(inputs, flat))
+        outputs, output_index = distinct(tf.nest.flatten(results))
+        output_structure.append(tf.nest.pack_sequence_as(results, output_index))
         return outputs
 
-    outputs = program.section(body, inputs)
-    return tf.nest.map_structure(lambda k: None if k < 0 else outputs[k], structure[0])
+    outputs = program.section(body, tensors)
+    return tf.nest.map_structure(
+        lambda k: None if k < 0 else outputs[k], output_structure[0]
+    )

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 
 class ResourceOrder:
-    """In which order nodes use resources: reads wait for the last write, writes for
-    that and for the reads since.
+    """The order in which nodes use resources: a read waits for the last write; a write
+    waits for the last write and for all reads after it.
     """
 
     def __init__(self) -> None:
-        self._writes: dict[str, list[str]] = {}  # by resource: the nodes of the last
-        self._reads: dict[str, list[str]] = {}  # and those that read since
+        self._writes: dict[str, list[str]] = {}  # resource -> nodes of the last write
+        self._reads: dict[str, list[str]] = {}  # resource -> nodes that read after it
 
     def before(self, resources: Iterable[str], writes: bool) -> list[str]:
-        """Returns the nodes after which one that uses these resources may run."""
+        """Returns the nodes that a new user of resources waits for."""
         nodes: dict[str, None] = {}
         for resource in resources:
             nodes.update(dict.fromkeys(self._writes.get(resource, ())))
@@ -28,6 +28,7 @@ class ResourceOrder:
         new = list(nodes)
         for resource in resources:
             if writes:
-                self._writes[resource], self._reads[resource] = new, []
+                self._writes[resource] = new
+                self._reads[resource] = []
             else:
                 self._reads.setdefault(resource, []).extend(new)

@@ -1,4 +1,4 @@
-"""What a program that is being written knows of a tensor."""
+"""Tensors of a program that is being written."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import tensorflow as tf
 class SymbolicTensor:
     """An output of a node, or an argument, of a program that is being written.
 
-    It stands where a tf.Tensor stands when ops run at once or TensorFlow traces them;
-    two of them are the same tensor if they are the same object.
+    It replaces the tf.Tensor of eager or traced code. Two symbolic tensors are the same
+    tensor if they are the same object.
 
     Args:
       program: the `ProgramWriter`.
-      name: what a FunctionDef calls it: "x" of an argument, "node:output:0" of a node.
-      shape: its shape, known in full.
+      name: its name in the FunctionDef: "x" of an argument, "node:output:0" of a node.
+      shape: its shape, without unknown sizes.
       dtype: its data type.
     """
 
@@ -43,7 +43,7 @@ class SymbolicTensor:
 
     @property
     def is_argument(self) -> bool:
-        """Whether no node makes it."""
+        """Whether it is an argument of the program, not an output of a node."""
         return ":" not in self.name
 
     def __repr__(self) -> str:
@@ -55,8 +55,8 @@ class SymbolicList:
     """A tf.TensorArray of a program that is being written.
 
     Attributes:
-      flow: the tensor that it is to TensorFlow.
-      spec: what is known of it.
+      flow: the flow tensor that represents it in TensorFlow's graphs.
+      spec: data type, size and element shape.
     """
 
     flow: SymbolicTensor
@@ -64,5 +64,7 @@ class SymbolicList:
 
 
 def runs_now(x: Any) -> bool:
-    """Whether ops on x run at once: neither is it traced nor written."""
+    """Returns whether ops on x run eagerly: neither does TensorFlow trace them, nor are
+    they written to a program.
+    """
     return not isinstance(x, SymbolicTensor) and tf.executing_eagerly()

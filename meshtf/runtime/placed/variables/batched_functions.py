@@ -1,6 +1,6 @@
-"""Functions of many shards of variables: what one device reads, writes or slices.
+"""The functions by which one device reads, updates or slices many shards of variables.
 
-A function is traced once for all devices on which its key is the same.
+A function is traced once for all devices with equal keys.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class VariableFunction(NamedTuple):
     """A function of shards of variables and of tensors.
 
     Attributes:
-      key: equal for functions that do the same.
-      body: of the shards as `ShardVariable`s and of the tensors, returns a list.
+      key: equal for functions that compute the same.
+      body: takes the shards as `ShardVariable`s, and the tensors; returns a list.
       slots: the shards.
       inputs: the tensors.
       writes: whether it writes the shards.
@@ -56,9 +56,9 @@ def reading(slots: Sequence[TensorFlowSlot]) -> VariableFunction:
 
 
 def updating(updates: Sequence[Update]) -> VariableFunction:
-    """Returns the function that makes updates.
+    """Returns the function that executes updates.
 
-    A slot that several ops write is one argument, so that they keep their order.
+    A slot that several ops write is one argument, so that TensorFlow keeps their order.
     """
     slots = list(dict.fromkeys(slot for update in updates for slot in update.slots))
     indices = {slot: k for k, slot in enumerate(slots)}
@@ -69,15 +69,15 @@ def updating(updates: Sequence[Update]) -> VariableFunction:
     ) -> list[Any]:
         remaining = iter(inputs)
         outputs: list[Any] = []
-        for update, own_slots in zip(updates, slots_of_updates):
-            variables = [shards[k] for k in own_slots]
+        for update, slot_indices in zip(updates, slots_of_updates):
+            variables = [shards[k] for k in slot_indices]
             values = [next(remaining) for _ in update.inputs]
             outputs += write(update.op, variables, values, update.num_outputs)
         return outputs
 
     key = tuple(
-        (id(update.op), *own_slots)
-        for update, own_slots in zip(updates, slots_of_updates)
+        (id(update.op), *slot_indices)
+        for update, slot_indices in zip(updates, slots_of_updates)
     )
     inputs = [x for update in updates for x in update.inputs]
     return VariableFunction(key, make_updates, slots, inputs, writes=True)
@@ -86,16 +86,17 @@ def updating(updates: Sequence[Update]) -> VariableFunction:
 def slicing(
     steps: Sequence[ReshardStep], axes: Sequence[str], mesh: Mesh
 ) -> Callable[..., list[Any]]:
-    """Returns a function of coordinates along axes and of the tensors that steps
-    slice.
+    """Returns a function that takes the coordinates along axes and the tensors that steps
+    slice, and returns the slices.
     """
 
     def slice_all(*args: Any) -> list[Any]:
         coordinates = dict(zip(axes, args))
-        starts: dict[Any, Any] = {}  # equal ones are one op
+        starts: dict[Any, Any] = {}  # equal start indices share one op
         shards = []
         for step, x in zip(steps, args[len(axes) :]):
-            sharded, mesh_axis = step.reshard.after, step.reshard.axis
+            sharded = step.reshard.after
+            mesh_axis = step.reshard.axis
             assert isinstance(sharded, Sharded) and step.src.spec is not None
             axis = step.src.spec.shape.index(sharded.dim)
             sizes = x.shape.as_list()

@@ -1,8 +1,8 @@
-"""Handles of variables, several as one tensor for each position.
+"""Variable handles, packed into few tensors for each mesh position.
 
-A function of hundreds of variables on each of many devices has thousands of inputs,
-each a node of the program. Between CPUs of one process a tensor can hold handles as it
-holds numbers.
+A function of hundreds of variables on each of many devices has thousands of inputs, each
+of them a node of the program. Among CPUs of one process a tensor of data type resource
+can hold several handles.
 
     handles = Handles(devices, stores)
     tensors, indices = handles.of(slots)
@@ -22,10 +22,10 @@ from meshtf.runtime.tf_internals.variable_handles import pack_handles
 
 
 class _Pack(NamedTuple):
-    """Which handles are one tensor: those of one position whose variables have the same
-    owners.
+    """The key of a tensor of handles: it has the handles that one position owns, of all
+    variables with the same owners.
 
-    A position owns a shard if it has it and no position before it shares its slot.
+    The owner of a slot is the first position that has it.
     """
 
     position: int
@@ -33,11 +33,11 @@ class _Pack(NamedTuple):
 
 
 class Handles:
-    """The handles of stores' variables; one that positions share belongs to the first.
+    """The packed handles of variables.
 
     Args:
-      devices: of each position.
-      stores: whose variables.
+      devices: the device of each position.
+      stores: the variables.
     """
 
     def __init__(self, devices: Sequence[str], stores: Sequence[Store]) -> None:
@@ -62,12 +62,12 @@ class Handles:
         slots.append(slot)
 
     def on_several_positions(self) -> bool:
-        """Whether several positions own some."""
+        """Returns whether more than one position owns handles."""
         return len({pack.position for pack in self._slots}) > 1
 
     def of(self, slots: Sequence[TensorFlowSlot]) -> tuple[list[Any], list[int]]:
-        """Returns tensors of handles, and the index of each slot's among all that these
-        hold.
+        """Returns tensors of handles, and the index of each slot's handle in their
+        concatenation.
         """
         packs = list(dict.fromkeys(self._pack[slot] for slot in slots))
         start: dict[_Pack, int] = {}

@@ -1,5 +1,5 @@
-"""The order in which steps between two segments run, so that reads and writes of many
-variables come side by side.
+"""Reorders the steps between two segments into phases, so that the reads, and the writes,
+of many variables can each be one call.
 
     for reads, slices, remaining, writes in phases_of(segment.before, mesh): ...
 """
@@ -25,10 +25,17 @@ from meshtf.partition.steps import dependencies_of, outputs_of
 
 
 class Phase(NamedTuple):
-    """Steps, in an order that keeps what the program computes."""
+    """Steps that may be executed in this order: reads, slices, remaining, writes.
 
-    reads: list[ReadStep]  # of variables
-    slices: list[ReshardStep]  # of what `reads` read
+    Attributes:
+      reads: reads of variables.
+      slices: slices of the values that `reads` read.
+      remaining: all other steps.
+      writes: writes of variables.
+    """
+
+    reads: list[ReadStep]
+    slices: list[ReshardStep]
     remaining: list[Step]
     writes: list[WriteStep]
 
@@ -37,8 +44,8 @@ class _Numbering:
     """The phase of each step."""
 
     def __init__(self) -> None:
-        self._available: dict[Value | Store, int] = {}  # from which phase on
-        self._last_use: dict[Store | None, int] = {}  # None: of what has host effects
+        self._available: dict[Value | Store, int] = {}  # first phase that can use it
+        self._last_use: dict[Store | None, int] = {}  # None: the last host effect
 
     def phase_of(self, step: Step) -> int:
         """Returns the phase of the next step."""
@@ -48,9 +55,9 @@ class _Numbering:
             last_use = self._last_use.get(step.store, 0)
             self._last_use[step.store] = max(phase, last_use)
         elif isinstance(step, WriteStep):
-            written = step.variables or (None,)
-            phase = max([phase, *(self._last_use.get(store, 0) for store in written)])
-            self._last_use.update(dict.fromkeys(written, phase))
+            stores = step.variables or (None,)
+            phase = max([phase, *(self._last_use.get(store, 0) for store in stores)])
+            self._last_use.update(dict.fromkeys(stores, phase))
             self._available.update(dict.fromkeys(step.variables, phase + 1))
         results_from = phase + isinstance(step, WriteStep)
         self._available.update(dict.fromkeys(outputs_of(step), results_from))
@@ -58,11 +65,11 @@ class _Numbering:
 
 
 def phases_of(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
-    """Returns steps in phases: a read after a write, or a use of a write's output,
-    starts another.
+    """Returns steps in phases. A read after a write of the same variable, and a use of a
+    write's output, are in a later phase.
     """
     if any(isinstance(s, (LoopStep, BranchStep, CallStep)) for s in steps):
-        return [Phase([], [], list(steps), [])]  # bodies may read
+        return [Phase([], [], list(steps), [])]  # their bodies may read variables
     numbering = _Numbering()
     phases: dict[int, Phase] = {}
     values_read: set[Value] = set()
@@ -78,7 +85,7 @@ def phases_of(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
             phase.writes.append(step)
         else:
             phase.remaining.append(step)
-    return [phases[number] for number in sorted(phases)]
+    return [phases[index] for index in sorted(phases)]
 
 
 def _slices(step: Step) -> TypeGuard[ReshardStep]:
@@ -86,14 +93,14 @@ def _slices(step: Step) -> TypeGuard[ReshardStep]:
 
 
 def _reads_variable(step: Step, mesh: Mesh) -> bool:
-    """Whether a step reads a variable of the mesh."""
+    """Returns whether a step reads a variable of the mesh."""
     if not isinstance(step, ReadStep) or not touches_variables(step):
         return False
     return step.store.mesh is mesh
 
 
 def touches_variables(step: Step) -> bool:
-    """Whether a step reads or writes variables."""
+    """Returns whether a step reads or writes variables, or may do so in a body."""
     if isinstance(step, ReadStep):
         return step.store.kind in ("parameter", "state")
     if isinstance(step, WriteStep):

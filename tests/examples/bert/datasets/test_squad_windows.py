@@ -67,7 +67,8 @@ def test_rows_hold_the_question_and_a_part_of_the_context(vocabulary):
 )
 @pytest.mark.parametrize("stride", [3, 8])
 def test_spans_lead_back_to_the_characters_of_the_answer(answer, stride, vocabulary):
-    asked, found = question(answer), 0
+    asked = question(answer)
+    found = 0
     for window in windows(0, asked, vocabulary, Shape(20, 8, stride)):
         start, end = window.span(asked.answers[0])
         row = window.row(asked.answers[0])

@@ -45,7 +45,8 @@ def test_a_span_ends_behind_its_beginning_inside_of_the_context(vocabulary):
 
 
 def test_a_span_is_not_too_long(vocabulary):
-    start, end = logits(12, _3=5.0, _8=1.0), logits(12, _9=5.0, _4=2.0)
+    start = logits(12, _3=5.0, _8=1.0)
+    end = logits(12, _9=5.0, _4=2.0)
     assert tell([start], [end], vocabulary, longest=7).best[0].text == CONTEXT
     assert tell([start], [end], vocabulary, longest=6).best[0].text == "the tower"
 
@@ -59,8 +60,10 @@ def test_equal_texts_count_once_and_few_are_kept(vocabulary):
 
 def test_a_token_begins_an_answer_in_its_own_window_alone(vocabulary):
     made = windows(0, ASKED, vocabulary, Shape(8, 4, 2))
-    start, end = [logits(8) for _ in made], [logits(8) for _ in made]
-    other, own = 0, 1
+    start = [logits(8) for _ in made]
+    end = [logits(8) for _ in made]
+    other = 0
+    own = 1
     at = 2  # "stands" is the last but one of window 0 and the first of window 1
     k = next(i for i, w in enumerate(made) if w.own[2 if i == 0 else 0])
     assert made[own].places[0][0] == made[other].places[at][0] and k in (other, own)

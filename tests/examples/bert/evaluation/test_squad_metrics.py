@@ -104,7 +104,8 @@ def test_the_best_threshold():
 
 def test_equal_odds_are_not_told_apart():
     asked = [question("1", "rome"), question("2"), question("3")]
-    texts, odds = {"1": "rome", "2": "x", "3": "x"}, dict.fromkeys("123", 1.0)
+    texts = {"1": "rome", "2": "x", "3": "x"}
+    odds = dict.fromkeys("123", 1.0)
     assert best_threshold(asked, texts, odds, exact) == (pytest.approx(200 / 3), 0.0)
 
 

@@ -41,7 +41,8 @@ def step_graph(monkeypatch, bucket_bytes, **mesh):
 
 def before(op):
     """Returns all that must be done before an op."""
-    seen, todo = set(), [op]
+    seen = set()
+    todo = [op]
     while todo:
         one = todo.pop()
         new = {*(x.op for x in one.inputs), *one.control_inputs} - seen

@@ -76,7 +76,8 @@ def test_a_ring_would_send_more_over_the_network(crossing, rng):
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("tasks", HOSTS)
 def test_reduce_scatter_and_all_gather(tasks, axis, crossing, rng):
-    number, hosts = len(tasks), len(set(tasks))
+    number = len(tasks)
+    hosts = len(set(tasks))
     arrays, xs, devices = given(rng, tasks, (12, 12))
     check(
         hierarchical.reduce_scatter(xs, devices, "sum", axis),

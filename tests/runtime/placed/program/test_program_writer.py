@@ -16,7 +16,8 @@ from meshtf.runtime.placed.program.resource_order import ResourceOrder
 from meshtf.runtime.tf_internals.call_options import PLAIN_CONFIG, ProgramFunction
 from meshtf.runtime.tf_internals.run_records import graph_of
 
-FIRST, SECOND = "/device:CPU:0", "/device:CPU:1"
+FIRST = "/device:CPU:0"
+SECOND = "/device:CPU:1"
 FOUR = tf.TensorSpec([4])
 
 
@@ -42,7 +43,8 @@ def run(program, results, args, devices=None):
 def ancestors(definition, name):
     """Returns the nodes that must have run before a node."""
     ops = {op.name: op for op in graph_of(definition).get_operations()}
-    found, todo = set(), [ops[name]]
+    found = set()
+    todo = [ops[name]]
     while todo:
         op = todo.pop()
         new = {*(x.op for x in op.inputs), *op.control_inputs} - found
@@ -92,7 +94,8 @@ def test_ops_between_devices_are_those_of_tensorflow(number, name, args):
 
 @pytest.mark.parametrize("kind", ["AddV2", "Maximum", "Minimum"])
 def test_ops_of_two_tensors(kind):
-    x, y = tf.constant([1.0, 5.0]), tf.constant([3.0, 2.0])
+    x = tf.constant([1.0, 5.0])
+    y = tf.constant([3.0, 2.0])
     program = ProgramWriter()
     a, b = (program.argument(tf.TensorSpec([2])) for _ in range(2))
     ((found,), _) = run(program, [tensor_ops.binary(kind, a, b, FIRST)], [x, y])
@@ -116,7 +119,8 @@ def test_calls_share_constants_and_run_where_they_are_told():
 
 def test_what_is_returned_may_be_an_argument_or_come_from_outside():
     program = ProgramWriter()
-    x, outside = program.argument(FOUR), tf.constant([5.0] * 200)
+    x = program.argument(FOUR)
+    outside = tf.constant([5.0] * 200)
     captured = program.capture(outside)
     assert program.capture(outside) is captured and len(program.captured) == 1
     (first, second), _ = run(program, [x, captured], [tf.ones(4)])
@@ -126,7 +130,8 @@ def test_what_is_returned_may_be_an_argument_or_come_from_outside():
 
 def test_what_is_made_in_a_block_waits():
     program = ProgramWriter()
-    x, late = program.argument(FOUR), program.argument(FOUR)
+    x = program.argument(FOUR)
+    late = program.argument(FOUR)
     waited = tensor_ops.identity(late, FIRST)
     with program.after([waited, late]):  # of a node, and of an argument
         y = tensor_ops.add_n([x, x], FIRST)
@@ -146,7 +151,8 @@ def test_what_is_made_in_a_block_waits():
 
 def test_sections_keep_structure_and_sharing():
     program = ProgramWriter()
-    x, y = program.argument(FOUR), program.argument(FOUR)
+    x = program.argument(FOUR)
+    y = program.argument(FOUR)
 
     def body(given):
         (a, none, (b, c)) = given

@@ -68,7 +68,9 @@ def test_a_training_step_reads_cuts_and_writes_side_by_side():
         loss = mtf.reduce_sum(
             mtf.square(sum(mtf.einsum([x, w], "batch;e") for w in ws))
         )
-        adam.apply(mtf.gradients([loss], ws), ws, mtf.zeros(MESH, "", "int32"))
+        adam.apply_gradients(
+            mtf.gradients([loss], ws), ws, mtf.zeros(MESH, "", "int32")
+        )
         return loss
 
     steps, phases = sorted_steps(step, x="batch;d")

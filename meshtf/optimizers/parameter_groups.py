@@ -1,9 +1,10 @@
-"""Optimizers for groups of variables, selected by regular expressions on their names.
+"""Groups of variables with their own optimizers, selected by regular expressions on
+names.
 
-    optimizer = ByName(model.trainable_variables, [
+    optimizer = ParameterGroups(model.trainable_variables, [
         ("bias$|scale$", lambda variables: SGD(variables, 0.1)),
         ("embedding/", lambda variables: Adafactor(variables, product(rate, 0.1))),
-        ("", lambda variables: AdamW(variables, rate, decays=unless_named("norm/")))])
+        ("", lambda variables: AdamW(variables, rate, decay_mask=exclude_names("norm/")))])
 
 A pattern is searched for anywhere in a name such as
 "decoder/layer_0/attention/query/kernel". Each variable goes to the first rule whose
@@ -33,24 +34,26 @@ from meshtf.runtime.variable import Variable
 Rule = tuple[str, Callable[[Sequence[Variable]], Optimizer]]
 
 
-def named(pattern: str) -> Callable[[Variable], bool]:
-    """Returns a test of variables, such as `decays`: whether their name has the pattern
-    in it.
+def match_names(pattern: str) -> Callable[[Variable], bool]:
+    """Returns a function that says whether the name of a variable contains a match of
+    the regular expression `pattern`. It can be a `decay_mask`.
     """
     pattern = as_pattern("pattern", pattern)
     return lambda variable: re.search(pattern, variable.name) is not None
 
 
-def unless_named(pattern: str) -> Callable[[Variable], bool]:
-    """Returns a test of variables, such as `decays`: whether their name lacks the
-    pattern.
+def exclude_names(pattern: str) -> Callable[[Variable], bool]:
+    """Returns a function that says whether the name of a variable contains no match of
+    the regular expression `pattern`. It can be a `decay_mask`:
+
+        AdamW(variables, 1e-3, decay_mask=exclude_names("bias|norm"))
     """
     pattern = as_pattern("pattern", pattern)
     return lambda variable: re.search(pattern, variable.name) is None
 
 
 def as_pattern(name: str, pattern: Any) -> str:
-    """Returns a regular expression. Raises ArgumentError, ParseError."""
+    """Returns the text of a regular expression. Raises ArgumentError, ParseError."""
     as_text(name, pattern, "a regular expression")
     try:
         re.compile(pattern)
@@ -59,7 +62,8 @@ def as_pattern(name: str, pattern: Any) -> str:
             explain_error(
                 f"the regular expression {pattern!r} cannot be read: {error}.",
                 **{"from": Source.of_caller()},
-                way_out="Write a backslash before a sign that is meant.",
+                way_out="Write a backslash before each character that is to be matched "
+                "literally.",
             )
         ) from None
     return pattern
@@ -76,31 +80,32 @@ def _as_rules(rules: Any) -> list[Rule]:
     return checked_rules
 
 
-class ByName(Optimizer):
-    """An optimizer for each group of variables.
+class ParameterGroups(Optimizer):
+    """An optimizer for each group of variables, as `optax.multi_transform`.
 
     Args:
       variables: the variables to update.
-      rules: (pattern, function of variables that returns their optimizer), in order.
-        Two optimizers of one class may have the same name, since slots are keyed by
+      rules: pairs of a pattern and a function that takes the variables of the group and
+        returns their optimizer. The first rule that matches a variable counts. Two
+        optimizers of one class may have the same name, since slots are keyed by
         variable.
       name: the prefix of the names of all slots.
 
     Raises:
-      PlanError: no rule is for a variable, a rule is for none, or two variables have
-        one name.
+      PlanError: a variable matches no rule, a rule has no variable, or two variables
+        have one name.
     """
 
     def __init__(
         self,
         variables: Sequence[Variable],
         rules: Sequence[Rule],
-        name: str = "by_name",
+        name: str = "parameter_groups",
     ) -> None:
         variables = as_variables("variables", variables, "variables")
         rules = _as_rules(rules)
         super().__init__(variables, 0.0, [{} for _ in variables], name)
-        groups = self._sorted(variables, [pattern for pattern, _ in rules])
+        groups = self._grouped(variables, [pattern for pattern, _ in rules])
         with self.scope():
             self.optimizers = [make(group) for (_, make), group in zip(rules, groups)]
         for optimizer in self.optimizers:
@@ -108,40 +113,46 @@ class ByName(Optimizer):
         self.slots = {}
         for optimizer in self.optimizers:
             self.slots.update(optimizer.slots)
-        self._group = {v.name: i for i, group in enumerate(groups) for v in group}
+        self._group_index = {v.name: i for i, group in enumerate(groups) for v in group}
 
-    def apply(
+    def apply_gradients(
         self,
         grads: Sequence[Tensor | None],
         variables: Sequence[Variable],
         step: Tensor,
     ) -> None:
-        """Updates each variable by the optimizer of its group; arguments and errors as for any
-        optimizer.
+        """Updates each variable by the optimizer of its group.
+
+        Arguments and errors are those of `Optimizer.apply_gradients`.
         """
         grads, variables = check_pairs(grads, variables)
-        self.check_known(variables)
+        self.check_variables(variables)
         pairs = list(zip(grads, variables, strict=True))
         for i, optimizer in enumerate(self.optimizers):
-            group = [(g, v) for g, v in pairs if self._group[v.name] == i]
+            group = [(g, v) for g, v in pairs if self._group_index[v.name] == i]
             if group:
-                optimizer.apply([g for g, _ in group], [v for _, v in group], step)
+                optimizer.apply_gradients(
+                    [g for g, _ in group], [v for _, v in group], step
+                )
 
-    def _sorted(
+    def _grouped(
         self, variables: Sequence[Variable], patterns: Sequence[str]
     ) -> list[list[Variable]]:
+        """Returns the variables of each pattern: each goes to its first match."""
         groups: list[list[Variable]] = [[] for _ in patterns]
         for variable in variables:
             matches = [
-                i for i, pattern in enumerate(patterns) if named(pattern)(variable)
+                i
+                for i, pattern in enumerate(patterns)
+                if match_names(pattern)(variable)
             ]
             if not matches:
                 raise PlanError(
                     explain_error(
-                        f"no rule is for variable {variable.name!r}.",
+                        f"no rule matches variable {variable.name!r}.",
                         rules=", ".join(map(repr, patterns)),
-                        way_out='End with a rule for all others: ("", function of '
-                        "variables).",
+                        way_out="End with a rule for all remaining variables: "
+                        '("", function of variables).',
                     )
                 )
             groups[matches[0]].append(variable)
@@ -149,11 +160,11 @@ class ByName(Optimizer):
             if not group:
                 raise PlanError(
                     explain_error(
-                        f"the rule {pattern!r} is for no variable.",
+                        f"the rule {pattern!r} has no variable.",
                         rules=", ".join(map(repr, patterns)),
                         variables="\n".join(v.name for v in variables),
-                        way_out="Correct the pattern, take the rule away, or put it "
-                        "before those that take its variables.",
+                        way_out="Correct the pattern, remove the rule, or put it before "
+                        "the rules that match its variables first.",
                     )
                 )
         return groups
