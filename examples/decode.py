@@ -60,7 +60,7 @@ if __name__ == "__main__":
 
     @mtf.function(mesh=mesh, prompt="batch; length")
     def lines(prompt: mtf.Tensor) -> list[mtf.Tensor]:
-        known = {"end": 0, "vocab_size": WORDS - 1}
+        known = {"eos_id": 0, "vocab_size": WORDS - 1}
         state = mtf.zeros(mesh, "batch:4; beam:4", "int32")
         best = mtf.decoding.beam_search(
             step, prompt, "beam:4", state, alpha=1.5, **known
