@@ -30,7 +30,7 @@ from absl import flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.data.atomic_files import check_writable, whole_file
+from transformer.data.atomic_files import atomic_file, check_writable
 from transformer.inference.text_generation import TextCompletion, generate_texts
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.training.load_trained import Trained
@@ -104,7 +104,7 @@ def run(argv: Sequence[str], args: Any) -> None:
     """
     values = {name: getattr(args, name) for name in _DECODER_FLAGS}
     settings = {name: x for name, x in values.items() if x is not None}
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
         if args.output:
             check_writable(args.output, "--output")
@@ -152,7 +152,7 @@ def _output_file(path: str | None) -> Iterator[TextIO]:
         yield sys.stdout
         return
     try:
-        with whole_file(path) as partial, open(partial, "w", encoding="utf-8") as file:
+        with atomic_file(path) as partial, open(partial, "w", encoding="utf-8") as file:
             yield file
     except OSError as error:
         raise command_line.ConfigError(

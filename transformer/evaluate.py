@@ -22,7 +22,7 @@ from absl import flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.data.atomic_files import check_writable, whole_file
+from transformer.data.atomic_files import atomic_file, check_writable
 from transformer.inference import answer_metrics
 from transformer.training.evaluation import Evaluation
 from transformer.training.load_trained import Trained
@@ -48,7 +48,7 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and prints metrics."""
     args = flags.FLAGS
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
         if args.json:
             check_writable(args.json, "--json")
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _write_json(path: str, metrics: dict[str, float]) -> None:
     try:
-        with whole_file(path) as partial:
+        with atomic_file(path) as partial:
             partial.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise command_line.ConfigError(

@@ -32,7 +32,7 @@ flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and prints and saves the forecast of a step."""
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         for flag in (_JSON, _HTML):
             if flag.value is not None:
                 check_writable(flag.value, f"--{flag.name}")
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> None:
             if path is not None:
                 save(path)
         except OSError as error:
-            command_line.leave(f"cannot write {path}: {error.strerror}.")
+            command_line.exit_with_message(f"cannot write {path}: {error.strerror}.")
     try:
         print(forecast, flush=True)
     except BrokenPipeError:  # the reader closed the pipe, as `| head` does

@@ -34,7 +34,7 @@ flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes a step as a module."""
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         if not _FOLDER.value:
             raise command_line.ConfigError(
                 "--stablehlo=FOLDER, the folder to write, is missing."
@@ -45,7 +45,9 @@ def main(argv: Sequence[str]) -> None:
     try:
         exported.save(_FOLDER.value)
     except OSError as error:
-        command_line.leave(f"cannot write {_FOLDER.value}: {error.strerror}.")
+        command_line.exit_with_message(
+            f"cannot write {_FOLDER.value}: {error.strerror}."
+        )
     print(_summary(exported), flush=True)
 
 

@@ -53,7 +53,7 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes a SavedModel."""
     args = flags.FLAGS
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
         check_writable(args.saved_model, "--saved_model", folder=True)
         trained = Trained.of(args.model_dir)

@@ -24,7 +24,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is impor
 from transformer.cli import command_line
 from transformer.cli.program import run_main
 from transformer.data import DataError
-from transformer.data.atomic_files import check_writable, whole_file
+from transformer.data.atomic_files import atomic_file, check_writable
 from transformer.inference.scoring import Scorer, Text
 from transformer.training.load_trained import Trained
 
@@ -48,7 +48,7 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Reads flags, configuration and texts, and prints scores."""
     args = flags.FLAGS
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
         if args.output:
             check_writable(args.output, "--output")
@@ -90,7 +90,7 @@ def _read_lines(path: str | None) -> list[str]:
 
 def _write(path: str, text: str) -> None:
     try:
-        with whole_file(path) as partial:
+        with atomic_file(path) as partial:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
         raise command_line.ConfigError(

@@ -37,7 +37,7 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes rows."""
     asked = flags.FLAGS
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv)
         check_writable(asked.output, "--output", folder=True)
         write(asked.task, asked.output, asked.seed, asked.rows_in_file)

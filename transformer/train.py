@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
     model_dir = _MODEL_DIR.value or command_line.default_model_dir()
     terminate_like_interrupt()
     try:
-        with command_line.leaving_plainly():
+        with command_line.exit_on_user_errors():
             command_line.configure_by_flags(argv)
             host_layout.keep_within_hosts(command_line.connect_by_flags())
             training_run.train(model_dir)
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
             effect = f"continues from step {step}, saved in {model_dir}"
         else:
             effect = f"starts again: {model_dir} has no checkpoint yet"
-        command_line.leave(
+        command_line.exit_with_message(
             f"\nInterrupted. The same command {effect}.",
             code=SAVED if isinstance(stop, Terminated) else 1,
         )

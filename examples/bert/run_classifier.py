@@ -185,7 +185,7 @@ def predict(model: Classifier, rows: data.TaskData, files: Files) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Trains, measures, and tells."""
-    with fine_tuning.leaving_plainly():
+    with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv)
         vocabulary = program_flags.vocabulary()
         config, files = program_flags.config(vocabulary), read()

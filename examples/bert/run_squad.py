@@ -217,7 +217,7 @@ def evaluate(
 
 def main(argv: Sequence[str]) -> None:
     """Trains, answers, and scores."""
-    with fine_tuning.leaving_plainly():
+    with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv)
         vocabulary = program_flags.vocabulary()
         config = program_flags.config(vocabulary)

@@ -49,9 +49,9 @@ _VOCAB_MULTIPLE = flags.DEFINE_integer(
 def main(argv: Sequence[str]) -> None:
     """Reads a folder, and writes another."""
     if (_FROM.value is None) == (_TO.value is None):
-        command_line.leave("Say either --from=hf or --to=hf.")
+        command_line.exit_with_message("Say either --from=hf or --to=hf.")
     mesh = mtf.Mesh("")
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
         check_writable(_OUTPUT.value, "--output", folder=True)
         if _FROM.value:

@@ -87,7 +87,7 @@ def check_folder(path: str | os.PathLike[str], name: str, known: Sequence[str]) 
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives a temporary name to write a file to; renames it to `path` at the end, and
     replaces an existing file.
     """
@@ -102,7 +102,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives an empty folder to fill, and renames it to `path` at the end.
 
     Raises:

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from examples.bert.shared import program_flags
 from transformer import data
-from transformer.data.atomic_files import whole_file
+from transformer.data.atomic_files import atomic_file
 from transformer.data.batching.seeds import Seed
 from transformer.data.sources import Example, Examples, TFRecords
 from transformer.data.sources.files import InFiles
@@ -69,7 +69,7 @@ def write(
     """
     number = 0
     with contextlib.ExitStack() as stack:
-        partial = [stack.enter_context(whole_file(path)) for path in paths]
+        partial = [stack.enter_context(atomic_file(path)) for path in paths]
         writers = [
             stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in partial
         ]

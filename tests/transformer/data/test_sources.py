@@ -220,7 +220,7 @@ def test_where_nothing_can_be_written_the_index_is_held(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(indexing, "whole_file", refuse)
+    monkeypatch.setattr(indexing, "atomic_file", refuse)
     assert len(data.text_lines(f"{tmp_path}/*", share=0).train()) == 2
     assert os.listdir(tmp_path) == ["a.txt"]
 

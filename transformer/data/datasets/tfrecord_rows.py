@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from transformer.data.atomic_files import whole_folder
+from transformer.data.atomic_files import atomic_folder
 from transformer.data.datasets.tasks import Task
 from transformer.data.errors import DataError
 from transformer.data.sources import Example, Examples, TFRecords, write_records
@@ -47,7 +47,7 @@ def write_rows(
             f"task {task.name!r} takes the examples of its source as they are: there "
             "are no rows to be made before."
         )
-    with whole_folder(Path(folder, task.name)) as partial:
+    with atomic_folder(Path(folder, task.name)) as partial:
         splits = {
             split: _write_split(
                 partial, split, make_rows(task, split, seed), rows_in_file

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from transformer.data.atomic_files import whole_file
+from transformer.data.atomic_files import atomic_file
 from transformer.data.sources.formats import BadRecord, Format, bad
 
 _VERSION = 1
@@ -37,7 +37,7 @@ def index(path: Path, form: Format, skip: bool) -> tuple[np.ndarray, int]:
         rows = _make(path, form, skip, key)
         with (
             contextlib.suppress(OSError),
-            whole_file(index_path) as partial,
+            atomic_file(index_path) as partial,
             open(partial, "wb") as file,
         ):
             np.save(file, rows)
