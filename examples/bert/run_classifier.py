@@ -116,8 +116,8 @@ def examples(
         pair,
         vocabulary=vocabulary,
         bos_id=vocabulary.bos_id,
-        first=columns.text_a,
-        second=columns.text_b,
+        first_field=columns.text_a,
+        second_field=columns.text_b,
         length=length,
     )
     task = data.Task(

@@ -154,7 +154,7 @@ def test_the_position_in_the_data_survives_another_batch(tmp_path):
     run.trainer.restore(tmp_path)
     assert (run.trainer.steps_done, run.trainer.examples_done) == (4, 32)
     seen = []
-    run.data.batches = lambda batch, first=0, real=run.data.batches: (
+    run.data.batches = lambda batch, start=0, real=run.data.batches: (
         seen.append(first),
         real(batch, first),
     )[1]
