@@ -155,8 +155,8 @@ def test_the_position_in_the_data_survives_another_batch(tmp_path):
     assert (run.trainer.steps_done, run.trainer.examples_done) == (4, 32)
     seen = []
     run.data.batches = lambda batch, start=0, real=run.data.batches: (
-        seen.append(first),
-        real(batch, first),
+        seen.append(start),
+        real(batch, start),
     )[1]
     run.train(str(tmp_path))
     assert seen == [32]
