@@ -237,8 +237,8 @@ def test_mixtures_that_do_not_fit_are_refused(mixture):
     for shares, message in (
         ({"many": 1, "spans": 1}, "features of its tasks differ"),
         ({"many": 1, "other": 1}, "vocabularies of its tasks differ"),
-        ({"both": 1}, "holds another mixture"),
-        ({"man": 1}, "Is 'many' meant"),
+        ({"both": 1}, "has a mixture among its tasks"),
+        ({"man": 1}, "Did you mean 'many'"),
     ):
         with pytest.raises(data.DataError, match=message):
             data.TaskData(data.Mixture("bad", shares))
