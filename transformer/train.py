@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> None:
             host_layout.keep_within_hosts(command_line.connect_by_flags())
             training_run.train(model_dir)
     except KeyboardInterrupt as stop:
-        checkpoint = mtf.latest_checkpoint(model_dir)
+        checkpoint = mtf.checkpoints.latest(model_dir)
         if checkpoint:
             step, _ = checkpoint
             effect = f"continues from step {step}, saved in {model_dir}"

@@ -12,14 +12,14 @@ table has the probability of each next id:
     ...                           [0.0, 0.0, 0.1, 0.9],      # eos_id nearly always follows id 1
     ...                           [0.0, 0.4, 0.3, 0.3],
     ...                           [0.0, 0.0, 0.0, 1.0]], "float32")
-    >>> table = mtf.log(mtf.import_tensor(mesh, probabilities, "last; vocab"))
+    >>> table = mtf.log(mtf.asarray(mesh, probabilities, "last; vocab"))
     >>> def step(position, ids, state):
     ...   return mtf.gather(table, ids, "last"), state
 
 Negative elements of a prompt are to be generated:
 
     >>> prompt = np.array([[bos_id, -1, -1, -1]] * 2)
-    >>> prompt = mtf.import_tensor(mesh, prompt, "batch; length")
+    >>> prompt = mtf.asarray(mesh, prompt, "batch; length")
 
 Greedy decoding does not always find the likeliest sequence; beam search finds a likelier
 one:

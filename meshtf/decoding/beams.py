@@ -245,7 +245,7 @@ class _BeamSearch:
     def _flatten_beams(self, x: Tensor, best: Dimension) -> Tensor:
         """Returns x[*batch, beam, best] as [*batch, all_dim]."""
         x = transpose(x, self.shape + best)
-        return merge(x, (self.beam.name, best.name), self.all_dim)
+        return flatten(x, (self.beam.name, best.name), self.all_dim)
 
     def with_candidates(self, finished: Tensor, candidates: Tensor) -> Tensor:
         """Returns finished sequences and candidates along one dimension: [*batch, pool,

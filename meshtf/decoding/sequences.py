@@ -184,7 +184,7 @@ def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
         raise _error(
             PlanError,
             f"a prompt is a tensor, not {type(prompt).__name__}.",
-            way_out='Convert it: mtf.import_tensor(mesh, array, "batch;length").',
+            way_out='Convert it: mtf.asarray(mesh, array, "batch;length").',
         )
     if not is_integer(prompt.dtype):
         raise _error(

@@ -46,7 +46,7 @@ def tensors(layout, seed, **kwargs):
     """Returns the arrays as tensors on a mesh."""
     mesh = mtf.Mesh("x:2;y:2", layout=layout, **kwargs)
     names = "batch;length", "last;vocab", "last;d", "d;vocab"
-    return [mtf.import_tensor(mesh, a, n) for a, n in zip(arrays(seed), names)]
+    return [mtf.asarray(mesh, a, n) for a, n in zip(arrays(seed), names)]
 
 
 def table_step(table):

@@ -193,7 +193,7 @@ def search_table(probabilities, prompt, **kwargs):
     """
     mesh = mtf.Mesh("")
     with np.errstate(divide="ignore"):
-        table = mtf.import_tensor(
+        table = mtf.asarray(
             mesh, np.log(np.array(probabilities, "float32")), "last;vocab"
         )
     calls = []

@@ -98,7 +98,7 @@ def frequencies(probabilities, seed, temperature=1.0, **kwargs):
     positions: [position, vocab].
     """
     mesh = mtf.Mesh("x:2;y:2", layout="batch:x;vocab:y")
-    table = mtf.import_tensor(
+    table = mtf.asarray(
         mesh, np.log(np.tile(probabilities, (4, 1))).astype("float32"), "last;vocab"
     )
     prompt = np.full((BATCH_SIZE, 4), -1, "int32")
@@ -109,7 +109,7 @@ def frequencies(probabilities, seed, temperature=1.0, **kwargs):
         with mtf.seed(seed):
             t = temperature
             if not isinstance(t, float):
-                t = mtf.import_tensor(mesh, np.array(t, "float32"), "batch")
+                t = mtf.asarray(mesh, np.array(t, "float32"), "batch")
             step = models.table_step(table)
             return mtf.decoding.sample(step, prompt, temperature=t, **kwargs)[0]
 
@@ -165,7 +165,7 @@ def test_each_sequence_may_have_a_temperature(kwargs, seed):
 def test_the_loop_ends_when_all_sequences_have():
     mesh = mtf.Mesh("")
     # After 0 comes 1, then 2, then 3.
-    table = mtf.import_tensor(mesh, np.eye(4, k=1, dtype="float32"), "last;vocab")
+    table = mtf.asarray(mesh, np.eye(4, k=1, dtype="float32"), "last;vocab")
     calls = []
 
     def step(position, ids, state):
@@ -173,7 +173,7 @@ def test_the_loop_ends_when_all_sequences_have():
         return mtf.gather(table, ids, "last"), None
 
     prompt = np.array([[0] + [-1] * 99, [2] + [-1] * 99], "int32")
-    prompt = mtf.import_tensor(mesh, prompt, "batch;length")
+    prompt = mtf.asarray(mesh, prompt, "batch;length")
     ids, log_probs = mtf.decoding.sample(step, prompt, eos_id=3, temperature=0)
     assert calls == [[0, 2], [1, 3], [2, 3]]
     assert ids.numpy()[:, :5].tolist() == [[0, 1, 2, 3, 3], [2, 3, 3, 3, 3]]
@@ -182,8 +182,8 @@ def test_the_loop_ends_when_all_sequences_have():
 
 def test_each_of_several_ids_ends_a_sequence():
     mesh = mtf.Mesh("")
-    table = mtf.import_tensor(mesh, np.eye(5, k=1, dtype="float32"), "last;vocab")
-    prompt = mtf.import_tensor(
+    table = mtf.asarray(mesh, np.eye(5, k=1, dtype="float32"), "last;vocab")
+    prompt = mtf.asarray(
         mesh, np.array([[0, -1, -1, -1], [2, -1, -1, -1]]), "batch;length"
     )
 
@@ -222,7 +222,7 @@ def test_one_program_serves_several_maximum_lengths(seed):
 
 def test_a_sequence_needs_no_batch(seed):
     args = models.tensors("", seed)
-    prompt = mtf.import_tensor(args[1].mesh, PROMPT[1], "length")
+    prompt = mtf.asarray(args[1].mesh, PROMPT[1], "length")
     results = mtf.function(program(temperature=0))(prompt, *args[1:])
     ids, log_probs = greedy_in_numpy(models.recurrent_logits(seed), EOS_ID)
     assert_results(results, (ids[1], log_probs[1]))

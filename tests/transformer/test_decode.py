@@ -147,9 +147,7 @@ def test_completions_are_those_of_the_saved_model(call, run):
     model = configured(run).model
     ids = list(out["prompt"].encode())
     for _ in range(6):
-        tokens = mtf.import_tensor(
-            model.mesh, np.array([ids] * 4, "int32"), "batch;length"
-        )
+        tokens = mtf.asarray(model.mesh, np.array([ids] * 4, "int32"), "batch;length")
         ids.append(int(model(tokens).numpy()[0, -1].argmax()))
     assert out["text"] == bytes(ids[len(out["prompt"]) :]).partition(b"\0")[0].decode(
         errors="replace"

@@ -121,7 +121,7 @@ def test_scores_are_sums_of_log_probabilities(rng):
     texts = ["ab", "abcdefgh", "abc"]
     scores = list(Scorer(model, data.RawBytes(), length=8, batch_size=2)(texts))
     assert [x.num_tokens for x in scores] == [1, 7, 2]
-    tokens = mtf.import_tensor(
+    tokens = mtf.asarray(
         model.mesh, np.array([list(b"abcdefg")] * 2, "int32"), "batch; length"
     )
     logs = mtf.log_softmax(model(tokens), "vocab").numpy()[0]

@@ -65,9 +65,7 @@ def test_a_language_model_generates_without_meshtf(run, tmp_path):
     ids = outputs["ids"][0].tolist()
     end = ids.index(0) if 0 in ids else 16
     assert ids[:4] == list(b"def ") and ids[4:end] == completion.ids[: end - 4]
-    batch = mtf.import_tensor(
-        trained.model.mesh, np.repeat(tokens, 4, 0), "batch;length"
-    )
+    batch = mtf.asarray(trained.model.mesh, np.repeat(tokens, 4, 0), "batch;length")
     np.testing.assert_allclose(
         outputs["logits"], trained.model(batch).numpy()[:1], rtol=1e-4, atol=1e-5
     )

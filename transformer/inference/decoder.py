@@ -186,7 +186,7 @@ class Decoder:
             cache_length=length,
         )
         source = mtf.outer(positions, prompt_lengths, mtf.subtract) + 1
-        ids = mtf.take_along(ids, mtf.maximum(source, 0), "length")
+        ids = mtf.take_along_axis(ids, mtf.maximum(source, 0), "length")
         return mtf.where(tokens < 0, ids, tokens), scores
 
     def _generate(

@@ -47,7 +47,7 @@ def encoder_decoder(axes="", layout=""):
 
 def log_probs(model, ids, inputs=None):
     """Returns the log-probabilities of the next id, by a full forward pass."""
-    tokens = mtf.import_tensor(model.mesh, np.array([ids], "int32"), "batch;length")
+    tokens = mtf.asarray(model.mesh, np.array([ids], "int32"), "batch;length")
     if inputs is None:
         logits = model(tokens)
     else:
@@ -193,7 +193,7 @@ def test_the_prompt_of_a_prefix_language_model_attends_both_ways():
     prompt_length = len(PROMPTS[1])
     ids = [*PROMPTS[1]]
     for _ in range(5):
-        tokens = mtf.import_tensor(model.mesh, np.array([ids], "int32"), "batch;length")
+        tokens = mtf.asarray(model.mesh, np.array([ids], "int32"), "batch;length")
         positions = mtf.range(model.mesh, tokens.shape.dim("length"))
         prefix = mtf.broadcast(positions < prompt_length, tokens.shape)
         ids.append(int(model(tokens, prefix=prefix).numpy()[0, -1].argmax()))

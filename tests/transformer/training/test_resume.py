@@ -271,7 +271,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(corpus):
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=120)[0]
     assert process.returncode == SAVED == 75, said
-    step = mtf.latest_checkpoint(str(corpus / "run"))[0]
+    step = mtf.checkpoints.latest(str(corpus / "run"))[0]
     assert f"continues from step {step}" in said and step >= 3
     assert list(told(corpus / "run"))[-1] == step
     again = start(corpus / "run", step + 2)

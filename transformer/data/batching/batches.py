@@ -92,7 +92,9 @@ def evaluation_batches(fixed: np.ndarray, batch_size: int) -> tf.data.Dataset:
     counts = np.arange(len(padded)) < len(fixed)
     dataset = tf.data.Dataset.from_tensor_slices((padded, counts.astype(np.float32)))
     dataset = dataset.batch(batch_size, drop_remainder=True)
-    return mtf.untuned(dataset.map(lambda window, count: (*_pair(window), count)))
+    return mtf.cluster.without_autotuning(
+        dataset.map(lambda window, count: (*_pair(window), count))
+    )
 
 
 def _num_starts(text: np.ndarray, length: int) -> int:
