@@ -70,7 +70,9 @@ def define_flags() -> None:
     )
     flags.DEFINE_integer("top_k", None, "Sample from the k likeliest tokens.")
     flags.DEFINE_float(
-        "top_p", None, "Sample from the likeliest tokens with this probability in all."
+        "top_p",
+        None,
+        "Sample from the likeliest tokens with this probability in total.",
     )
     flags.DEFINE_integer(
         "num_beams", None, "Beam search with so many beams, instead of sampling."

@@ -289,7 +289,7 @@ def test_error_without_a_checkpoint(call, tmp_path):
         ("Architecture.tied = True", ["only in the checkpoint", "logits/kernel"]),
         (
             "Architecture.vocab = 100",
-            ["DataError: the vocabulary has 256 ids, and the model knows"],
+            ["DataError: the vocabulary has 256 ids, and the model"],
         ),
     ],
 )

@@ -28,8 +28,8 @@ def batches(
       model: the model to train.
       data: the data to read.
       batch_size: examples in a batch.
-      start_example: the number of examples that were consumed before.
-      num_batches: how many batches to return.
+      start_example: how many examples were consumed before.
+      num_batches: the count of batches.
     """
     if not mtf.connected() or not getattr(data, "uses_only_tf_ops", False):
         return data.batches(batch_size, start_example).take(num_batches)

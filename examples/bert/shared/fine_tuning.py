@@ -309,7 +309,7 @@ def _going_on(trainer: Trainer, rows: data.TaskData | None, steps: int) -> None:
     print(
         run_report.finished(done, steps, bool(changed), "output_dir")
         if done >= steps > 0
-        else f"going on from step {done} in {OUTPUT.value}",
+        else f"continuing from step {done} in {OUTPUT.value}",
         flush=True,
     )
 
@@ -347,7 +347,7 @@ def learn(trainer: Trainer, examples: data.Data, steps: int) -> None:
         save_every=SAVE_EVERY.value,
         **own,
     )
-    with Metrics(OUTPUT.value, trainer.steps_done, say=lambda line: None) as log:
+    with Metrics(OUTPUT.value, trainer.steps_done, print_line=lambda line: None) as log:
         loop.run(OUTPUT.value, log)
 
 

@@ -39,7 +39,7 @@ def test_a_run_without_the_axis_of_the_batch_is_used_in_all_ways(
     code, out, err = run_train(
         capsys, tmp_path / "run", small(tmp_path, f"Mesh.axes = '{axes}'")
     )
-    assert code == 0 and "in all; checkpoint" in out, err
+    assert code == 0 and "in total; checkpoint" in out, err
     configured(tmp_path / "run")
     trained = Trained.of(str(tmp_path / "run"))
     (completions,) = generate_texts(trained, ["def ", "x"], max_new_tokens=3)

@@ -276,7 +276,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(corpus):
     assert list(told(corpus / "run"))[-1] == step
     again = start(corpus / "run", step + 2)
     said = again.communicate(timeout=300)[0]
-    assert again.returncode == 0 and f"going on from step {step}" in said, said
+    assert again.returncode == 0 and f"continuing from step {step}" in said, said
     assert list(told(corpus / "run")) == list(range(1, step + 3))
 
 
