@@ -1,16 +1,14 @@
-"""Transformers, and what trains, measures and decodes them, on `import meshtf as mtf`
-alone.
+"""Transformers on `import meshtf as mtf` alone: models, training, evaluation, generation.
 
-    models/      language models, encoder-decoders, BERT, and their parts
+    models/      language models, encoder-decoders, BERT, and their layers
     experts/     mixtures of experts
-    data/        what is learned from: texts, tasks, vocabularies, batches
-    runs/        training, evaluation, and what is told of them
-    writing/     decoding and scoring
-    convert/     Hugging Face's folders to ours, and back
+    data/        data sets: corpora, tasks, vocabularies, batches
+    training/    the training loop, evaluation, reports, checkpoints of runs
+    inference/   generation and scoring of texts
+    convert/     checkpoints of Hugging Face to ours, and back
+    cli/         flags that the commands share, and gin configuration
 
-Commands: python -m transformer.train, .evaluate, .score, .decode, .export_model,
-.convert, .tokenize, .vocabulary; explain and export belong to `python -m meshtf`.
-
-    command, config_files, configurables     the flags they share, and gin
-    bindings, value_types                    what gin was given, where, and what cannot be meant
+Commands, each with --help: python -m transformer.train, .evaluate, .score, .decode,
+.convert, .export_saved_model, .tokenize, .train_vocabulary. `python -m meshtf explain`
+and `python -m meshtf export` read the same configurations.
 """

@@ -1,15 +1,16 @@
-"""Writes on after prompts, a line each, with the model that a run of training left in
-its folder.
+"""Generates text after prompts with a trained model.
 
     echo "def " | python -m transformer.decode --model_dir=runs/lm_stdlib --temperature=0.7
-    python -m transformer.decode --model_dir=runs/translation --beams=4 --input=in.txt \\
+    python -m transformer.decode --model_dir=runs/translation --num_beams=4 --input=in.txt \\
         --output=out.txt
 
-The run's own config.gin is read, if no --gin_file is given. A line of input is a
-prompt; a line of output is the prompt and what follows, or what an encoder-decoder
-answers. In both, "\\n" stands for a new line and "\\\\" for a backslash. --format=text
-writes texts as they are, an empty line between them; --format=json has prompt, text and
-score.
+Each line of the input is a prompt. For each prompt a line is written: the prompt and its
+completion, or an encoder-decoder's output alone. In both, "\\n" is a new line and
+"\\\\" a backslash. --format=text writes texts unescaped, with an empty line after each;
+--format=json writes JSON lines with prompt, text and score.
+
+The configuration is config.gin of the run's folder, unless --gin_file is given. Exit
+code: 0, or 1 if there is an error; then no file is written.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from absl import flags
@@ -28,115 +30,131 @@ from absl import flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.data.atomic_files import check_writable, whole_file
-from transformer.inference.text_generation import Text, write
+from transformer.data.atomic_files import atomic_file, check_writable
+from transformer.inference.text_generation import TextCompletion, generate_texts
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.training.load_trained import Trained
 from transformer.training.reporting import metrics
 
-_LETTERS = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
-_SETTINGS = (
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+_DECODER_FLAGS = (
     "max_new_tokens",
     "batch_size",
     "temperature",
     "top_k",
     "top_p",
-    "beams",
+    "num_beams",
     "alpha",
 )
+_SECONDS_PER_MESSAGE = 5.0
 
 
 def define_flags() -> None:
     """Defines the flags of the command; other modules have some of the same names."""
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_string(
-        "input", None, "A file of prompts; without one, standard input."
+        "input", None, "A file with a prompt per line; default: standard input."
     )
-    flags.DEFINE_string(
-        "output", None, "The file to write; without one, standard output."
+    flags.DEFINE_string("output", None, "The file to write; default: standard output.")
+    flags.DEFINE_enum(
+        "format", "lines", ["lines", "text", "json"], "The format of the output."
     )
-    flags.DEFINE_enum("format", "lines", ["lines", "text", "json"], "What is written.")
     flags.DEFINE_integer(
-        "max_new_tokens", None, "The most ids that are written after a prompt."
+        "max_new_tokens", None, "The maximum count of tokens generated for a prompt."
     )
-    flags.DEFINE_integer("batch_size", None, "Prompts that are read at a time.")
-    flags.DEFINE_float("temperature", None, "0, the default, takes the likeliest.")
-    flags.DEFINE_integer("top_k", None, "Draw from so many of the likeliest ids.")
+    flags.DEFINE_integer("batch_size", None, "Prompts per batch.")
     flags.DEFINE_float(
-        "top_p", None, "Draw from the likeliest ids of this probability in all."
+        "temperature",
+        None,
+        "Divides logits before sampling; 0, the default, takes the likeliest token.",
     )
-    flags.DEFINE_integer("beams", None, "Search with so many beams instead of drawing.")
-    flags.DEFINE_float("alpha", None, "Of the length penalty of beams.")
-    flags.DEFINE_integer("seed", 0, "Another seed, other draws.")
+    flags.DEFINE_integer("top_k", None, "Sample from the k likeliest tokens.")
+    flags.DEFINE_float(
+        "top_p",
+        None,
+        "Sample from the likeliest tokens with this probability in total.",
+    )
+    flags.DEFINE_integer(
+        "num_beams", None, "Beam search with so many beams, instead of sampling."
+    )
+    flags.DEFINE_float(
+        "alpha", None, "The exponent of the length penalty of beam search."
+    )
+    flags.DEFINE_integer("seed", 0, "The seed of sampling.")
     flags.DEFINE_multi_string(
-        "stop", [], "A text ends before this; there may be several."
+        "stop", [], "A string before which a text ends; may be given several times."
     )
-    flags.DEFINE_integer("truncate", None, "Prompts are truncated to this many ids.")
+    flags.DEFINE_integer(
+        "max_prompt_length",
+        None,
+        "Longer prompts are truncated to this many tokens; default: no limit.",
+    )
     flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
-    """Reads flags, configuration and prompts, and writes."""
+    """Reads flags, configuration and prompts, and writes completions."""
     run(argv, flags.FLAGS)
 
 
-def run(argv: Sequence[str], asked: Any) -> None:
-    """Does what flags ask for, which `asked` has as attributes."""
-    settings = {
-        name: x for name in _SETTINGS if (x := getattr(asked, name)) is not None
-    }
-    with command_line.leaving_plainly():
-        command_line.configure_by_flags(argv, model_dir=asked.model_dir)
-        if asked.output:
-            check_writable(asked.output, "--output")
+def run(argv: Sequence[str], args: Any) -> None:
+    """Runs the command.
+
+    Args:
+      argv: the command line after the flags were parsed.
+      args: an object with the values of the flags as attributes.
+    """
+    values = {name: getattr(args, name) for name in _DECODER_FLAGS}
+    settings = {name: x for name, x in values.items() if x is not None}
+    with command_line.exit_on_user_errors():
+        command_line.configure_by_flags(argv, model_dir=args.model_dir)
+        if args.output:
+            check_writable(args.output, "--output")
         command_line.connect_by_flags()
-        trained, prompts = Trained.of(asked.model_dir), _prompts(asked.input)
-        shown = _shown(asked.format, isinstance(trained.model, EncoderDecoder))
+        trained = Trained.of(args.model_dir)
+        prompts = _read_prompts(args.input)
+        to_text = _formatter(args.format, isinstance(trained.model, EncoderDecoder))
         progress = _Progress(len(prompts), trained.step)
-        texts = write(
+        batches = generate_texts(
             trained,
             prompts,
-            [_plain(x) for x in asked.stop],
-            asked.truncate,
-            asked.seed,
+            stop=[_unescape(x) for x in args.stop],
+            max_prompt_length=args.max_prompt_length,
+            seed=args.seed,
             **settings,
         )
-        with _opened(asked.output) as file:
-            for some in texts:
-                print(*map(shown, some), sep="\n", file=file, flush=True)
-                progress(len(some))
+        with _output_file(args.output) as file:
+            for batch in batches:
+                print(*map(to_text, batch), sep="\n", file=file, flush=True)
+                progress(len(batch))
 
 
-def _prompts(path: str | None) -> list[str]:
+def _read_prompts(path: str | None) -> list[str]:
     """Returns the lines of a file, or of standard input. Raises ConfigError."""
+    name = path or "standard input"
     try:
-        with (
-            open(path, encoding="utf-8")
-            if path
-            else contextlib.nullcontext(sys.stdin) as file
-        ):
-            lines = [_plain(line.rstrip("\r\n")) for line in file]
+        text = Path(path).read_text(encoding="utf-8") if path else sys.stdin.read()
     except (OSError, UnicodeDecodeError) as error:
+        raise command_line.ConfigError(f"cannot read {name}: {error}.") from None
+    if not text:
         raise command_line.ConfigError(
-            f"cannot read {path or 'standard input'}: {error}."
-        ) from None
-    if not lines:
-        raise command_line.ConfigError(
-            f"there are no prompts in {path or 'standard input'}.\n  Give one a line."
+            f"there are no prompts in {name}.\n  Give one per line."
         )
-    return lines
+    return [_unescape(line) for line in text.removesuffix("\n").split("\n")]
 
 
 @contextlib.contextmanager
-def _opened(path: str | None) -> Iterator[TextIO]:
-    """Gives a file to write, which is there at the end as a whole or not; or standard
-    output.
+def _output_file(path: str | None) -> Iterator[TextIO]:
+    """Gives a file to write, which exists only if the block succeeds; or standard output.
+
+    Raises:
+      ConfigError: the file cannot be written.
     """
     if path is None:
         yield sys.stdout
         return
     try:
-        with whole_file(path) as partial, open(partial, "w", encoding="utf-8") as file:
+        with atomic_file(path) as partial, open(partial, "w", encoding="utf-8") as file:
             yield file
     except OSError as error:
         raise command_line.ConfigError(
@@ -144,50 +162,65 @@ def _opened(path: str | None) -> Iterator[TextIO]:
         ) from None
 
 
-def _plain(line: str) -> str:
-    """Returns a line with the letters that are meant."""
-    meant = {written: letter for letter, written in _LETTERS.items()}
-    return re.sub(r"\\[nrt\\]", lambda found: meant[found[0]], line)
+def _escape(text: str) -> str:
+    """Returns a text as one line."""
+    return re.sub(r"[\n\r\t\\]", lambda match: _ESCAPES[match[0]], text)
 
 
-def _shown(kind: str, answers: bool) -> Callable[[Text], str]:
-    """Returns how a text is written."""
+def _unescape(line: str) -> str:
+    """Returns the text of a line; the inverse of `_escape`."""
+    letters = {escaped: letter for letter, escaped in _ESCAPES.items()}
+    return re.sub(r"\\[nrt\\]", lambda match: letters[match[0]], line)
 
-    def whole(text: Text) -> str:
-        return text.text if answers else text.prompt + text.text
 
-    return {
-        "json": lambda text: json.dumps(text._asdict(), ensure_ascii=False),
-        "text": lambda text: whole(text) + "\n",
-        "lines": lambda text: re.sub(
-            r"[\n\r\t\\]", lambda found: _LETTERS[found[0]], whole(text)
-        ),
-    }[kind]
+def _formatter(
+    output_format: str, has_encoder: bool
+) -> Callable[[TextCompletion], str]:
+    """Returns a function that formats a completion for --format."""
+
+    def full_text(completion: TextCompletion) -> str:
+        """Returns a completion after its prompt; of an encoder-decoder alone."""
+        prompt = "" if has_encoder else completion.prompt
+        return prompt + completion.text
+
+    if output_format == "json":
+        return lambda completion: json.dumps(completion._asdict(), ensure_ascii=False)
+    if output_format == "text":
+        return lambda completion: full_text(completion) + "\n"
+    return lambda completion: _escape(full_text(completion))
 
 
 class _Progress:
-    """Says now and then, on standard error, how many prompts are done."""
+    """Prints to standard error how many prompts are done, every few seconds.
 
-    def __init__(self, number: int, step: int) -> None:
-        self.number = number
-        self.done = 0
-        self.began = time.monotonic()
-        self.said = self.began
-        print(
-            f"{number:,} prompts, model of step {step:,}", file=sys.stderr, flush=True
-        )
+    Args:
+      num_prompts: the count of all prompts.
+      step: the training step of the model.
+    """
 
-    def __call__(self, more: int) -> None:
-        self.done += more
+    def __init__(self, num_prompts: int, step: int) -> None:
+        self.num_prompts = num_prompts
+        self.num_done = 0
+        self.start_time = time.monotonic()
+        self.last_message_time = self.start_time
+        self._print(f"{num_prompts:,} prompts, model of step {step:,}")
+
+    def __call__(self, num_new: int) -> None:
+        """Counts prompts as done."""
+        self.num_done += num_new
         now = time.monotonic()
-        if now - self.said > 5 and self.done < self.number:
-            left = (now - self.began) / self.done * (self.number - self.done)
-            print(
-                f"{self.done:,}/{self.number:,} prompts  {metrics.duration(left)} left",
-                file=sys.stderr,
-                flush=True,
+        is_due = now - self.last_message_time > _SECONDS_PER_MESSAGE
+        num_remaining = self.num_prompts - self.num_done
+        if is_due and num_remaining:
+            seconds = (now - self.start_time) / self.num_done * num_remaining
+            self._print(
+                f"{self.num_done:,}/{self.num_prompts:,} prompts  "
+                f"{metrics.duration(seconds)} left"
             )
-            self.said = now
+            self.last_message_time = now
+
+    def _print(self, message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""What a step of training will cost, for any configuration of `transformer.train`,
-before it runs.
+"""Forecasts the cost of a training step of any configuration of `transformer.train`.
 
     python -m meshtf explain                                      # configs/lm_stdlib.gin
     python -m meshtf explain --gin_file=lm_stdlib.gin --gin_file=layouts/fsdp.gin
     python -m meshtf explain --gin_param='Mesh.axes = "data:256;model:8"' --html=plan.html
 
-It takes the gin files and settings of `python -m transformer.train` and prints every
-op, its moves and their bytes, flops and memory, of one position. It needs no devices,
-reads no text and runs no step. --json and --html save the plan. A program that is
-refused is shown as far as it was planned, with the error. Exit code: 0, or 1 if there
+It takes the gin files and settings of `python -m transformer.train`. It prints the ops,
+collectives and their bytes, FLOPs and memory of one mesh position. It needs no devices,
+reads no data and runs no step. --json and --html save the forecast. If the program is
+refused, its part before the error is shown, with the error. Exit code: 0, or 1 if there
 is an error.
 """
 
@@ -24,14 +23,16 @@ from transformer.cli import command_line
 from transformer.data.atomic_files import check_writable
 from transformer.training import training_run
 
-_JSON = flags.DEFINE_string("json", None, "A file for the plan as JSON.")
-_HTML = flags.DEFINE_string("html", None, "A file for the plan as one HTML page.")
+_JSON = flags.DEFINE_string("json", None, "A file to write the forecast to, as JSON.")
+_HTML = flags.DEFINE_string(
+    "html", None, "A file to write the forecast to, as one HTML page."
+)
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and prints and saves the forecast of a step."""
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         for flag in (_JSON, _HTML):
             if flag.value is not None:
                 check_writable(flag.value, f"--{flag.name}")
@@ -45,9 +46,9 @@ def main(argv: Sequence[str]) -> None:
             if path is not None:
                 save(path)
         except OSError as error:
-            command_line.leave(f"cannot write {path}: {error.strerror}.")
+            command_line.exit_with_message(f"cannot write {path}: {error.strerror}.")
     try:
         print(forecast, flush=True)
-    except BrokenPipeError:  # whoever reads has seen enough, as in `| head`
+    except BrokenPipeError:  # the reader closed the pipe, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0 if forecast.error is None else 1)

@@ -1,12 +1,14 @@
-"""What a trained model thinks of texts: a line each, from a file or standard input.
+"""Prints the loss that a trained model has on texts, one per line.
 
     echo 'def f(x): return x' | python -m transformer.score --model_dir=runs/lm_stdlib
     python -m transformer.score --model_dir=runs/lm_stdlib --input=texts.txt --output=scores.tsv
 
-It prints, for each line, the mean of -ln p over its tokens, their number, and the line.
-Lines for an encoder-decoder are an input, a tab, and a target. It takes config.gin from
-the folder, or the gin files and settings of `python -m transformer.train`. Exit code:
-0, or 1 if there is an error; then nothing is written.
+For each line of the input it prints the mean of -ln p over the tokens, their count, and
+the line, separated by tabs. For an encoder-decoder a line is an input, a tab, and a
+target.
+
+The configuration is config.gin of the run's folder, unless --gin_file is given. Exit
+code: 0, or 1 if there is an error; then nothing is written.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is impor
 from transformer.cli import command_line
 from transformer.cli.program import run_main
 from transformer.data import DataError
-from transformer.data.atomic_files import check_writable, whole_file
+from transformer.data.atomic_files import atomic_file, check_writable
 from transformer.inference.scoring import Scorer, Text
 from transformer.training.load_trained import Trained
 
@@ -31,65 +33,64 @@ def define_flags() -> None:
     """Defines the flags of the command; other modules have some of the same names."""
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_string(
-        "input", None, "A file of texts, a line each; without one, standard input."
+        "input", None, "A file with a text per line; default: standard input."
     )
-    flags.DEFINE_string(
-        "output", None, "The file to write; without one, standard output."
-    )
+    flags.DEFINE_string("output", None, "The file to write; default: standard output.")
     flags.DEFINE_integer(
-        "length", None, "The most tokens of a text; default: the data's."
+        "length",
+        None,
+        "The maximum count of tokens of a text; default: that of training.",
     )
-    flags.DEFINE_integer("batch_size", 8, "Texts at a time.", lower_bound=1)
+    flags.DEFINE_integer("batch_size", 8, "Texts per batch.", lower_bound=1)
     flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
-    """Reads flags, configuration and texts, and tells scores."""
-    asked = flags.FLAGS
-    with command_line.leaving_plainly():
-        command_line.configure_by_flags(argv, model_dir=asked.model_dir)
-        if asked.output:
-            check_writable(asked.output, "--output")
+    """Reads flags, configuration and texts, and prints scores."""
+    args = flags.FLAGS
+    with command_line.exit_on_user_errors():
+        command_line.configure_by_flags(argv, model_dir=args.model_dir)
+        if args.output:
+            check_writable(args.output, "--output")
         command_line.connect_by_flags()
-        lines = _lines(asked.input)
-        trained = Trained.of(asked.model_dir)
-        length = asked.length or trained.data.features(1)["tokens"].shape[1]
-        scorer = Scorer(
-            trained.model, trained.data.vocabulary, length, asked.batch_size
-        )
-        found = "".join(_scored(scorer, lines))
-        if asked.output:
-            _write(asked.output, found)
-    if not asked.output:
-        print(found, end="", flush=True)
+        lines = _read_lines(args.input)
+        trained = Trained.of(args.model_dir)
+        length = args.length or trained.data.features(1)["tokens"].shape[1]
+        scorer = Scorer(trained.model, trained.data.vocabulary, length, args.batch_size)
+        table = _score_table(scorer, lines)
+        if args.output:
+            _write(args.output, table)
+    if not args.output:
+        print(table, end="", flush=True)
 
 
-def _scored(scorer: Scorer, lines: Sequence[str]) -> list[str]:
-    texts = (
-        [_pair(number, line) for number, line in enumerate(lines, 1)]
-        if scorer.pairs
-        else lines
-    )
-    return [
-        f"{-score.log_prob / score.tokens:.4f}\t{score.tokens}\t{line}\n"
-        for score, line in zip(scorer(texts), lines)
-    ]
+def _score_table(scorer: Scorer, lines: Sequence[str]) -> str:
+    """Returns a line for each text: the mean of -ln p, the count of tokens, the text."""
+    texts: Sequence[Text] = lines
+    if scorer.has_encoder:
+        texts = [_split_pair(i, line) for i, line in enumerate(lines)]
+    table = []
+    for score, line in zip(scorer(texts), lines):
+        loss = -score.log_prob / score.num_tokens
+        table.append(f"{loss:.4f}\t{score.num_tokens}\t{line}\n")
+    return "".join(table)
 
 
-def _lines(path: str | None) -> list[str]:
+def _read_lines(path: str | None) -> list[str]:
+    """Returns the non-empty lines of a file, or of standard input. Raises DataError."""
     try:
         text = Path(path).read_text("utf-8") if path else sys.stdin.read()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}.") from None
     lines = [line for line in text.split("\n") if line]
     if not lines:
-        raise DataError("there are no texts: give a line for each.")
+        raise DataError("there are no texts.\n  Give one per line.")
     return lines
 
 
 def _write(path: str, text: str) -> None:
     try:
-        with whole_file(path) as partial:
+        with atomic_file(path) as partial:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
         raise command_line.ConfigError(
@@ -97,11 +98,15 @@ def _write(path: str, text: str) -> None:
         ) from None
 
 
-def _pair(number: int, line: str) -> Text:
-    parts = line.split("\t")
-    if len(parts) != 2:
-        raise DataError(f"line {number} is no input, a tab and a target: {line!r}.")
-    return parts[0], parts[1]
+def _split_pair(index: int, line: str) -> tuple[str, str]:
+    """Returns the input and the target of a line. Raises DataError."""
+    fields = line.split("\t")
+    if len(fields) != 2:
+        raise DataError(
+            f"line {index + 1} is not an input, a tab and a target: {line!r}."
+        )
+    source, target = fields
+    return source, target
 
 
 if __name__ == "__main__":

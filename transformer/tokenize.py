@@ -1,11 +1,11 @@
-"""Makes the rows of a task, or of all tasks of a mixture, and writes them as TFRecords.
+"""Tokenizes the examples of a task, or of all tasks of a mixture, and writes them as
+TFRecords.
 
-    python -m transformer.tokenize --task=span_corruption_stdlib --output=runs/rows
-    python -m transformer.train --gin_param='TaskData.folder = "runs/rows"' ...
+    python -m transformer.tokenize --task=span_corruption_stdlib --output=runs/tokenized
+    python -m transformer.train --gin_param='TaskData.folder = "runs/tokenized"' ...
 
-Settings are those of the run that will learn from the rows: --gin_file and --gin_param.
-Rows that were made with other ones are refused there. A folder of a task is there whole
-or not at all.
+Use the --gin_file and --gin_param of the training run: it refuses examples that were made
+with other settings. The folder of a task is complete or absent.
 """
 
 from __future__ import annotations
@@ -21,45 +21,52 @@ from transformer.cli import command_line
 from transformer.cli.program import run_main
 from transformer.data.atomic_files import check_writable
 from transformer.data.datasets.tasks import tasks_of
+from transformer.data.datasets.tfrecord_examples import SPLITS
 
 
 def define_flags() -> None:
     """Defines the flags of the command; other modules have some of the same names."""
     flags.DEFINE_string("task", None, "The name of a task or mixture.", required=True)
-    flags.DEFINE_string("output", None, "The folder to write into.", required=True)
+    flags.DEFINE_string("output", None, "The folder to write to.", required=True)
     flags.DEFINE_integer(
-        "seed", 0, "Of what is random in rows, such as sentence pairs."
+        "seed", 0, "The seed of random choices, such as sentence pairs."
     )
-    flags.DEFINE_integer("rows_in_file", 10_000, "Rows in one file.", lower_bound=1)
+    flags.DEFINE_integer(
+        "examples_per_file", 10_000, "Examples per file.", lower_bound=1
+    )
     flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
-    """Reads flags and configuration, and writes rows."""
-    asked = flags.FLAGS
-    with command_line.leaving_plainly():
+    """Reads flags and configuration, and writes examples."""
+    args = flags.FLAGS
+    with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv)
-        check_writable(asked.output, "--output", folder=True)
-        write(asked.task, asked.output, asked.seed, asked.rows_in_file)
+        check_writable(args.output, "--output", folder=True)
+        write(args.task, args.output, args.seed, args.examples_per_file)
 
 
-def write(name: str, output: str, seed: int = 0, rows_in_file: int = 10_000) -> None:
-    """Writes the rows of a task, or of those tasks of a mixture that have any; see the
-    flags.
+def write(
+    name: str, output: str, seed: int = 0, examples_per_file: int = 10_000
+) -> None:
+    """Writes the examples of a task, or of those tasks of a mixture that have a packing;
+    see the flags.
 
     Raises:
-      DataError: there is no such task, it makes no rows, or they are there already.
+      DataError: there is no such task, it has no packing, or its folder exists already.
     """
-    what = data.find(name)
-    for task in tasks_of(what):
-        if task.rows is None and isinstance(what, data.Mixture):
-            print(f"{task.name}: its examples are taken as they are; nothing to write")
+    task_or_mixture = data.find(name)
+    is_mixture = isinstance(task_or_mixture, data.Mixture)
+    for task in tasks_of(task_or_mixture):
+        if task.packing is None and is_mixture:
+            print(f"{task.name}: uses the examples of its source; nothing to write")
             continue
-        made = data.write_rows(task, output, seed, rows_in_file)
-        for side in ("train", "held_out"):
+        manifest = data.write_examples(task, output, seed, examples_per_file)
+        for split in SPLITS:
+            counts = manifest[split]
             print(
-                f"{task.name}: {made[side]['rows']:,} rows, {made[side]['tokens']:,} "
-                f"tokens for {side}, in {made[side]['files']} files of "
+                f"{task.name}: {counts['examples']:,} examples, {counts['tokens']:,} "
+                f"tokens for {split}, in {counts['files']} files of "
                 f"{output}/{task.name}",
                 flush=True,
             )

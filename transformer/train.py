@@ -1,11 +1,11 @@
-"""Trains a language model, or goes on training it.
+"""Trains a model, or continues its training.
 
     python -m transformer.train                                      # configs/lm_stdlib.gin
     python -m transformer.train --gin_file=lm_stdlib.gin --gin_file=layouts/fsdp.gin
     python -m transformer.train --gin_param='Mesh.axes = "data:8"' --model_dir=runs/data_8
 
-The same command again goes on from the last checkpoint in `model_dir`. No configurable
-lives here: gin would see a module that is run with -m twice.
+The same command again continues from the last checkpoint in `model_dir`. This module
+defines no configurable: gin would register it twice, as `__main__` and by its name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from transformer.training.interrupts import SAVED, Terminated, terminate_like_in
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir",
     None,
-    "Where checkpoints and metrics are; default: runs/ and the name of the last "
+    "The folder of checkpoints and metrics; default: runs/ and the name of the last "
     "gin_file.",
 )
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
@@ -36,19 +36,19 @@ def main(argv: Sequence[str]) -> None:
     model_dir = _MODEL_DIR.value or command_line.default_model_dir()
     terminate_like_interrupt()
     try:
-        with command_line.leaving_plainly():
+        with command_line.exit_on_user_errors():
             command_line.configure_by_flags(argv)
             host_layout.keep_within_hosts(command_line.connect_by_flags())
             training_run.train(model_dir)
     except KeyboardInterrupt as stop:
-        found = mtf.checkpoints.latest(model_dir)
-        command_line.leave(
-            "\nInterrupted. The same command "
-            + (
-                f"goes on from step {found[0]}, saved in {model_dir}."
-                if found
-                else f"begins anew: {model_dir} has no checkpoint yet."
-            ),
+        checkpoint = mtf.checkpoints.latest(model_dir)
+        if checkpoint:
+            step, _ = checkpoint
+            effect = f"continues from step {step}, saved in {model_dir}"
+        else:
+            effect = f"starts again: {model_dir} has no checkpoint yet"
+        command_line.exit_with_message(
+            f"\nInterrupted. The same command {effect}.",
             code=SAVED if isinstance(stop, Terminated) else 1,
         )
 

@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is impor
 from transformer import data
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.data.atomic_files import check_writable, whole_file
+from transformer.data.atomic_files import atomic_file, check_writable
 from transformer.data.vocabularies import train_sentence_pieces, train_word_pieces
 
 
@@ -41,7 +41,7 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Trains the vocabulary of the flags and writes it."""
     asked = flags.FLAGS
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
         check_writable(asked.output, "--output")
         train(asked.kind, asked.size, asked.input, asked.output, asked.lower_case)
@@ -63,7 +63,7 @@ def train(
         model, number = "".join(f"{piece}\n" for piece in pieces).encode(), len(pieces)
     else:
         model, number = train_sentence_pieces(texts, size), size
-    with whole_file(output) as path:
+    with atomic_file(output) as path:
         path.write_bytes(model)
     print(f"{number:,} pieces are in {output}")
 

@@ -74,7 +74,7 @@ def rows(
 
 def main(argv: Sequence[str]) -> None:
     """Reads texts and writes rows."""
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
         paths = program_flags.files(program_flags.INPUT.value)
         outputs = _OUTPUT.value.split(",")

@@ -25,7 +25,7 @@ from examples.bert.shared import fine_tuning, program_flags
 from transformer import data
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.data.atomic_files import check_writable, whole_folder
+from transformer.data.atomic_files import atomic_folder, check_writable
 from transformer.data.vocabularies import train_word_pieces
 
 _OUTPUT = fine_tuning.OUTPUT
@@ -52,7 +52,7 @@ _HELD_OUT = 0.1  # of all files
 
 def main(argv: Sequence[str]) -> None:
     """Reads the library and writes the folder."""
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
         check_writable(_OUTPUT.value, "--output_dir", folder=True)
         write()
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> None:
 
 def write() -> None:
     """Writes the folder of the flags."""
-    with whole_folder(_OUTPUT.value) as folder:
+    with atomic_folder(_OUTPUT.value) as folder:
         source = data.documents(lambda: data.python_library(share=_HELD_OUT))
         train, held_out = (
             [text["text"] for text in side()]

@@ -118,8 +118,8 @@ def examples(
         pair,
         vocabulary=vocabulary,
         bos_id=vocabulary.bos_id,
-        first=columns.text_a,
-        second=columns.text_b,
+        first_field=columns.text_a,
+        second_field=columns.text_b,
         length=length,
     )
     task = data.Task(
@@ -188,7 +188,7 @@ def predict(model: Classifier, rows: data.TaskData, files: Files) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Trains, measures, and tells."""
-    with fine_tuning.leaving_plainly():
+    with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv)
         vocabulary = program_flags.vocabulary()
         config = program_flags.config(vocabulary)

@@ -28,7 +28,12 @@ from examples.bert.datasets.squad_json import Question
 from examples.bert.datasets.squad_windows import Shape, Window, windows
 from examples.bert.evaluation.best_spans import Found, answer
 from examples.bert.evaluation.rule_baseline import best_rule
-from examples.bert.evaluation.squad_metrics import best_threshold, exact, f1, score
+from examples.bert.evaluation.squad_metrics import (
+    best_threshold,
+    exact_match,
+    f1,
+    score,
+)
 from examples.bert.shared import fine_tuning, program_flags
 from transformer import data
 from transformer.cli.program import run_main
@@ -199,7 +204,7 @@ def evaluate(
     if _NEGATIVE.value:
         best = {id_: one.best[0].text for id_, one in found.items()}
         odds = {id_: one.null_odds for id_, one in found.items()}
-        for name, metric in (("exact", exact), ("f1", f1)):
+        for name, metric in (("exact", exact_match), ("f1", f1)):
             numbers[f"best_{name}"], numbers[f"best_{name}_thresh"] = best_threshold(
                 questions, best, odds, metric
             )
@@ -212,7 +217,7 @@ def evaluate(
 
 def main(argv: Sequence[str]) -> None:
     """Trains, answers, and scores."""
-    with fine_tuning.leaving_plainly():
+    with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv)
         vocabulary = program_flags.vocabulary()
         config = program_flags.config(vocabulary)

@@ -1,38 +1,43 @@
-"""Decoding: sequences drawn id by id, or searched for, in one loop on the mesh.
+"""Decoding: sequences sampled id by id, or found by beam search, in one loop on the mesh.
 
-A step is given the ids at a position and returns the logits of the ids that follow, and
-a state: whatever named tensors it keeps, such as caches, or None. Here a table says
-what follows what:
+A step function takes the ids at a position and returns the logits of the next ids, and a
+state: any nesting of named tensors, such as key-value caches, or None. In this example a
+table has the probability of each next id:
 
     >>> import numpy as np
     >>> import meshtf as mtf
     >>> mesh = mtf.Mesh("data:2; model:2", layout="batch:data; vocab:model")
-    >>> chances = np.array([[0.0, 0.4, 0.6, 0.0],            # 0 begins, 3 ends
-    ...                     [0.0, 0.0, 0.1, 0.9],            # 1 nearly always ends
-    ...                     [0.0, 0.4, 0.3, 0.3],
-    ...                     [0.0, 0.0, 0.0, 1.0]], "float32")
-    >>> table = mtf.log(mtf.asarray(mesh, chances, "here; vocab"))
+    >>> bos_id, eos_id = 0, 3
+    >>> probabilities = np.array([[0.0, 0.4, 0.6, 0.0],
+    ...                           [0.0, 0.0, 0.1, 0.9],      # eos_id nearly always follows id 1
+    ...                           [0.0, 0.4, 0.3, 0.3],
+    ...                           [0.0, 0.0, 0.0, 1.0]], "float32")
+    >>> table = mtf.log(mtf.asarray(mesh, probabilities, "last; vocab"))
     >>> def step(position, ids, state):
-    ...   return mtf.gather(table, ids, "here"), state
-    >>> prompt = mtf.asarray(mesh, np.array([[0, -1, -1, -1]] * 2), "batch; length")
+    ...   return mtf.gather(table, ids, "last"), state
 
-What is negative in a prompt is to be found. The likeliest next id is not always the
-best one:
+Negative elements of a prompt are to be generated:
 
-    >>> ids, log_probs = mtf.decoding.sample(step, prompt, end=3, temperature=0)
+    >>> prompt = np.array([[bos_id, -1, -1, -1]] * 2)
+    >>> prompt = mtf.asarray(mesh, prompt, "batch; length")
+
+Greedy decoding does not always find the likeliest sequence; beam search finds a likelier
+one:
+
+    >>> ids, log_probs = mtf.decoding.sample(step, prompt, eos_id=eos_id, temperature=0)
     >>> ids.numpy()[0].tolist()
     [0, 2, 1, 3]
-    >>> ids, scores = mtf.decoding.beam_search(step, prompt, "beam:2", end=3, alpha=0.0)
-    >>> for row, score in zip(ids.numpy()[0], scores.numpy()[0]):
-    ...   print(row.tolist(), round(float(np.exp(score)), 3))
+    >>> ids, scores = mtf.decoding.beam_search(step, prompt, "beam:2", eos_id=eos_id, alpha=0.0)
+    >>> for sequence, score in zip(ids.numpy()[0], scores.numpy()[0]):
+    ...   print(sequence.tolist(), round(float(np.exp(score)), 3))
     [0, 1, 3, 3] 0.36
     [0, 2, 1, 3] 0.216
 
-Given ids go through the step one by one. If all but what follows the last one is known
-already, as when a model reads its prompt in one pass, the prompt here is that last id
-alone, the state is what was read, and the step counts its positions from there:
+The ids of a prompt go through the step one by one. A model that reads its prompt in one
+pass (prefill) passes a prompt that begins with the last id, the cache as the state, and a
+step that adds the position of that id:
 
-    sample(lambda at, ids, held: model.step(last + at, ids, held), last_ids_and_room, held)
+    sample(lambda i, ids, cache: model.step(last + i, ids, cache), last_id_and_negatives, cache)
 """
 
 from meshtf.decoding.beams import beam_search

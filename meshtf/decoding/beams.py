@@ -1,16 +1,15 @@
-"""Beam search: the best sequences, by following the best beginnings of sequences side
-by side.
+"""Beam search: the best sequences, by extending the best unfinished ones side by side.
 
-    ids, scores = mtf.decoding.beam_search(step, prompt, "beam:4", cache, end=1)
+    ids, scores = mtf.decoding.beam_search(step, prompt, "beam:4", cache, eos_id=1)
 
-    alive    the `beam` best beginnings that have not ended, by log-probability
-    done     the `beam` best sequences that have, by log-probability over a length penalty
-    turn     each alive one with each id that may follow: the best 2 * beam of all these, of which
-             at most `beam` end. The best that have not ended live on; the others meet
-             the done ones
+    alive        the `beam` best unfinished sequences, by log-probability
+    finished     the `beam` best finished sequences, by log-probability / length penalty
+    iteration    extends each alive sequence by each id. The candidates are the best 2 * beam of
+                 all these, of which at most `beam` end. The best unfinished candidates become
+                 the alive sequences; the rest compete with the finished ones
 
-Of a cut vocabulary each slice tells its 2 * beam best for each beam, which leaves
-nothing out.
+Where the vocabulary is sharded, each shard sends its 2 * beam best ids for each beam: the
+best of all shards are among them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshtf.decoding.sequences import Sequences, Step, check_free, refuse_number
+from meshtf.decoding.sequences import (
+    Sequences,
+    Step,
+    check_name_is_free,
+    check_setting,
+)
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Source, Tensor
 from meshtf.names import Dimension, Shape, ShapeLike
@@ -38,7 +42,7 @@ from meshtf.ops.elementwise.arithmetic import (
 )
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather
-from meshtf.ops.indexing.gather import range as numbers
+from meshtf.ops.indexing.gather import range as index_range
 from meshtf.ops.indexing.top_k import top_k
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.logsumexp import reduce_logsumexp
@@ -48,7 +52,7 @@ from meshtf.ops.shapes.reshape import flatten, rename, transpose
 from meshtf.ops.shapes.slice import concat
 from meshtf.ops.variables.fill import full, zeros
 
-NONE = -float("inf")  # the score of a sequence that there is not
+ABSENT = -float("inf")  # the score of a beam without a sequence
 
 
 def beam_search(
@@ -56,239 +60,270 @@ def beam_search(
     prompt: Tensor,
     beam: ShapeLike,
     state: Any = None,
-    end: int | Sequence[int] | None = None,
+    eos_id: int | Sequence[int] | None = None,
     alpha: float = 0.6,
     vocab: str = "vocab",
     length: str = "length",
     vocab_size: int | None = None,
-    until: Any = None,
+    max_length: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """Returns the best sequences and their scores, best first: int32 [*batch, beam,
     length] and float32 [*batch, beam].
 
-    A score is the log-probability of what follows the prompt, n ids with the end,
-    divided by ((5 + n) / 6) ** alpha (Wu et al. 2016, arXiv:1609.08144, equation 14).
-    Where no sequence of the beams has ended, the result is the unfinished ones. Places
-    beyond the sequences that were found have the score -inf. The loop ends when no
-    alive beam can come before any finished one.
+    A score is the log-probability of the n ids that follow the prompt, the end of sequence
+    included, divided by ((5 + n) / 6) ** alpha (Wu et al. 2016, arXiv:1609.08144,
+    equation 14). If no sequence of an example ends, its unfinished ones are returned. If
+    there are fewer sequences than beams, the remaining scores are -inf. The loop stops when
+    no alive sequence can get a better score than a finished one.
 
     Args:
       step: `logits, state = step(position, ids, state)` with a position, int32 [], the
-        ids [*batch, beam] there, and the logits [*batch, beam, vocab] of the ids that follow.
-      prompt: integers [*batch, length]; ids that are given, and negative where they are
-        searched for. The first of each sequence must be given.
-      beam: the name and the number of beams, such as "beam:4"; more of them miss less.
-      state: what the step keeps: tensors, in any nesting, of unchanging names and
-        sizes; or None. Those with dimension `beam` follow their beams; others are
-        common to all.
-      end: the id that ends a sequence where it is found, or several; what follows is
-        `end` again, or the first of them. None: no id.
-      alpha: 0 prefers short sequences; 1 goes by the log-probability per id, almost.
+        ids [*batch, beam] at that position, and the logits [*batch, beam, vocab] of the
+        next ids.
+      prompt: integers [*batch, length]: the ids of the prompt, and negative elements
+        where ids are to be generated. The initial id of each sequence must not be
+        negative.
+      beam: the name and the number of beams, such as "beam:4".
+      state: the carry of the step: tensors, in any nesting, of constant names and sizes;
+        or None. Tensors with dimension `beam` are reordered with their beams; the rest
+        is shared by all beams.
+      eos_id: the id that ends a sequence where it is generated, or several such ids; the
+        positions after it are filled with `eos_id`, or the first of several. None: no
+        id ends a sequence.
+      alpha: the exponent of the length penalty. 0 compares log-probabilities, which
+        prefers short sequences; 1 compares roughly their means per id.
       vocab: the name of the dimension of ids.
       length: the name of the dimension of positions.
-      vocab_size: ids from here on are padding of the dimension, and never taken.
-      until: positions from here on are not looked for: a number, or int32 [], so that
-        one program serves several. What is not given there is filled as after an end.
+      vocab_size: ids from here on are padding of the dimension, and never generated.
+      max_length: how many positions are filled: an integer, or int32 [], so that one
+        program serves several lengths. Positions after it are filled as after `eos_id`.
 
     Raises:
-      ShapeError, DTypeError: prompt, state or logits are not as said, or `end` is no
+      ShapeError, DTypeError: prompt, state or logits are not as said, or `eos_id` is no
         id.
       PlanError: a negative alpha, or a state of another nesting.
     """
     alpha = as_float("alpha", alpha)
-    refuse_number(alpha >= 0, "alpha is at least 0", alpha)
-    texts = Sequences(step, prompt, state, end, vocab, length, vocab_size, until)
-    search = _Search(texts, single_dim(beam), alpha)
-    return search.result(*while_loop(search.goes_on, search.turn, search.start()))
+    check_setting(alpha >= 0, "alpha is at least 0", alpha)
+    sequences = Sequences(
+        step, prompt, state, eos_id, vocab, length, vocab_size, max_length
+    )
+    search = _BeamSearch(sequences, single_dim(beam), alpha)
+    carry = while_loop(search.is_unfinished, search.iterate, search.initial_carry())
+    return search.result(*carry)
 
 
-class _Search:
-    """The loop of a beam search. Its state: position, alive ids and log-probabilities,
-    done ids and scores, and what the step keeps."""
+class _BeamSearch:
+    """The loop of a beam search.
 
-    def __init__(self, texts: Sequences, beam: Dimension, alpha: float) -> None:
-        check_free(
-            texts.prompt.shape + Dimension(texts.vocab, 1),
+    Its carry: the position, int32 []; ids [*batch, beam, length] and log-probabilities
+    [*batch, beam] of alive sequences; ids and scores of finished sequences; the tensors
+    of the step's state.
+
+    Attributes:
+      shape: [*batch, beam].
+      all_dim: the name of the dimension of all extensions of all beams of an example.
+      pool_dim: the name of the dimension of candidates: the best 2 * beam extensions.
+      parent_dim: the name of the dimension of beams before they are reordered.
+      generated_counts: how many ids up to a position are generated: int32 [*batch, length].
+    """
+
+    def __init__(self, sequences: Sequences, beam: Dimension, alpha: float) -> None:
+        prompt = sequences.prompt
+        check_name_is_free(
+            prompt.shape + Dimension(sequences.vocab, 1),
             beam.name,
             "the dimension of beams",
         )
-        refuse_number(beam.size >= 1, "there is at least one beam", beam.size)
-        self.texts = texts
+        check_setting(beam.size >= 1, "the number of beams is at least 1", beam.size)
+        self.sequences = sequences
         self.beam = beam
         self.alpha = alpha
-        self.all = f"{beam.name}_all"
-        self.pool = f"{beam.name}_pool"
-        self.before = f"{beam.name}_before"
-        for x in texts.state:
-            _check_state(x, beam, texts.batch)
-        self.shape = texts.batch + beam
-        self.counts = cumsum(cast(less(texts.prompt, 0), "int32"), texts.length)
+        self.all_dim = f"{beam.name}_all"
+        self.pool_dim = f"{beam.name}_pool"
+        self.parent_dim = f"{beam.name}_before"
+        for x in sequences.state:
+            _check_state(x, beam, sequences.batch)
+        self.shape = sequences.batch + beam
+        is_generated = cast(less(prompt, 0), "int32")
+        self.generated_counts = cumsum(is_generated, sequences.length)
 
-    def start(self) -> tuple[Any, ...]:
-        """Returns the state before the first turn: one beam is alive."""
-        mesh = self.texts.prompt.mesh
-        first = equal(numbers(mesh, self.beam), 0)
-        alive = broadcast(where(first, 0.0, NONE), self.shape)
-        ids = self._each(self.texts.filled)
-        return (
-            zeros(mesh, "", "int32"),
-            ids,
-            alive,
-            ids,
-            full(mesh, self.shape, NONE),
-            self.texts.state,
-        )
+    def initial_carry(self) -> tuple[Any, ...]:
+        """Returns the carry before the first iteration: the prompt is alive in one beam."""
+        mesh = self.sequences.prompt.mesh
+        is_first_beam = equal(index_range(mesh, self.beam), 0)
+        log_probs = broadcast(where(is_first_beam, 0.0, ABSENT), self.shape)
+        length = self.sequences.prompt.shape.dim(self.sequences.length)
+        ids = broadcast(self.sequences.initial_ids, self.shape + length)
+        position = zeros(mesh, "", "int32")
+        finished_scores = full(mesh, self.shape, ABSENT)
+        return position, ids, log_probs, ids, finished_scores, self.sequences.state
 
-    def _each(self, ids: Tensor) -> Tensor:
-        return broadcast(ids, self.shape + ids.shape.dim(self.texts.length))
-
-    def goes_on(
+    def is_unfinished(
         self,
         position: Tensor,
         ids: Tensor,
-        alive: Tensor,
-        done_ids: Tensor,
-        done: Tensor,
-        held: Sequence[Tensor],
+        log_probs: Tensor,
+        finished_ids: Tensor,
+        finished_scores: Tensor,
+        state: Sequence[Tensor],
     ) -> Tensor:
-        """Returns whether a beam may still come before a finished one: no
-        log-probability rises, and no penalty lasts longer than that of the whole
-        length."""
-        longest = self.penalty(reduce_max(self.counts, self.texts.length))
-        hope = divide(reduce_max(alive, self.beam.name), longest)
-        worse = less(reduce_min(done, self.beam.name), hope)
-        return logical_and(less(position, self.texts.last), reduce_any(worse))
+        """Returns whether an alive sequence may still get a better score than a finished
+        one.
 
-    def turn(
+        Log-probabilities never rise, and the length penalty is largest at the maximum
+        length: so this bounds the score of every extension.
+        """
+        longest = reduce_max(self.generated_counts, self.sequences.length)
+        best_log_prob = reduce_max(log_probs, self.beam.name)
+        bound = divide(best_log_prob, self.length_penalty(longest))
+        can_improve = less(reduce_min(finished_scores, self.beam.name), bound)
+        has_positions = less(position, self.sequences.last_position)
+        return logical_and(has_positions, reduce_any(can_improve))
+
+    def iterate(
         self,
         position: Tensor,
         ids: Tensor,
-        alive: Tensor,
-        done_ids: Tensor,
-        done: Tensor,
-        held: Sequence[Tensor],
+        log_probs: Tensor,
+        finished_ids: Tensor,
+        finished_scores: Tensor,
+        state: Sequence[Tensor],
     ) -> tuple[Any, ...]:
-        """Returns the state after one more id."""
-        texts = self.texts
-        logits, held = texts.follow(position, texts.at(ids, position), held)
+        """Returns the carry after one more id."""
+        sequences = self.sequences
+        last_ids = sequences.read(ids, position)
+        logits, state = sequences.next_logits(position, last_ids, state)
         position = add(position, 1)
-        given = texts.at(texts.prompt, position)
-        log_probs, new, parents = self.candidates(logits, alive, given)
-        grown = texts.put(self.take(ids, parents), position, new)
-        ends = logical_and(less(given, 0), texts.are_ends(new))
-        scores = divide(
-            where(ends, log_probs, NONE), self.penalty(texts.at(self.counts, position))
+        prompt_ids = sequences.read(sequences.prompt, position)
+        log_probs, new_ids, parents = self.candidates(logits, log_probs, prompt_ids)
+        ids = sequences.write(self.of_parents(ids, parents), position, new_ids)
+        ends = logical_and(less(prompt_ids, 0), sequences.is_eos(new_ids))
+        count = sequences.read(self.generated_counts, position)
+        scores = divide(where(ends, log_probs, ABSENT), self.length_penalty(count))
+        finished_scores, (finished_ids,) = self.best(
+            self.with_candidates(finished_scores, scores),
+            self.with_candidates(finished_ids, ids),
         )
-        done, (done_ids,) = self.best(
-            self.both(done, scores), self.both(done_ids, grown)
+        log_probs, (ids, parents) = self.best(
+            where(ends, ABSENT, log_probs), ids, parents
         )
-        alive, (ids, parents) = self.best(where(ends, NONE, log_probs), grown, parents)
-        return (
-            position,
-            ids,
-            alive,
-            done_ids,
-            done,
-            [self.take(x, parents) for x in held],
-        )
+        state = [self.of_parents(x, parents) for x in state]
+        return position, ids, log_probs, finished_ids, finished_scores, state
 
     def candidates(
-        self, logits: Tensor, alive: Tensor, given: Tensor
+        self, logits: Tensor, log_probs: Tensor, prompt_ids: Tensor
     ) -> tuple[Tensor, ...]:
-        """Returns log-probabilities, ids and beams of the best 2 * beam to go on:
-        [*batch, pool].
+        """Returns log-probabilities, new ids and parent beams of the best 2 * beam
+        extensions: [*batch, pool].
+
+        Args:
+          logits: of the next ids, [*batch, beam, vocab].
+          log_probs: of the alive sequences, [*batch, beam].
+          prompt_ids: the ids of the prompt at this position, [*batch]; negative where
+            ids are generated.
         """
-        vocab = self.texts.vocab
-        most = Dimension(f"{vocab}_best", min(2 * self.beam.size, logits.shape[vocab]))
-        values, ids = top_k(logits, vocab, [most])
-        free = less(given, 0)
-        values = where(
-            greater(values, NONE),  # where nothing can follow, that stays so
-            subtract(values, reduce_logsumexp(logits, vocab)),
-            NONE,
-        )
-        only = where(equal(numbers(logits.mesh, most), 0), 0.0, NONE)
-        values = add(where(free, values, only), alive)
-        ids = where(free, ids, given)
-        values, ids = (
-            flatten(
-                transpose(x, self.shape + most), (self.beam.name, most.name), self.all
-            )
-            for x in (values, ids)
-        )
-        pool = Dimension(self.pool, min(2 * self.beam.size, values.shape[self.all]))
-        values, places = top_k(values, self.all, [pool])
-        return values, gather(ids, places, self.all), floordiv(places, most.size)
+        vocab = self.sequences.vocab
+        num_candidates = 2 * self.beam.size
+        best = Dimension(f"{vocab}_best", min(num_candidates, logits.shape[vocab]))
+        values, ids = top_k(logits, vocab, [best])
+        is_possible = greater(values, ABSENT)  # else -inf - -inf would be NaN
+        id_log_probs = subtract(values, reduce_logsumexp(logits, vocab))
+        id_log_probs = where(is_possible, id_log_probs, ABSENT)
+        # Where the prompt gives the id, it is the only extension of a beam.
+        is_first = equal(index_range(logits.mesh, best), 0)
+        prompt_log_probs = where(is_first, 0.0, ABSENT)
+        is_free = less(prompt_ids, 0)
+        id_log_probs = where(is_free, id_log_probs, prompt_log_probs)
+        values = self._flatten_beams(add(id_log_probs, log_probs), best)
+        ids = self._flatten_beams(where(is_free, ids, prompt_ids), best)
+        pool = Dimension(self.pool_dim, min(num_candidates, values.shape[self.all_dim]))
+        values, indices = top_k(values, self.all_dim, [pool])
+        ids = gather(ids, indices, self.all_dim)
+        return values, ids, floordiv(indices, best.size)
 
-    def both(self, done: Tensor, new: Tensor) -> Tensor:
-        """Returns beams and candidates as one pool."""
-        return concat([rename(done, self.beam.name, self.pool), new], self.pool)
+    def _flatten_beams(self, x: Tensor, best: Dimension) -> Tensor:
+        """Returns x[*batch, beam, best] as [*batch, all_dim]."""
+        x = transpose(x, self.shape + best)
+        return flatten(x, (self.beam.name, best.name), self.all_dim)
 
-    def best(self, scores: Tensor, *others: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Returns the best of a pool, and what else is known of them: [*batch, beam,
+    def with_candidates(self, finished: Tensor, candidates: Tensor) -> Tensor:
+        """Returns finished sequences and candidates along one dimension: [*batch, pool,
         ...].
         """
-        scores, places = top_k(scores, self.pool, [self.beam])
-        return (
-            transpose(scores, self.shape),
-            [self._ordered(gather(x, places, self.pool)) for x in others],
-        )
+        finished = rename(finished, self.beam.name, self.pool_dim)
+        return concat([finished, candidates], self.pool_dim)
 
-    def take(self, x: Tensor, parents: Tensor) -> Tensor:
-        """Returns x of other beams, if it has beams."""
+    def best(self, scores: Tensor, *values: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Returns the best scores of a pool, and values of the same sequences: [*batch,
+        beam, ...].
+        """
+        scores, indices = top_k(scores, self.pool_dim, [self.beam])
+        selected = [gather(x, indices, self.pool_dim) for x in values]
+        return transpose(scores, self.shape), [self._beams_first(x) for x in selected]
+
+    def of_parents(self, x: Tensor, parents: Tensor) -> Tensor:
+        """Returns x[..., beam, ...] of the beams that sequences extend; x itself if it is
+        shared by all beams.
+
+        Args:
+          x: ids, or a tensor of the step's state.
+          parents: indices of beams, [*batch, beam] or [*batch, pool].
+        """
         if self.beam.name not in x.shape:
             return x
-        before = rename(x, self.beam.name, self.before)
-        return transpose(
-            gather(before, parents, self.before),
-            [
-                parents.shape.names[-1] if n == self.beam.name else n
-                for n in x.shape.names
-            ],
-        )
+        new_dim = parents.shape.names[-1]
+        x = rename(x, self.beam.name, self.parent_dim)
+        names = [new_dim if n == self.parent_dim else n for n in x.shape.names]
+        return transpose(gather(x, parents, self.parent_dim), names)
 
-    def _ordered(self, x: Tensor) -> Tensor:
+    def _beams_first(self, x: Tensor) -> Tensor:
+        """Returns x as [*batch, beam, ...]."""
         return transpose(x, [*self.shape, *x.shape.without(*self.shape.names)])
 
-    def penalty(self, count: Tensor) -> Tensor:
-        """Returns the length penalty of so many ids."""
+    def length_penalty(self, count: Tensor) -> Tensor:
+        """Returns the length penalty of sequences of `count` generated ids."""
         return pow(divide(add(cast(count, "float32"), 5.0), 6.0), self.alpha)
 
     def result(
         self,
         position: Tensor,
         ids: Tensor,
-        alive: Tensor,
-        done_ids: Tensor,
-        done: Tensor,
-        held: Sequence[Tensor],
+        log_probs: Tensor,
+        finished_ids: Tensor,
+        finished_scores: Tensor,
+        state: Sequence[Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """Returns ids and scores: of done sequences, or of alive ones where none is
-        done.
+        """Returns ids and scores: of finished sequences, or of alive ones where none is
+        finished.
         """
-        some = greater(reduce_max(done, self.beam.name), NONE)
-        alive = divide(alive, self.penalty(self.texts.at(self.counts, position)))
-        scores = transpose(where(some, done, alive), self.shape)
-        ids = where(
-            greater(scores, NONE), where(some, done_ids, ids), self.texts.filled
-        )
-        return self._ordered(ids), scores
+        sequences = self.sequences
+        has_finished = greater(reduce_max(finished_scores, self.beam.name), ABSENT)
+        count = sequences.read(self.generated_counts, position)
+        alive_scores = divide(log_probs, self.length_penalty(count))
+        scores = where(has_finished, finished_scores, alive_scores)
+        scores = transpose(scores, self.shape)
+        ids = where(has_finished, finished_ids, ids)
+        ids = where(greater(scores, ABSENT), ids, sequences.initial_ids)
+        return self._beams_first(ids), scores
 
 
 def _check_state(x: Tensor, beam: Dimension, batch: Shape) -> None:
+    """Raises ShapeError if a tensor of the state has beams, but not those of each
+    example.
+    """
     if beam.name not in x.shape:
         return
-    way_out = (
-        f"Make it [{' '.join(map(repr, batch + beam))} ...]: mtf.broadcast(x, shape)."
-    )
-    if x.shape[beam.name] != beam.size or not set(batch) <= set(x.shape):
-        raise ShapeError(
-            explain_error(
-                f'a state with dimension "{beam.name}" has one row for each beam of '
-                "each sequence.",
-                tensor=repr(x.shape),
-                beams=repr(batch + beam),
-                **{"from": Source.of_caller()},
-                way_out=way_out,
-            )
+    if x.shape[beam.name] == beam.size and set(batch) <= set(x.shape):
+        return
+    names = " ".join(map(repr, batch + beam))
+    raise ShapeError(
+        explain_error(
+            f'a state with dimension "{beam.name}" has an element for each beam of '
+            "each example.",
+            tensor=repr(x.shape),
+            beams=repr(batch + beam),
+            **{"from": Source.of_caller()},
+            way_out=f"Make it [{names} ...]: mtf.broadcast(x, shape).",
         )
+    )

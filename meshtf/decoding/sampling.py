@@ -1,8 +1,8 @@
 """Sampling: autoregressive generation, one id per step.
 
-    ids, log_probs = mtf.decoding.sample(step, prompt, end=1, temperature=0)      # greedy
+    ids, log_probs = mtf.decoding.sample(step, prompt, eos_id=1, temperature=0)   # greedy
     with mtf.seed(7):
-      ids, log_probs = mtf.decoding.sample(step, prompt, cache, end=1, temperature=0.8, top_k=40)
+      ids, log_probs = mtf.decoding.sample(step, prompt, cache, eos_id=1, top_k=40)
 
 With `top_k`, only the k likeliest ids are compared: each shard of a sharded vocabulary
 then sends at most k elements, and noise is generated for k ids.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshtf.decoding.sequences import Sequences, Step, refuse_number
+from meshtf.decoding.sequences import Sequences, Step, check_setting
 from meshtf.graph import Tensor
 from meshtf.names import Dimension
 from meshtf.names.arguments import as_float, as_int
@@ -44,14 +44,14 @@ def sample(
     step: Step,
     prompt: Tensor,
     state: Any = None,
-    end: int | Sequence[int] | None = None,
+    eos_id: int | Sequence[int] | None = None,
     temperature: Any = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     vocab: str = "vocab",
     length: str = "length",
     vocab_size: int | None = None,
-    until: Any = None,
+    max_length: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """Returns ids and their log-probabilities: int32 and float32 [*batch, length].
 
@@ -68,8 +68,9 @@ def sample(
         where ids are to be drawn. The initial id of each sequence must not be negative.
       state: the carry of the step: tensors, in any nesting, of constant names and sizes;
         or None.
-      end: the id that ends a sequence where it is drawn, or several; what follows is
-        `end` again, or the first of them. None: no id.
+      eos_id: the id that ends a sequence where it is drawn, or several such ids; the
+        positions after it are filled with `eos_id`, or the first of several. None: no
+        id ends a sequence.
       temperature: a float or a tensor, such as one element for each sequence; 0 selects
         the likeliest id.
       top_k: draw from the k likeliest ids (Fan et al. 2018, arXiv:1805.04833).
@@ -79,60 +80,59 @@ def sample(
       vocab: the name of the dimension of ids.
       length: the name of the dimension of positions.
       vocab_size: ids from here on are padding of the dimension, and never drawn.
-      until: positions from here on are not looked for: a number, or int32 [], so that
-        one program serves several. What is not given there is filled as after an end.
+      max_length: how many positions are filled: an integer, or int32 [], so that one
+        program serves several lengths. Positions after it are filled as after `eos_id`.
 
     Raises:
-      ShapeError, DTypeError: prompt or logits are not as said, or `end` is no id.
+      ShapeError, DTypeError: prompt or logits are not as said, or `eos_id` is no id.
       PlanError: a setting out of its range, a state of another nesting, or no seed.
     """
-    temperature = _checked(temperature, top_k, top_p)
-    texts = Sequences(step, prompt, state, end, vocab, length, vocab_size, until)
+    temperature = _check_settings(temperature, top_k, top_p)
+    sequences = Sequences(
+        step, prompt, state, eos_id, vocab, length, vocab_size, max_length
+    )
 
-    def goes_on(
-        position: Tensor, ids: Tensor, log_probs: Tensor, ended: Tensor, held: Any
+    def is_unfinished(
+        position: Tensor, ids: Tensor, log_probs: Tensor, ended: Tensor, state: Any
     ) -> Tensor:
-        more = less(position, texts.last)
-        return logical_and(more, logical_not(reduce_all(ended))) if texts.ends else more
+        has_positions = less(position, sequences.last_position)
+        if not sequences.eos_ids:
+            return has_positions
+        return logical_and(has_positions, logical_not(reduce_all(ended)))
 
-    def turn(
-        position: Tensor, ids: Tensor, log_probs: Tensor, ended: Tensor, held: Any
+    def iterate(
+        position: Tensor, ids: Tensor, log_probs: Tensor, ended: Tensor, state: Any
     ) -> Any:
-        logits, held = texts.follow(position, texts.at(ids, position), held)
+        last_ids = sequences.read(ids, position)
+        logits, state = sequences.next_logits(position, last_ids, state)
         position = add(position, 1)
-        given = texts.at(texts.prompt, position)
-        free = less(given, 0)
-        drawn = where(
-            ended, texts.filler, _draw(logits, vocab, temperature, top_k, top_p)
-        )
-        chosen = where(free, drawn, given)
-        log_prob = subtract(
-            gather(logits, chosen, vocab), reduce_logsumexp(logits, vocab)
-        )
-        log_prob = where(logical_and(ended, free), 0.0, log_prob)
-        ended = logical_or(ended, logical_and(free, texts.are_ends(chosen)))
-        return (
-            position,
-            texts.put(ids, position, chosen),
-            texts.put(log_probs, position, log_prob),
-            ended,
-            held,
-        )
+        prompt_ids = sequences.read(sequences.prompt, position)
+        is_free = less(prompt_ids, 0)
+        drawn = _draw(logits, vocab, temperature, top_k, top_p)
+        drawn = where(ended, sequences.fill_id, drawn)
+        new_ids = where(is_free, drawn, prompt_ids)
+        log_normalizer = reduce_logsumexp(logits, vocab)
+        log_prob = subtract(gather(logits, new_ids, vocab), log_normalizer)
+        log_prob = where(logical_and(ended, is_free), 0.0, log_prob)
+        ended = logical_or(ended, logical_and(is_free, sequences.is_eos(new_ids)))
+        ids = sequences.write(ids, position, new_ids)
+        log_probs = sequences.write(log_probs, position, log_prob)
+        return position, ids, log_probs, ended, state
 
     mesh = prompt.mesh
-    start = (
+    carry = (
         zeros(mesh, "", "int32"),
-        texts.filled,
+        sequences.initial_ids,
         zeros(mesh, prompt.shape),
-        full(mesh, texts.batch, False, "bool"),
-        texts.state,
+        full(mesh, sequences.batch, False, "bool"),
+        sequences.state,
     )
-    _, ids, log_probs, _, _ = while_loop(goes_on, turn, start)
+    _, ids, log_probs, _, _ = while_loop(is_unfinished, iterate, carry)
     return ids, log_probs
 
 
-def _checked(temperature: Any, top_k: int | None, top_p: float | None) -> Any:
-    """Returns the temperature as a number or a tensor."""
+def _check_settings(temperature: Any, top_k: int | None, top_p: float | None) -> Any:
+    """Returns the temperature as a float or a tensor. Raises PlanError."""
     if top_k is not None:
         as_int("top_k", top_k)
     if top_p is not None:
@@ -140,19 +140,19 @@ def _checked(temperature: Any, top_k: int | None, top_p: float | None) -> Any:
     if hasattr(temperature, "tensor"):
         temperature = temperature.tensor()
     elif not isinstance(temperature, Tensor):
-        temperature = as_float("temperature", temperature, "a number or a tensor")
-    refuse_number(
+        temperature = as_float("temperature", temperature, "a float or a tensor")
+    check_setting(
         isinstance(temperature, Tensor) or temperature >= 0,
         "a temperature is at least 0",
         temperature,
     )
-    refuse_number(
+    check_setting(
         top_k is None or top_k >= 1,
         "top_k is at least 1",
         top_k,
         "Leave it out to draw from all ids.",
     )
-    refuse_number(
+    check_setting(
         top_p is None or 0 < top_p <= 1,
         "top_p is above 0 and at most 1",
         top_p,
@@ -164,26 +164,28 @@ def _checked(temperature: Any, top_k: int | None, top_p: float | None) -> Any:
 def _draw(
     logits: Tensor, vocab: str, temperature: Any, top_k: int | None, top_p: float | None
 ) -> Tensor:
-    """Returns ids: logits without `vocab`."""
+    """Returns ids [*batch] for logits [*batch, vocab]."""
     if not isinstance(temperature, Tensor) and temperature == 0:
         return argmax(logits, vocab)
     if top_k is None and top_p in (None, 1):
         return categorical(logits, vocab, temperature, name="sample")
     size = logits.shape[vocab]
-    best = Dimension(f"{vocab}_best", size if top_k is None else min(top_k, size))
-    values, ids = largest(logits, vocab, [best])
-    if top_p not in (None, 1):
-        # Counted from the largest, which stays 0 where the temperature is 0.
-        warmth = (
-            temperature
-            if isinstance(temperature, Tensor)
-            else full(values.mesh, "", temperature)
-        )
-        scaled = divide(
-            subtract(values, reduce_max(values, best.name)), maximum(warmth, 1e-30)
-        )
-        before = cumsum(softmax(scaled, best.name), best.name, exclusive=True)
-        values = where(less(before, top_p), values, -float("inf"))
-    return gather(
-        ids, categorical(values, best.name, temperature, name="sample"), best.name
-    )
+    candidates = Dimension(f"{vocab}_best", size if top_k is None else min(top_k, size))
+    values, ids = largest(logits, vocab, [candidates])
+    if top_p is not None and top_p != 1:
+        values = _mask_unlikely(values, candidates.name, temperature, top_p)
+    choice = categorical(values, candidates.name, temperature, name="sample")
+    return gather(ids, choice, candidates.name)
+
+
+def _mask_unlikely(logits: Tensor, dim: str, temperature: Any, top_p: float) -> Tensor:
+    """Returns sorted logits with -inf after the likeliest whose probabilities sum to
+    `top_p`.
+    """
+    if not isinstance(temperature, Tensor):
+        temperature = full(logits.mesh, "", temperature)
+    # The largest becomes 0 before the division, so it stays finite at temperature 0.
+    shifted = subtract(logits, reduce_max(logits, dim))
+    scaled = divide(shifted, maximum(temperature, 1e-30))
+    preceding = cumsum(softmax(scaled, dim), dim, exclusive=True)
+    return where(less(preceding, top_p), logits, -float("inf"))

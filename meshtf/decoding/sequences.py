@@ -1,10 +1,11 @@
-"""What sampling and beam search share: sequences that are partly given, and calls of
-the step.
+"""What sampling and beam search share: partly given sequences, and checked calls of the
+step function.
 
 Example:
 
-    prompt [batch length]    7 4 9 -1 -1 -1     given where not negative
-    filled                   7 4 9  1  1  1     1 ends: what follows an end is the end again
+    prompt [batch, length]         7 4 9 -1 -1 -1    given where not negative
+    initial_ids [batch, length]    7 4 9  1  1  1    with eos_id=1, which also fills
+                                                     what follows the end of a sequence
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from meshtf.ops.elementwise.arithmetic import equal, less, logical_or, minimum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
 from meshtf.ops.indexing.gather import gather
-from meshtf.ops.indexing.gather import range as numbers
+from meshtf.ops.indexing.gather import range as index_range
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.fill import full
 
@@ -31,212 +32,237 @@ Step: TypeAlias = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
 
 
 class Sequences:
-    """A prompt, and the step that goes on with it."""
+    """A prompt, and the step function that returns logits for the ids that follow.
+
+    Arguments are those of `sample`.
+
+    Attributes:
+      prompt: int32 [*batch, length]; negative where ids are to be generated.
+      batch: the dimensions of the prompt without `length`.
+      initial_ids: the prompt with `fill_id` where ids are to be generated.
+      fill_id: the id of positions without a generated one: the first of `eos_id`, or 0.
+      last_position: where the loop ends: an integer, or int32 [].
+      eos_ids: the ids that end a sequence.
+      state_structure: the initial state, whose nesting the step must keep.
+      state: the tensors of the initial state, as a flat list.
+    """
 
     def __init__(
         self,
         step: Step,
         prompt: Tensor,
         state: Any,
-        end: int | Sequence[int] | None,
+        eos_id: int | Sequence[int] | None,
         vocab: str,
         length: str,
         vocab_size: int | None,
-        until: Any,
+        max_length: Any,
     ) -> None:
         as_callable("step", step, "a function of (position, ids, state)")
-        vocab, length = as_dim("vocab", vocab), as_dim("length", length)
         if vocab_size is not None:
             as_int("vocab_size", vocab_size)
-        _check_prompt(prompt, vocab, length)
         self.step = step
-        self.vocab = vocab
-        self.length = length
+        self.vocab = as_dim("vocab", vocab)
+        self.length = as_dim("length", length)
         self.vocab_size = vocab_size
+        _check_prompt(prompt, self.vocab, self.length)
         self.prompt = cast(prompt, "int32")
-        self.batch = prompt.shape.without(length)
-        self.last = _last(prompt.shape[length], until)
-        self.ends = _ends(end)
-        self.filler = max(self.ends[0], 0) if self.ends else 0
-        self.filled = where(less(self.prompt, 0), self.filler, self.prompt)
-        self.nest = state
-        self.state = _leaves(state)
+        self.batch = prompt.shape.without(self.length)
+        self.last_position = _last_position(prompt.shape[self.length], max_length)
+        self.eos_ids = _eos_ids(eos_id)
+        self.fill_id = max(self.eos_ids[0], 0) if self.eos_ids else 0
+        to_generate = less(self.prompt, 0)
+        self.initial_ids = where(to_generate, self.fill_id, self.prompt)
+        self.state_structure = state
+        self.state = _state_tensors(state)
 
-    def at(self, x: Tensor, position: Tensor) -> Tensor:
+    def read(self, x: Tensor, position: Tensor) -> Tensor:
         """Returns x[*rest, length] at a position: [*rest]."""
         return gather(x, position, self.length)
 
-    def are_ends(self, ids: Tensor) -> Tensor:
-        """Returns which ids end a sequence, of the same shape, bool."""
-        if not self.ends:
+    def write(self, x: Tensor, position: Tensor, new: Tensor) -> Tensor:
+        """Returns x[*rest, length] with new[*rest] at a position."""
+        return dynamic_update(x, self.length, position, new)
+
+    def is_eos(self, ids: Tensor) -> Tensor:
+        """Returns whether each id ends a sequence: bool, of the shape of `ids`."""
+        if not self.eos_ids:
             return full(ids.mesh, ids.shape, False, "bool")
-        return functools.reduce(logical_or, [equal(ids, end) for end in self.ends])
+        return functools.reduce(
+            logical_or, [equal(ids, eos_id) for eos_id in self.eos_ids]
+        )
 
-    def put(self, ids: Tensor, position: Tensor, new: Tensor) -> Tensor:
-        """Returns ids[*rest, length] with new[*rest] at a position."""
-        return dynamic_update(ids, self.length, position, new)
-
-    def follow(
+    def next_logits(
         self, position: Tensor, ids: Tensor, state: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Returns the logits [*ids, vocab] of what follows ids, in float32, and the
-        next state.
+        """Calls the step. Returns float32 logits [*ids, vocab] of the next ids, and the
+        tensors of the next state.
 
         Raises:
           PlanError, ShapeError, DTypeError: the step returns something else, or an end
-            that is no id.
+            of sequence is no id.
         """
-        made = self.step(position, ids, _packed(self.nest, state))
-        if not isinstance(made, tuple) or len(made) != 2:
-            raise _refusal(
+        outputs = self.step(position, ids, _pack_state(self.state_structure, state))
+        if not isinstance(outputs, tuple) or len(outputs) != 2:
+            raise _error(
                 PlanError,
-                "a step returns two things: logits, and its next state.",
-                way_out="Return (logits, None) if it keeps nothing.",
+                "a step returns two values: logits, and the next state.",
+                way_out="Return (logits, None) if it has no state.",
             )
-        logits, nest = made
+        logits, next_state = outputs
         self._check_logits(logits, ids)
-        _check_nest(self.nest, nest)
+        _check_structure(self.state_structure, next_state)
         logits = cast(transpose(logits, (*ids.shape.names, self.vocab)), "float32")
         if self.vocab_size is not None:
-            rows = numbers(logits.mesh, logits.shape.dim(self.vocab))
-            logits = where(less(rows, self.vocab_size), logits, -float("inf"))
+            vocab_ids = index_range(logits.mesh, logits.shape.dim(self.vocab))
+            is_used = less(vocab_ids, self.vocab_size)
+            logits = where(is_used, logits, -float("inf"))
         return logits, [
-            transpose(x, old.shape) if set(x.shape) == set(old.shape) else x
-            for x, old in zip(_leaves(nest), self.state)
+            _in_order_of(old, new)
+            for old, new in zip(self.state, _state_tensors(next_state))
         ]
 
     def _check_logits(self, logits: Tensor, ids: Tensor) -> None:
         names = (*ids.shape.names, self.vocab)
         if not isinstance(logits, Tensor) or set(logits.shape.names) != set(names):
-            raise _refusal(
+            raise _error(
                 ShapeError,
                 f"a step returns logits [{' '.join(names)}].",
                 logits=logits,
-                way_out="Name the dimension of ids with vocab=, and keep those of its "
-                "ids.",
+                way_out="Name the dimension of the vocabulary with vocab=, and keep "
+                "the dimensions of the ids.",
             )
         if not is_floating(logits.dtype):
-            raise _refusal(
+            raise _error(
                 DTypeError, f"logits are floats, not {logits.dtype}.", logits=logits
             )
+        self._check_ids(logits)
+
+    def _check_ids(self, logits: Tensor) -> None:
+        """Raises ShapeError where `vocab_size` or `eos_id` are not of the vocabulary."""
         size = logits.shape[self.vocab]
         if self.vocab_size is not None and not 0 < self.vocab_size <= size:
-            raise _refusal(
+            raise _error(
                 ShapeError,
-                f'of the {size} ids of "{self.vocab}", vocab_size={self.vocab_size} '
-                "cannot be the used ones.",
+                f'vocab_size={self.vocab_size}, but "{self.vocab}" has {size} ids.',
                 logits=logits,
-                way_out=f"Give one of 1 to {size}, or leave it out.",
+                way_out=f"Give vocab_size= from 1 to {size}, or leave it out.",
             )
         size = self.vocab_size or size
-        for end in self.ends:
-            if not 0 <= end < size:
-                raise _refusal(
+        for eos_id in self.eos_ids:
+            if not 0 <= eos_id < size:
+                raise _error(
                     ShapeError,
-                    f'the end, id {end}, is none of the {size} ids of "{self.vocab}".',
+                    f'eos_id={eos_id} is none of the {size} ids of "{self.vocab}".',
                     logits=logits,
-                    way_out=f"Give one of 0 to {size - 1}, or end=None if nothing "
-                    "ends.",
+                    way_out=f"Give eos_id= from 0 to {size - 1}, or eos_id=None if no id "
+                    "ends a sequence.",
                 )
 
 
-def refuse_number(holds: bool, what: str, value: object, way_out: str = "") -> None:
-    """Refuses a setting. Raises PlanError."""
-    if not holds:
-        raise _refusal(PlanError, f"{what}, not {value}.", way_out=way_out)
+def check_setting(
+    is_legal: bool, requirement: str, value: object, way_out: str = ""
+) -> None:
+    """Raises PlanError if a setting is illegal: "<requirement>, not <value>"."""
+    if not is_legal:
+        raise _error(PlanError, f"{requirement}, not {value}.", way_out=way_out)
 
 
-def check_free(shape: Shape, name: str, what: str) -> None:
-    """Refuses a name that a shape has already. Raises ShapeError."""
+def check_name_is_free(shape: Shape, name: str, purpose: str) -> None:
+    """Raises ShapeError if a shape has a dimension that is to be added."""
     if name in shape:
-        raise _refusal(
+        raise _error(
             ShapeError,
-            f'"{name}" is to be {what}, but there it is already.',
+            f'"{name}" cannot be {purpose}: the tensor already has this dimension.',
             tensor=repr(shape),
-            way_out="Give it another name.",
+            way_out="Use another name.",
         )
 
 
 def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
     if not isinstance(prompt, Tensor):
-        raise _refusal(
+        raise _error(
             PlanError,
             f"a prompt is a tensor, not {type(prompt).__name__}.",
-            way_out='Make it one: mtf.asarray(mesh, array, "batch;length").',
+            way_out='Convert it: mtf.asarray(mesh, array, "batch;length").',
         )
     if not is_integer(prompt.dtype):
-        raise _refusal(
+        raise _error(
             DTypeError,
-            f"a prompt is made of integers, not of {prompt.dtype}.",
+            f"a prompt has integer ids, not {prompt.dtype}.",
             prompt=prompt,
         )
     if length not in prompt.shape:
-        close = near_misses(length, prompt.shape.names)
-        raise _refusal(
+        similar = near_misses(length, prompt.shape.names)
+        raise _error(
             ShapeError,
             f'the prompt has no dimension "{length}".',
             prompt=prompt,
-            way_out=f'Name it: length="{close or "length"}".',
+            way_out=f'Name it: length="{similar or "length"}".',
         )
     if prompt.shape[length] < 1:
-        raise _refusal(
+        raise _error(
             ShapeError,
-            "a prompt gives at least the first id.",
+            "a prompt gives at least the initial id.",
             prompt=prompt,
-            way_out=f'Make "{length}" as long as the result, negative where ids are '
-            "wanted.",
+            way_out=f'Make "{length}" as long as the result, with -1 where ids are to '
+            "be generated.",
         )
-    check_free(prompt.shape, vocab, "the dimension of logits")
+    check_name_is_free(prompt.shape, vocab, "the dimension of logits")
 
 
-def _ends(end: Any) -> tuple[int, ...]:
+def _eos_ids(eos_id: Any) -> tuple[int, ...]:
     """Returns the ids that end a sequence. Raises ArgumentError."""
-    if end is None:
+    if eos_id is None:
         return ()
-    if not isinstance(end, (list, tuple)):
-        end = (end,)
-    return tuple(as_int("end", token) for token in end)
+    eos_ids = eos_id if isinstance(eos_id, (list, tuple)) else (eos_id,)
+    return tuple(as_int("eos_id", x) for x in eos_ids)
 
 
-def _last(positions: int, until: Any) -> Any:
-    """Returns the position at which a loop ends: a number, or a tensor if `until` is
-    one.
+def _last_position(length: int, max_length: Any) -> Any:
+    """Returns the position at which the loop ends: an integer, or int32 [] if
+    `max_length` is a tensor.
     """
-    if until is None:
-        return positions - 1
-    if isinstance(until, Tensor):
-        if until.shape.names or until.dtype != "int32":
-            raise _refusal(
-                ShapeError, "until is a number or a scalar of int32.", until=until
+    if max_length is None:
+        return length - 1
+    if isinstance(max_length, Tensor):
+        if max_length.shape.names or max_length.dtype != "int32":
+            raise _error(
+                ShapeError,
+                "max_length is an integer or a scalar of int32.",
+                max_length=max_length,
             )
-        return minimum(until, positions) - 1
-    as_int("until", until)
-    refuse_number(
-        1 <= until <= positions,
-        f"until is a number of 1 to {positions} positions",
-        until,
+        return minimum(max_length, length) - 1
+    as_int("max_length", max_length)
+    check_setting(
+        1 <= max_length <= length,
+        f"max_length is 1 to {length}, the positions of the prompt",
+        max_length,
     )
-    return until - 1
+    return max_length - 1
 
 
-def _check_nest(old: Any, new: Any) -> None:
+def _check_structure(old: Any, new: Any) -> None:
+    """Raises PlanError unless the next state is nested like the previous one."""
     try:
         tf.nest.assert_same_structure(old, new, check_types=False)
-        alike = [x is None for x in _flat(old)] == [x is None for x in _flat(new)]
+        is_none = [x is None for x in tf.nest.flatten(old)]
+        is_same = is_none == [x is None for x in tf.nest.flatten(new)]
     except (TypeError, ValueError):
-        alike = False
-    if not alike:
-        raise _refusal(
+        is_same = False
+    if not is_same:
+        raise _error(
             PlanError,
-            "a step returns a state that is nested as the one it is given.",
-            given=_outline(old),
-            returned=_outline(new),
+            "a step returns a state with the nested structure of the one it gets.",
+            input=_outline(old),
+            output=_outline(new),
         )
 
 
-def _refusal(
+def _error(
     kind: type[Exception], headline: str, way_out: str = "", **facts: Any
 ) -> Exception:
+    """Returns an error that shows facts about the call, and the user's line."""
     shown = {
         k: f"{x.dtype} {x.shape!r}" if isinstance(x, Tensor) else x
         for k, x in facts.items()
@@ -246,31 +272,38 @@ def _refusal(
     )
 
 
-def _flat(nest: Any) -> list[Any]:
-    return list(tf.nest.flatten(nest))
-
-
-def _leaves(nest: Any) -> list[Tensor]:
-    """Returns the tensors of a nest, which may hold None, too; variables are read."""
-    leaves = [
-        x.tensor() if hasattr(x, "tensor") else x for x in _flat(nest) if x is not None
-    ]
-    for x in leaves:
+def _state_tensors(state: Any) -> list[Tensor]:
+    """Returns the tensors of a nested state as a flat list, without its Nones; reads
+    variables.
+    """
+    leaves = [x for x in tf.nest.flatten(state) if x is not None]
+    tensors = [x.tensor() if hasattr(x, "tensor") else x for x in leaves]
+    for x in tensors:
         if not isinstance(x, Tensor):
-            raise _refusal(
+            raise _error(
                 PlanError,
-                f"a state is made of tensors, not of {type(x).__name__}.",
-                way_out='Make it one: mtf.full(mesh, "", value, dtype).',
+                f"a state has tensors, not values of type {type(x).__name__}.",
+                way_out='Convert it: mtf.full(mesh, "", value, dtype).',
             )
-    return leaves
+    return tensors
 
 
-def _packed(nest: Any, leaves: Sequence[Tensor]) -> Any:
-    given = iter(leaves)
-    return tf.nest.pack_sequence_as(
-        nest, [x if x is None else next(given) for x in _flat(nest)]
-    )
+def _pack_state(structure: Any, tensors: Sequence[Tensor]) -> Any:
+    """Returns tensors nested like `structure`; its Nones stay."""
+    remaining = iter(tensors)
+    leaves = [x if x is None else next(remaining) for x in tf.nest.flatten(structure)]
+    return tf.nest.pack_sequence_as(structure, leaves)
 
 
-def _outline(nest: Any) -> str:
-    return repr(tf.nest.map_structure(lambda x: x if x is None else "*", nest))
+def _in_order_of(old: Tensor, new: Tensor) -> Tensor:
+    """Returns a tensor with its dimensions in the order of the old one, if they are the
+    same.
+    """
+    if set(new.shape) != set(old.shape):
+        return new  # the loop refuses it, with the names of both
+    return transpose(new, old.shape)
+
+
+def _outline(state: Any) -> str:
+    """Returns the nested structure of a state, with "*" for each tensor."""
+    return repr(tf.nest.map_structure(lambda x: x if x is None else "*", state))

@@ -1,7 +1,7 @@
 """Two tiny models for tests of decoding, in named ops and in NumPy.
 
-A table knows what follows an id. A memory knows everything before: its logits depend on
-a sum over all ids so far, which fades, so that a state of another beam shows at once.
+The logits of a table depend on the last id alone. The logits of a recurrent model depend
+on a decaying sum over all ids, so that they are wrong with the state of another beam.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from meshtf.testing.conformance.exported_suite import run_exported
 
 VOCAB = 4
 LENGTH = 6
-END = 1
+EOS_ID = 1
 PROMPT = np.array([[0, 2, -1, -1, -1, -1], [3, 1, 2, -1, -1, -1]], "int32")
 LAYOUTS = [
     "",
     "batch:x",
     "vocab:y",
     "batch:x;vocab:y",
-    "here:x;vocab:y",
+    "last:x;vocab:y",
     "d:x",
     "vocab:x;d:y",
     "length:x",
@@ -33,8 +33,8 @@ LAYOUTS = [
 ]
 
 
-def numbers(seed):
-    """Returns prompt[batch, length], table[here, vocab], embedding[here, d], kernel[d,
+def arrays(seed):
+    """Returns prompt[batch, length], table[last, vocab], embedding[last, d], kernel[d,
     vocab].
     """
     rng = np.random.default_rng(seed)
@@ -43,36 +43,34 @@ def numbers(seed):
 
 
 def tensors(layout, seed, **kwargs):
-    """Returns the numbers on a mesh."""
+    """Returns the arrays as tensors on a mesh."""
     mesh = mtf.Mesh("x:2;y:2", layout=layout, **kwargs)
-    names = "batch;length", "here;vocab", "here;d", "d;vocab"
-    return [mtf.asarray(mesh, a, n) for a, n in zip(numbers(seed), names)]
+    names = "batch;length", "last;vocab", "last;d", "d;vocab"
+    return [mtf.asarray(mesh, a, n) for a, n in zip(arrays(seed), names)]
 
 
 def table_step(table):
     """Returns a step without state."""
-    return lambda position, ids, state: (mtf.gather(table, ids, "here"), state)
+    return lambda position, ids, state: (mtf.gather(table, ids, "last"), state)
 
 
-def memory_step(embedding, kernel):
-    """Returns a step whose state is a nest: what fades, how many ids there were, and
-    nothing.
-    """
+def recurrent_step(embedding, kernel):
+    """Returns a step with a nested state: a decaying sum, the count of ids, and None."""
 
     def step(position, ids, state):
-        fading = mtf.gather(embedding, ids, "here") + state["fading"] * 0.7
-        logits = mtf.einsum([fading, kernel], ids.shape + kernel.shape.dim("vocab"))
-        return logits, {"fading": fading, "count": state["count"] + 1, "nothing": None}
+        hidden = mtf.gather(embedding, ids, "last") + state["hidden"] * 0.7
+        logits = mtf.einsum([hidden, kernel], ids.shape + kernel.shape.dim("vocab"))
+        return logits, {"hidden": hidden, "count": state["count"] + 1, "none": None}
 
     return step
 
 
-def memory_state(mesh, shape):
-    """Returns the first state."""
+def recurrent_state(mesh, shape):
+    """Returns the initial state."""
     return {
-        "fading": mtf.zeros(mesh, shape),
+        "hidden": mtf.zeros(mesh, shape),
         "count": mtf.zeros(mesh, "", "int32"),
-        "nothing": None,
+        "none": None,
     }
 
 
@@ -83,46 +81,46 @@ def log_softmax(x):
 
 
 def table_logits(seed):
-    """Returns a function: the logits of what follows some ids."""
-    _, table, _, _ = numbers(seed)
+    """Returns a function: ids -> logits [vocab] of the next id."""
+    _, table, _, _ = arrays(seed)
     return lambda ids: table[ids[-1]]
 
 
-def memory_logits(seed):
-    """Returns a function: the logits of what follows some ids."""
-    _, _, embedding, kernel = numbers(seed)
+def recurrent_logits(seed):
+    """Returns a function: ids -> logits [vocab] of the next id."""
+    _, _, embedding, kernel = arrays(seed)
 
     @functools.cache
-    def fading(ids):
-        return embedding[ids[-1]] + (fading(ids[:-1]) * 0.7 if ids[1:] else 0)
+    def hidden(ids):
+        return embedding[ids[-1]] + (hidden(ids[:-1]) * 0.7 if ids[1:] else 0)
 
-    return lambda ids: fading(tuple(ids)) @ kernel
+    return lambda ids: hidden(tuple(ids)) @ kernel
 
 
-def all_sequences(logits, given, length=LENGTH, end=END):
-    """Yields all that may follow: ids, filled up with the end, log-probability and
-    number of ids.
+def all_sequences(logits, prompt, length=LENGTH, eos_id=EOS_ID):
+    """Yields all sequences that may follow a prompt: ids, padded with `eos_id`, their
+    log-probability and the count of generated ids.
     """
-    for number in range(1, length - len(given) + 1):
-        others = [i for i in range(VOCAB) if i != end]
-        for middle in itertools.product(others, repeat=number - 1):
-            ids = [*given, *middle, end]
+    for count in range(1, length - len(prompt) + 1):
+        not_eos = [i for i in range(VOCAB) if i != eos_id]
+        for middle in itertools.product(not_eos, repeat=count - 1):
+            ids = [*prompt, *middle, eos_id]
             log_prob = sum(
                 log_softmax(logits(tuple(ids[:i])))[ids[i]]
-                for i in range(len(given), len(ids))
+                for i in range(len(prompt), len(ids))
             )
-            yield ids + [end] * (length - len(ids)), log_prob, number
+            yield ids + [eos_id] * (length - len(ids)), log_prob, count
 
 
-def given_part(row):
-    """Returns the given ids of a prompt."""
-    return [int(i) for i in row if i >= 0]
+def prompt_ids(sequence):
+    """Returns the ids of a sequence that are not negative."""
+    return [int(i) for i in sequence if i >= 0]
 
 
-def run(program, how, args):
-    """Runs a program of tensors in one of the ways there are."""
-    if how == "exported":
+def run(program, mode, args):
+    """Runs a program of tensors: "eager", as a "function", with "jit", or "exported"."""
+    if mode == "exported":
         return run_exported(program, args)
-    return (program if how == "eager" else mtf.function(program, jit=how == "jit"))(
-        *args
-    )
+    if mode != "eager":
+        program = mtf.function(program, jit=mode == "jit")
+    return program(*args)

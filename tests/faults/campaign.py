@@ -144,7 +144,7 @@ class Campaign:
             launched.driver if victim == "driver" else launched.workers[int(victim[-1])]
         )
         if launched.code is not None or launched.wait_for(
-            "in all; checkpoint", 0.0, self._seen
+            "in total; checkpoint", 0.0, self._seen
         ):
             return False
         self._seen = len(launched.lines)

@@ -139,7 +139,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_run_goes_on_once_it_is_back(
     assert noticed < 2 * TIMEOUT + 10.0
     steps = [line["step"] for line in metrics.read(str(tmp_path)) if "loss" in line]
     assert steps == list(range(1, 401))
-    assert "going on from step" in launched.text
+    assert "continuing from step" in launched.text
 
 
 def test_without_restarts_the_run_ends_with_a_code_of_its_own(hosts, tmp_path):

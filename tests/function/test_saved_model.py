@@ -172,20 +172,20 @@ def test_a_process_without_meshtf_gives_the_same_numbers(mesh, tmp_path, plain):
 def test_decoding_loops_find_the_same_ids(mesh, tmp_path, plain):
     mesh = mtf.Mesh(**mesh)
     table = mtf.Variable(
-        mesh, "here:16; vocab:16", mtf.layers.initializers.normal(1.0), "table"
+        mesh, "last:16; vocab:16", mtf.layers.initializers.normal(1.0), "table"
     )
 
     @mtf.function(mesh=mesh, prompt="batch; length", seed="")
     def decode(prompt, seed):
         def step(position, ids, state):
-            return mtf.gather(table, ids, "here"), state
+            return mtf.gather(table, ids, "last"), state
 
-        greedy, scores = mtf.decoding.sample(step, prompt, end=1, temperature=0)
+        greedy, scores = mtf.decoding.sample(step, prompt, eos_id=1, temperature=0)
         with mtf.seed(seed):
             drawn, _ = mtf.decoding.sample(
-                step, prompt, end=1, temperature=0.9, top_k=5
+                step, prompt, eos_id=1, temperature=0.9, top_k=5
             )
-        best, _ = mtf.decoding.beam_search(step, prompt, "beam:4", end=1)
+        best, _ = mtf.decoding.beam_search(step, prompt, "beam:4", eos_id=1)
         return {"greedy": greedy, "scores": scores, "drawn": drawn, "best": best}
 
     prompt = np.full([4, 10], -1, "int32")

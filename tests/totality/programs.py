@@ -83,7 +83,7 @@ def decoding(t: SimpleNamespace) -> dict[str, Call]:
         return mtf.gather(table, ids, "here"), state
 
     prompt = tensor(t.mesh, "batch:4;length:3", "int32") - 1
-    takes = {"temperature": "int float", "until": "int none", "state": "none"}
+    takes = {"temperature": "int float", "max_length": "int none", "state": "none"}
     return {
         "beam_search": call(step, prompt, "beam:2", takes=takes),
         "sample": call(step, prompt, takes=takes),

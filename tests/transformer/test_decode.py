@@ -1,6 +1,4 @@
-"""`python -m transformer.decode`: prompts in, texts out, and what it says when it
-cannot.
-"""
+"""`python -m transformer.decode`: completions of prompts, and messages of errors."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from transformer import decode
 from transformer.cli import command_line
 from transformer.data import ByteVocabulary
 from transformer.inference.decoder import Decoder
-from transformer.inference.text_generation import write
+from transformer.inference.text_generation import generate_texts
 from transformer.training import training_run
 from transformer.training.load_trained import Trained
 from transformer.training.reporting import run_report
@@ -48,9 +46,9 @@ PAIRS = [
 ]
 
 
-def left_by_a_run(folder, files, params):
-    """Writes what a run of no steps leaves: a checkpoint with an optimizer's variables,
-    a config.
+def save_untrained_run(folder, files, params):
+    """Writes the files of a run of no steps: a checkpoint with optimizer slots, and
+    config.gin. Returns the folder.
     """
     gin.clear_config()
     command_line.configure(files, params)
@@ -61,7 +59,7 @@ def left_by_a_run(folder, files, params):
 
 
 def configured(folder):
-    """Returns what a run left, under its own configuration."""
+    """Returns the model of a run, under the configuration of the run."""
     gin.clear_config()
     command_line.configure([f"{folder}/config.gin"], [])
     return Trained.of(folder)
@@ -69,7 +67,7 @@ def configured(folder):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return left_by_a_run(
+    return save_untrained_run(
         tmp_path_factory.mktemp("runs") / "lm", ["lm_stdlib.gin"], SMALL
     )
 
@@ -78,7 +76,7 @@ def run(tmp_path_factory):
 def pairs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     (folder / "pairs.gin").write_text("\n".join(PAIRS))
-    return left_by_a_run(folder / "pairs", [str(folder / "pairs.gin")], [])
+    return save_untrained_run(folder / "pairs", [str(folder / "pairs.gin")], [])
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +91,7 @@ def prefixed(tmp_path_factory):
     for old, new in changes.items():
         text = text.replace(old, new)
     (folder / "prefixed.gin").write_text(text + "\nprefix_language_model.length = 24")
-    return left_by_a_run(folder / "prefixed", [str(folder / "prefixed.gin")], [])
+    return save_untrained_run(folder / "prefixed", [str(folder / "prefixed.gin")], [])
 
 
 @pytest.fixture
@@ -102,7 +100,7 @@ def call(capsys, monkeypatch):
     and stderr.
     """
     flags.FLAGS(["decode"])
-    asked = {
+    defaults = {
         "input": None,
         "output": None,
         "format": "lines",
@@ -111,23 +109,24 @@ def call(capsys, monkeypatch):
         "temperature": None,
         "top_k": None,
         "top_p": None,
-        "beams": None,
+        "num_beams": None,
         "alpha": None,
         "seed": 0,
         "stop": [],
-        "truncate": None,
+        "max_prompt_length": None,
     }
 
-    def call(folder, given="def \nif x\n", **changes):
+    def call(folder, stdin="def \nif x\n", **changes):
         gin.clear_config()
-        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
         code = 0
         try:
             decode.run(
-                ["decode"], types.SimpleNamespace(model_dir=folder, **asked | changes)
+                ["decode"],
+                types.SimpleNamespace(model_dir=folder, **defaults | changes),
             )
-        except SystemExit as left:
-            code = left.code
+        except SystemExit as exit:
+            code = exit.code
         return (code, *capsys.readouterr())
 
     yield call
@@ -141,13 +140,13 @@ def test_a_line_is_written_for_each_prompt(call, run):
     assert err == "3 prompts, model of step 0\n"
 
 
-def test_what_is_written_is_what_the_saved_model_says(call, run):
-    given, number = "a\\n\\\\b", 6
-    out = json.loads(call(run, given + "\n", max_new_tokens=number, format="json")[1])
+def test_completions_are_those_of_the_saved_model(call, run):
+    line = "a\\n\\\\b\n"
+    out = json.loads(call(run, line, max_new_tokens=6, format="json")[1])
     assert out["prompt"] == "a\n\\b"
     model = configured(run).model
     ids = list(out["prompt"].encode())
-    for _ in range(number):
+    for _ in range(6):
         tokens = mtf.asarray(model.mesh, np.array([ids] * 4, "int32"), "batch;length")
         ids.append(int(model(tokens).numpy()[0, -1].argmax()))
     assert out["text"] == bytes(ids[len(out["prompt"]) :]).partition(b"\0")[0].decode(
@@ -155,18 +154,19 @@ def test_what_is_written_is_what_the_saved_model_says(call, run):
     )
 
 
-def test_a_prompt_is_a_prefix_where_the_model_learned_from_prefixes(call, prefixed):
+def test_prompts_of_a_prefix_language_model_are_prefixes(call, prefixed):
     out = json.loads(call(prefixed, "def f\n", max_new_tokens=4, format="json")[1])
     model = configured(prefixed).model
     ids = [0, *ByteVocabulary().encode("def f").tolist()]
-    read = len(ids)
+    prompt_length = len(ids)
     for _ in range(4):
         tokens = mtf.asarray(model.mesh, np.array([ids] * 2, "int32"), "batch;length")
         prefix = mtf.broadcast(
-            mtf.range(model.mesh, tokens.shape.dim("length")) < read, tokens.shape
+            mtf.range(model.mesh, tokens.shape.dim("length")) < prompt_length,
+            tokens.shape,
         )
         ids.append(int(model(tokens, prefix=prefix).numpy()[0, -1, :259].argmax()))
-    assert out["text"] == ByteVocabulary().decode(np.array(ids[read:]))
+    assert out["text"] == ByteVocabulary().decode(np.array(ids[prompt_length:]))
 
 
 def test_settings_of_gin_and_flags_reach_the_decoder(call, run, monkeypatch):
@@ -180,28 +180,26 @@ def test_settings_of_gin_and_flags_reach_the_decoder(call, run, monkeypatch):
             real(self, *args, **kwargs),
         )[1],
     )
-    assert call(run, beams=3, alpha=0.2, stop=["\\n", "ab"])[0] == 0
-    (used,) = seen
-    assert (used["beams"], used["alpha"], used["max_new_tokens"], used["window"]) == (
-        3,
-        0.2,
-        5,
-        16,
-    )
-    assert used["eos_id"] == [0, 10] and "temperature" not in used
+    assert call(run, num_beams=3, alpha=0.2, stop=["\\n", "ab"])[0] == 0
+    (settings,) = seen
+    assert settings["num_beams"] == 3
+    assert settings["alpha"] == 0.2
+    assert settings["max_new_tokens"] == 5
+    assert settings["window"] == 16
+    assert settings["eos_id"] == [0, 10] and "temperature" not in settings
 
 
-def test_draws_follow_the_seed_and_texts_end_where_they_are_to(call, run):
-    first, again, other = (
+def test_samples_depend_on_the_seed_and_end_before_stop_strings(call, run):
+    sampled, repeated, other_seed = (
         call(
             run, temperature=3.0, top_p=0.9, max_new_tokens=30, seed=seed, format="json"
         )
         for seed in (1, 1, 2)
     )
-    assert first == again != other
-    text = json.loads(first[1].splitlines()[0])["text"]
+    assert sampled == repeated != other_seed
+    text = json.loads(sampled[1].splitlines()[0])["text"]
     stop = text[7:9]
-    cut = json.loads(
+    stopped = json.loads(
         call(
             run,
             temperature=3.0,
@@ -212,30 +210,30 @@ def test_draws_follow_the_seed_and_texts_end_where_they_are_to(call, run):
             stop=[stop],
         )[1].splitlines()[0]
     )["text"]
-    assert cut == text[: text.index(stop)]
+    assert stopped == text[: text.index(stop)]
 
 
-def test_an_encoder_decoder_answers(call, pairs):
+def test_output_of_an_encoder_decoder(call, pairs):
     code, out, err = call(
         pairs, "def f(x):\n", temperature=1.0, max_new_tokens=8, format="json"
     )
     assert code == 0, err
     assert json.loads(out)["prompt"] == "def f(x):"
     trained = configured(pairs)
-    ((text,),) = write(trained, ["def f(x):"], max_new_tokens=8, temperature=1.0)
-    assert text.text == json.loads(out)["text"]
-    ids = [
-        *ByteVocabulary().encode("def f(x):").tolist(),
-        1,
-    ]  # an end is put after inputs
+    ((completion,),) = generate_texts(
+        trained, ["def f(x):"], max_new_tokens=8, temperature=1.0
+    )
+    assert completion.text == json.loads(out)["text"]
+    eos_id = 1
+    ids = [*ByteVocabulary().encode("def f(x):").tolist(), eos_id]
     window = trained.data.features(1)["tokens"].shape[1]
-    (written,) = Decoder(
-        trained.model, 8, len(ids), eos_id=1, window=window, temperature=1.0
+    (generated,) = Decoder(
+        trained.model, 8, len(ids), eos_id=eos_id, window=window, temperature=1.0
     )([ids])
-    assert ByteVocabulary().decode(np.array(written.ids)) == text.text
+    assert ByteVocabulary().decode(np.array(generated.ids)) == completion.text
 
 
-def test_a_file_is_there_whole_or_not(call, run, tmp_path):
+def test_the_output_file_is_complete_or_absent(call, run, tmp_path):
     prompts, out = tmp_path / "in.txt", tmp_path / "new" / "out.txt"
     prompts.write_text("def \nif\n")
     assert call(run, input=str(prompts), output=str(out))[:2] == (0, "")
@@ -247,34 +245,31 @@ def test_a_file_is_there_whole_or_not(call, run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes, complaint",
+    "changes, message",
     [
-        ({"given": ""}, "ConfigError: there are no prompts in standard input"),
+        ({"stdin": ""}, "ConfigError: there are no prompts in standard input"),
         ({"input": "/nope/in.txt"}, "ConfigError: cannot read /nope/in.txt"),
         ({"top_p": 2.0, "temperature": 1.0}, "PlanError: top_p is above 0"),
         ({"max_new_tokens": 0}, "PlanError: max_new_tokens=0"),
     ],
 )
-def test_errors_have_no_traceback(call, run, changes, complaint):
+def test_errors_have_no_traceback(call, run, changes, message):
     code, out, err = call(run, **changes)
     assert (code, out) == (1, "")
-    assert complaint in err
+    assert message in err
 
 
-def test_prompts_are_cut_if_asked_for(call, run):
-    whole, cut = (
-        call(run, "xxxxif x\n", truncate=truncate, format="json")[1]
-        for truncate in (None, 4)
+def test_long_prompts_are_truncated(call, run):
+    full, truncated = (
+        call(run, "xxxxif x\n", max_prompt_length=length, format="json")[1]
+        for length in (None, 4)
     )
-    alone = call(run, "if x\n", format="json")[1]
-    assert (
-        json.loads(cut)["text"]
-        == json.loads(alone)["text"]
-        != json.loads(whole)["text"]
-    )
+    short = call(run, "if x\n", format="json")[1]
+    assert json.loads(truncated)["text"] == json.loads(short)["text"]
+    assert json.loads(truncated)["text"] != json.loads(full)["text"]
 
 
-def test_a_folder_without_a_checkpoint_is_told(call, tmp_path):
+def test_error_without_a_checkpoint(call, tmp_path):
     code, _, err = call(str(tmp_path))
     assert code == 1
     assert (
@@ -284,7 +279,7 @@ def test_a_folder_without_a_checkpoint_is_told(call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "setting, said",
+    "setting, messages",
     [
         (
             "Architecture.d_ff = 64",
@@ -294,21 +289,23 @@ def test_a_folder_without_a_checkpoint_is_told(call, tmp_path):
         ("Architecture.tied = True", ["only in the checkpoint", "logits/kernel"]),
         (
             "Architecture.vocab = 100",
-            ["DataError: the vocabulary has 256 ids, and the model knows"],
+            ["DataError: the vocabulary has 256 ids, and the model"],
         ),
     ],
 )
-def test_a_checkpoint_of_another_model_is_told(call, run, tmp_path, setting, said):
+def test_error_for_a_checkpoint_of_another_model(
+    call, run, tmp_path, setting, messages
+):
     shutil.copytree(run, folder := tmp_path / "run")
     with open(folder / "config.gin", "a", encoding="utf-8") as file:
         file.write(f"\n{setting}\n")
     code, _, err = call(str(folder))
     assert code == 1
-    assert all(text in err for text in said), err
+    assert all(text in err for text in messages), err
 
 
-def test_a_checkpoint_of_a_deeper_model_is_told(call, run, tmp_path):
-    folder = left_by_a_run(
+def test_error_for_a_checkpoint_of_a_deeper_model(call, run, tmp_path):
+    folder = save_untrained_run(
         tmp_path / "deep", ["lm_stdlib.gin"], [*SMALL, "Architecture.blocks = 2"]
     )
     shutil.copy(Path(run, "config.gin"), folder)

@@ -1,4 +1,4 @@
-"""Commands for trained models: measure, score."""
+"""Commands for trained models: evaluate, score."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ SMALL = [
 
 @pytest.fixture
 def run(tmp_path_factory, capsys, monkeypatch):
-    """Calls a command for a folder in which a small model was trained; returns what it
-    says.
+    """Runs a command on the folder of a small training run; returns its exit code and
+    what it prints.
     """
     gin.clear_config()
     folder = tmp_path_factory.mktemp("run")
@@ -45,12 +45,12 @@ def run(tmp_path_factory, capsys, monkeypatch):
     training_run.train(str(folder))
     capsys.readouterr()
     flags.FLAGS(["test"])
-    asked = {
+    defaults = {
         "model_dir": str(folder),
         "num_examples": 8,
         "batch_size": 4,
         "json": None,
-        "written": 0,
+        "num_answers": 0,
         "input": None,
         "output": None,
         "length": None,
@@ -58,14 +58,14 @@ def run(tmp_path_factory, capsys, monkeypatch):
 
     def call(module, *params, **values):
         gin.clear_config()
-        known = types.SimpleNamespace(**{**asked, **values})
-        monkeypatch.setattr(module, "flags", types.SimpleNamespace(FLAGS=known))
+        args = types.SimpleNamespace(**{**defaults, **values})
+        monkeypatch.setattr(module, "flags", types.SimpleNamespace(FLAGS=args))
         code = 0
         with flagsaver.flagsaver(gin_param=[*params]):
             try:
                 module.main(["test"])
-            except SystemExit as left:
-                code = left.code
+            except SystemExit as exit:
+                code = exit.code
         return code, *capsys.readouterr()
 
     yield call
@@ -87,8 +87,8 @@ def test_commands_of_a_trained_model(run, tmp_path):
     texts = tmp_path / "texts"
     texts.write_text("def f(x):\nimport os\n\nclass A:\n")
     code, out, err = run(score, input=str(texts))
-    rows = [line.split("\t") for line in out.splitlines()]
-    assert code == 0 and [row[1:] for row in rows] == [
+    lines = [line.split("\t") for line in out.splitlines()]
+    assert code == 0 and [fields[1:] for fields in lines] == [
         ["8", "def f(x):"],
         ["8", "import os"],
         ["7", "class A:"],
@@ -97,12 +97,12 @@ def test_commands_of_a_trained_model(run, tmp_path):
     assert (code, nothing) == (0, "") and (tmp_path / "scored").read_text() == out
 
     (tmp_path / "file").write_text("")
-    for settings, complaint in [
+    for settings, message in [
         ({"input": str(texts), "model_dir": str(tmp_path / "none")}, "there is no"),
         ({"input": str(tmp_path / "none")}, "cannot read"),
         (
             {"input": str(texts), "length": 4},
-            "text 1 has 8 tokens, and there is room for 4",
+            "text 1 has 8 tokens, more than length=4",
         ),
         (
             {"input": str(texts), "output": str(tmp_path / "file" / "x")},
@@ -110,7 +110,7 @@ def test_commands_of_a_trained_model(run, tmp_path):
         ),
     ]:
         code, out, err = run(score, **settings)
-        assert code == 1 and complaint in err and out == ""
+        assert code == 1 and message in err and out == ""
     code, _, err = run(evaluate, "Architecture.d_ff = 48")
     assert code == 1 and "of another model" in err and "d_ff:48" in err
 
@@ -119,30 +119,28 @@ def test_scores_are_sums_of_log_probabilities(rng):
     kind = Architecture(vocab=256, d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1)
     model = LanguageModel(mtf.Mesh("data:2;model:2", "batch:data; heads:model"), kind)
     texts = ["ab", "abcdefgh", "abc"]
-    found = list(Scorer(model, data.RawBytes(), length=8, batch_size=2)(texts))
-    assert [x.tokens for x in found] == [1, 7, 2]
-    whole = mtf.asarray(
+    scores = list(Scorer(model, data.RawBytes(), length=8, batch_size=2)(texts))
+    assert [x.num_tokens for x in scores] == [1, 7, 2]
+    tokens = mtf.asarray(
         model.mesh, np.array([list(b"abcdefg")] * 2, "int32"), "batch; length"
     )
-    logs = mtf.log_softmax(model(whole), "vocab").numpy()[0]
+    logs = mtf.log_softmax(model(tokens), "vocab").numpy()[0]
     nats = [logs[i, x] for i, x in enumerate(b"bcdefgh")]
     np.testing.assert_allclose(
-        [x.log_prob for x in found], [nats[0], sum(nats), sum(nats[:2])], rtol=1e-4
+        [x.log_prob for x in scores], [nats[0], sum(nats), sum(nats[:2])], rtol=1e-4
     )
 
 
-def test_pairs_are_scored_with_their_end(rng):
+def test_targets_are_scored_with_eos(rng):
     kind = Architecture(
         vocab=512, d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1, positions="relative"
     )
     model = EncoderDecoder(mtf.Mesh("data:2", "batch:data"), kind)
     scorer = Scorer(model, data.ByteVocabulary(), length=8, batch_size=2)
-    found = list(scorer([("ab", "cd"), ("ab", "c"), ("abc", "cd")]))
-    assert [x.tokens for x in found] == [3, 2, 3]
-    assert found[0].log_prob != found[2].log_prob
-    with pytest.raises(
-        data.DataError, match="text 1 has 9 tokens, and there is room for 8"
-    ):
+    scores = list(scorer([("ab", "cd"), ("ab", "c"), ("abc", "cd")]))
+    assert [x.num_tokens for x in scores] == [3, 2, 3]
+    assert scores[0].log_prob != scores[2].log_prob
+    with pytest.raises(data.DataError, match="text 1 has 9 tokens, more than length=8"):
         list(scorer([("ab", "cdefghij")]))
 
 

@@ -1,5 +1,5 @@
-"""Trained models as SavedModels: without meshtf they give the same logits, and write
-the same.
+"""Trained models as SavedModels: without meshtf they give the same logits and the same
+ids.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import sys
 sys.modules["meshtf"] = None
 import numpy as np, tensorflow as tf
 served = tf.saved_model.load(sys.argv[1])
-given = dict(np.load(sys.argv[2]))
-more = {"inputs": given["inputs"]} if "inputs" in given else {}
-found = {**served.signatures["logits"](tokens=given["tokens"], **more),
-         **served.signatures["write"](texts=given["texts"], **more)}
-np.savez(sys.argv[3], **{name: x.numpy() for name, x in found.items()})
+arrays = dict(np.load(sys.argv[2]))
+inputs = {"inputs": arrays["inputs"]} if "inputs" in arrays else {}
+outputs = {**served.signatures["logits"](tokens=arrays["tokens"], **inputs),
+           **served.signatures["generate"](tokens=arrays["prompts"], **inputs)}
+np.savez(sys.argv[3], **{name: x.numpy() for name, x in outputs.items()})
 """
 
 
@@ -37,59 +37,62 @@ def clean_gin():
     gin.clear_config()
 
 
-def served(saved, folder, **given):
-    """Returns what a model gives in a process that cannot import meshtf."""
-    saved.save(str(folder / "served"))
-    np.savez(folder / "given.npz", **given)
+def run_saved_model(saved_model, folder, **arrays):
+    """Returns the outputs of a model in a process that cannot import meshtf."""
+    saved_model.save(str(folder / "served"))
+    np.savez(folder / "arrays.npz", **arrays)
     subprocess.run(
         [
             sys.executable,
             "-c",
             SERVE,
-            *(str(folder / x) for x in ("served", "given.npz", "found.npz")),
+            *(str(folder / x) for x in ("served", "arrays.npz", "outputs.npz")),
         ],
         check=True,
         timeout=300,
     )
-    return np.load(folder / "found.npz")
+    return np.load(folder / "outputs.npz")
 
 
 @pytest.mark.slow
-def test_a_language_model_writes_without_meshtf(run, tmp_path):
+def test_a_language_model_generates_without_meshtf(run, tmp_path):
     trained = configured(run)
-    texts = np.full([1, 16], -1, "int32")
-    texts[0, :4] = list(b"def ")
+    prompts = np.full([1, 16], -1, "int32")
+    prompts[0, :4] = list(b"def ")
     tokens = np.arange(16, dtype="int32")[None]
-    found = served(export(trained), tmp_path, tokens=tokens, texts=texts)
-    (written,) = Decoder(trained.model, 12, 4, batch_size=1)([texts[0, :4]])
-    ids = found["ids"][0].tolist()
+    outputs = run_saved_model(export(trained), tmp_path, tokens=tokens, prompts=prompts)
+    (completion,) = Decoder(trained.model, 12, 4, batch_size=1)([prompts[0, :4]])
+    ids = outputs["ids"][0].tolist()
     end = ids.index(0) if 0 in ids else 16
-    assert ids[:4] == list(b"def ") and ids[4:end] == written.ids[: end - 4]
-    rows = mtf.asarray(trained.model.mesh, np.repeat(tokens, 4, 0), "batch;length")
+    assert ids[:4] == list(b"def ") and ids[4:end] == completion.ids[: end - 4]
+    batch = mtf.asarray(trained.model.mesh, np.repeat(tokens, 4, 0), "batch;length")
     np.testing.assert_allclose(
-        found["logits"], trained.model(rows).numpy()[:1], rtol=1e-4, atol=1e-5
+        outputs["logits"], trained.model(batch).numpy()[:1], rtol=1e-4, atol=1e-5
     )
 
 
 @pytest.mark.slow
-def test_an_encoder_decoder_answers_without_meshtf(pairs, tmp_path):
+def test_an_encoder_decoder_generates_without_meshtf(pairs, tmp_path):
     trained = configured(pairs)
     inputs = np.zeros([2, 24], "int32")
-    inputs[0, :5], inputs[1, :9] = range(100, 105), range(90, 99)
+    inputs[0, :5] = range(100, 105)
+    inputs[1, :9] = range(90, 99)
     length = trained.data.features(1)["tokens"].shape[1]
-    texts = np.full([2, length], -1, "int32")
-    texts[:, 0] = 0
-    found = served(
-        export(trained, batch_size=2, beams=2),
+    prompts = np.full([2, length], -1, "int32")
+    prompts[:, 0] = 0
+    outputs = run_saved_model(
+        export(trained, batch_size=2, num_beams=2),
         tmp_path,
-        tokens=np.abs(texts),
-        texts=texts,
+        tokens=np.abs(prompts),
+        prompts=prompts,
         inputs=inputs,
     )
-    decoder = Decoder(trained.model, length - 1, 24, batch_size=2, eos_id=1, beams=2)
-    for row, prompt, score in zip(
-        found["ids"], (inputs[0, :5], inputs[1, :9]), found["scores"]
+    decoder = Decoder(
+        trained.model, length - 1, 24, batch_size=2, eos_id=1, num_beams=2
+    )
+    for ids, prompt, score in zip(
+        outputs["ids"], (inputs[0, :5], inputs[1, :9]), outputs["scores"]
     ):
-        (written,) = decoder([prompt])
-        assert row[1 : 1 + len(written.ids)].tolist() == written.ids
-        assert score == pytest.approx(written.score, rel=1e-4)
+        (completion,) = decoder([prompt])
+        assert ids[1 : 1 + len(completion.ids)].tolist() == completion.ids
+        assert score == pytest.approx(completion.score, rel=1e-4)

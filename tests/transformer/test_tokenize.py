@@ -1,4 +1,6 @@
-"""The command that writes rows: they are learnt from, and nothing is written twice."""
+"""`python -m transformer.tokenize`: its examples can be trained on, and are never
+overwritten.
+"""
 
 from __future__ import annotations
 
@@ -34,24 +36,28 @@ def test_the_tasks_of_a_mixture_are_written(tmp_path, texts, monkeypatch, capsys
     )
     mixture = data.Mixture("all", {"a": 1, "b": 1, "c": 1})
     data.register(mixture)
-    tokenize.write("all", str(tmp_path / "rows"), rows_in_file=10)
-    told = capsys.readouterr().out
-    assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == ["a", "b"]
-    manifest = json.loads((tmp_path / "rows/a/manifest.json").read_text())
+    tokenize.write("all", str(tmp_path / "tokenized"), examples_per_file=10)
+    printed = capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "tokenized").iterdir()) == [
+        "a",
+        "b",
+    ]
+    manifest = json.loads((tmp_path / "tokenized/a/manifest.json").read_text())
     assert (
-        f"a: {manifest['train']['rows']:,} rows" in told and "nothing to write" in told
+        f"a: {manifest['train']['examples']:,} examples" in printed
+        and "nothing to write" in printed
     )
-    stored = data.TaskData("a", folder=str(tmp_path / "rows"))
+    stored = data.TaskData("a", folder=str(tmp_path / "tokenized"))
     assert next(iter(stored.batches(2)))["inputs"].shape == (2, 32)
-    with pytest.raises(data.DataError, match="a is there already"):
-        tokenize.write("all", str(tmp_path / "rows"))
+    with pytest.raises(data.DataError, match="a exists already"):
+        tokenize.write("all", str(tmp_path / "tokenized"))
 
 
 @pytest.mark.slow
 def test_the_command_takes_the_settings_of_a_run(tmp_path, texts):
     argv = [
         "--task=span_corruption_stdlib",
-        f"--output={tmp_path}/rows",
+        f"--output={tmp_path}/tokenized",
         "--gin_param=span_corruption.inputs = 64",
         "--gin_param=data.documents.corpus = @data.text_files",
         f"--gin_param=data.text_files.pattern = '{texts}'",
@@ -67,9 +73,9 @@ def test_the_command_takes_the_settings_of_a_run(tmp_path, texts):
         assert done.returncode == int(again), done.stderr
         assert (
             "Traceback" not in done.stderr
-            and ("is there already" in done.stderr) == again
+            and ("exists already" in done.stderr) == again
         )
     manifest = json.loads(
-        (tmp_path / "rows/span_corruption_stdlib/manifest.json").read_text()
+        (tmp_path / "tokenized/span_corruption_stdlib/manifest.json").read_text()
     )
-    assert "length=70" in manifest["rows"] and manifest["train"]["rows"] > 20
+    assert "length=70" in manifest["packing"] and manifest["train"]["examples"] > 20

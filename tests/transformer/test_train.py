@@ -100,14 +100,14 @@ def test_a_run_goes_on_where_it_stopped_also_under_another_layout(
     parts = train(
         tmp_path / "parts", corpus, 6, "data:2;model:2", "batch:data;heads:model"
     )
-    assert "going on from step 3" in capsys.readouterr().out
+    assert "continuing from step 3" in capsys.readouterr().out
     np.testing.assert_allclose(parts, whole, rtol=1e-4)
 
 
 def test_a_finished_run_trains_no_more(tmp_path, corpus, capsys):
     train(tmp_path, corpus, 2)
     train(tmp_path, corpus, 2)
-    assert "nothing left to do" in capsys.readouterr().out
+    assert "No steps are left" in capsys.readouterr().out
     assert [line["step"] for line in metrics.read(tmp_path) if "loss" in line] == [1, 2]
 
 
@@ -127,7 +127,7 @@ def test_ctrl_c_saves_what_was_learned(tmp_path, corpus, capsys, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is before
     monkeypatch.undo()
     assert len(train(tmp_path, corpus, 3)) == 3
-    assert "going on from step 2" in capsys.readouterr().out
+    assert "continuing from step 2" in capsys.readouterr().out
 
 
 def test_a_folder_of_another_model_is_refused(tmp_path, corpus):

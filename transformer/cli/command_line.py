@@ -1,8 +1,8 @@
 """Shared by the commands: flags of the configuration, and exits with a message.
 
     def main(argv):
-      with command.leaving_plainly():          # user errors exit without a traceback
-        command.configure_by_flags(argv)       # gin reads --gin_file and --gin_param
+      with command_line.exit_on_user_errors():   # user errors exit without a traceback
+        command_line.configure_by_flags(argv)  # gin reads --gin_file and --gin_param
         ...
 
 So `transformer.train` and `python -m meshtf explain` read a configuration in the same way.
@@ -191,28 +191,32 @@ def connect_by_flags() -> int:
 
 
 @contextlib.contextmanager
-def leaving_plainly() -> Iterator[None]:
+def exit_on_user_errors() -> Iterator[None]:
     """Exits with a message, without a traceback, at errors that the user can fix."""
     try:
         yield
     except (mtf.MeshtfError, data.DataError, ConfigError) as error:
         # gin adds the configurables that were being called: of no use to the user.
         text = re.sub(r"\n  In call to configurable .*", "", str(error))
-        leave(f"{type(error).__name__}: {text}{gin_settings.places_named(text)}")
+        exit_with_message(
+            f"{type(error).__name__}: {text}{gin_settings.named_locations(text)}"
+        )
     except OSError as error:
         if error.filename is None:
             raise
-        leave(f"{type(error).__name__}: {error.filename}: {error.strerror}.")
+        exit_with_message(
+            f"{type(error).__name__}: {error.filename}: {error.strerror}."
+        )
     except RuntimeError as error:
         if "Required bindings" not in str(error):  # gin's error for gin.REQUIRED
             raise
-        leave(
+        exit_with_message(
             f"ConfigError: {str(error).splitlines()[0]}.\n  Bind it in a gin file or "
             "by --gin_param."
         )
 
 
-def leave(message: str, code: int = 1) -> NoReturn:
+def exit_with_message(message: str, code: int = 1) -> NoReturn:
     """Prints a message to standard error and exits."""
     print(message, file=sys.stderr)
     sys.exit(code)

@@ -79,7 +79,7 @@ def described_location(location: config_parser.Location) -> str:
     )
 
 
-def places_named(text: str) -> str:
+def named_locations(text: str) -> str:
     """Returns the locations of settings that a message names, such as
     "Architecture.norm", or "".
     """
@@ -94,19 +94,19 @@ def places_named(text: str) -> str:
     return "".join(locations)
 
 
-def by_line(key: Key) -> bool:
+def is_from_command_line(key: Key) -> bool:
     """Returns whether a setting was given as a single line, by --gin_param, rather than
     in a file.
     """
     return key in _locations and not _locations[key].filename
 
 
-def place_of(key: Key) -> str:
+def location_of(key: Key) -> str:
     """Returns the location of a setting as text, or "" if it is not known."""
     return described_location(_locations[key]) if key in _locations else ""
 
 
-def shown(key: Key) -> str:
+def setting_name(key: Key) -> str:
     """Returns the name of a setting as in a gin file."""
     scope, selector, name = key
     if selector == _MACRO:
@@ -203,7 +203,7 @@ def _check_type(one: config_parser.BindingStatement) -> None:
         )
     if hint is not None and not value_types.fits(value, hint):
         raise ConfigError(
-            f"{shown(key)} is {value!r}, where {value_types.described(hint)} is "
+            f"{setting_name(key)} is {value!r}, where {value_types.described(hint)} is "
             f"wanted.{_of_macro(one.value)}{described_location(one.location)}"
         )
 
@@ -215,7 +215,7 @@ def _of_macro(value: Any) -> str:
         or value.configurable.selector != _MACRO
     ):
         return ""
-    return place_of((*value.config_key, "value"))
+    return location_of((*value.config_key, "value"))
 
 
 def hints_of(selector: str) -> dict[str, Any]:

@@ -1,17 +1,18 @@
-"""Known models: the same numbers, under other libraries' names in their files, and
-under ours.
+"""Models of other libraries: their files to ours and back, with identical values.
 
-    model = convert.read_model("bert-base-uncased", mesh)       # of Hugging Face, on any mesh
+    model = convert.read_model("bert-base-uncased", mesh)       # Hugging Face, on any mesh
     convert.write_model(model, "out")
     convert.write_run(model, "runs/bert")                       # our checkpoint and config.gin
 
     rules                names and axes of tensors, as tables
-    families/            these tables, and what config.json says, for each kind of model
+    families/            these tables, and config.json, for each kind of model
+    canonical_names      names of tensors in files of older versions
+    config_settings      settings of config.json
     safetensors_files    safetensors files and their index
     hugging_face         folders of Hugging Face transformers
-    training_runs        folders of ours
+    training_runs        folders of training runs
 
-`python -m transformer.convert` does it from the command line.
+`python -m transformer.convert` is the command.
 """
 
 from transformer.convert.hugging_face import read_model, write_model

@@ -1,10 +1,11 @@
-"""Converts models between the folders of Hugging Face transformers and ours.
+"""Converts a model between a folder of Hugging Face transformers and a training run.
 
     python -m transformer.convert --from=hf --model_dir=bert-base-uncased --output=runs/bert
     python -m transformer.convert --to=hf --model_dir=runs/bert --output=bert-again
 
-Theirs hold config.json and safetensors files, ours checkpoints and config.gin. There
-and back again every bit is the same. Nothing is fetched, and nothing is written over.
+A folder of Hugging Face has config.json and safetensors files, a training run has
+checkpoints and config.gin. Converting there and back changes no bit. Nothing is downloaded,
+and nothing is overwritten. Exit code: 0, or 1 if there is an error.
 """
 
 from __future__ import annotations
@@ -22,36 +23,36 @@ from transformer.convert import hugging_face, training_runs
 from transformer.data.atomic_files import check_writable
 
 _FROM = flags.DEFINE_enum(
-    "from", None, ["hf"], "What --model_dir holds, if it is not ours."
+    "from", None, ["hf"], "The format of --model_dir, if it is not a training run."
 )
 _TO = flags.DEFINE_enum(
-    "to", None, ["hf"], "What --output will hold, if it is not ours."
+    "to", None, ["hf"], "The format of --output, if it is not a training run."
 )
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir", None, "The folder to read.", required=True
 )
 _OUTPUT = flags.DEFINE_string(
-    "output", None, "The folder to write; it must not be there yet.", required=True
+    "output", None, "The folder to write; it must not exist.", required=True
 )
 _SCANNED = flags.DEFINE_bool(
     "scanned",
     False,
-    "--from: blocks are one traced body, whose variables have `layers` in front.",
+    "With --from: blocks are traced once, with their variables stacked along `layers`.",
 )
 _VOCAB_MULTIPLE = flags.DEFINE_integer(
     "vocab_multiple",
     1,
-    "--from: tokens are padded to a multiple of this, so that a mesh can shard them.",
+    "With --from: the vocabulary is padded to a multiple of this, to be sharded.",
     lower_bound=1,
 )
 
 
 def main(argv: Sequence[str]) -> None:
-    """Reads a folder, and writes another."""
+    """Reads a folder, and writes the converted one."""
     if (_FROM.value is None) == (_TO.value is None):
-        command_line.leave("Say either --from=hf or --to=hf.")
+        command_line.exit_with_message("Give either --from=hf or --to=hf.")
     mesh = mtf.Mesh("")
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
         check_writable(_OUTPUT.value, "--output", folder=True)
         if _FROM.value:

@@ -1,10 +1,10 @@
-"""Files of other versions: older names, tensors that are no weights, and copies of tied
-ones.
+"""Tensors of files of older versions under their present names, without copies.
 
 Example:
 
-    tensors = Canonical(TensorFiles("gpt2"), older=[("^h", "transformer.h")],
-                        no_weights=r"attn\\.bias$", copies={"lm_head.weight": "wte.weight"})
+    tensors = CanonicalTensors(TensorFiles("gpt2"), renamed=[("^h", "transformer.h")],
+                               ignored_names=r"attn\\.bias$",
+                               copies={"lm_head.weight": "wte.weight"})
 """
 
 from __future__ import annotations
@@ -18,41 +18,40 @@ import meshtf as mtf
 from transformer.convert.rules import Tensors
 
 
-class Canonical:
-    """Tensors under the names that the present version gives them, without copies.
+class CanonicalTensors:
+    """Tensors under the names of the present version, without copies.
 
     Args:
       tensors: as a file has them.
-      older: patterns of older names, and what they are replaced by, one after the
-        other.
-      no_weights: the pattern of names to leave out; "": none.
-      copies: which name is another name's copy, where a file has both.
+      renamed: (pattern, replacement) for names of older versions, applied in order.
+      ignored_names: a pattern of the names of tensors that are not weights; "": none.
+      copies: from the name of a copy to the name of the original, for files with both.
 
     Raises:
-      CheckpointError: what should be copies differs.
+      CheckpointError: a copy differs from its original.
     """
 
     def __init__(
         self,
         tensors: Tensors,
-        older: Sequence[tuple[str, str]] = (),
-        no_weights: str = "",
+        renamed: Sequence[tuple[str, str]] = (),
+        ignored_names: str = "",
         copies: Mapping[str, str] | None = None,
     ) -> None:
         self._tensors = tensors
-        self._names = {}
+        self._names: dict[str, str] = {}  # present name -> name in the file
         for name in tensors:
-            if not no_weights or not re.search(no_weights, name):
-                self._names[_present(name, older)] = name
+            if not ignored_names or not re.search(ignored_names, name):
+                self._names[_present_name(name, renamed)] = name
         for copy, name in (copies or {}).items():
             if copy in self._names and name in self._names:
                 if not np.array_equal(self[copy], self[name]):
                     raise mtf.CheckpointError(
                         mtf.errors.explain_error(
-                            "two tensors are tied in this model, and differ in its "
+                            "two tensors are tied in this model, but differ in its "
                             "files.",
                             tensors=f"{self._names[copy]}\n{self._names[name]}",
-                            way_out="Tell by config.json that they are not tied, or "
+                            way_out="Set tie_word_embeddings to false in config.json, or "
                             "save the model again.",
                         )
                     )
@@ -69,7 +68,7 @@ class Canonical:
         return self._tensors.shape(self._names[name])
 
 
-def _present(name: str, older: Sequence[tuple[str, str]]) -> str:
-    for pattern, replacement in older:
+def _present_name(name: str, renamed: Sequence[tuple[str, str]]) -> str:
+    for pattern, replacement in renamed:
         name = re.sub(pattern, replacement, name)
     return name

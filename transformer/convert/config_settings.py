@@ -14,7 +14,7 @@ from typing import Any
 
 import meshtf as mtf
 
-# Their names of activations to ours. Our "gelu" is the approximation by tanh.
+# From activations of Hugging Face to ours. Our "gelu" is the approximation by tanh.
 ACTIVATIONS = {
     "gelu": "gelu_exact",
     "gelu_new": "gelu",
@@ -43,7 +43,7 @@ class Settings:
         """
         if name not in self._values:
             raise mtf.CheckpointError(
-                f"config.json does not say {name!r}, which this model needs."
+                f"config.json has no {name!r}, which this model needs."
             )
         return self._values[name]
 
@@ -53,8 +53,8 @@ class Settings:
         return default if value is None else value
 
     def require(self, **supported: Any) -> None:
-        """Checks settings of which our models support one value only. Absent settings are
-        taken to have it.
+        """Checks settings of which our models support one value only. Absent settings count
+        as having it.
 
         Raises:
           CheckpointError: a setting has another value.
@@ -67,11 +67,13 @@ class Settings:
         if wrong:
             raise mtf.CheckpointError(
                 mtf.errors.explain_error(
-                    "config.json asks for what there is not here.",
+                    "config.json has settings that are not supported.",
                     config="\n".join(
                         f"{name}: {value!r}" for name, value in wrong.items()
                     ),
-                    known="\n".join(f"{name}: {supported[name]!r}" for name in wrong),
+                    supported="\n".join(
+                        f"{name}: {supported[name]!r}" for name in wrong
+                    ),
                 )
             )
 
@@ -83,22 +85,22 @@ class Settings:
         """
         if self[name] not in ACTIVATIONS:
             raise mtf.CheckpointError(
-                f"config.json asks for the activation {self[name]!r}; there are "
+                f"config.json has the activation {self[name]!r}; supported are "
                 f"{', '.join(ACTIVATIONS)}."
             )
         return ACTIVATIONS[self[name]]
 
 
-def their_activation(name: str) -> str:
-    """Returns the name that config.json has for an activation of ours.
+def hugging_face_activation(name: str) -> str:
+    """Returns the name that config.json uses for one of our activations.
 
     Raises:
       CheckpointError: there is none.
     """
-    names = [theirs for theirs, ours in ACTIVATIONS.items() if ours == name]
+    names = [key for key, value in ACTIVATIONS.items() if value == name]
     if not names:
         raise mtf.CheckpointError(
-            f"there the activation {name!r} has no name; those of "
-            f"{', '.join(ACTIVATIONS.values())} have one."
+            f"Hugging Face has no name for the activation {name!r}; it has names for "
+            f"{', '.join(ACTIVATIONS.values())}."
         )
     return names[0]

@@ -5,8 +5,8 @@ files.
     write_model(model, "out")                           # AutoModel.from_pretrained("out") takes it
     read_model("gpt2", mesh, scanned=True, vocab_multiple=64)     # 50257 tokens cannot be sharded
 
-Names and shapes are compared before anything is read or written. Numbers stay the same,
-bit by bit, if their files have float32.
+Names and shapes are compared before anything is read or written. Values are
+identical, bit by bit, if the files have float32.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from transformer.convert.families.family import Family
 from transformer.convert.families.gpt2 import GPT2
 from transformer.convert.families.llama import LLAMA
 from transformer.convert.families.t5 import T5
-from transformer.convert.rules import Tensors, to_ours, to_theirs
+from transformer.convert.rules import Tensors, to_tensors, to_variables
 from transformer.convert.safetensors_files import TensorFiles, new_folder, write_tensors
 from transformer.models.architecture import Architecture
 from transformer.models.base import Model
@@ -36,50 +36,50 @@ _BY_NAME = {name: family for family in ALL for name in family.names}
 
 
 def read_model(folder: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:
-    """Returns our model of what a folder has, on a mesh.
+    """Returns the model of a folder, on a mesh.
 
     Args:
-      folder: holds config.json and safetensors files.
-      mesh: where the variables will lie.
-      changes: to the `Architecture`, such as those that change no numbers.
+      folder: has config.json and safetensors files.
+      mesh: the mesh of the variables.
+      **changes: fields of `Architecture` to replace, such as `scanned`, which change no
+        results.
 
     Raises:
-      CheckpointError: there is no such model here, or names or shapes are not those
-        that config.json says.
+      CheckpointError: the kind of model is not supported, or names or shapes are not
+        those of config.json.
     """
-    config, tensors = read_config(folder), TensorFiles(folder)
+    config = read_config(folder)
+    tensors = TensorFiles(folder)
     family, kwargs = family_and_sizes(config, list(tensors))
     for name in ("architecture", "decoder"):
         if kwargs.get(name) is not None:
             kwargs[name] = dataclasses.replace(kwargs[name], **changes)
     model = family.make(mesh, **kwargs)
-    arrays = ours(family, model, tensors)
+    arrays = variable_arrays(family, model, tensors)
     for variable in model.variables:
         variable.load(arrays[variable.name].__getitem__)
     return model
 
 
 def write_model(model: Model, folder: str | Path) -> None:
-    """Writes config.json and model.safetensors for a model of ours.
+    """Writes config.json and model.safetensors for one of our models.
 
     Raises:
-      CheckpointError: there is something in the way, or no such model there.
+      CheckpointError: the folder exists, or Hugging Face has no such model.
     """
     family = family_of(model)
     with new_folder(folder) as unfinished:
         config = json.dumps(family.config(model), indent=2, sort_keys=True)
         (unfinished / "config.json").write_text(config + "\n", encoding="utf-8")
-        write_tensors(
-            unfinished,
-            theirs(family, model, {v.name: v.numpy() for v in model.variables}),
-        )
+        arrays = {v.name: v.numpy() for v in model.variables}
+        write_tensors(unfinished, tensor_arrays(family, model, arrays))
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """Returns what config.json says.
+    """Returns the settings of config.json.
 
     Raises:
-      CheckpointError: it is not there, or is no JSON.
+      CheckpointError: it does not exist, or is no JSON.
     """
     path = Path(folder, "config.json")
     try:
@@ -91,32 +91,33 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 def family_and_sizes(
     config: Mapping[str, Any], names: Collection[str]
 ) -> tuple[Family, dict[str, Any]]:
-    """Returns the family of a config.json, and what it makes our model of, besides a
-    mesh.
+    """Returns the family of a config.json, and the arguments of its model besides a mesh.
 
     Args:
-      config: what config.json says.
+      config: the settings of config.json.
       names: of the tensors.
 
     Raises:
-      CheckpointError: there is no such family, or our models cannot be so.
+      CheckpointError: there is no such family, or a setting is not supported.
     """
-    classes = config.get("architectures") or ["nothing"]
+    classes = config.get("architectures") or ["none"]
     if classes[0] not in _BY_NAME:
         raise mtf.CheckpointError(
             mtf.errors.explain_error(
-                "config.json names a class of models that is not known here.",
+                "config.json has a class of models that is not supported.",
                 architectures=classes[0],
-                known="\n".join(_BY_NAME),
+                supported="\n".join(_BY_NAME),
             )
         )
     family = _BY_NAME[classes[0]]
     return family, family.read(Settings(config), names)
 
 
-def ours(family: Family, model: Model, tensors: Tensors) -> dict[str, np.ndarray]:
-    """Returns the values of our model's variables, by name."""
-    return to_ours(
+def variable_arrays(
+    family: Family, model: Model, tensors: Tensors
+) -> dict[str, np.ndarray]:
+    """Returns the values of a model's variables, by name."""
+    return to_variables(
         family.rules(model),
         _shapes(model),
         family.canonical(tensors, model),
@@ -124,20 +125,24 @@ def ours(family: Family, model: Model, tensors: Tensors) -> dict[str, np.ndarray
     )
 
 
-def theirs(
+def tensor_arrays(
     family: Family, model: Model, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Returns tensors under their names, for one array for each variable of
-    our model.
+    """Returns tensors by their names in Hugging Face's files.
+
+    Args:
+      family: the family of the model.
+      model: one of our models.
+      arrays: the value of each variable, by name.
     """
-    return to_theirs(family.rules(model), _shapes(model), arrays, _sizes(model))
+    return to_tensors(family.rules(model), _shapes(model), arrays, _sizes(model))
 
 
 def family_of(model: Model) -> Family:
-    """Returns the family that has such a model.
+    """Returns the family of one of our models.
 
     Raises:
-      CheckpointError: none has; the message says what differs.
+      CheckpointError: none fits; the message says what differs.
     """
     reasons = []
     for family in ALL:
@@ -148,42 +153,42 @@ def family_of(model: Model) -> Family:
             reasons.append(f"{family.names[0]}: {reason}")
     raise mtf.CheckpointError(
         mtf.errors.explain_error(
-            "there is no such model there.",
+            "Hugging Face has no such model.",
             model=f"{type(model).__name__}\n{model.architecture}",
-            differs="\n".join(reasons) or f"no class is like {type(model).__name__}",
+            differs="\n".join(reasons)
+            or f"no class corresponds to {type(model).__name__}",
         )
     )
 
 
 def _difference(family: Family, model: Model) -> str | None:
-    """Returns where a model is not what its own config.json would be read as; None:
-    nowhere.
+    """Returns in what a model differs from the model that its config.json would give;
+    None: in nothing.
     """
-    names = [rule.theirs for rule in family.rules(model)]
+    names = [rule.tensor for rule in family.rules(model)]
     try:
         kwargs = family.read(Settings(family.config(model)), names)
     except mtf.CheckpointError as error:
         return str(error).partition("\n")[0]
-    pairs = [(model.architecture, kwargs["architecture"])]
+    encoder = kwargs["architecture"]
+    pairs = [(model.architecture, encoder)]
     if hasattr(model, "decoder"):
-        pairs.append(
-            (
-                model.decoder.architecture,
-                kwargs.get("decoder") or kwargs["architecture"],
-            )
-        )
-    differ = [
-        f"{name} is {other[name]!r} there, {value!r} here"
-        for have, other in ((_essence(a), _essence(b)) for a, b in pairs)
-        for name, value in have.items()
-        if name in other and other[name] != value
-    ]
-    return "; ".join(dict.fromkeys(differ)) or None
+        decoder = kwargs.get("decoder") or encoder
+        pairs.append((model.decoder.architecture, decoder))
+    differences: dict[str, None] = {}  # an ordered set
+    for architecture, expected in pairs:
+        values = _result_settings(architecture)
+        expected_values = _result_settings(expected)
+        for name, value in values.items():
+            expected_value = expected_values.get(name, value)
+            if value != expected_value:
+                differences[f"{name} is {value!r}, not {expected_value!r}"] = None
+    return "; ".join(differences) or None
 
 
-def _essence(a: Architecture) -> dict[str, Any]:
-    """Returns what the numbers of an architecture depend on."""
-    said = {f.name: getattr(a, f.name) for f in dataclasses.fields(a)}
+def _result_settings(a: Architecture) -> dict[str, Any]:
+    """Returns the settings of an architecture on which its results depend."""
+    settings = {f.name: getattr(a, f.name) for f in dataclasses.fields(a)}
     for name in (
         "dropout",
         "vocab_multiple",
@@ -193,7 +198,7 @@ def _essence(a: Architecture) -> dict[str, Any]:
         "mixture",
         "block_length",
     ):
-        del said[name]
+        del settings[name]
     kinds: dict[str, tuple[str, ...]] = {
         "learned": ("max_length",),
         "rotary": ("rotary_base",),
@@ -201,8 +206,9 @@ def _essence(a: Architecture) -> dict[str, Any]:
     }
     for kind, names in kinds.items():
         if a.positions != kind:
-            said = {name: value for name, value in said.items() if name not in names}
-    return said | {
+            for name in names:
+                del settings[name]
+    return settings | {
         "kv_heads": a.kv_heads or a.heads,
         "scaled_logits": a.tied and a.scaled_logits,
         "attention": "local" if a.attention == "local" else "full",

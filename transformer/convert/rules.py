@@ -1,22 +1,22 @@
-"""Conversion rules: names of another library's tensors and of our variables, and the axes of
-their tensors in our dimension names.
+"""Conversion rules: which tensor of another library's files has which of our variables, and
+the axes of the tensor in our dimension names.
 
     BLOCK = '''
       ln_1.weight          attention_norm/scale                 d_model
       attn.c_attn.weight   attention/[query,key,value]/kernel   d_model (* heads d_kv)
       attn.c_proj.weight   attention/output/kernel              (heads d_kv) d_model
     '''
-    rules = each_layer(12, table(BLOCK, theirs="h.{layer}.", ours="block_{layer}/"))
-    arrays = to_ours(rules, shapes, tensors)          # by our names
-    tensors = to_theirs(rules, shapes, arrays)        # by their names, bit for bit
+    rules = each_layer(12, table(BLOCK, "h.{layer}.", "block_{layer}/"))
+    arrays = to_variables(rules, shapes, tensors, sizes)     # by names of variables
+    tensors = to_tensors(rules, shapes, arrays, sizes)       # by names of tensors
 
-The last line of the table says that their tensor has two axes: heads and d_kv merged, and
-d_model. Our variable has these dimensions in any order, such as `[heads d_kv d_model]`. If
-one of their tensors holds several of our variables, `*` is the axis that counts them. This
-describes transposes, merged heads and fused kernels. If one of our variables holds all
-layers, stacked along its first dimension, our name has no `{layer}`: each index of that
-dimension is one of their tensors. If one of our dimensions is padded, `sizes` has their
-size, as in {"vocab": 50257}.
+The last line of the table says that the tensor has two axes: heads and d_kv merged, and
+d_model. The variable has these dimensions in any order, such as `[heads d_kv d_model]`. If
+a tensor has several variables, `*` is the axis that counts them. This describes
+transposes, merged heads and fused kernels. If a variable has all layers, stacked along its
+first dimension, its name has no `{layer}`: each index of that dimension is one tensor. If
+a dimension is padded in our variables, `sizes` has its size in the tensors, as in
+{"vocab": 50257}.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import meshtf as mtf
 
 Shapes = Mapping[str, mtf.Shape]
 Sizes = Mapping[str, int]
-_MAX_NAMES = 6  # shown of each list in an error
+_MAX_NAMES = 6  # of each list, in an error
 
 
 class Tensors(Protocol):
@@ -48,108 +48,105 @@ class Tensors(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One of their tensors, the variables of ours that it holds, and its axes in our
-    dimension names.
+    """A tensor, its variables, and its axes in our dimension names.
 
     Args:
-      theirs: their name.
-      ours: our name; "[a,b]" in it means several variables.
-      axes: for each axis of theirs one of our dimensions, or several merged ones in
+      tensor: the name of the tensor.
+      variables: the name of the variable; "[a,b]" in it means several variables.
+      axes: for each axis of the tensor one of our dimensions, or several merged ones in
         brackets; `*` counts variables.
-      row: its index along the first dimension of our variable; None: all of it.
+      layer: the index of the tensor along the first dimension of the variable; None: the
+        tensor has the complete variable.
     """
 
-    theirs: str
-    ours: str
+    tensor: str
+    variables: str
     axes: str
-    row: int | None = None
+    layer: int | None = None
 
     def names(self) -> list[str]:
-        """Returns the names of our variables."""
-        match = re.fullmatch(r"(.*?)\[(.*)\](.*)", self.ours)
+        """Returns the names of the variables."""
+        match = re.fullmatch(r"(.*?)\[(.*)\](.*)", self.variables)
         if match is None:
-            return [self.ours]
+            return [self.variables]
         prefix, alternatives, suffix = match.groups()
         return [f"{prefix}{name}{suffix}" for name in alternatives.split(",")]
 
     def axis_dims(self) -> list[list[str]]:
-        """Returns the names of our dimensions that each axis of theirs merges."""
+        """Returns the names of the dimensions that each axis of the tensor merges."""
         axes = re.findall(r"\([^)]*\)|\S+", self.axes)
         return [axis.strip("()").split() for axis in axes]
 
 
-def table(text: str, theirs: str = "", ours: str = "") -> list[Rule]:
-    """Returns the rules of lines of three columns.
+def table(text: str, tensor_prefix: str = "", variable_prefix: str = "") -> list[Rule]:
+    """Returns the rules of a table.
 
     Args:
-      text: the table.
-      theirs: prefix of their names.
-      ours: prefix of our names.
+      text: a line for each rule, with three columns: tensor, variables, axes.
+      tensor_prefix: of the names of tensors.
+      variable_prefix: of the names of variables.
     """
-    rules = []
-    for line in text.splitlines():
-        if line.strip():
-            their_name, our_name, axes = line.split(maxsplit=2)
-            rules.append(Rule(theirs + their_name, ours + our_name, axes))
-    return rules
+    columns = [line.split(maxsplit=2) for line in text.splitlines() if line.strip()]
+    return [
+        Rule(tensor_prefix + tensor, variable_prefix + variables, axes)
+        for tensor, variables, axes in columns
+    ]
 
 
 def each_layer(layers: int, rules: Iterable[Rule]) -> list[Rule]:
     """Returns rules with a `{layer}` in their names, for each layer."""
     return [
         Rule(
-            rule.theirs.format(layer=layer),
-            rule.ours.format(layer=layer),
+            rule.tensor.format(layer=layer),
+            rule.variables.format(layer=layer),
             rule.axes,
-            None if "{layer}" in rule.ours else layer,
+            None if "{layer}" in rule.variables else layer,
         )
         for layer in range(layers)
         for rule in rules
     ]
 
 
-def to_ours(
+def to_variables(
     rules: Iterable[Rule], shapes: Shapes, tensors: Tensors, sizes: Sizes
 ) -> dict[str, np.ndarray]:
-    """Returns the values of our variables by name, padded with zeros where they are
-    larger than theirs.
+    """Returns the values of variables by name, padded with zeros where a dimension is larger
+    than in the tensors.
 
     Args:
       rules: the rules of the model.
-      shapes: the shapes of our variables.
-      tensors: their tensors.
-      sizes: their sizes of dimensions that are padded in our variables.
+      shapes: the shapes of the variables, by name.
+      tensors: the tensors.
+      sizes: the sizes in the tensors of dimensions that are padded in the variables.
 
     Raises:
-      CheckpointError: names or shapes of their tensors do not fit our variables.
+      CheckpointError: names or shapes of the tensors do not fit the variables.
     """
     rules = list(rules)
     check(rules, shapes, {name: tensors.shape(name) for name in tensors}, sizes)
     arrays = {name: np.zeros(shape.sizes, np.float32) for name, shape in shapes.items()}
     for rule in rules:
-        tensor = tensors[rule.theirs]
+        tensor = tensors[rule.tensor]
         shape = _shape(rule, shapes, sizes)
         for index, target in enumerate(_variable_views(rule, shape, arrays)):
             target[...] = _tensor_view(rule, shape, tensor, index)
     return arrays
 
 
-def to_theirs(
+def to_tensors(
     rules: Iterable[Rule],
     shapes: Shapes,
     arrays: Mapping[str, np.ndarray],
     sizes: Sizes,
 ) -> dict[str, np.ndarray]:
-    """Returns tensors under their names for the values of our variables;
-    see `to_ours`.
-    """
+    """Returns tensors by name for the values of variables; see `to_variables`."""
     tensors = {}
     for rule in rules:
         shape = _shape(rule, shapes, sizes)
         tensor = np.empty(_tensor_shape(rule, shape), np.float32)
         for index, source in enumerate(_variable_views(rule, shape, arrays)):
             _tensor_view(rule, shape, tensor, index)[...] = source
-        tensors[rule.theirs] = tensor
+        tensors[rule.tensor] = tensor
     return dict(sorted(tensors.items()))
 
 
@@ -159,36 +156,36 @@ def check(
     tensor_shapes: Mapping[str, tuple[int, ...]],
     sizes: Sizes,
 ) -> None:
-    """Checks that names and shapes of their tensors fit our variables.
+    """Checks that names and shapes of tensors fit the variables.
 
     Args:
       rules: the rules of the model.
-      shapes: the shapes of our variables.
-      tensor_shapes: the shapes of their tensors.
-      sizes: their sizes of dimensions that are padded in our variables.
+      shapes: the shapes of the variables, by name.
+      tensor_shapes: the shapes of the tensors, by name.
+      sizes: the sizes in the tensors of dimensions that are padded in the variables.
 
     Raises:
-      CheckpointError: they differ, or the rules do not cover our variables.
+      CheckpointError: they differ, or the rules do not cover the variables.
     """
     rules = list(rules)
-    ours = {name for rule in rules for name in rule.names()}
-    unmatched = sorted(ours ^ set(shapes))
+    variables = {name for rule in rules for name in rule.names()}
+    unmatched = sorted(variables ^ set(shapes))
     if unmatched:
         raise mtf.CheckpointError(
             mtf.errors.explain_error(
-                "this configuration has variables that the other library's model has "
-                "not, or lacks some.",
+                "the variables of this configuration are not those of the other "
+                "library's model.",
                 variables=_abridged(unmatched),
-                way_out="Convert what `transformer.convert` made the sizes of.",
+                way_out="Use a configuration that `transformer.convert` wrote.",
             )
         )
     expected = {
-        rule.theirs: _tensor_shape(rule, _shape(rule, shapes, sizes)) for rule in rules
+        rule.tensor: _tensor_shape(rule, _shape(rule, shapes, sizes)) for rule in rules
     }
     missing = sorted(set(expected) - set(tensor_shapes))
     unknown = sorted(set(tensor_shapes) - set(expected))
     differ = [
-        f"{name}: {tensor_shapes[name]} found, {shape} wanted"
+        f"{name}: {tensor_shapes[name]}, expected {shape}"
         for name, shape in sorted(expected.items())
         if tensor_shapes.get(name, shape) != shape
     ]
@@ -206,45 +203,38 @@ def check(
 
 
 def _shape(rule: Rule, shapes: Shapes, sizes: Sizes) -> mtf.Shape:
-    """Returns the shape, in our dimensions, of that section of each of our variables
-    which is in one of their tensors.
+    """Returns the shape, in our dimensions, of the section of a variable that is in one
+    tensor.
     """
-    name, *_ = rule.names()
-    dims = list(shapes[name])
-    if rule.row is not None:
-        del dims[0]
+    dims = list(shapes[rule.names()[0]])[0 if rule.layer is None else 1 :]
     return mtf.Shape([(dim.name, sizes.get(dim.name, dim.size)) for dim in dims])
 
 
 def _axis_sizes(rule: Rule, shape: mtf.Shape) -> list[list[int]]:
-    """Returns the sizes of the dimensions that each axis of theirs merges."""
-    size_of = {"*": len(rule.names())}
-    size_of.update(zip(shape.names, shape.sizes))
-    axis_sizes = []
-    for axis in rule.axis_dims():
-        axis_sizes.append([size_of[name] for name in axis])
-    return axis_sizes
+    """Returns the sizes of the dimensions that each axis of the tensor merges."""
+    size_of = {"*": len(rule.names()), **dict(zip(shape.names, shape.sizes))}
+    return [[size_of[name] for name in axis] for axis in rule.axis_dims()]
 
 
 def _tensor_shape(rule: Rule, shape: mtf.Shape) -> tuple[int, ...]:
-    """Returns the shape of their tensor."""
+    """Returns the shape of the tensor."""
     return tuple(math.prod(axis) for axis in _axis_sizes(rule, shape))
 
 
 def _variable_views(
     rule: Rule, shape: mtf.Shape, arrays: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
-    """Returns views of those sections of our variables which one tensor holds."""
+    """Returns views of the sections of variables that are in one tensor."""
     section: tuple[Any, ...] = tuple(slice(size) for size in shape.sizes)
-    if rule.row is not None:
-        section = (rule.row, *section)
+    if rule.layer is not None:
+        section = (rule.layer, *section)
     return [arrays[name][section] for name in rule.names()]
 
 
 def _tensor_view(
     rule: Rule, shape: mtf.Shape, tensor: np.ndarray, index: int
 ) -> np.ndarray:
-    """Returns the view of their tensor that is variable `index` of the rule."""
+    """Returns the view of the tensor that is variable `index` of the rule."""
     names = [name for axis in rule.axis_dims() for name in axis]
     sizes = [size for axis in _axis_sizes(rule, shape) for size in axis]
     unmerged = tensor.reshape(sizes)
@@ -257,11 +247,11 @@ def _tensor_view(
 def _with_suggestion(name: str, candidates: list[str]) -> str:
     """Returns a name, with the similar ones among the candidates."""
     similar = mtf.errors.near_misses(name, candidates)
-    return f"{name} (close: {similar})" if similar else name
+    return f"{name} (similar: {similar})" if similar else name
 
 
 def _abridged(names: list[str]) -> str:
-    """Returns a name a line; of a long list the first ones and a count of the rest."""
+    """Returns one name per line; of a long list the start and a count of the rest."""
     if not names:
         return "-"
     lines = names[:_MAX_NAMES]

@@ -6,8 +6,7 @@
     with new_folder("runs/out") as folder:
       write_tensors(folder, arrays)
 
-Large models lie in several files; `model.safetensors.index.json` says which tensor is
-in which.
+Large models have several files; `model.safetensors.index.json` maps tensors to files.
 """
 
 from __future__ import annotations
@@ -26,13 +25,14 @@ from safetensors.numpy import save_file
 
 import meshtf as mtf
 
-FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9
-_FLOATS = ("F32", "F16", "BF16")  # what float32 holds exactly
+_FLOATS = ("F32", "F16", "BF16")  # float32 represents them exactly
 
 
 class _Entry(NamedTuple):
-    """Where a tensor lies, and of what shape and data type it is."""
+    """The open file of a tensor, its shape and data type."""
 
     file: Any
     shape: tuple[int, ...]
@@ -40,26 +40,26 @@ class _Entry(NamedTuple):
 
 
 class TensorFiles(Mapping[str, np.ndarray]):
-    """The tensors of a folder by name, in the order of their names, read when they are
-    asked for.
+    """The tensors of a folder by name, in the order of their names, read at
+    access.
 
     Args:
-      folder: holds model.safetensors, or several files and their index.
+      folder: has model.safetensors, or several files and their index.
 
     Raises:
-      CheckpointError: it does not, or a file cannot be read or lacks what the index
-        says.
+      CheckpointError: it has not, or a file cannot be read or lacks a tensor of the
+        index.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self._entries: dict[str, _Entry] = {}
-        with _read_plainly(folder):
-            for name, path in _files(Path(folder)):
+        with _read_errors(folder):
+            for names, path in _files(Path(folder)):
                 file = safe_open(str(path), "np")
-                for key in file.keys() if name is None else name:
-                    tensor = file.get_slice(key)
+                for name in file.keys() if names is None else names:
+                    tensor = file.get_slice(name)
                     shape = tuple(tensor.get_shape())
-                    self._entries[key] = _Entry(file, shape, tensor.get_dtype())
+                    self._entries[name] = _Entry(file, shape, tensor.get_dtype())
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
@@ -82,9 +82,8 @@ class TensorFiles(Mapping[str, np.ndarray]):
         if entry.dtype not in _FLOATS:
             raise mtf.CheckpointError(
                 mtf.errors.explain_error(
-                    f"{name!r} is of data type {entry.dtype}.",
-                    way_out=f"What is converted is one of {', '.join(_FLOATS)}: save "
-                    "the model as such.",
+                    f"{name!r} has data type {entry.dtype}.",
+                    way_out=f"Save the model as one of {', '.join(_FLOATS)}.",
                 )
             )
         return np.asarray(entry.file.get_tensor(name), np.float32)
@@ -106,21 +105,21 @@ def _files(folder: Path) -> Iterator[tuple[list[str] | None, Path]]:
 
 
 @contextlib.contextmanager
-def _read_plainly(folder: str | Path) -> Iterator[None]:
+def _read_errors(folder: str | Path) -> Iterator[None]:
+    """Raises CheckpointError for errors of reading a folder."""
     try:
         yield
     except (OSError, KeyError, ValueError, SafetensorError) as error:
-        files = ["nothing"]
+        files = ["none"]
         if Path(folder).is_dir():
             files = sorted(path.name for path in Path(folder).iterdir())
         raise mtf.CheckpointError(
             mtf.errors.explain_error(
                 "the tensors of a folder cannot be read.",
                 folder=folder,
-                there_is=", ".join(files[:8]),
+                files=", ".join(files[:8]),
                 error=error,
-                way_out=f"It must hold {FILE}, or {INDEX} and the files that this "
-                "names.",
+                way_out=f"It must have {FILE}, or {INDEX} and the files in it.",
             )
         ) from None
 
@@ -130,10 +129,10 @@ def write_tensors(
     tensors: Mapping[str, np.ndarray],
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Writes tensors as one file, or, if they are larger, as several and an index.
+    """Writes tensors as one file, or, if they are too large, as several and an index.
 
     Args:
-      folder: is there already.
+      folder: an existing folder.
       tensors: by name.
       shard_bytes: maximum bytes of a file; a larger tensor has a separate file.
     """
@@ -145,18 +144,15 @@ def write_tensors(
             room = shard_bytes
         shards[-1][name] = np.ascontiguousarray(tensor)
         room -= tensor.nbytes
-    files = (
-        [FILE]
-        if len(shards) == 1
-        else [
-            f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-            for i in range(1, len(shards) + 1)
+    files = [FILE]
+    if len(shards) > 1:
+        files = [
+            f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
+            for i in range(len(shards))
         ]
-    )
     for file, shard in zip(files, shards):
-        save_file(
-            shard, str(Path(folder, file)), {"format": "pt"}
-        )  # transformers asks for this
+        # transformers requires this metadata.
+        save_file(shard, str(Path(folder, file)), {"format": "pt"})
     if len(shards) > 1:
         index = {
             "metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
@@ -171,15 +167,15 @@ def write_tensors(
 
 @contextlib.contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """Gives a folder to write into, which gets its name when all is written; after an
-    error, none.
+    """Gives a temporary folder to write to; renames it to `path` at the end, and deletes it
+    after an error.
 
     Raises:
-      CheckpointError: there is something of this name.
+      CheckpointError: the path exists already.
     """
     if Path(path).exists():
         raise mtf.CheckpointError(
-            f"{path} is there already, and nothing is overwritten: give another."
+            f"{path} exists already, and is not overwritten: give another path."
         )
     unfinished = Path(f"{path}.tmp-{os.getpid()}")
     unfinished.mkdir(parents=True)

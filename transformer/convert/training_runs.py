@@ -68,8 +68,8 @@ def _settings(model: Model) -> Iterator[str]:
     yield f"\ntrain.model = @{kind}"
     if isinstance(model, Classifier):
         yield f"{kind}.labels = {model.classes.new_dims.size}"
-    of_bert = type(model).__module__ == bert_architecture.__module__
-    configurable = "bert_architecture" if of_bert else "Architecture"
+    is_bert = type(model).__module__ == bert_architecture.__module__
+    configurable = "bert_architecture" if is_bert else "Architecture"
     settings = _fields(model.architecture)
     yield ""
     for name, value in settings.items():

@@ -1,18 +1,17 @@
-"""What models learn from. Batches are dicts; their order is a pure function of (seed,
-position).
+"""Data sets: corpora, tasks, vocabularies, and batches whose order is a pure function of
+(seed, index).
 
-A training loop takes any object with these five (`Data`, in protocol.py, has the
-words):
+A training loop takes any object with these five members (`Data` in protocol.py documents
+them):
 
     data.vocabulary                                   .size, .encode(text), .decode(ids), .eos_id
-    data.features(batch)                              {name: tf.TensorSpec}; reads no examples
-    data.batches(batch, first=0, worker=(0, 1))       endless tf.data.Dataset of dicts
-    data.held_out(batch_size, num_examples=None)      finite, fixed order; `counts` [batch] besides
-    str(data)                                         a line that says what it is
+    data.features(batch_size)                         {name: tf.TensorSpec}; reads no examples
+    data.batches(batch_size, start=0, worker=(0, 1))  endless tf.data.Dataset of dicts
+    data.held_out(batch_size, num_examples=None)      finite, in a fixed order; also has `counts`
+    str(data)                                         one line that describes the data
 
-`first` counts the examples that were learnt from already, and is all that a checkpoint
-needs to keep. `worker=(w, n)` reads the w-th of n slices of each batch. There are two
-such objects:
+`start` is the count of examples consumed so far: a checkpoint needs to save nothing else.
+`worker=(w, n)` reads the w-th of n slices of each batch. There are two such classes:
 
     ByteText(python_library, length=128)              bytes of text files: tokens, targets
     TaskData("span_corruption_stdlib")                a registered task or mixture, by its name
@@ -23,18 +22,18 @@ in gin:
     ByteText.corpus = @data.python_library            TaskData.task = "span_corruption_stdlib"
     ByteText.length = 128                             span_corruption.inputs = 512
 
-A task is a source, rows that are made of it once, preprocessors that are pure functions
-of (row, seed), a vocabulary, and features, the arrays of a batch.
-`transformer.tokenize` writes rows ahead of time; `transformer.train_vocabulary` trains a
-vocabulary. In files of this package:
+A task is a source of documents or examples; a packing, which makes training examples from
+documents once; preprocessors, pure functions of (example, seed); a vocabulary; and
+features, the arrays of a batch. `transformer.tokenize` does the packing ahead of time;
+`transformer.train_vocabulary` trains a vocabulary. In files of this package:
 
-    sources/         text lines, JSON lines, TSV, TFRecord, documents: any example by its number
-    batching/packing.py    rows: chunks, packed texts, packed pairs
+    sources/         text lines, JSON lines, TSV, TFRecord, documents: any example by its index
+    batching/packing.py    chunks, packed texts, packed pairs
     preprocessors/   span corruption, masking, next-sentence pairs, prefixes
     batching/features.py   what models take: language model, encoder-decoder, BERT, ...
-    datasets/tasks.py      tasks and mixtures by name; builtin_tasks.py: those that are there
-    datasets/tfrecord_rows.py    rows on disk
-    batching/shuffling.py  orders that are functions of a number
+    datasets/tasks.py      tasks and mixtures by name; builtin_tasks.py: the built-in ones
+    datasets/tfrecord_examples.py    tokenized examples on disk
+    batching/shuffling.py  shuffled orders as functions of an index
 
 The bytes of a corpus, without that protocol:
 
@@ -77,7 +76,7 @@ from transformer.data.datasets.corpus import (
 )
 from transformer.data.datasets.shapes_only import ShapesOnly
 from transformer.data.datasets.tasks import Mixture, Task, find, register, task_names
-from transformer.data.datasets.tfrecord_rows import stored_rows, write_rows
+from transformer.data.datasets.tfrecord_examples import stored_examples, write_examples
 from transformer.data.errors import DataError
 from transformer.data.protocol import Data
 from transformer.data.sources import documents, json_lines, text_lines, tfrecords, tsv
@@ -131,12 +130,12 @@ __all__ = [
     "sequence_to_sequence",
     "span_corruption",
     "starts",
-    "stored_rows",
+    "stored_examples",
     "task_names",
     "text_files",
     "text_lines",
     "tfrecords",
     "tsv",
     "windows",
-    "write_rows",
+    "write_examples",
 ]

@@ -41,13 +41,13 @@ def check_writable(
         if existing.is_dir():
             raise DataError(
                 f"{name}={path} is a folder, where a file is to be written.\n"
-                "  Name a file in it, or another place."
+                "  Name a file in it, or another path."
             )
         existing = existing.parent
     if not existing.is_dir():
         raise DataError(
             f"{name}={path} cannot be written: {existing} is no folder.\n"
-            "  Name another place, or move what is there."
+            "  Name another path, or move that file."
         )
     probe = existing / f".{os.getpid()}.probe"
     try:
@@ -56,7 +56,7 @@ def check_writable(
     except OSError as error:
         raise DataError(
             f"{name}={path} cannot be written: {existing}: {error.strerror}.\n"
-            "  Name a place that can, or change who may write there."
+            "  Name a writable path, or change its permissions."
         ) from None
 
 
@@ -70,7 +70,7 @@ def check_folder(path: str | os.PathLike[str], name: str, known: Sequence[str]) 
       known: patterns of the names of files of runs.
 
     Raises:
-      DataError: it cannot be written, or holds only other files.
+      DataError: it cannot be written, or has only other files.
     """
     check_writable(path, name, folder=True)
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
@@ -81,13 +81,13 @@ def check_folder(path: str | os.PathLike[str], name: str, known: Sequence[str]) 
         if len(visible) > _MAX_NAMES:
             listed += f" and {len(visible) - _MAX_NAMES} more"
         raise DataError(
-            f"{name}={path} holds no run, but {listed}.\n"
+            f"{name}={path} is not the folder of a run; it has {listed}.\n"
             f"  Name an empty folder, or a new one, such as {Path(path, 'run')}."
         )
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives a temporary name to write a file to; renames it to `path` at the end, and
     replaces an existing file.
     """
@@ -102,7 +102,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives an empty folder to fill, and renames it to `path` at the end.
 
     Raises:
@@ -111,8 +111,8 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     final = Path(path)
     if final.exists():
         raise DataError(
-            f"{final} is there already, and is not written over.\n"
-            "  Give another place, or remove it."
+            f"{final} exists already, and is not overwritten.\n"
+            "  Give another path, or remove it."
         )
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -3,7 +3,7 @@
 Example:
 
     data = ByteText(python_library, length=128)            # or TaskData("span_corruption_stdlib")
-    for batch in data.batches(16, first=examples_done):    # endless; dicts of tensors
+    for batch in data.batches(16, start=examples_done):    # endless; dicts of tensors
       ...
     for batch in data.held_out(16):                        # the same at every evaluation
       ...
@@ -24,7 +24,7 @@ Worker = tuple[int, int]
 class Data(Protocol):
     """Training and held-out examples, in batches of static shapes.
 
-    A class whose datasets use only TensorFlow ops may set `anywhere = True`: then any
+    A class whose datasets use only TensorFlow ops may set `uses_only_tf_ops = True`: then any
     process can run them, and each worker reads its slice of a batch
     (`transformer.training.input_batches`).
     """
@@ -37,7 +37,7 @@ class Data(Protocol):
         """Returns the shapes and dtypes of a batch, by feature; reads no examples."""
 
     def batches(
-        self, batch_size: int, first: int = 0, worker: Worker = (0, 1)
+        self, batch_size: int, start: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
         """Returns an endless dataset of prefetched batches: dicts as in
         `features(batch_size)`.
@@ -47,7 +47,7 @@ class Data(Protocol):
 
         Args:
           batch_size: examples in a batch, of all workers together.
-          first: how many examples were consumed before. This is the only state to save: a
+          start: how many examples were consumed before. This is the only state to save: a
             run that resumes with it gets the batches of an uninterrupted run.
           worker: (w, n): worker w of n reads examples w * batch_size / n up to
             (w + 1) * batch_size / n of each batch.

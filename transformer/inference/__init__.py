@@ -1,10 +1,11 @@
-"""What trained models write, and what they think of what others wrote.
+"""What trained models generate, and how they score texts.
 
 Contents:
 
     decoder            ids after prompts, by one program for prompts of any lengths
-    text_generation    the same for texts
-    sample             one text, as a training run shows it
-    scoring            the log-probability of given texts
-    answer_metrics     how near what was written is to what was wanted
+    prompts            prompts as arrays of ids, and their errors
+    text_generation    texts after prompts
+    sample             one text, as a training run prints it
+    scoring            the log-probability of texts
+    answer_metrics     exact match and F1 of generated answers
 """

@@ -1,11 +1,11 @@
-"""How near what was written is to what was wanted: exact matches, and F1 of words.
+"""Exact match and F1 of generated answers, as defined by SQuAD.
 
-    exact("the Tower", ["A tower."])        # 1.0: small letters, no articles, no punctuation
-    f1("a big tower", ["the tower"])        # 0.667
-    compare(trained, num_examples=64, batch_size=8)    # {"exact_match": 0.12, "f1": 0.43}
+    exact_match("the Tower", ["A tower."])     # 1.0: case, articles, punctuation are ignored
+    f1("a big tower", ["the tower"])           # 0.667
+    evaluate_answers(trained, num_examples=64, batch_size=8)   # {"exact_match": 0.12, "f1": 0.43}
 
-Texts are compared as by SQuAD (Rajpurkar et al., 2016, arXiv 1606.05250, section 6.1):
-the best score over all answers counts.
+If a question has several answers, the best score counts (Rajpurkar et al., 2016, arXiv
+1606.05250, section 6.1).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from transformer.data import DataError, Vocabulary
-from transformer.inference.text_generation import decoder_of
+from transformer.inference.text_generation import make_decoder
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.training.load_trained import Trained
 
@@ -27,88 +27,92 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normal(text: str) -> str:
-    """Returns a text in small letters, without punctuation and articles, with single
-    spaces.
+def normalize_answer(text: str) -> str:
+    """Returns a text in lower case, without punctuation and articles, with single spaces.
 
-    >>> normal("The  Eiffel-Tower, a tower.")
+    >>> normalize_answer("The  Eiffel-Tower, a tower.")
     'eiffeltower tower'
     """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+    text = text.lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", text).split())
 
 
-def exact(text: str, answers: Sequence[str]) -> float:
-    """Returns 1.0 if a text is one of the answers, but for what `normal` leaves out;
-    else 0.0.
-    """
-    return float(any(normal(text) == normal(answer) for answer in _told(answers)))
+def exact_match(text: str, answers: Sequence[str]) -> float:
+    """Returns 1.0 if a text, normalized, is one of the answers; else 0.0."""
+    normalized = normalize_answer(text)
+    return float(any(normalized == x for x in _normalized_answers(answers)))
 
 
 def f1(text: str, answers: Sequence[str]) -> float:
-    """Returns the highest F1 of a text's words and those of an answer."""
-    return max(
-        _f1(normal(text).split(), normal(answer).split()) for answer in _told(answers)
-    )
+    """Returns the highest F1 of the words of a text and those of an answer."""
+    words = normalize_answer(text).split()
+    return max(_f1(words, answer.split()) for answer in _normalized_answers(answers))
 
 
-def compare(
+def evaluate_answers(
     trained: Trained, num_examples: int | None, batch_size: int
 ) -> dict[str, float]:
-    """Returns how near what an encoder-decoder writes to held-out inputs is to their
-    targets.
-
-    It takes the likeliest token each time.
+    """Returns the means of exact match and F1 over held-out examples: an encoder-decoder
+    generates from `inputs` by greedy decoding, and is compared with `targets`.
 
     Args:
-      trained: the model, and the data whose examples are taken.
-      num_examples: how many, evenly spaced; None: all.
-      batch_size: examples at a time.
+      trained: the model, and the data with the held-out examples.
+      num_examples: how many examples, evenly spaced; None: all.
+      batch_size: examples per batch.
 
     Raises:
-      DataError: the model reads no inputs, or rows hold several texts.
+      DataError: the model has no encoder, or the data are packed: an example has several
+        texts.
     """
     features = trained.data.features(batch_size)
+    vocabulary = trained.data.vocabulary
     if not isinstance(trained.model, EncoderDecoder) or "segments" in features:
         raise DataError(
-            f"{type(trained.model).__name__} on such data writes no answers to "
-            "inputs.\n"
-            "  Take an encoder-decoder, on rows of one text each."
+            f"{type(trained.model).__name__} does not generate answers to inputs on "
+            "these data.\n"
+            "  Use an encoder-decoder, and data whose examples are not packed."
         )
-    decoder = decoder_of(
+    decoder = make_decoder(
         trained,
         max_new_tokens=features["targets"].shape[1],
-        prompt_length=features["inputs"].shape[1],
+        max_prompt_length=features["inputs"].shape[1],
         batch_size=batch_size,
     )
     scores: list[tuple[float, float]] = []
-    for rows in trained.data.held_out(batch_size, num_examples):
-        inputs, wanted = zip(*_texts(rows, trained.data.vocabulary))
-        for written, answer in zip(decoder([*inputs]), wanted):
-            text = trained.data.vocabulary.decode(np.array(written.ids, np.int32))
-            scores.append((exact(text, [answer]), f1(text, [answer])))
-    return dict(zip(("exact_match", "f1"), (float(x) for x in np.mean(scores, axis=0))))
+    for batch in trained.data.held_out(batch_size, num_examples):
+        inputs, answers = zip(*_inputs_and_answers(batch, vocabulary))
+        for completion, answer in zip(decoder([*inputs]), answers):
+            text = vocabulary.decode(np.array(completion.ids, np.int32))
+            scores.append((exact_match(text, [answer]), f1(text, [answer])))
+    mean_exact_match, mean_f1 = np.mean(scores, axis=0)
+    return {"exact_match": float(mean_exact_match), "f1": float(mean_f1)}
 
 
-def _texts(
-    rows: dict[str, Any], vocabulary: Vocabulary
+def _inputs_and_answers(
+    batch: dict[str, Any], vocabulary: Vocabulary
 ) -> Iterator[tuple[list[int], str]]:
     """Yields the ids of each input, without padding, and the text of its target."""
-    arrays = {name: np.asarray(rows[name]) for name in ("inputs", "targets", "counts")}
-    for ids, target, there in zip(*arrays.values()):
-        if there:
-            yield ids[: np.flatnonzero(ids)[-1] + 1].tolist(), vocabulary.decode(target)
+    all_inputs = np.asarray(batch["inputs"])
+    all_targets = np.asarray(batch["targets"])
+    counts = np.asarray(batch["counts"])  # 0 for examples that pad the last batch
+    for inputs, targets, count in zip(all_inputs, all_targets, counts):
+        if count:
+            length = np.flatnonzero(inputs)[-1] + 1
+            yield inputs[:length].tolist(), vocabulary.decode(targets)
 
 
-def _told(answers: Sequence[str]) -> Sequence[str]:
-    """Returns the answers of which something is left; if there are none, an
-    empty one.
-    """
-    return [answer for answer in answers if normal(answer)] or [""]
+def _normalized_answers(answers: Sequence[str]) -> Sequence[str]:
+    """Returns the normalized answers that are not empty; if all are, one empty answer."""
+    return [x for x in map(normalize_answer, answers) if x] or [""]
 
 
-def _f1(words: list[str], others: list[str]) -> float:
-    if not words or not others:
-        return float(words == others)
-    same = sum((collections.Counter(words) & collections.Counter(others)).values())
-    precision, recall = same / len(words), same / len(others)
-    return 2 * precision * recall / (precision + recall) if same else 0.0
+def _f1(words: list[str], answer_words: list[str]) -> float:
+    if not words or not answer_words:
+        return float(words == answer_words)
+    shared = collections.Counter(words) & collections.Counter(answer_words)
+    num_shared = sum(shared.values())
+    if not num_shared:
+        return 0.0
+    precision = num_shared / len(words)
+    recall = num_shared / len(answer_words)
+    return 2 * precision * recall / (precision + recall)

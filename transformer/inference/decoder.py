@@ -1,16 +1,16 @@
-"""Texts that models write: prompts of any lengths in, ids out, by one program for all
-of them.
+"""Generation of ids after prompts of any lengths, by one program for all of them.
 
-    decoder = Decoder(model, max_new_tokens=200, prompt_length=64, top_p=0.95)
-    for written in decoder([[7, 4], [9, 1, 3]], seed=1):
-      print(written.ids, written.score)
+    decoder = Decoder(model, max_new_tokens=200, max_prompt_length=64, top_p=0.95)
+    for completion in decoder([[7, 4], [9, 1, 3]], seed=1):
+      print(completion.ids, completion.score)
 
-    decoder = Decoder(model, max_new_tokens=64, beams=4, eos_id=1)     # EncoderDecoder too
+    decoder = Decoder(model, max_new_tokens=64, num_beams=4, eos_id=1)    # EncoderDecoder too
 
-A language model goes on with its prompts; an encoder-decoder reads them as its inputs.
-Either reads them all at once. Keys and values of what was read are kept, so each id
-costs one position. Prompts are filled up to a power of two, or to `prompt_length`:
-there is one program for each such size. Every layout writes the same ids.
+A language model continues its prompts; for an encoder-decoder they are the encoder's
+inputs. Prompts are processed in one pass (prefill), and their keys and values are cached,
+so each new id computes one position. Prompts are padded to a power of two, at most to
+`max_prompt_length`: each padded length is traced once. Every layout generates the same
+ids.
 """
 
 from __future__ import annotations
@@ -23,52 +23,57 @@ import gin
 import numpy as np
 
 import meshtf as mtf
-from transformer.data import DataError
+from transformer.inference.prompts import (
+    PromptError,
+    check_vocabulary,
+    pad,
+    until_eos,
+)
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
 
 _BEAM = "beam"
-_POSITIONS = "length", "memory_length"
-_SMALLEST = 16  # what prompts are filled up to at least
+_POSITION_DIMS = ("length", "memory_length")
+_MIN_PADDED_LENGTH = 16
 
 
-class PromptError(DataError):
-    """A prompt that a model cannot read."""
+class Completion(NamedTuple):
+    """What a model generates for a prompt.
 
+    Attributes:
+      ids: the generated ids, up to the first of `eos_id` and without it.
+      score: their log-probability in nats, that of the end included; of a beam search
+        divided by the length penalty.
+    """
 
-class Written(NamedTuple):
-    """What was written after a prompt."""
-
-    ids: list[int]  # up to an end, and without it
-    score: (
-        float  # their log-probability with the end; of beams, over the length penalty
-    )
+    ids: list[int]
+    score: float
 
 
 @gin.configurable
 class Decoder:
-    """Writes on, id by id.
+    """Generates ids after prompts: the likeliest, sampled, or found by beam search.
 
     Args:
-      model: what writes.
-      max_new_tokens: the most ids that are written after a prompt.
-      prompt_length: the most ids of a prompt.
-      batch_size: prompts that are read at a time.
-      eos_id: the id that ends a text, or several.
-      bos_id: the id before the first one that is known: before a language model's
-        prompts (None: nothing), or what a decoder is given first (None: 0).
-      temperature: 0 takes the likeliest; below 1 likely ids become likelier.
-      top_k: draw from so many of the likeliest ids.
-      top_p: draw from the fewest ids that have this probability together.
-      beams: how many beginnings a beam search follows; 0: there is none, and ids are
-        drawn.
-      alpha: of the length penalty of a beam search; above 0 longer texts are preferred.
-      window: how many of the last ids a position sees; None: all.
-      truncate: whether to truncate prompts that are too long, at their start (those of
-        an encoder at their end), rather than refuse them.
-      vocab: ids from here on are never written; None: all of the model's may be.
-      prefix: whether ids of a prompt see those after them, as language models learn it
-        from prefixes.
+      model: the model that generates.
+      max_new_tokens: the maximum count of ids generated for a prompt.
+      max_prompt_length: the maximum count of ids of a prompt.
+      batch_size: prompts per batch.
+      eos_id: the id that ends a sequence, or several such ids.
+      bos_id: the id before a language model's prompts (None: none), or the initial id of
+        an encoder-decoder's decoder (None: 0).
+      temperature: divides logits before sampling; 0 takes the likeliest id.
+      top_k: sample from the k likeliest ids.
+      top_p: sample from the fewest ids that have this probability together.
+      num_beams: how many sequences a beam search extends; 0: no beam search.
+      alpha: the exponent of the length penalty of a beam search; larger values prefer
+        longer sequences.
+      window: how many of the last positions a position attends to; None: all.
+      truncate: whether longer prompts are truncated, at their start (for an encoder at
+        their end), rather than refused.
+      vocab_size: ids from here on are never generated; None: the model's.
+      prefix_lm: whether the ids of a prompt attend to later ones of it, as in a model
+        trained as a prefix language model.
 
     Raises:
       PlanError: a setting out of its range.
@@ -79,306 +84,313 @@ class Decoder:
         self,
         model: LanguageModel | EncoderDecoder,
         max_new_tokens: int = 200,
-        prompt_length: int = 64,
+        max_prompt_length: int = 64,
         batch_size: int = 8,
         eos_id: int | Sequence[int] | None = None,
         bos_id: int | None = None,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
-        beams: int = 0,
+        num_beams: int = 0,
         alpha: float = 0.6,
         window: int | None = None,
         truncate: bool = False,
-        vocab: int | None = None,
-        prefix: bool = False,
+        vocab_size: int | None = None,
+        prefix_lm: bool = False,
     ) -> None:
-        if min(max_new_tokens, prompt_length, batch_size) < 1:
+        if min(max_new_tokens, max_prompt_length, batch_size) < 1:
             raise mtf.PlanError(
-                f"max_new_tokens={max_new_tokens}, prompt_length={prompt_length} and "
-                f"batch_size={batch_size} must be at least 1."
+                f"max_new_tokens={max_new_tokens}, max_prompt_length={max_prompt_length} "
+                f"and batch_size={batch_size} must be at least 1."
             )
         self.model = model
         self.mesh = model.mesh
+        self.has_encoder = isinstance(model, EncoderDecoder)
         self.max_new_tokens = max_new_tokens
-        self.truncate = truncate
-        self.encodes = isinstance(model, EncoderDecoder)
-        self.beams = beams
+        self.max_prompt_length = max_prompt_length
+        self.batch_size = self._round_up(batch_size, "batch")
+        self.eos_id = eos_id
+        self.bos_id = 0 if self.has_encoder and bos_id is None else bos_id
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+        self.num_beams = num_beams
         self.alpha = alpha
         self.window = window
-        self.prefix = prefix
-        self.bos_id = 0 if self.encodes and bos_id is None else bos_id
-        self.vocab = min(vocab or model.architecture.vocab, model.architecture.vocab)
-        self._settings: dict[str, Any] = {"end": eos_id, "vocab_size": self.vocab}
-        self._drawing: dict[str, Any] = {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-        }
-        self.prompt_length = prompt_length
-        length = self._even(1 + max_new_tokens, *_POSITIONS)
-        self.length = length
-        has_bos = self.bos_id is not None and not self.encodes
-        self._longest = prompt_length + int(has_bos)
-        self.batch_size = self._even(batch_size, "batch")
-        self._run = mtf.function(
-            self._after,
+        self.truncate = truncate
+        model_vocab_size = model.architecture.vocab
+        self.vocab_size = min(vocab_size or model_vocab_size, model_vocab_size)
+        self.prefix_lm = prefix_lm
+        # Positions of what is generated: the last known id, then the new ones.
+        self.length = self._round_up(1 + max_new_tokens, *_POSITION_DIMS)
+        self._generate_batch = mtf.function(
+            self._generate,
             mesh=self.mesh,
-            texts="batch; length",
+            tokens="batch; length",
             inputs="batch; inputs_length",
-            lengths="batch",
-            until="",
+            prompt_lengths="batch",
+            max_length="",
             seed="",
-            turn="",
+            batch_index="",
         )
 
-    def _even(self, size: int, *names: str) -> int:
-        """Returns the next size that the mesh can shard along these dimensions.
+    @property
+    def _max_input_length(self) -> int:
+        """The maximum count of ids of a prompt, with `bos_id`."""
+        has_bos = self.bos_id is not None and not self.has_encoder
+        return self.max_prompt_length + int(has_bos)
+
+    def _round_up(self, size: int, *dims: str) -> int:
+        """Returns the next size that the layout can shard along all these dimensions.
 
         An axis that a rule names and the mesh lacks counts as size 1, as everywhere.
         """
-        axes = self.mesh.axes
-        sizes = [
-            axes.get(axis, 1) for name in names for axis in self.mesh.layout.axes(name)
-        ]
-        parts = math.lcm(*sizes)
-        return -(-size // parts) * parts
+        mesh = self.mesh
+        axes = [axis for dim in dims for axis in mesh.layout.axes(dim)]
+        num_shards = math.lcm(*(mesh.axes.get(axis, 1) for axis in axes))
+        return -(-size // num_shards) * num_shards
 
-    def write(
-        self, texts: mtf.Tensor, inputs: mtf.Tensor | None = None
+    def generate(
+        self, tokens: mtf.Tensor, inputs: mtf.Tensor | None = None
     ) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns ids, int32 [batch length], and scores, float32 [batch]: a program, in
-        named ops.
+        """Returns ids, int32 [batch, length], and scores, float32 [batch].
+
+        It consists of named ops, so it can be called in a `mtf.function`, and exported.
 
         Args:
-          texts: int32 [batch length]: what is given, and negative from there on, where
-            ids are to be written.
-          inputs: of an encoder, [batch inputs_length].
+          tokens: int32 [batch, length]: at least one known id for each example, then
+            negative elements where ids are to be generated.
+          inputs: of an encoder, int32 [batch, inputs_length].
         """
-        if self.encodes:
+        if self.has_encoder:
             assert inputs is not None, "an encoder has inputs"
-            return self._after(texts, inputs)
-        place = mtf.range(self.mesh, texts.shape.dim("length"))
-        lengths = mtf.reduce_sum(mtf.cast(texts >= 0, "int32"), "length")
-        wanted = texts.shape["length"] - lengths
-        last = mtf.gather(texts, lengths - 1, "length")
-        ids, scores = self._after(
-            mtf.where(
-                place == 0,
-                last,
-                mtf.where(mtf.outer(place, wanted, mtf.less_equal), -1, 0),
-            ),
-            mtf.rename(mtf.maximum(texts, 0), "length", "inputs_length"),
-            lengths,
-            mtf.reduce_max(wanted) + 1,
-            positions=texts.shape["length"],
-        )
-        ids = mtf.take_along_axis(
-            ids, mtf.maximum(mtf.outer(place, lengths, mtf.subtract) + 1, 0), "length"
-        )
-        return mtf.where(texts < 0, ids, texts), scores
+            return self._generate(tokens, inputs)
+        return self._continue(tokens)
 
-    def _after(
+    def _continue(self, tokens: mtf.Tensor) -> tuple[mtf.Tensor, mtf.Tensor]:
+        """Returns what `generate` does, of a language model."""
+        length = tokens.shape["length"]
+        positions = mtf.range(self.mesh, tokens.shape.dim("length"))
+        prompt_lengths = mtf.reduce_sum(mtf.cast(tokens >= 0, "int32"), "length")
+        num_new = length - prompt_lengths
+        # The examples continue at different positions. Shifted, all do at position 0:
+        # the last known id, negative elements for the new ones, 0 after them.
+        last_ids = mtf.gather(tokens, prompt_lengths - 1, "length")
+        is_new = mtf.outer(positions, num_new, mtf.less_equal)
+        shifted = mtf.where(positions == 0, last_ids, mtf.where(is_new, -1, 0))
+        ids, scores = self._generate(
+            shifted,
+            mtf.rename(mtf.maximum(tokens, 0), "length", "inputs_length"),
+            prompt_lengths,
+            mtf.reduce_max(num_new) + 1,
+            cache_length=length,
+        )
+        source = mtf.outer(positions, prompt_lengths, mtf.subtract) + 1
+        ids = mtf.take_along_axis(ids, mtf.maximum(source, 0), "length")
+        return mtf.where(tokens < 0, ids, tokens), scores
+
+    def _generate(
         self,
-        texts: mtf.Tensor,
+        tokens: mtf.Tensor,
         inputs: mtf.Tensor,
-        lengths: mtf.Tensor | None = None,
-        until: mtf.Tensor | None = None,
+        prompt_lengths: mtf.Tensor | None = None,
+        max_length: mtf.Tensor | None = None,
         seed: Any = 0,
-        turn: Any = 0,
-        positions: int | None = None,
+        batch_index: Any = 0,
+        cache_length: int | None = None,
     ) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns ids, int32 [batch length], and scores, float32 [batch].
+        """Returns ids, int32 [batch, length], and scores, float32 [batch].
 
         Args:
-          texts: int32 [batch length]: the last id that is given, then negative ones.
-          inputs: of an encoder, or prompts to go on with: int32 [batch inputs_length].
-          lengths: of prompts, int32 [batch].
-          until: positions of texts from here on are not looked for.
-          seed: another seed, other draws.
-          turn: likewise; the number of the batch.
-          positions: of a prompt and what follows, if some of the texts have too many.
+          tokens: int32 [batch, length]: of a language model the last id of each prompt,
+            of an encoder-decoder `bos_id`; then negative elements.
+          inputs: the encoder's inputs, or a language model's prompts: int32 [batch,
+            inputs_length].
+          prompt_lengths: of a language model, int32 [batch].
+          max_length: how many positions of `tokens` are filled: int32, a scalar.
+          seed: of the random draws: an int32 scalar.
+          batch_index: another one draws other ids: an int32 scalar.
+          cache_length: positions of a prompt and its new ids together; None: the maximum
+            of any prompt of this padded length.
         """
-        step, held = self._started(texts.shape, inputs, lengths, positions)
-        settings = {**self._settings, "until": until}
-        if self.beams:
+        step, cache = self._prefill(tokens.shape, inputs, prompt_lengths, cache_length)
+        settings: dict[str, Any] = {
+            "eos_id": self.eos_id,
+            "vocab_size": self.vocab_size,
+            "max_length": max_length,
+        }
+        if self.num_beams:
+            beam = mtf.Dimension(_BEAM, self.num_beams)
             ids, scores = mtf.decoding.beam_search(
-                step,
-                texts,
-                mtf.Dimension(_BEAM, self.beams),
-                held,
-                alpha=self.alpha,
-                **settings,
+                step, tokens, beam, cache, alpha=self.alpha, **settings
             )
             best = mtf.zeros(self.mesh, "", "int32")
             return mtf.gather(ids, best, _BEAM), mtf.gather(scores, best, _BEAM)
-        with mtf.seed(seed, turn):
+        with mtf.seed(seed, batch_index):
             ids, log_probs = mtf.decoding.sample(
-                step, texts, held, **settings, **self._drawing
+                step,
+                tokens,
+                cache,
+                temperature=self.temperature,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                **settings,
             )
-        return ids, mtf.reduce_sum(mtf.where(texts < 0, log_probs, 0.0), "length")
+        return ids, mtf.reduce_sum(mtf.where(tokens < 0, log_probs, 0.0), "length")
 
-    def _started(
+    def _prefill(
         self,
-        texts: mtf.Shape,
+        shape: mtf.Shape,
         inputs: mtf.Tensor,
-        lengths: mtf.Tensor | None,
-        positions: int | None,
+        prompt_lengths: mtf.Tensor | None,
+        cache_length: int | None,
     ) -> tuple[mtf.decoding.Step, Any]:
-        """Returns the step after what was read, and what it begins with."""
-        rows, more = texts.without("length"), texts["length"]
-        rows = rows + [(_BEAM, self.beams)] if self.beams else rows
-        if isinstance(self.model, EncoderDecoder):
-            encoded, _ = self.model.encode({"inputs": inputs})
-            return self.model.step, self.model.start(rows, more, encoded, self.window)
-        assert lengths is not None, "prompts have lengths"
-        model, tokens = self.model, mtf.rename(inputs, "inputs_length", "length")
-        most = positions or min(
-            self._even(tokens.shape["length"] + more - 1, *_POSITIONS),
-            self._even(self._longest + self.max_new_tokens, *_POSITIONS),
-        )
-        held = model.prefill(
-            tokens, model.start(rows, most, self.window), lengths, self.prefix
-        )
-        last = tokens.shape["length"] - 1
+        """Returns the step function after the inputs, and its initial cache.
+
+        Args:
+          shape: of what is generated, [batch, length].
+          inputs: see `_generate`, as for the other arguments.
+          prompt_lengths: int32 [batch].
+          cache_length: positions of the cache.
+        """
+        model = self.model
+        new_length = shape["length"]
+        batch = shape.without("length")
+        if self.num_beams:
+            batch = batch + [(_BEAM, self.num_beams)]
+        if isinstance(model, EncoderDecoder):
+            encoded, _ = model.encode({"inputs": inputs})
+            return model.step, model.start(batch, new_length, encoded, self.window)
+        assert prompt_lengths is not None, "prompts have lengths"
+        prompts = mtf.rename(inputs, "inputs_length", "length")
+        padded_length = prompts.shape["length"]
+        if cache_length is None:
+            cache_length = min(
+                self._round_up(padded_length + new_length - 1, *_POSITION_DIMS),
+                self._max_cache_length,
+            )
+        cache = model.start(batch, cache_length, self.window)
+        cache = model.prefill(prompts, cache, prompt_lengths, self.prefix_lm)
 
         def step(
-            position: mtf.Tensor, ids: mtf.Tensor, held: Any
+            position: mtf.Tensor, ids: mtf.Tensor, cache: Any
         ) -> tuple[mtf.Tensor, Any]:
-            return model.step(position + last, ids, held)
+            # Position 0 of what is generated is the last id of the prompt.
+            return model.step(position + (padded_length - 1), ids, cache)
 
-        return step, held
+        return step, cache
+
+    @property
+    def _max_cache_length(self) -> int:
+        """Positions of a cache for the longest prompt and the most new ids."""
+        length = self._max_input_length + self.max_new_tokens
+        return self._round_up(length, *_POSITION_DIMS)
 
     def __call__(
         self,
         prompts: Iterable[Sequence[int]],
         max_new_tokens: int | None = None,
         seed: int = 0,
-    ) -> list[Written]:
-        """Returns what was written after each prompt.
+    ) -> list[Completion]:
+        """Returns a completion for each prompt.
 
-        Draws follow the seed and the place of a prompt among the others.
+        Random draws depend on the seed and the index of a prompt.
 
         Args:
-          prompts: the ids of each.
-          max_new_tokens: the most ids after each, if fewer than the decoder's.
-          seed: another seed, other draws.
+          prompts: the ids of each prompt.
+          max_new_tokens: at most the decoder's, which is the default.
+          seed: of the random draws.
 
         Raises:
-          PromptError: a prompt is empty, too long, or has ids that the model does not
-            have.
-          PlanError: more ids are asked for than the decoder was made for.
+          PromptError: a prompt is empty, too long, or has an id outside of the
+            vocabulary.
+          PlanError: `max_new_tokens` is more than the decoder's.
         """
-        return [
-            written
-            for some in self.each(prompts, max_new_tokens, seed)
-            for written in some
-        ]
+        batches = self.iterate(prompts, max_new_tokens, seed)
+        return [completion for batch in batches for completion in batch]
 
-    def each(
+    def iterate(
         self,
         prompts: Iterable[Sequence[int]],
         max_new_tokens: int | None = None,
         seed: int = 0,
-    ) -> Iterator[list[Written]]:
-        """Yields what `__call__` returns, batch by batch."""
-        max_new_tokens = (
-            self.max_new_tokens if max_new_tokens is None else max_new_tokens
-        )
+    ) -> Iterator[list[Completion]]:
+        """Yields the completions of each batch. Arguments and errors are those of
+        `__call__`.
+        """
+        if max_new_tokens is None:
+            max_new_tokens = self.max_new_tokens
         if not 1 <= max_new_tokens <= self.max_new_tokens:
             raise mtf.PlanError(
-                f"{max_new_tokens} ids cannot be written by a decoder made for 1 to "
-                f"{self.max_new_tokens}.\n  Make it for more: max_new_tokens={max_new_tokens}."
+                f"max_new_tokens={max_new_tokens}, but the decoder generates 1 to "
+                f"{self.max_new_tokens}.\n  Make it with "
+                f"Decoder(..., max_new_tokens={max_new_tokens})."
             )
-        if not self.encodes:
-            self.model.embeddings.check_length(
-                self._even(self._longest + self.max_new_tokens, *_POSITIONS)
-            )
-        fitting = [
-            self._fitting(i, [int(x) for x in prompt])
+        if not self.has_encoder:
+            self.model.embeddings.check_length(self._max_cache_length)
+        checked = [
+            self._checked_prompt(i, [int(x) for x in prompt])
             for i, prompt in enumerate(prompts)
         ]
-        for first in range(0, len(fitting), self.batch_size):
-            yield self._written(
-                fitting[first : first + self.batch_size],
-                max_new_tokens,
-                seed,
-                first // self.batch_size,
-            )
+        for start in range(0, len(checked), self.batch_size):
+            batch = checked[start : start + self.batch_size]
+            batch_index = start // self.batch_size
+            yield self._complete(batch, max_new_tokens, seed, batch_index)
 
-    def _written(
-        self, prompts: Sequence[list[int]], max_new_tokens: int, seed: int, turn: int
-    ) -> list[Written]:
-        """Returns what is written after no more prompts than a batch has."""
-        filled = [*prompts, *[prompts[-1]] * (self.batch_size - len(prompts))]
-        before = [] if self.bos_id is None else [self.bos_id]
-        read = filled if self.encodes else [before + prompt for prompt in filled]
-        lengths = np.array([len(ids) for ids in read], np.int32)
-        inputs = np.zeros((self.batch_size, self._size(max(map(len, read)))), np.int32)
-        for row, ids in zip(inputs, read):
-            row[: len(ids)] = ids
-        texts = np.full((self.batch_size, self.length), -1, np.int32)
-        texts[:, 0] = before if self.encodes else [ids[-1] for ids in read]
-        found, scores = self._run(
-            texts,
+    def _complete(
+        self,
+        prompts: Sequence[list[int]],
+        max_new_tokens: int,
+        seed: int,
+        batch_index: int,
+    ) -> list[Completion]:
+        """Returns the completions of at most `batch_size` prompts."""
+        # The last prompt pads a batch, so that all batches have the same size.
+        num_missing = self.batch_size - len(prompts)
+        padded = [*prompts, *[prompts[-1]] * num_missing]
+        bos = [] if self.bos_id is None else [self.bos_id]
+        all_inputs = padded if self.has_encoder else [bos + ids for ids in padded]
+        lengths = np.array([len(ids) for ids in all_inputs], np.int32)
+        inputs = pad(all_inputs, self._padded_length(int(lengths.max())))
+        tokens = np.full((self.batch_size, self.length), -1, np.int32)
+        tokens[:, 0] = bos if self.has_encoder else [ids[-1] for ids in all_inputs]
+        ids, scores = self._generate_batch(
+            tokens,
             inputs,
-            None if self.encodes else lengths,
+            None if self.has_encoder else lengths,
             np.int32(1 + max_new_tokens),
             np.int32(seed),
-            np.int32(turn),
+            np.int32(batch_index),
         )
+        new_ids = ids.numpy()[: len(prompts), 1 : 1 + max_new_tokens].tolist()
         return [
-            Written(self._until_end(row[1 : 1 + max_new_tokens].tolist()), float(score))
-            for row, score, _ in zip(found.numpy(), scores.numpy(), prompts)
+            Completion(until_eos(ids, self.eos_id), float(score))
+            for ids, score in zip(new_ids, scores.numpy())
         ]
 
-    def _size(self, longest: int) -> int:
-        """Returns what prompts of up to so many ids are filled up to."""
-        a, size = (
-            self.model.architecture,
-            max(_SMALLEST, 1 << (longest - 1).bit_length()),
-        )
-        if a.attention != "full":
-            size = (
-                min(size, a.block_length)
-                if longest <= a.block_length
-                else (-(-size // a.block_length) * a.block_length)
-            )
-        return self._even(min(size, self._longest), "inputs_length", *_POSITIONS)
+    def _padded_length(self, length: int) -> int:
+        """Returns to what length inputs of up to `length` ids are padded."""
+        a = self.model.architecture
+        padded = max(_MIN_PADDED_LENGTH, 1 << (length - 1).bit_length())
+        if a.attention != "full" and length <= a.block_length:
+            padded = min(padded, a.block_length)
+        elif a.attention != "full":
+            padded = -(-padded // a.block_length) * a.block_length
+        padded = min(padded, self._max_input_length)
+        return self._round_up(padded, "inputs_length", *_POSITION_DIMS)
 
-    def _until_end(self, ids: list[int]) -> list[int]:
-        """Returns ids up to the first one that ends a text."""
-        end_ids = self._settings["end"]
-        if end_ids is None:
-            return ids
-        if not isinstance(end_ids, Sequence):
-            end_ids = (end_ids,)
-        for i, token in enumerate(ids):
-            if token in end_ids:
-                return ids[:i]
-        return ids
-
-    def _fitting(self, number: int, ids: list[int]) -> list[int]:
-        """Returns a prompt as it is read. Raises PromptError."""
-        if not ids and (self.bos_id is None or self.encodes):
+    def _checked_prompt(self, index: int, ids: list[int]) -> list[int]:
+        """Returns the ids of a prompt, truncated if need be. Raises PromptError."""
+        if not ids and (self.bos_id is None or self.has_encoder):
             raise PromptError(
-                f"prompt {number + 1} is empty, and there is nothing to begin with.\n"
-                "  Give it at least one id."
+                f"prompt {index + 1} is empty.\n  Give it at least one id."
             )
-        wrong = next(
-            (x for x in ids if not 0 <= x < self.model.architecture.vocab), None
-        )
-        if wrong is not None:
+        check_vocabulary(index, ids, self.model.architecture.vocab)
+        max_length = self.max_prompt_length
+        if len(ids) > max_length and not self.truncate:
             raise PromptError(
-                f"prompt {number + 1} has the id {wrong}; the model's are 0 to "
-                f"{self.model.architecture.vocab - 1}.\n  Was it made by the "
-                "vocabulary "
-                "that the model was trained with?"
+                f"prompt {index + 1} has {len(ids)} ids, more than "
+                f"max_prompt_length={max_length}.\n  Take "
+                f"max_prompt_length={len(ids)}, or truncate=True to truncate prompts."
             )
-        if len(ids) > self.prompt_length and not self.truncate:
-            raise PromptError(
-                f"prompt {number + 1} has {len(ids)} ids, and there is room for "
-                f"{self.prompt_length}.\n  Make room: prompt_length={len(ids)}; or "
-                "truncate it: truncate=True."
-            )
-        return ids[: self.prompt_length] if self.encodes else ids[-self.prompt_length :]
+        return ids[:max_length] if self.has_encoder else ids[-max_length:]

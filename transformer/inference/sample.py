@@ -1,4 +1,4 @@
-"""One text that a model writes, as a training run shows it."""
+"""One generated text, as a training run prints it."""
 
 from __future__ import annotations
 
@@ -22,38 +22,36 @@ def sample(
     vocabulary: Vocabulary | None = None,
     bos_id: int | None = None,
 ) -> str:
-    """Returns `prompt` and what a language model goes on with; or what an
-    encoder-decoder answers.
+    """Returns a prompt and its completion by a language model, or an encoder-decoder's
+    output for the prompt.
 
     Args:
-      model: what writes.
-      length: how many of the last ids it sees.
-      prompt: what the text begins with.
-      max_new_tokens: the most ids that are written; no more than there are learned
-        positions.
-      temperature: below 1 likely ids become likelier; 0 always takes the likeliest.
-      seed: another seed, another text.
-      vocabulary: what ids stand for; bytes, if none is given.
+      model: the model that generates.
+      length: the attention window: how many of the last positions a position attends to.
+      prompt: the text to complete.
+      max_new_tokens: the maximum count of generated ids; learned positions may allow
+        fewer.
+      temperature: divides logits before sampling; 0 takes the likeliest id.
+      seed: of the random draws.
+      vocabulary: encodes the prompt and decodes ids; None: bytes.
       bos_id: the id before every text; see `Decoder`.
     """
     vocabulary = vocabulary or RawBytes()
     ids = vocabulary.encode(prompt).tolist()
     if model.architecture.positions == "learned":
-        max_new_tokens = max(
-            min(max_new_tokens, model.architecture.max_length - len(ids) - 1), 1
-        )
+        num_free = model.architecture.max_length - len(ids) - 1
+        max_new_tokens = max(min(max_new_tokens, num_free), 1)
     decoder = Decoder(
         model,
-        max_new_tokens,
-        max(len(ids), 1),
+        max_new_tokens=max_new_tokens,
+        max_prompt_length=max(len(ids), 1),
         batch_size=1,
         eos_id=vocabulary.eos_id,
         bos_id=bos_id,
         temperature=temperature,
         window=length,
-        vocab=vocabulary.size,
+        vocab_size=vocabulary.size,
     )
-    (written,) = decoder([ids], seed=seed)
-    return vocabulary.decode(
-        np.array([*([] if decoder.encodes else ids), *written.ids], np.int32)
-    )
+    (completion,) = decoder([ids], seed=seed)
+    prefix = [] if decoder.has_encoder else ids
+    return vocabulary.decode(np.array([*prefix, *completion.ids], np.int32))

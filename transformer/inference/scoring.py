@@ -1,10 +1,11 @@
-"""What a model thinks of given texts: the log-probability of each.
+"""The log-probability that a model gives to texts.
 
-    for log_prob, tokens in Scorer(model, vocabulary, length=128)(["def f(x):", "def f(x)):"]):
-      print(-log_prob / tokens)
+    scorer = Scorer(model, vocabulary, length=128)
+    for score in scorer(["def f(x):", "def f(x)):"]):
+      print(-score.log_prob / score.num_tokens)
 
-A language model is asked for each token after those before it; the first is given. An
-encoder-decoder is asked for targets, given inputs: pairs (input, target).
+A language model predicts each token from those before it; the initial token is not
+scored. An encoder-decoder predicts targets from inputs: texts are pairs (input, target).
 """
 
 from __future__ import annotations
@@ -24,21 +25,26 @@ Text = str | tuple[str, str]
 
 
 class Score(NamedTuple):
-    """What a model thinks of a text."""
+    """The score of a text.
 
-    log_prob: float  # in nats: the sum over tokens
-    tokens: int  # that were asked for
+    Attributes:
+      log_prob: the sum of ln p over the scored tokens.
+      num_tokens: how many tokens are scored.
+    """
+
+    log_prob: float
+    num_tokens: int
 
 
 class Scorer:
-    """Scores texts, some at a time, by one program.
+    """Scores texts in batches, by one program.
 
     Args:
       model: a language model or an encoder-decoder.
-      vocabulary: text to ids.
-      length: the most tokens of a text, and of an input.
-      batch_size: texts at a time.
-      ended: whether the end of a text is asked for, too.
+      vocabulary: encodes texts.
+      length: the maximum count of tokens of a text, and of an input.
+      batch_size: texts per batch.
+      score_eos: whether the end of a text is scored, too. That of a target always is.
     """
 
     def __init__(
@@ -47,86 +53,81 @@ class Scorer:
         vocabulary: Vocabulary,
         length: int,
         batch_size: int = 8,
-        ended: bool = False,
+        score_eos: bool = False,
     ) -> None:
         self.vocabulary = vocabulary
         self.length = length
         self.batch_size = batch_size
-        self.ended = ended
-        self.pairs, ask = (
-            isinstance(model, EncoderDecoder),
-            cast(Callable[..., mtf.Tensor], model),
-        )
+        self.has_encoder = isinstance(model, EncoderDecoder)
+        self.score_eos = score_eos or self.has_encoder
+        call_model = cast(Callable[..., mtf.Tensor], model)
 
         @mtf.function(mesh=model.mesh, batch=model.features)
         def log_probs(batch: Batch) -> mtf.Tensor:
-            given = [batch["inputs"]] if self.pairs else []
-            logits = ask(*given, batch["tokens"])
-            nats = (
-                mtf.cross_entropy(logits, batch["targets"], "vocab") * batch["weights"]
-            )
-            return -mtf.reduce_sum(nats, LENGTH)
+            """Returns the log-probability of each text, [batch]."""
+            inputs = [batch["inputs"]] if self.has_encoder else []
+            logits = call_model(*inputs, batch["tokens"])
+            nats = mtf.cross_entropy(logits, batch["targets"], "vocab")
+            return -mtf.reduce_sum(nats * batch["weights"], LENGTH)
 
         self._log_probs = log_probs
 
     def __call__(self, texts: Sequence[Text]) -> Iterator[Score]:
-        """Gives a score for each text, in their order.
+        """Yields a score for each text, in order.
 
         Raises:
-          DataError: a text is too long, or has nothing to be asked for.
+          DataError: a text is too long, or has no token to score.
         """
-        for first in range(0, len(texts), self.batch_size):
-            rows = [
-                self._row(number, text)
-                for number, text in enumerate(
-                    texts[first : first + self.batch_size], first + 1
-                )
+        for start in range(0, len(texts), self.batch_size):
+            examples = [
+                self._example(start + i, text)
+                for i, text in enumerate(texts[start : start + self.batch_size])
             ]
-            found = self._log_probs(_stacked(rows, self.batch_size)).numpy()
-            for row, log_prob in zip(rows, found):
-                yield Score(float(log_prob), int(row["weights"].sum()))
+            log_probs = self._log_probs(_stack(examples, self.batch_size)).numpy()
+            for example, log_prob in zip(examples, log_probs):
+                yield Score(float(log_prob), int(example["weights"].sum()))
 
-    def _row(self, number: int, text: Text) -> dict[str, np.ndarray]:
-        given, asked = text if isinstance(text, tuple) else ("", text)
-        ids = self.vocabulary.encode(asked)
-        if self.ended or self.pairs:
-            ids = np.append(ids, self.vocabulary.eos_id)
-        row = {}
-        if self.pairs:
-            row["inputs"] = self._filled(
-                number, np.append(self.vocabulary.encode(given), self.vocabulary.eos_id)
-            )
-            before = np.append(0, ids[:-1])
+    def _example(self, index: int, text: Text) -> dict[str, np.ndarray]:
+        """Returns the features of a text, each [length]. Raises DataError."""
+        source, target = text if isinstance(text, tuple) else ("", text)
+        target_ids = self.vocabulary.encode(target)
+        if self.score_eos:
+            target_ids = np.append(target_ids, self.vocabulary.eos_id)
+        features = {}
+        if self.has_encoder:
+            source_ids = self.vocabulary.encode(source)
+            features["inputs"] = np.append(source_ids, self.vocabulary.eos_id)
+            features["tokens"] = np.append(0, target_ids[:-1])
+            features["targets"] = target_ids
         else:
-            before, ids = ids[:-1], ids[1:]
-        if not len(ids):
+            features["tokens"] = target_ids[:-1]
+            features["targets"] = target_ids[1:]
+        num_tokens = len(features["targets"])
+        if not num_tokens:
             raise DataError(
-                f"text {number} is too short: a language model is told its first "
-                "token, and asked for those after it."
+                f"text {index + 1} is too short: a language model scores tokens after "
+                "the initial one, so it must have at least two."
             )
-        return row | {
-            "tokens": self._filled(number, before),
-            "targets": self._filled(number, ids),
-            "weights": self._filled(number, np.ones(len(ids), np.float32)),
-        }
+        features["weights"] = np.ones(num_tokens, np.float32)
+        return {name: self._pad(index, x) for name, x in features.items()}
 
-    def _filled(self, number: int, ids: np.ndarray) -> np.ndarray:
-        if len(ids) > self.length:
+    def _pad(self, index: int, x: np.ndarray) -> np.ndarray:
+        """Returns a feature padded with zeros, [length]. Raises DataError."""
+        if len(x) > self.length:
             raise DataError(
-                f"text {number} has {len(ids):,} tokens, and there is room for "
-                f"{self.length:,}.\n  Give it more: --length={len(ids)}."
+                f"text {index + 1} has {len(x):,} tokens, more than "
+                f"length={self.length:,}.\n  Allow longer texts: --length={len(x)}."
             )
-        kind = np.float32 if ids.dtype == np.float32 else np.int32
-        return np.pad(ids, (0, self.length - len(ids))).astype(kind)
+        dtype = np.float32 if x.dtype == np.float32 else np.int32
+        return np.pad(x, (0, self.length - len(x))).astype(dtype)
 
 
-def _stacked(
-    rows: Sequence[dict[str, np.ndarray]], batch_size: int
+def _stack(
+    examples: Sequence[dict[str, np.ndarray]], batch_size: int
 ) -> dict[str, np.ndarray]:
-    """Returns rows one above another, filled up with rows of zeros."""
+    """Returns a batch: each feature as [batch, length], with zeros for missing examples."""
+    padding = ((0, batch_size - len(examples)), (0, 0))
     return {
-        name: np.pad(
-            np.stack([row[name] for row in rows]), ((0, batch_size - len(rows)), (0, 0))
-        )
-        for name in rows[0]
+        name: np.pad(np.stack([example[name] for example in examples]), padding)
+        for name in examples[0]
     }

@@ -1,10 +1,9 @@
-"""Texts in, texts out: a trained model's vocabulary around its `Decoder`.
+"""Generation of texts after prompts: a `Decoder` with the vocabulary of a trained model.
 
-Example:
-
-    for batch in write(Trained.of("runs/lm_stdlib"), ["def ", "class "], stop=["\\n\\n"]):
-      for text in batch:
-        print(text.prompt + text.text)
+trained = Trained.of("runs/lm_stdlib")
+for batch in generate_texts(trained, ["def ", "class "], stop=["\\n\\n"]):
+  for completion in batch:
+    print(completion.prompt + completion.text)
 """
 
 from __future__ import annotations
@@ -16,123 +15,135 @@ import gin
 import numpy as np
 
 from transformer.data import ByteText, DataError, Vocabulary
-from transformer.inference.decoder import Decoder, PromptError
+from transformer.inference.decoder import Decoder
+from transformer.inference.prompts import PromptError
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
 from transformer.training.load_trained import Trained
 
 
-class Text(NamedTuple):
-    """What was written after a prompt."""
+class TextCompletion(NamedTuple):
+    """What a model generates for a prompt.
+
+    Attributes:
+      prompt: the text of the prompt.
+      text: the generated text without the prompt, up to the end or a stop string.
+      score: see `Completion`.
+    """
 
     prompt: str
-    text: str  # without the prompt; up to an end, or to what it is to stop before
-    score: float  # see `Written`
+    text: str
+    score: float
 
 
-def write(
+def generate_texts(
     trained: Trained,
     prompts: Sequence[str],
     stop: Sequence[str] = (),
-    truncate: int | None = None,
+    max_prompt_length: int | None = None,
     seed: int = 0,
     **settings: Any,
-) -> Iterator[list[Text]]:
-    """Yields what a model writes after each prompt, batch by batch.
+) -> Iterator[list[TextCompletion]]:
+    """Yields the completions of prompts, batch by batch.
 
-    A language model sees no more ids at a time than it did in training, if gin has no
+    The attention window is the length of training examples, unless gin binds
     `Decoder.window`.
 
     Args:
       trained: the model.
-      prompts: what texts begin with, or what an encoder reads.
-      stop: texts that end a text.
-      truncate: prompts are truncated to this many ids; None: none is truncated.
-      seed: another seed, other draws.
+      prompts: texts to complete, or an encoder's inputs.
+      stop: strings before which a completion ends.
+      max_prompt_length: longer prompts are truncated to this many ids; None: no prompt
+        is.
+      seed: of the random draws.
       **settings: of `Decoder`.
 
     Raises:
       PromptError: a prompt is empty, or too long for the positions of the model.
-      DataError: the model writes no texts.
+      DataError: the model does not generate.
     """
-    vocabulary, encodes = (
-        trained.data.vocabulary,
-        isinstance(trained.model, EncoderDecoder),
-    )
-    given = [_ids(vocabulary, i, prompt, encodes) for i, prompt in enumerate(prompts)]
-    longest = max(map(len, given), default=1)
-    decoder = decoder_of(
+    vocabulary = trained.data.vocabulary
+    has_encoder = isinstance(trained.model, EncoderDecoder)
+    prompt_ids = [
+        _encode(vocabulary, i, prompt, has_encoder) for i, prompt in enumerate(prompts)
+    ]
+    longest = max(map(len, prompt_ids), default=1)
+    decoder = make_decoder(
         trained,
         stop,
-        prompt_length=min(truncate or longest, longest),
-        truncate=truncate is not None,
+        max_prompt_length=min(max_prompt_length or longest, longest),
+        truncate=max_prompt_length is not None,
         **settings,
     )
-    done = 0
-    for some in decoder.each(given, seed=seed):
-        yield [
-            Text(
-                prompt,
-                _before(_after(vocabulary, [] if encodes else ids, written.ids), stop),
-                written.score,
-            )
-            for prompt, ids, written in zip(prompts[done:], given[done:], some)
-        ]
-        done += len(some)
+    remaining = zip(prompts, prompt_ids)
+    for batch in decoder.iterate(prompt_ids, seed=seed):
+        completions = []
+        for completion, (prompt, ids) in zip(batch, remaining):
+            context = [] if has_encoder else ids
+            text = _decode_after(vocabulary, context, completion.ids)
+            text = _until_stop(text, stop)
+            completions.append(TextCompletion(prompt, text, completion.score))
+        yield completions
 
 
-def decoder_of(trained: Trained, stop: Sequence[str] = (), **settings: Any) -> Decoder:
-    """Returns a decoder for what a model learned: its ends, its beginnings, and how far
-    it sees.
+def make_decoder(
+    trained: Trained, stop: Sequence[str] = (), **settings: Any
+) -> Decoder:
+    """Returns a decoder with the special ids, the vocabulary size and the attention
+    window of a trained model.
 
-    Arguments and errors are those of `write`.
+    Arguments and errors are those of `generate_texts`.
     """
-    model, data, vocabulary = trained.model, trained.data, trained.data.vocabulary
+    model = trained.model
+    data = trained.data
+    vocabulary = data.vocabulary
     if not isinstance(model, LanguageModel | EncoderDecoder):
         raise DataError(
-            f"{type(model).__name__} does not write id by id from what came before.\n"
-            "  Take a language model or an encoder-decoder."
+            f"{type(model).__name__} does not generate text.\n"
+            "  Use a language model or an encoder-decoder."
         )
     if "window" not in gin.get_bindings(Decoder):
         settings["window"] = data.features(1)["tokens"].shape[1]
-    single = [
-        ids[0]
-        for ids in (vocabulary.encode(text).tolist() for text in stop)
-        if len(ids) == 1
-    ]
+    # Stop strings of one id end a sequence; longer ones are found in the text.
+    stop_ids = [vocabulary.encode(text).tolist() for text in stop]
+    single_ids = [ids[0] for ids in stop_ids if len(ids) == 1]
     return Decoder(
         model,
-        eos_id=[vocabulary.eos_id, *single],
-        vocab=vocabulary.size,
+        eos_id=[vocabulary.eos_id, *single_ids],
+        vocab_size=vocabulary.size,
         bos_id=None if isinstance(data, ByteText) else 0,
-        prefix="prefix" in data.features(1),
+        prefix_lm="prefix" in data.features(1),
         **settings,
     )
 
 
-def _ids(vocabulary: Vocabulary, number: int, prompt: str, encodes: bool) -> list[int]:
-    """Returns the ids of a prompt. Raises PromptError."""
+def _encode(
+    vocabulary: Vocabulary, index: int, prompt: str, has_encoder: bool
+) -> list[int]:
+    """Returns the ids of a prompt; those of an encoder end with `eos_id`.
+
+    Raises:
+      PromptError: the prompt is empty.
+    """
     ids: list[int] = vocabulary.encode(prompt).tolist()
     if not ids:
         raise PromptError(
-            f"prompt {number + 1} is empty.\n  Give it at least one letter, or leave "
-            "the "
-            "line out."
+            f"prompt {index + 1} is empty.\n  Give it at least one letter, or remove its "
+            "line."
         )
-    return [*ids, vocabulary.eos_id] if encodes else ids
+    return [*ids, vocabulary.eos_id] if has_encoder else ids
 
 
-def _after(vocabulary: Vocabulary, ids: list[int], more: list[int]) -> str:
-    """Returns the text that more ids add, which may depend on those before."""
-    before, both = (
-        vocabulary.decode(np.array(x, np.int32)) for x in (ids, [*ids, *more])
-    )
-    return (
-        both[len(before) :]
-        if both.startswith(before)
-        else vocabulary.decode(np.array(more))
-    )
+def _decode_after(vocabulary: Vocabulary, context: list[int], ids: list[int]) -> str:
+    """Returns the text of ids, which may depend on the ids before them."""
+    before = vocabulary.decode(np.array(context, np.int32))
+    complete = vocabulary.decode(np.array([*context, *ids], np.int32))
+    if complete.startswith(before):
+        return complete[len(before) :]
+    return vocabulary.decode(np.array(ids))
 
 
-def _before(text: str, stop: Sequence[str]) -> str:
-    return text[: min((i for x in stop if (i := text.find(x)) >= 0), default=len(text))]
+def _until_stop(text: str, stop: Sequence[str]) -> str:
+    """Returns a text up to the first of the stop strings."""
+    indices = [i for x in stop if (i := text.find(x)) >= 0]
+    return text[: min(indices, default=len(text))]

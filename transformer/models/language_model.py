@@ -166,11 +166,11 @@ class LanguageModel(Model):
         tokens: mtf.Tensor,
         cache: KeyValueCache,
         lengths: mtf.Tensor,
-        prefix: bool = False,
+        prefix_lm: bool = False,
     ) -> KeyValueCache:
         """Returns the cache after the prompts, whose tokens are processed all at once.
 
-        Without a prefix the same number of steps returns the same cache. The next step
+        Without `prefix_lm` the same number of steps returns the same cache. The next step
         has position `length`, whatever the lengths of the prompts; or the position
         before that, with the last token of each prompt again.
 
@@ -179,11 +179,11 @@ class LanguageModel(Model):
           cache: from `start`.
           lengths: how many tokens of each prompt are no padding: int32, a scalar or
             [batch].
-          prefix: whether tokens of a prompt attend to later ones of it, too.
+          prefix_lm: whether tokens of a prompt attend to later ones of it, too.
         """
         positions = mtf.range(self.mesh, tokens.shape.dim(LENGTH))
         x = self.embeddings(tokens, positions)
-        return self.decoder.prefill(x, cache, lengths, prefix)
+        return self.decoder.prefill(x, cache, lengths, prefix_lm)
 
     def step(
         self, position: mtf.Tensor, tokens: mtf.Tensor, cache: KeyValueCache

@@ -231,7 +231,7 @@ class Stack(mtf.Module):
         x: mtf.Tensor,
         cache: KeyValueCache,
         lengths: mtf.Tensor,
-        prefix: bool = False,
+        prefix_lm: bool = False,
     ) -> KeyValueCache:
         """Returns the cache after the prompts, whose positions are processed all at once.
 
@@ -244,11 +244,11 @@ class Stack(mtf.Module):
           cache: from `start`.
           lengths: how many tokens of each prompt are no padding: int32, a scalar or
             [batch].
-          prefix: whether the tokens of a prompt attend to later ones of it, too.
+          prefix_lm: whether the tokens of a prompt attend to later ones of it, too.
         """
         last_step = x.shape[LENGTH] - 1
         x = self._pad_to_blocks(x)
-        attention_mask = self._prompt_mask(x, cache, lengths if prefix else None)
+        attention_mask = self._prompt_mask(x, cache, lengths if prefix_lm else None)
         self._prepare_bias(attention_mask)
 
         def block_step(

@@ -31,7 +31,7 @@ class Evaluation:
       model: the model to evaluate.
       data: the data set; its held-out examples are used.
       batch_size: examples in a batch.
-      num_examples: how many of them to take, evenly spaced; None: all.
+      num_examples: how many held-out examples, evenly spaced; None: all.
     """
 
     def __init__(

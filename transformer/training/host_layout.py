@@ -39,7 +39,7 @@ def keep_within_hosts(workers: int) -> None:
 def axes_within_host(
     forecast: mtf.Forecast, mesh: mtf.Mesh, workers: int
 ) -> tuple[str, ...]:
-    """Returns the axes to keep within a worker, by falling number of bytes moved.
+    """Returns the axes to keep within a worker, by decreasing bytes moved.
 
     An axis is taken if the product of its size and the sizes of the axes before it
     divides the mesh positions of one worker.

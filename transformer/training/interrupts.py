@@ -49,7 +49,7 @@ def interrupts_between_steps() -> Iterator[RequestedStop]:
         received.append(Terminated if is_term else KeyboardInterrupt)
         restore()
         print(
-            "\nStopping after this step; once more stops at once.",
+            "\nStopping after this step; a second signal stops at once.",
             file=sys.stderr,
             flush=True,
         )

@@ -72,8 +72,8 @@ def restore(path: str, model: Model) -> dict[str, Any]:
                 for kind, lines in differences.items()
                 if lines
             )
-            + "  Use the configuration that it was trained with: the config.gin beside "
-            "it."
+            + "  Use the configuration that it was trained with: the config.gin in "
+            "its folder."
         )
     return mtf.checkpoints.restore(path, variables, partly=True)
 
@@ -112,7 +112,7 @@ def _differences(
 
 
 def _abridged(lines: Sequence[str]) -> str:
-    """Returns indented lines; of a long list the first ones and a count of the rest."""
+    """Returns indented lines; of a long list only the start, and a count of the rest."""
     shown = list(lines[:_MAX_LINES])
     if len(lines) > _MAX_LINES:
         shown.append(f"and {len(lines) - _MAX_LINES} more")

@@ -1,4 +1,4 @@
-"""The training loop: one step a batch, with regular reports, evaluations and checkpoints.
+"""The training loop: one step per batch, with regular reports, evaluations and checkpoints.
 
     loop = Loop(trainer, data, steps=500, batch_size=16)
     with metrics.Metrics(folder, trainer.steps_done) as log:
@@ -28,7 +28,7 @@ from transformer.training.trainer import Trainer
 
 @dataclasses.dataclass
 class Loop:
-    """Trains until `steps` steps are done in all.
+    """Trains until `steps` steps are done in total.
 
     Args:
       trainer: the model and its optimizer.
@@ -61,7 +61,7 @@ class Loop:
     async_save: bool = False
     monitor: Monitor | None = None
     profile: tuple[int, int] | None = None
-    say: Callable[[str], None] = metrics.say_now
+    print_line: Callable[[str], None] = metrics.print_now
 
     def __post_init__(self) -> None:
         self._profiler = contextlib.ExitStack()
@@ -85,7 +85,7 @@ class Loop:
         if saver.empty:
             trainer.save(saver)  # so that any step can be repeated
         remaining = max(self.steps - start_step, 0)
-        progress = metrics.Progress(self.steps, self._tokens(), self.say)
+        progress = metrics.Progress(self.steps, self._tokens(), self.print_line)
         # Steps whose loss and norm the host has not read yet.
         unread: list[tuple[int, mtf.Tensor, mtf.Tensor]] = []
         with saver, interrupts_between_steps() as requested_stop:
@@ -153,7 +153,7 @@ class Loop:
             log.write(
                 step, **{f"profiled_{name}_seconds": x for name, x in seconds.items()}
             )
-            self.say(
+            self.print_line(
                 f"profile of steps {start} to {last}: "
                 + ", ".join(f"{name} {x:.3f} s" for name, x in seconds.items())
                 + f"; tensorboard --logdir={folder}"
@@ -163,7 +163,7 @@ class Loop:
         assert self.evaluate is not None
         scores = {f"held_out_{name}": x for name, x in self.evaluate().items()}
         log.write(step, **scores)
-        self.say(
+        self.print_line(
             "          " + "  ".join(f"{name} {x:.4f}" for name, x in scores.items())
         )
 
@@ -178,19 +178,17 @@ class Loop:
           NumericsError: one is not finite, and such steps are not skipped.
         """
         for step, loss, norm in unread:
-            last = float(loss), float(norm)
-            if (
-                not all(map(math.isfinite, last))
-                and not self.trainer.skip_nonfinite_steps
-            ):
-                self._find_cause(step, *last, saver)
-            elif not all(map(math.isfinite, last)):
-                self.say(
-                    f"{self._where(step)}: loss {last[0]}, norm of the gradients "
-                    f"{last[1]}: left out; so far {self.trainer.skipped} in this run."
-                )
+            values = (float(loss), float(norm))
+            if all(map(math.isfinite, values)):
+                continue
+            if not self.trainer.skip_nonfinite_steps:
+                self._find_cause(step, *values, saver)
+            self.print_line(
+                f"{self._where(step)}: loss {values[0]}, gradient norm {values[1]}: "
+                f"skipped; {self.trainer.skipped} skipped steps in this run."
+            )
         unread.clear()
-        return last
+        return values
 
     def _find_cause(
         self, step: int, loss: float, norm: float, saver: mtf.checkpoints.Saver
@@ -202,10 +200,10 @@ class Loop:
         where = self._where(step)
         saver.wait()
         trainer.restore(saver.directory)
-        self.say(
-            f"{where}: loss {loss}, norm of the gradients {norm}. Going on from the "
-            f"checkpoint of step {trainer.steps_done} again, to look for the first "
-            "tensor that is not finite."
+        self.print_line(
+            f"{where}: loss {loss}, gradient norm {norm}. Repeating the steps since "
+            f"the checkpoint of step {trainer.steps_done}, to find the first tensor "
+            "that is not finite."
         )
         num_batches = step - trainer.steps_done + 1
         dataset = self.data.batches(self.batch_size, trainer.examples_done)
@@ -215,16 +213,16 @@ class Loop:
             else:
                 trainer.step(batch)
         raise mtf.NumericsError(
-            f"{where} had loss {loss} and gradients of norm {norm}, and done again it "
-            "has not.\n"
-            "  Do it once more with deterministic ops; if it comes again, report it."
+            f"{where} had loss {loss} and gradient norm {norm}, and when repeated they "
+            "are finite.\n"
+            "  Run it with train.deterministic = True; if it recurs, report it."
         )
 
     def _where(self, step: int) -> str:
         """Returns the step, counted from 1, and the index of its first example."""
         later_steps = self.trainer.steps_done - step
         examples = self.trainer.examples_done - later_steps * self.batch_size
-        return f"step {step + 1} (examples {examples:,} and on)"
+        return f"step {step + 1} (from example {examples:,})"
 
     def _tokens(self) -> int:
         """Returns the tokens of a batch, or its examples where it has no tokens."""

@@ -7,7 +7,7 @@ its results depend on.
     differences(trainer.restored, record)              # ["AdamW.beta_2: 0.98 before, 0.9 now"]
 
 Results do not depend on mesh and layout, nor on when a run reports or saves. So these
-settings are left out, and a run may resume with other ones without a notice.
+settings are not recorded, and a run may resume with other ones without a notice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from transformer.cli import gin_settings
 from transformer.data import Data, Vocabulary
 from transformer.training.trainer import Trainer
 
-VOCABULARY, SETTINGS = "vocabulary", "settings"
+VOCABULARY = "vocabulary"
+SETTINGS = "settings"
 # Configurables that do not change results, or whose settings are read from the objects.
 _OMITTED = (
     "Architecture",
@@ -44,7 +45,7 @@ def of_run(
     """Returns the record of a run, as values of JSON.
 
     Args:
-      trainer: holds the model and the optimizer.
+      trainer: has the model and the optimizer.
       data: the training data.
       extra_settings: further settings by gin name. An entry "data" replaces `str(data)`,
         which may have to read all of the data.
@@ -54,7 +55,7 @@ def of_run(
     settings: dict[str, Any] = {
         "model": type(model).__name__,
         "optimizer": type(optimizer).__name__,
-        "rows": _shapes(data),
+        "features": _shapes(data),
     }
     for field in dataclasses.fields(model.architecture):
         settings[f"Architecture.{field.name}"] = getattr(model.architecture, field.name)
@@ -72,32 +73,34 @@ def of_run(
 
 
 def check_vocabulary(
-    restored: Mapping[str, Any], vocabulary: Vocabulary, where: str
+    restored: Mapping[str, Any], vocabulary: Vocabulary, source: str
 ) -> None:
     """Checks that a checkpoint was trained with the same vocabulary.
 
     Args:
       restored: the `extra` of the checkpoint.
       vocabulary: the vocabulary to use with it.
-      where: names the checkpoint, or the folder of the run, in the message.
+      source: the name of the checkpoint, or of the folder of the run, in the message.
 
     Raises:
       CheckpointError: the vocabularies differ.
     """
-    before, now = restored.get(VOCABULARY), vocabulary.fingerprint()
+    before = restored.get(VOCABULARY)
+    now = vocabulary.fingerprint()
     if before not in (None, _NO_VOCABULARY, now) and now != _NO_VOCABULARY:
         raise mtf.CheckpointError(
-            f"{where} was trained with another vocabulary: its ids mean something "
-            "else.\n"
+            f"{source} was trained with another vocabulary: its ids have other "
+            "meanings.\n"
             f"  trained with  {before}\n  now           {now}: {vocabulary}\n"
-            "  Take the vocabulary that it was trained with; or begin a new run in "
+            "  Use the vocabulary that it was trained with, or start a new run in "
             "another folder."
         )
 
 
 def differences(restored: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
     """Returns a line for each setting that has changed since the checkpoint was written."""
-    before, now = restored.get(SETTINGS), record[SETTINGS]
+    before = restored.get(SETTINGS)
+    now = record[SETTINGS]
     if before is None:  # the checkpoint has no record
         return []
     absent = "unset"
@@ -115,9 +118,9 @@ def _of_gin() -> dict[str, Any]:
         short = selector if selector.startswith("gin.") else selector.rpartition(".")[2]
         if not short.startswith("gin.") and (scope or short not in _OMITTED):
             settings |= {
-                gin_settings.shown((scope, selector, name)): gin_settings.resolved(
-                    value
-                )
+                gin_settings.setting_name(
+                    (scope, selector, name)
+                ): gin_settings.resolved(value)
                 for name, value in parameters.items()
             }
     return settings

@@ -55,7 +55,7 @@ class Trainer:
         self.microbatches = microbatches
         self.skip_nonfinite_steps = skip_nonfinite_steps
         self.steps_done = 0
-        self.examples_done = 0  # position in the data; advanced by the caller of `step`
+        self.examples_done = 0  # index in the data; advanced by the caller of `step`
         self.skipped = 0  # steps without an update, as their gradients were not finite
         # Reports of the mixture-of-experts layers in the last step, by layer.
         self.reports: dict[str, Report] = {}
@@ -147,11 +147,11 @@ class Trainer:
 
     @property
     def variables(self) -> dict[str, mtf.Variable]:
-        """The variables of model and optimizer, which a checkpoint holds, by name."""
+        """The variables of model and optimizer, which a checkpoint stores, by name."""
         return {v.name: v for v in (*self.model.variables, *self.optimizer.variables)}
 
     def save(self, saver: mtf.checkpoints.Saver) -> None:
-        """Saves variables and the position in the data; may return before they are written."""
+        """Saves the variables and the index in the data; may return before they are written."""
         saver.save(
             self.steps_done,
             self.variables,
@@ -181,7 +181,7 @@ class Trainer:
         if saved_seed != self.seed:
             warnings.warn(
                 f"{checkpoint.path} was saved with seed {saved_seed}, and this "
-                f"run has seed {self.seed}: dropout is another from here on.",
+                f"run has seed {self.seed}: dropout differs from here on.",
                 mtf.checkpoints.CheckpointWarning,
                 stacklevel=2,
             )

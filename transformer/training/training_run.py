@@ -13,9 +13,9 @@ and `python -m meshtf export` writes a step as a StableHLO module.
 from __future__ import annotations
 
 import functools
-import numbers
 import time
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import gin
@@ -56,7 +56,7 @@ def train(model_dir: str, **settings: Any) -> None:
 
 @gin.configurable("train")
 class Run:
-    """A training run, until `steps` steps are done in all.
+    """A training run, until `steps` steps are done in total.
 
     Args:
       data: training and held-out examples; nothing is read before it is needed.
@@ -67,8 +67,8 @@ class Run:
       batch_size: examples in a step.
       microbatches: into how many microbatches a batch is split, whose gradients are
         accumulated.
-      seed: of dropout; the seed of initial values is the mesh's, that of the order of
-        examples the data's.
+      seed: of dropout. Initial values use the seed of the mesh, and the order of examples
+        the seed of the data.
       clip_norm: gradients are scaled so that their global norm is at most this; None:
         no clipping.
       jit: whether XLA compiles the local work.
@@ -133,8 +133,8 @@ class Run:
         )
         if batch_size % microbatches:
             raise mtf.ParseError(
-                f"train.batch_size is {batch_size}, and train.microbatches is {microbatches}: it "
-                "must divide the batch."
+                f"train.microbatches is {microbatches}, which does not divide "
+                f"train.batch_size, {batch_size}."
             )
         if deterministic:
             tf.config.experimental.enable_op_determinism()
@@ -189,7 +189,7 @@ class Run:
           CheckpointError: another process trains in this folder, or workers do not see
             it.
           CheckpointError: the run in the folder has another vocabulary.
-          DataError: the folder cannot be written, or is full of something else.
+          DataError: the folder cannot be written, or has only other files.
           MeshtfError: a step cannot be planned. In this case, and after a DataError,
             nothing was read or written.
         """
@@ -221,7 +221,8 @@ class Run:
         )
 
     def _train(self, model_dir: str, forecast: mtf.Forecast) -> None:
-        began, trainer = time.monotonic(), self.trainer
+        start_time = time.monotonic()
+        trainer = self.trainer
         evaluation = Evaluation(trainer.model, self.data, self.batch_size)
         self._restore(model_dir, forecast)
         start_step = trainer.steps_done
@@ -262,7 +263,7 @@ class Run:
             model_dir,
             (start_step, before),
             (trainer.steps_done, after),
-            time.monotonic() - began,
+            time.monotonic() - start_time,
         )
 
 
@@ -270,14 +271,10 @@ def _check(
     settings: dict[str, tuple[int, int]], profile: tuple[int, int] | None
 ) -> None:
     """Raises ParseError where a setting, (value, minimum), is no integer or below its
-    minimum, or where `profile` is no range of steps.
+    minimum, or where `profile` is not a range of steps.
     """
     for name, (value, low) in settings.items():
-        if (
-            not isinstance(value, numbers.Integral)
-            or isinstance(value, bool)
-            or value < low
-        ):
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
             raise mtf.ParseError(
                 f"train.{name} is {value!r}: it is an integer, and at least {low}."
             )
@@ -294,12 +291,12 @@ def check_fit(data: Data, model: Model) -> None:
     vocabulary_size = data.vocabulary.size
     if vocabulary_size > model_size:
         raise DataError(
-            f"the vocabulary has {vocabulary_size:,} ids, and the model knows {model_size:,}.\n"
-            f"  Bind Architecture.vocab = {vocabulary_size}, or take another vocabulary."
+            f"the vocabulary has {vocabulary_size:,} ids, and the model {model_size:,}.\n"
+            f"  Bind Architecture.vocab = {vocabulary_size}, or use another vocabulary."
         )
     missing = set(data.features(1)) - set(model.features)
     if missing:
         raise DataError(
-            f"{type(model).__name__} takes no {', '.join(sorted(missing))}: it takes "
-            f"{', '.join(model.features)}.\n  Take data of its kind."
+            f"{type(model).__name__} does not take {', '.join(sorted(missing))}: it takes "
+            f"{', '.join(model.features)}.\n  Use data with these features."
         )

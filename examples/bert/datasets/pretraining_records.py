@@ -24,10 +24,10 @@ import tensorflow as tf
 
 from examples.bert.shared import program_flags
 from transformer import data
-from transformer.data.atomic_files import whole_file
+from transformer.data.atomic_files import atomic_file
 from transformer.data.batching.seeds import Seed
 from transformer.data.sources import Example, Examples, TFRecords
-from transformer.data.sources.files import InFiles
+from transformer.data.sources.files import FileExamples
 
 THEIRS = {
     "tokens": "input_ids",
@@ -69,7 +69,7 @@ def write(
     """
     number = 0
     with contextlib.ExitStack() as stack:
-        partial = [stack.enter_context(whole_file(path)) for path in paths]
+        partial = [stack.enter_context(atomic_file(path)) for path in paths]
         writers = [
             stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in partial
         ]
@@ -97,7 +97,7 @@ def _record(arrays: dict[str, np.ndarray]) -> bytes:
 def read(patterns: str, on_bad: str) -> Examples:
     """Returns the records of files, or globs, with commas between. Raises DataError:
     one cannot be read, unless what is damaged is to be left out: on_bad="skip"."""
-    return InFiles(
+    return FileExamples(
         program_flags.files(patterns), TFRecords(), on_bad == "skip", patterns
     )
 

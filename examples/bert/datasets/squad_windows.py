@@ -86,7 +86,7 @@ def windows(
     """Returns the windows of a question, of this number; the last token of the last one
     is the last of the context. A context without tokens has none."""
     asked = vocabulary.encode(question.text)[: shape.question]
-    ids, places = vocabulary.encode_with_places(question.context)
+    ids, places = vocabulary.encode_with_offsets(question.context)
     room = shape.length - len(asked) - 3
     if room < 1:
         raise data.DataError(

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from transformer import data
 from transformer.data.sources import Example, Examples
-from transformer.data.sources.files import InFiles
-from transformer.data.sources.formats import BadRecord, Tsv
+from transformer.data.sources.files import FileExamples
+from transformer.data.sources.formats import RecordError, Tsv
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Labelled(Tsv):
     def parse(self, record: bytes) -> Example:
         example = super().parse(record)
         if self.classes and example[self.label] not in self.classes:
-            raise BadRecord(
+            raise RecordError(
                 f"has label {example[self.label]!r}; there are "
                 f"{', '.join(self.classes)}"
             )
@@ -99,7 +99,7 @@ def read(
             "--text_b_column, --[no]header."
         )
     form = Labelled(names, columns.header, columns.label, classes if labelled else ())
-    return InFiles([Path(path)], form, on_bad == "skip", str(path))
+    return FileExamples([Path(path)], form, on_bad == "skip", str(path))
 
 
 def _names(path: Path, columns: Columns) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from examples.bert.datasets.squad_json import Question
-from transformer.inference.answer_metrics import exact, f1
+from transformer.inference.answer_metrics import exact_match, f1
 
 Metric = Callable[[str, Sequence[str]], float]
 
@@ -34,7 +34,7 @@ def score(questions: Sequence[Question], texts: Mapping[str, str]) -> dict[str, 
         kinds = {"": kinds[""]}
     found = {}
     for kind, some in kinds.items():
-        for name, metric in (("exact", exact), ("f1", f1)):
+        for name, metric in (("exact", exact_match), ("f1", f1)):
             total = sum(
                 metric(texts[q.id], [a.text for a in q.answers])
                 for q in some
@@ -59,7 +59,7 @@ def best_threshold(
       texts: by id, the best answer that is not empty.
       odds: by id, how much better it is to answer nothing: above the threshold nothing
         is answered.
-      metric: `exact` or `f1`.
+      metric: `exact_match` or `f1`.
     """
     ranked = sorted(
         (

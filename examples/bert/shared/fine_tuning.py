@@ -23,7 +23,7 @@ import meshtf as mtf
 from examples.bert.shared import gin_configuration, program_flags
 from transformer import data
 from transformer.cli import command_line
-from transformer.data.atomic_files import check_folder, whole_file
+from transformer.data.atomic_files import atomic_file, check_folder
 from transformer.models.base import Model
 from transformer.training import run_record, training_run
 from transformer.training.loop import Loop
@@ -312,21 +312,21 @@ def _going_on(trainer: Trainer, rows: data.TaskData | None, steps: int) -> None:
     print(
         run_report.finished(done, steps, bool(changed), "output_dir")
         if done >= steps > 0
-        else f"going on from step {done} in {OUTPUT.value}",
+        else f"continuing from step {done} in {OUTPUT.value}",
         flush=True,
     )
 
 
 @contextlib.contextmanager
-def leaving_plainly() -> Iterator[None]:
+def exit_on_user_errors() -> Iterator[None]:
     """Ends the program with a message, and no traceback, for what is the user's to mend
     or wish.
     """
     try:
-        with command_line.leaving_plainly():
+        with command_line.exit_on_user_errors():
             yield
     except KeyboardInterrupt:
-        command_line.leave(
+        command_line.exit_with_message(
             "\nInterrupted. The same command goes on from what is saved in "
             f"{OUTPUT.value}."
         )
@@ -350,7 +350,7 @@ def learn(trainer: Trainer, examples: data.Data, steps: int) -> None:
         save_every=SAVE_EVERY.value,
         **own,
     )
-    with Metrics(OUTPUT.value, trainer.steps_done, say=lambda line: None) as log:
+    with Metrics(OUTPUT.value, trainer.steps_done, print_line=lambda line: None) as log:
         loop.run(OUTPUT.value, log)
 
 
@@ -373,5 +373,5 @@ def report(rows: Mapping[str, tuple[str, str]], numbers: Mapping[str, float]) ->
 
 def write_text(name: str, text: str) -> None:
     """Writes a file in --output_dir, whole or not at all."""
-    with whole_file(Path(OUTPUT.value, name)) as path:
+    with atomic_file(Path(OUTPUT.value, name)) as path:
         path.write_text(text, encoding="utf-8")

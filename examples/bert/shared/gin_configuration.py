@@ -132,13 +132,16 @@ def refuse_unused() -> list[str]:
       ConfigError: one without effect was given by --gin_param.
     """
     idle = [key for key in _all_bound() if key not in _heeded and not _used(key)]
-    for key in filter(gin_settings.by_line, idle):
+    for key in filter(gin_settings.is_from_command_line, idle):
         raise command_line.ConfigError(
-            f"{gin_settings.shown(key)} has no effect here.{gin_settings.place_of(key)}\n"
+            f"{gin_settings.setting_name(key)} has no effect here.{gin_settings.location_of(key)}\n"
             f"  {_instead(key)}"
         )
-    shown = sorted({gin_settings.shown(key) for key in idle})
-    return [*_notes, *([f"without effect here: {', '.join(shown)}"] if shown else [])]
+    shown = sorted({gin_settings.setting_name(key) for key in idle})
+    return [
+        *_notes,
+        *([f"without effect here: {', '.join(shown)}"] if shown else []),
+    ]
 
 
 def _all_bound() -> list[gin_settings.Key]:

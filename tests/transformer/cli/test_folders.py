@@ -96,7 +96,8 @@ def test_a_folder_of_something_else(tmp_path):
     for k in range(7):
         (tmp_path / f"photo_{k}.jpg").write_text("x")
     with pytest.raises(
-        DataError, match="holds no run, but photo_0.jpg, .* and 2 more.\n.*empty"
+        DataError,
+        match="is not the folder of a run; it has photo_0.jpg, .* and 2 more.\n.*empty",
     ):
         check_folder(tmp_path, "--model_dir", KNOWN)
     (tmp_path / "step_00000003").mkdir()
@@ -108,7 +109,7 @@ def test_a_folder_of_something_else(tmp_path):
     [
         ("file", "is no folder"),
         ("below a file", "is no folder"),
-        ("occupied", "holds no run, but x"),
+        ("occupied", "is not the folder of a run; it has x"),
         ("read only", "Read-only file system"),
     ],
 )

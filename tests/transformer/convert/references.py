@@ -36,7 +36,7 @@ class Reference:
         )
 
     def batch(self) -> dict[str, np.ndarray]:
-        """Returns the inputs as a batch of ours."""
+        """Returns the inputs as a batch of our models."""
         kind = self.name.split("_")[0]
         return {"bert": self._bert, "t5": self._pairs}.get(kind, self._text)()
 

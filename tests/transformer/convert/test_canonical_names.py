@@ -7,14 +7,14 @@ import pytest
 
 import meshtf as mtf
 from tests.transformer.convert.test_rules import Arrays
-from transformer.convert.canonical_names import Canonical
+from transformer.convert.canonical_names import CanonicalTensors
 
 
 def test_older_names_and_no_weights():
-    tensors = Canonical(
+    tensors = CanonicalTensors(
         Arrays({"h.0.gamma": np.ones(3), "h.0.attn.bias": np.zeros((2, 2))}),
-        older=[("^h", "model.h"), ("gamma$", "weight")],
-        no_weights=r"attn\.bias$",
+        renamed=[("^h", "model.h"), ("gamma$", "weight")],
+        ignored_names=r"attn\.bias$",
     )
     assert list(tensors) == ["model.h.0.weight"]
     assert tensors.shape("model.h.0.weight") == (3,)
@@ -23,9 +23,11 @@ def test_older_names_and_no_weights():
 
 def test_a_copy_is_left_out_where_it_is_one():
     tied = Arrays(head=np.arange(3), table=np.arange(3))
-    assert list(Canonical(tied, copies={"head": "table"})) == ["table"]
-    assert list(Canonical(Arrays(table=np.arange(3)), copies={"head": "table"})) == [
-        "table"
-    ]
+    assert list(CanonicalTensors(tied, copies={"head": "table"})) == ["table"]
+    assert list(
+        CanonicalTensors(Arrays(table=np.arange(3)), copies={"head": "table"})
+    ) == ["table"]
     with pytest.raises(mtf.CheckpointError, match="head\n.*table"):
-        Canonical(Arrays(head=np.arange(3), table=np.ones(3)), copies={"head": "table"})
+        CanonicalTensors(
+            Arrays(head=np.arange(3), table=np.ones(3)), copies={"head": "table"}
+        )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 import meshtf as mtf
-from transformer.convert.config_settings import Settings, their_activation
+from transformer.convert.config_settings import Settings, hugging_face_activation
 
 SETTINGS = Settings(
     {"n_embd": 16, "n_inner": None, "act": "gelu_new", "odd": "mish", "tied": False}
@@ -18,7 +18,7 @@ def test_what_is_said():
     assert SETTINGS["n_embd"] == 16
     assert SETTINGS.get("n_inner", 64) == SETTINGS.get("absent", 64) == 64
     assert SETTINGS.get("tied", True) is False
-    with pytest.raises(mtf.CheckpointError, match="does not say 'n_layer'"):
+    with pytest.raises(mtf.CheckpointError, match="has no 'n_layer'"):
         SETTINGS["n_layer"]
 
 
@@ -31,10 +31,10 @@ def test_what_must_be():
 def test_activations():
     assert SETTINGS.activation("act") == "gelu"
     assert (
-        their_activation("gelu") == "gelu_new"
-        and their_activation("gelu_exact") == "gelu"
+        hugging_face_activation("gelu") == "gelu_new"
+        and hugging_face_activation("gelu_exact") == "gelu"
     )
     with pytest.raises(mtf.CheckpointError, match="'mish'"):
         SETTINGS.activation("odd")
-    with pytest.raises(mtf.CheckpointError, match="'selu' has no name"):
-        their_activation("selu")
+    with pytest.raises(mtf.CheckpointError, match="no name for the activation 'selu'"):
+        hugging_face_activation("selu")

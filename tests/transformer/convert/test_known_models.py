@@ -66,9 +66,9 @@ def test_logits_loss_and_gradients(name, mesh, change, tmp_path):
     for key, wanted in reference.outputs.items():
         close(key, found[key].numpy()[..., : wanted.shape[-1]], wanted)
     named = {v.name: g.numpy() for v, g in zip(variables, gradients)}
-    theirs = hf.theirs(hf.family_of(model), model, named)
-    assert set(theirs) == set(reference.gradients)
-    for key, gradient in theirs.items():
+    tensors = hf.tensor_arrays(hf.family_of(model), model, named)
+    assert set(tensors) == set(reference.gradients)
+    for key, gradient in tensors.items():
         close(key, gradient, reference.gradients[key])
 
 
@@ -90,7 +90,7 @@ def logits(model, batch):
 
 
 def in_order(x):
-    """Returns a tensor with its names in the order of theirs."""
+    """Returns a tensor with its dimensions in the order of Hugging Face."""
     return mtf.transpose(x, [name for name in ORDER if name in x.shape.names])
 
 

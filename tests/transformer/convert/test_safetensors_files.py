@@ -81,14 +81,14 @@ def test_integers_are_no_weights(tmp_path):
     )
     tensors = TensorFiles(tmp_path)
     assert tensors["x"].sum() == 2
-    with pytest.raises(mtf.CheckpointError, match="'n' is of data type I64"):
+    with pytest.raises(mtf.CheckpointError, match="'n' has data type I64"):
         tensors["n"]
 
 
 @pytest.mark.parametrize(
-    "files, told",
+    "files, message",
     [
-        ({}, "nothing"),
+        ({}, "none"),
         ({"pytorch_model.bin": b"x"}, "pytorch_model.bin"),
         ({"model.safetensors": b"nonsense"}, "cannot be read"),
         ({"model.safetensors.index.json": b"{}"}, "weight_map"),
@@ -100,12 +100,12 @@ def test_integers_are_no_weights(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_read(tmp_path, files, told):
+def test_what_cannot_be_read(tmp_path, files, message):
     for name, text in files.items():
         (tmp_path / name).write_bytes(text)
-    with pytest.raises(mtf.CheckpointError, match=told) as error:
+    with pytest.raises(mtf.CheckpointError, match=message) as error:
         TensorFiles(tmp_path if files else tmp_path / "absent")
-    assert "It must hold model.safetensors" in str(error.value)
+    assert "It must have model.safetensors" in str(error.value)
 
 
 def test_an_index_that_names_what_its_file_lacks(tmp_path, arrays):
@@ -121,7 +121,7 @@ def test_a_folder_is_there_once_all_is_written(tmp_path):
         (folder / "file").write_text("text")
         assert not (tmp_path / "new" / "out").exists()
     assert (tmp_path / "new" / "out" / "file").read_text() == "text"
-    with pytest.raises(mtf.CheckpointError, match="nothing is overwritten"):
+    with pytest.raises(mtf.CheckpointError, match="is not overwritten"):
         with new_folder(tmp_path / "new" / "out"):
             pass
 

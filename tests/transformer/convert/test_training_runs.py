@@ -1,4 +1,4 @@
-"""Folders of ours: config.gin and a checkpoint, of converted and of trained models."""
+"""Folders of training runs: config.gin and a checkpoint, of converted and of trained models."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_folders_that_are_no_runs(tmp_path):
 
 def test_nothing_is_written_over(tmp_path):
     write(Reference("gpt2"), tmp_path)
-    with pytest.raises(mtf.CheckpointError, match="nothing is overwritten"):
+    with pytest.raises(mtf.CheckpointError, match="is not overwritten"):
         write_run(read_model(tmp_path, BRANCH_OPS), tmp_path)
 
 

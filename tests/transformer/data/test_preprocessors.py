@@ -153,10 +153,10 @@ def test_fates_are_eight_one_one(words):
     ]
     now = np.concatenate([m["tokens"][m["masked_positions"]] for m in made])
     was = np.concatenate([m["masked_ids"] for m in made])
-    masked, same = np.mean(now == words.mask), np.mean(now == was)
-    by_chance = 0.1 / len(words.ordinary)
+    masked, same = np.mean(now == words.mask_id), np.mean(now == was)
+    by_chance = 0.1 / len(words.ordinary_ids)
     assert abs(masked - 0.8) < 0.025 and abs(same - 0.1 - by_chance) < 0.02
-    assert set(now) <= {words.mask, *words.ordinary.tolist()}
+    assert set(now) <= {words.mask_id, *words.ordinary_ids.tolist()}
 
 
 def test_whole_words_are_hidden_whole(words):
@@ -164,7 +164,7 @@ def test_whole_words_are_hidden_whole(words):
     made = mask_tokens(row, (5,), vocabulary=words, predictions=80, whole_words=True)
     chosen = set(made["masked_positions"].tolist())
     for k in range(1, 400):
-        if not words.begins_word(row["tokens"][k + 1 : k + 2])[0] and row["tokens"][
+        if not words.starts_word(row["tokens"][k + 1 : k + 2])[0] and row["tokens"][
             k
         ] not in (2, 3):
             assert (k in chosen) == (k + 1 in chosen), k
@@ -247,8 +247,8 @@ def test_a_pair_has_room_for_both(words, second, length, tokens, types):
         (),
         vocabulary=words,
         bos_id=words.bos_id,
-        first="x",
-        second=second,
+        first_field="x",
+        second_field=second,
         length=length,
     )
     assert " ".join(PIECES[i] for i in made["tokens"]) == tokens

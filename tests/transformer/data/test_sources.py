@@ -100,7 +100,7 @@ def test_a_bad_line_is_named_or_left_out_and_counted(tmp_path, make, content, me
         make(pattern).train()
     for _ in range(2):  # the second time from the index
         with pytest.warns(
-            UserWarning, match=r"1 bad lines were left out \(.*bad.file: 1\); 2 are"
+            UserWarning, match=r"1 bad lines were skipped \(.*bad.file: 1\); 2 are"
         ):
             assert len(make(pattern, on_bad="skip", share=0).train()) == 2
     with pytest.raises(
@@ -167,7 +167,7 @@ def test_a_damaged_record_is_named_or_ends_its_file(tmp_path, how):
         data.DataError, match=r"a.tfrecord:6: record 6 is truncated or damaged"
     ):
         data.tfrecords(f"{tmp_path}/*.tfrecord").train()
-    with pytest.warns(UserWarning, match="1 bad records were left out"):
+    with pytest.warns(UserWarning, match="1 bad records were skipped"):
         examples = data.tfrecords(
             f"{tmp_path}/*.tfrecord", share=0, on_bad="skip"
         ).train()
@@ -220,7 +220,7 @@ def test_where_nothing_can_be_written_the_index_is_held(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(indexing, "whole_file", refuse)
+    monkeypatch.setattr(indexing, "atomic_file", refuse)
     assert len(data.text_lines(f"{tmp_path}/*", share=0).train()) == 2
     assert os.listdir(tmp_path) == ["a.txt"]
 
@@ -253,7 +253,7 @@ def test_what_cannot_be_is_refused(tmp_path, how, message):
 
 
 def test_files_without_examples_are_refused(tmp_path):
-    with pytest.raises(data.DataError, match="hold no example"):
+    with pytest.raises(data.DataError, match="have no example"):
         data.text_lines(write(tmp_path, "a.txt", "\n\n")).train()
 
 

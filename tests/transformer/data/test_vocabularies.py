@@ -122,7 +122,7 @@ def test_word_pieces_with_case_keep_accents(tmp_path):
 
 def test_places_are_those_of_the_text_as_it_was(tmp_path):
     text = "  Héllo, unAFFable"
-    ids, places = word_pieces(tmp_path).encode_with_places(text)
+    ids, places = word_pieces(tmp_path).encode_with_offsets(text)
     assert [text[a:b] for a, b in places] == ["Héllo", ",", "un", "AFF", "able"]
     assert len(ids) == 5 and places.dtype == np.int32
 
@@ -131,7 +131,7 @@ def test_word_pieces_decode_and_know_the_beginnings_of_words(tmp_path):
     vocabulary = word_pieces(tmp_path)
     ids = np.array([2, 5, 6, 7, 9, 8, 3, 8, 0])
     assert vocabulary.decode(ids) == "unaffable , hello"
-    assert vocabulary.begins_word(ids).tolist() == [
+    assert vocabulary.starts_word(ids).tolist() == [
         True,
         True,
         False,
@@ -139,8 +139,8 @@ def test_word_pieces_decode_and_know_the_beginnings_of_words(tmp_path):
         *[True] * 5,
     ]
     assert (
-        not set(vocabulary.ordinary) & {0, 1, 2, 3, 4}
-        and len(vocabulary.ordinary) == 12
+        not set(vocabulary.ordinary_ids) & {0, 1, 2, 3, 4}
+        and len(vocabulary.ordinary_ids) == 12
     )
 
 
@@ -176,14 +176,14 @@ def test_trained_word_pieces_are_the_same_every_time_and_read_all_texts(tmp_path
     vocabulary = word_pieces(tmp_path, made)
     for text in TEXTS:
         ids = vocabulary.encode(text)
-        assert vocabulary.unknown not in ids
+        assert vocabulary.unk_id not in ids
         assert vocabulary.decode(ids).replace(" ", "") == "".join(text.split())
 
 
 def test_few_letters_are_kept_the_most_frequent(tmp_path):
     vocabulary = word_pieces(tmp_path, train_word_pieces(["aaa bbb c"], 30, letters=2))
-    assert vocabulary.encode("c").tolist() == [vocabulary.unknown]
-    assert vocabulary.unknown not in vocabulary.encode("ab ba")
+    assert vocabulary.encode("c").tolist() == [vocabulary.unk_id]
+    assert vocabulary.unk_id not in vocabulary.encode("ab ba")
 
 
 def test_too_few_pieces_are_refused():
@@ -196,13 +196,13 @@ def test_too_few_pieces_are_refused():
 def test_sentence_pieces_go_there_and_back(sentence_pieces):
     ids = sentence_pieces.encode("the letter ai")
     assert sentence_pieces.decode(np.append(ids, [53, 1, 5])) == "the letter ai"
-    assert (sentence_pieces.size, sentence_pieces.eos_id, sentence_pieces.unknown) == (
+    assert (sentence_pieces.size, sentence_pieces.eos_id, sentence_pieces.unk_id) == (
         54,
         1,
         2,
     )
     assert sentence_pieces.sentinel(0) == 53 and ids.max() < 44
-    assert sentence_pieces.encode("Я")[-1] == sentence_pieces.unknown
+    assert sentence_pieces.encode("Я")[-1] == sentence_pieces.unk_id
 
 
 def test_fingerprints_differ_where_ids_mean_something_else(tmp_path, sentence_pieces):

@@ -1,4 +1,4 @@
-"""What an encoder-decoder writes beside what was wanted."""
+"""Exact match and F1 of the answers of an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import meshtf as mtf
 from transformer import data
 from transformer.inference import answer_metrics
-from transformer.inference.decoder import Decoder, Written
+from transformer.inference.decoder import Completion, Decoder
 from transformer.models.architecture import Architecture
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
@@ -61,29 +61,30 @@ def model():
 def test_each_input_has_its_answer(model, monkeypatch, tmp_path, error, scores):
     seen = []
 
-    def write(self, prompts, seed=0):
+    def generate(self, prompts, seed=0):
         for prompt in prompts:
             text = LETTERS.decode(np.array(prompt))
             seen.append(text)
             a, b = map(int, text.split(" + "))
-            yield Written(LETTERS.encode(f"The {a + b + error} apples!").tolist(), 0.0)
+            answer = f"The {a + b + error} apples!"
+            yield Completion(LETTERS.encode(answer).tolist(), 0.0)
 
-    monkeypatch.setattr(Decoder, "__call__", write)
-    found = answer_metrics.compare(Trained(model, sums(tmp_path), 0), 10, 4)
+    monkeypatch.setattr(Decoder, "__call__", generate)
+    metrics = answer_metrics.evaluate_answers(Trained(model, sums(tmp_path), 0), 10, 4)
     assert len(set(seen)) == 10
-    assert found == {"exact_match": scores[0], "f1": scores[1]}
+    assert metrics == {"exact_match": scores[0], "f1": scores[1]}
 
 
-def test_it_is_the_model_that_writes(model, tmp_path):
-    found = answer_metrics.compare(Trained(model, sums(tmp_path), 0), 4, 4)
-    assert found["exact_match"] == 0.0 and 0.0 <= found["f1"] < 0.5
+def test_answers_are_generated_by_the_model(model, tmp_path):
+    metrics = answer_metrics.evaluate_answers(Trained(model, sums(tmp_path), 0), 4, 4)
+    assert metrics["exact_match"] == 0.0 and 0.0 <= metrics["f1"] < 0.5
 
 
 def test_a_model_without_inputs_is_refused(tmp_path):
     small = LanguageModel(
         mtf.Mesh(""), Architecture(d_model=8, d_ff=8, heads=2, d_kv=4, blocks=1)
     )
-    with pytest.raises(
-        data.DataError, match="LanguageModel on such data writes no answers"
-    ):
-        answer_metrics.compare(Trained(small, data.ByteText(length=8), 0), 4, 4)
+    with pytest.raises(data.DataError, match="LanguageModel does not generate answers"):
+        answer_metrics.evaluate_answers(
+            Trained(small, data.ByteText(length=8), 0), 4, 4
+        )

@@ -1,5 +1,5 @@
-"""Decoders: ragged prompts, drawn and searched, against full forward passes, under
-every layout.
+"""Decoders: prompts of different lengths, sampling and beam search, against full forward
+passes, under every layout.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.inference.decoder import Decoder, PromptError
+from transformer.inference.decoder import Decoder
+from transformer.inference.prompts import PromptError
 from transformer.inference.sample import sample
 from transformer.models.architecture import Architecture
 from transformer.models.encoder_decoder import EncoderDecoder
@@ -45,7 +46,7 @@ def encoder_decoder(axes="", layout=""):
 
 
 def log_probs(model, ids, inputs=None):
-    """Returns log-probabilities of what follows ids, by a full forward pass."""
+    """Returns the log-probabilities of the next id, by a full forward pass."""
     tokens = mtf.asarray(model.mesh, np.array([ids], "int32"), "batch;length")
     if inputs is None:
         logits = model(tokens)
@@ -58,35 +59,36 @@ def log_probs(model, ids, inputs=None):
     return last - np.log(np.exp(last).sum())
 
 
-def greedy(model, ids, number, inputs=None):
+def greedy(model, ids, max_new_tokens, inputs=None):
     """Returns the likeliest ids one after the other, and their log-probability."""
-    found, score = list(ids), 0.0
-    for _ in range(number):
-        after = log_probs(model, found, inputs)
-        found.append(int(after.argmax()))
-        score += after.max()
-    return found[len(ids) :], score
+    new_ids = []
+    score = 0.0
+    for _ in range(max_new_tokens):
+        next_log_probs = log_probs(model, [*ids, *new_ids], inputs)
+        new_ids.append(int(next_log_probs.argmax()))
+        score += next_log_probs.max()
+    return new_ids, score
 
 
-def test_the_likeliest_ids_follow_prompts_of_any_length():
+def test_greedy_decoding_of_prompts_of_any_length():
     model = language_model()
-    decoder = Decoder(model, max_new_tokens=5, prompt_length=4, batch_size=4)
-    for prompt, written in zip(PROMPTS, decoder(PROMPTS)):
+    decoder = Decoder(model, max_new_tokens=5, max_prompt_length=4, batch_size=4)
+    for prompt, completion in zip(PROMPTS, decoder(PROMPTS)):
         ids, score = greedy(model, prompt, 5)
-        assert written.ids == ids
-        assert written.score == pytest.approx(score, rel=1e-4)
+        assert completion.ids == ids
+        assert completion.score == pytest.approx(score, rel=1e-4)
 
 
-def test_an_encoder_reads_prompts_of_any_length():
+def test_greedy_decoding_of_an_encoder_decoder():
     model = encoder_decoder()
-    decoder = Decoder(model, max_new_tokens=4, prompt_length=5, batch_size=3)
-    for prompt, written in zip(PROMPTS, decoder(PROMPTS)):
+    decoder = Decoder(model, max_new_tokens=4, max_prompt_length=5, batch_size=3)
+    for prompt, completion in zip(PROMPTS, decoder(PROMPTS)):
         ids, score = greedy(model, [0], 4, prompt)
-        assert written.ids == ids
-        assert written.score == pytest.approx(score, rel=1e-4)
+        assert completion.ids == ids
+        assert completion.score == pytest.approx(score, rel=1e-4)
 
 
-def test_one_trace_serves_all_prompts_numbers_and_seeds(monkeypatch):
+def test_one_trace_serves_all_prompts_counts_and_seeds(monkeypatch):
     traced = []
     real = LanguageModel.step
     monkeypatch.setattr(
@@ -95,7 +97,7 @@ def test_one_trace_serves_all_prompts_numbers_and_seeds(monkeypatch):
     decoder = Decoder(
         language_model(),
         max_new_tokens=4,
-        prompt_length=4,
+        max_prompt_length=4,
         batch_size=2,
         temperature=1.0,
     )
@@ -104,7 +106,7 @@ def test_one_trace_serves_all_prompts_numbers_and_seeds(monkeypatch):
     assert len(traced) == 1
 
 
-def test_one_trace_serves_all_prompts_of_a_size(monkeypatch):
+def test_one_trace_serves_all_prompts_of_a_padded_length(monkeypatch):
     traced = []
     real = LanguageModel.prefill
     monkeypatch.setattr(
@@ -115,15 +117,15 @@ def test_one_trace_serves_all_prompts_of_a_size(monkeypatch):
         ),
     )
     decoder = Decoder(
-        language_model(), max_new_tokens=2, prompt_length=40, batch_size=1
+        language_model(), max_new_tokens=2, max_prompt_length=40, batch_size=1
     )
     for length in (3, 1, 16, 17, 20, 32, 40, 33, 40, 5):
         decoder([[1] * length])
     assert traced == [16, 32, 40]
 
 
-def by_steps(model, tokens, cache, lengths, prefix=False):
-    """Returns what `LanguageModel.prefill` does, one position after the other."""
+def prefill_by_steps(model, tokens, cache, lengths, prefix_lm=False):
+    """Does what `LanguageModel.prefill` does, one position after the other."""
     length = tokens.shape.dim("length")
     padding = length.size - lengths
 
@@ -157,40 +159,45 @@ KINDS = {
     "settings",
     [
         {"temperature": 1.5, "eos_id": [2, 5]},
-        {"beams": 3, "eos_id": 4},
+        {"num_beams": 3, "eos_id": 4},
         {"eos_id": 6, "bos_id": 7},
     ],
     ids=str,
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_prompts_are_read_at_once_as_by_steps(monkeypatch, kind, settings, mesh):
-    def written():
+def test_prefill_equals_single_steps(monkeypatch, kind, settings, mesh):
+    def complete():
         model = language_model(*mesh, **KINDS[kind])
-        return Decoder(
-            model, max_new_tokens=5, prompt_length=4, batch_size=4, **settings
-        )(PROMPTS, seed=2)
+        decoder = Decoder(
+            model, max_new_tokens=5, max_prompt_length=4, batch_size=4, **settings
+        )
+        return decoder(PROMPTS, seed=2)
 
-    found = written()
-    monkeypatch.setattr(LanguageModel, "prefill", by_steps)
-    wanted = written()
-    assert [w.ids for w in found] == [w.ids for w in wanted]
+    completions = complete()
+    monkeypatch.setattr(LanguageModel, "prefill", prefill_by_steps)
+    assert_equal_completions(completions, complete())
+
+
+def assert_equal_completions(completions, expected):
+    assert [c.ids for c in completions] == [c.ids for c in expected]
     np.testing.assert_allclose(
-        [w.score for w in found], [w.score for w in wanted], rtol=1e-4
+        [c.score for c in completions], [c.score for c in expected], rtol=1e-4
     )
 
 
-def test_prompts_that_are_a_prefix_see_both_ways():
+def test_the_prompt_of_a_prefix_language_model_attends_both_ways():
     model = language_model(positions="relative", blocks=2)
-    (written,) = Decoder(
-        model, max_new_tokens=5, prompt_length=4, batch_size=1, prefix=True
+    (completion,) = Decoder(
+        model, max_new_tokens=5, max_prompt_length=4, batch_size=1, prefix_lm=True
     )([PROMPTS[1]])
-    found = [*PROMPTS[1]]
+    prompt_length = len(PROMPTS[1])
+    ids = [*PROMPTS[1]]
     for _ in range(5):
-        tokens = mtf.asarray(model.mesh, np.array([found], "int32"), "batch;length")
-        prefix = mtf.range(model.mesh, tokens.shape.dim("length")) < len(PROMPTS[1])
-        prefix = mtf.broadcast(prefix, tokens.shape)
-        found.append(int(model(tokens, prefix=prefix).numpy()[0, -1].argmax()))
-    assert written.ids == found[len(PROMPTS[1]) :]
+        tokens = mtf.asarray(model.mesh, np.array([ids], "int32"), "batch;length")
+        positions = mtf.range(model.mesh, tokens.shape.dim("length"))
+        prefix = mtf.broadcast(positions < prompt_length, tokens.shape)
+        ids.append(int(model(tokens, prefix=prefix).numpy()[0, -1].argmax()))
+    assert completion.ids == ids[prompt_length:]
 
 
 @pytest.mark.sampled(3, each="make settings")
@@ -200,132 +207,138 @@ def test_prompts_that_are_a_prefix_see_both_ways():
     [
         {"temperature": 1.5},
         {"temperature": 1.0, "top_k": 3, "top_p": 0.8},
-        {"beams": 3, "eos_id": 4},
+        {"num_beams": 3, "eos_id": 4},
     ],
     ids=str,
 )
 def test_a_layout_changes_no_id(make, settings):
-    found = [
-        Decoder(
-            make(*mesh), max_new_tokens=5, prompt_length=4, batch_size=4, **settings
-        )(PROMPTS, seed=2)
-        for mesh in MESHES
-    ]
-    assert len({w.score for w in found[0]}) > 1
-    for other in found[1:]:
-        assert [w.ids for w in other] == [w.ids for w in found[0]]
-        np.testing.assert_allclose(
-            [w.score for w in other], [w.score for w in found[0]], rtol=1e-4
+    results = []
+    for mesh in MESHES:
+        decoder = Decoder(
+            make(*mesh), max_new_tokens=5, max_prompt_length=4, batch_size=4, **settings
         )
+        results.append(decoder(PROMPTS, seed=2))
+    assert len({c.score for c in results[0]}) > 1
+    for completions in results[1:]:
+        assert_equal_completions(completions, results[0])
 
 
-def test_enough_beams_find_the_best_of_all_texts():
-    model, end, number = language_model(vocab=4), 2, 3
+def test_enough_beams_find_the_best_of_all_sequences():
+    model = language_model(vocab=4)
+    eos_id = 2
+    max_new_tokens = 3
     decoder = Decoder(
         model,
-        max_new_tokens=number,
-        prompt_length=3,
+        max_new_tokens=max_new_tokens,
+        max_prompt_length=3,
         batch_size=2,
-        beams=40,
+        num_beams=40,
         alpha=1.0,
-        eos_id=end,
+        eos_id=eos_id,
     )
     prompts = [[3], [0, 1, 3]]
-    for prompt, written in zip(prompts, decoder(prompts)):
+    for prompt, completion in zip(prompts, decoder(prompts)):
         best = (-np.inf, None)
-        for length in range(number):
+        for length in range(max_new_tokens):
             for ids in itertools.product([0, 1, 3], repeat=length):
-                text = [*prompt, *ids, end]
+                text = [*prompt, *ids, eos_id]
                 score = sum(
                     log_probs(model, text[:i])[text[i]]
                     for i in range(len(prompt), len(text))
                 )
                 best = max(best, (score / ((6 + length) / 6), ids))
-        assert tuple(written.ids) == best[1]
-        assert written.score == pytest.approx(best[0], rel=1e-4)
+        assert tuple(completion.ids) == best[1]
+        assert completion.score == pytest.approx(best[0], rel=1e-4)
 
 
-def test_seeds_and_places_draw_other_ids():
+def test_ids_depend_on_seed_and_index():
     decoder = Decoder(
         language_model(),
         max_new_tokens=8,
-        prompt_length=1,
+        max_prompt_length=1,
         batch_size=2,
         temperature=2.0,
     )
-    first, again, other = (
+    draws, repeated, other_seed = (
         [tuple(w.ids) for w in decoder([[3]] * 4, seed=seed)] for seed in (1, 1, 2)
     )
-    assert first == again
-    assert len({*first}) > 2
-    assert first != other
+    assert draws == repeated
+    assert len({*draws}) > 2
+    assert draws != other_seed
 
 
-@pytest.mark.parametrize("beams", [0, 2])
-def test_ids_that_end_a_text_are_left_out(beams):
+@pytest.mark.parametrize("num_beams", [0, 2])
+def test_ids_after_the_first_eos_id_are_dropped(num_beams):
     model = language_model()
     ids, _ = greedy(model, [3], 6)
-    ends = [next(i for i in range(8) if i not in ids), ids[3]]
-    if beams:
-        ends = list(range(8))  # all end at once
-    (written,) = Decoder(
-        model, max_new_tokens=6, prompt_length=1, batch_size=1, eos_id=ends, beams=beams
+    eos_ids = [next(i for i in range(8) if i not in ids), ids[3]]
+    if num_beams:
+        eos_ids = list(range(8))  # all end at once
+    (completion,) = Decoder(
+        model,
+        max_new_tokens=6,
+        max_prompt_length=1,
+        batch_size=1,
+        eos_id=eos_ids,
+        num_beams=num_beams,
     )([[3]])
-    assert written.ids == ([] if beams else ids[: ids.index(ids[3])])
+    assert completion.ids == ([] if num_beams else ids[: ids.index(ids[3])])
 
 
-def test_nothing_is_written_beyond_the_vocabulary():
+def test_ids_beyond_vocab_size_are_never_generated():
     model = language_model()
-    free = Decoder(
-        model, max_new_tokens=20, prompt_length=1, batch_size=1, temperature=5.0
+    unlimited = Decoder(
+        model, max_new_tokens=20, max_prompt_length=1, batch_size=1, temperature=5.0
     )([[3]])
-    some = Decoder(
+    limited = Decoder(
         model,
         max_new_tokens=20,
-        prompt_length=1,
+        max_prompt_length=1,
         batch_size=1,
         temperature=5.0,
-        vocab=4,
+        vocab_size=4,
     )([[3]])
-    assert max(free[0].ids) >= 4 > max(some[0].ids)
+    assert max(unlimited[0].ids) >= 4 > max(limited[0].ids)
 
 
-def test_a_beginning_comes_before_every_prompt():
+def test_bos_id_precedes_every_prompt():
     model = language_model()
-    decoder = Decoder(model, max_new_tokens=3, prompt_length=2, batch_size=2, bos_id=7)
+    decoder = Decoder(
+        model, max_new_tokens=3, max_prompt_length=2, batch_size=2, bos_id=7
+    )
     assert [w.ids for w in decoder([[], [2, 3]])] == [
         greedy(model, ids, 3)[0] for ids in ([7], [7, 2, 3])
     ]
 
 
-def test_what_is_too_long_is_refused_or_cut():
+def test_long_prompts_are_refused_or_truncated():
     model = language_model()
     with pytest.raises(
         PromptError,
-        match="prompt 2 has 4 ids, and there is room for 3(.|\n)*truncate=Tr",
+        match="prompt 2 has 4 ids, more than max_prompt_length=3(.|\n)*truncate=Tr",
     ):
-        Decoder(model, max_new_tokens=2, prompt_length=3)(PROMPTS)
-    (written,) = Decoder(model, max_new_tokens=2, prompt_length=3, truncate=True)(
-        [PROMPTS[1]]
-    )
-    assert written.ids == greedy(model, PROMPTS[1][1:], 2)[0]
+        Decoder(model, max_new_tokens=2, max_prompt_length=3)(PROMPTS)
+    (completion,) = Decoder(
+        model, max_new_tokens=2, max_prompt_length=3, truncate=True
+    )([PROMPTS[1]])
+    assert completion.ids == greedy(model, PROMPTS[1][1:], 2)[0]
     model = encoder_decoder()
-    (written,) = Decoder(model, max_new_tokens=2, prompt_length=3, truncate=True)(
-        [PROMPTS[1]]
-    )
-    assert written.ids == greedy(model, [0], 2, PROMPTS[1][:3])[0]
+    (completion,) = Decoder(
+        model, max_new_tokens=2, max_prompt_length=3, truncate=True
+    )([PROMPTS[1]])
+    assert completion.ids == greedy(model, [0], 2, PROMPTS[1][:3])[0]
 
 
 @pytest.mark.parametrize(
-    "prompt, complaint",
+    "prompt, message",
     [
         ([], "prompt 1 is empty(.|\n)*at least one id"),
         ([-1], "has the id -1"),
         ([3, 8], "has the id 8; the model's are 0 to 7"),
     ],
 )
-def test_prompts_that_no_model_reads_are_refused(prompt, complaint):
-    with pytest.raises(PromptError, match=complaint):
+def test_illegal_prompts_are_refused(prompt, message):
+    with pytest.raises(PromptError, match=message):
         Decoder(language_model())([prompt])
 
 
@@ -333,7 +346,7 @@ def test_settings_out_of_range_are_refused():
     with pytest.raises(mtf.PlanError, match="max_new_tokens=0"):
         Decoder(language_model(), max_new_tokens=0)
     with pytest.raises(
-        mtf.PlanError, match="9 ids cannot be written by a decoder made for 1 to 5"
+        mtf.PlanError, match="max_new_tokens=9, but the decoder generates 1 to 5"
     ):
         Decoder(language_model(), max_new_tokens=5)([[1]], max_new_tokens=9)
     with pytest.raises(mtf.PlanError, match="top_p is above 0"):
@@ -344,7 +357,7 @@ def test_settings_out_of_range_are_refused():
         )
 
 
-def test_samples_go_on_beyond_the_length_of_a_window():
+def test_samples_are_longer_than_the_attention_window():
     model = language_model(vocab=256, positions="learned", max_length=16)
     assert (
         len(sample(model, 8, "def ", max_new_tokens=40, temperature=0.0).encode()) > 4

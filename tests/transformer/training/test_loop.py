@@ -118,7 +118,7 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_named(tmp_path, capsys
     assert np.isfinite(kept.w.numpy()).all()
 
 
-def test_steps_that_are_not_finite_may_be_left_out(tmp_path, capsys):
+def test_steps_that_are_not_finite_may_be_skipped(tmp_path, capsys):
     def optimizer(variables):
         return mtf.optimizers.SGD(variables, learning_rate=8.0, momentum=0.0)
 
@@ -131,7 +131,7 @@ def test_steps_that_are_not_finite_may_be_left_out(tmp_path, capsys):
         skip_nonfinite_steps=True,
     )
     told = capsys.readouterr().out
-    assert "left out; so far" in told and "examples 32 and on" in told
+    assert "skipped steps in this run" in told and "from example 32" in told
     assert any(line.get("loss", 0.0) is None for line in lines)  # NaN, in JSON
     kept = Bad(mtf.Mesh(""))
     mtf.checkpoints.restore(
@@ -177,6 +177,6 @@ def test_data_that_do_not_fit_a_model_are_refused():
             self.vocabulary = data.ByteVocabulary()
 
     with pytest.raises(
-        data.DataError, match="ids, and the model knows 256(.|\n)*Architecture.vocab"
+        data.DataError, match="ids, and the model 256(.|\n)*Architecture.vocab"
     ):
         training_run.Run(Small(), mtf.Mesh(""), small)

@@ -14,7 +14,7 @@ from transformer.export_saved_model import export
 from transformer.inference.decoder import Decoder
 from transformer.inference.sample import sample
 from transformer.inference.scoring import Scorer
-from transformer.inference.text_generation import write
+from transformer.inference.text_generation import generate_texts
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.models.pipelined_language_model import PipelinedLanguageModel
@@ -39,30 +39,32 @@ def test_a_run_without_the_axis_of_the_batch_is_used_in_all_ways(
     code, out, err = run_train(
         capsys, tmp_path / "run", small(tmp_path, f"Mesh.axes = '{axes}'")
     )
-    assert code == 0 and "in all; checkpoint" in out, err
+    assert code == 0 and "in total; checkpoint" in out, err
     configured(tmp_path / "run")
     trained = Trained.of(str(tmp_path / "run"))
-    (texts,) = write(trained, ["def ", "x"], max_new_tokens=3)
-    assert [text.prompt for text in texts] == ["def ", "x"]
+    (completions,) = generate_texts(trained, ["def ", "x"], max_new_tokens=3)
+    assert [c.prompt for c in completions] == ["def ", "x"]
     assert Evaluation(trained.model, trained.data, 3, num_examples=5)()["loss"] > 0
     (score,) = Scorer(trained.model, trained.data.vocabulary, 16)(["def f(x)"])
-    assert score.tokens == 7 and score.log_prob < 0
+    assert score.num_tokens == 7 and score.log_prob < 0
     export(trained).save(str(tmp_path / "served"))
-    export(trained, beams=2)
+    export(trained, num_beams=2)
 
 
 @pytest.mark.sampled(5, each="axes settings")
 @pytest.mark.parametrize("axes", ["", "model:2", "rows:2", "rows:2;stage:2"])
-@pytest.mark.parametrize("settings", [{}, {"beams": 2}, {"temperature": 0.8}], ids=str)
-def test_what_is_written_is_the_same_whatever_axes_there_are(axes, settings):
-    def written(mesh):
+@pytest.mark.parametrize(
+    "settings", [{}, {"num_beams": 2}, {"temperature": 0.8}], ids=str
+)
+def test_completions_are_the_same_for_all_axes(axes, settings):
+    def complete(mesh):
         model = LanguageModel(mesh, Architecture(**SIZES))
         return Decoder(model, 5, 4, batch_size=3, **settings)(
             [[5, 4], [9, 1, 3], [2]], seed=1
         )
 
-    expected = written(mtf.Mesh("data:2;rows:2;model:2", RULES))
-    for one, other in zip(written(mtf.Mesh(axes, RULES)), expected):
+    expected = complete(mtf.Mesh("data:2;rows:2;model:2", RULES))
+    for one, other in zip(complete(mtf.Mesh(axes, RULES)), expected):
         assert one.ids == other.ids
         np.testing.assert_allclose(one.score, other.score, rtol=1e-4)
 

@@ -154,9 +154,9 @@ def test_the_position_in_the_data_survives_another_batch(tmp_path):
     run.trainer.restore(tmp_path)
     assert (run.trainer.steps_done, run.trainer.examples_done) == (4, 32)
     seen = []
-    run.data.batches = lambda batch, first=0, real=run.data.batches: (
-        seen.append(first),
-        real(batch, first),
+    run.data.batches = lambda batch, start=0, real=run.data.batches: (
+        seen.append(start),
+        real(batch, start),
     )[1]
     run.train(str(tmp_path))
     assert seen == [32]
@@ -272,11 +272,11 @@ def test_sigterm_saves_and_the_same_command_goes_on(corpus):
     said = process.communicate(timeout=120)[0]
     assert process.returncode == SAVED == 75, said
     step = mtf.checkpoints.latest(str(corpus / "run"))[0]
-    assert f"goes on from step {step}" in said and step >= 3
+    assert f"continues from step {step}" in said and step >= 3
     assert list(told(corpus / "run"))[-1] == step
     again = start(corpus / "run", step + 2)
     said = again.communicate(timeout=300)[0]
-    assert again.returncode == 0 and f"going on from step {step}" in said, said
+    assert again.returncode == 0 and f"continuing from step {step}" in said, said
     assert list(told(corpus / "run")) == list(range(1, step + 3))
 
 

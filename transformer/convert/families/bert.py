@@ -1,9 +1,8 @@
-"""BERT (Devlin et al., 2018), as Hugging Face transformers has it, for pretraining and
-two tasks.
+"""BERT (Devlin et al., 2018): the classes of Hugging Face transformers for pretraining,
+classification and spans.
 
-Its norms come after each half, its gelu is exact, and words are predicted by the
-embedding's rows after one more layer. Older files call a norm's scale and bias gamma
-and beta.
+Norms follow each residual, gelu is exact, and tokens are predicted by the embedding table
+after a further layer. Older files call a norm's scale and bias gamma and beta.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from transformer.convert.config_settings import Settings, their_activation
+from transformer.convert.config_settings import Settings, hugging_face_activation
 from transformer.convert.families.block_rules import block_rules
 from transformer.convert.families.family import WEIGHT_BIAS, Family
 from transformer.convert.rules import Rule, table
@@ -19,7 +18,7 @@ from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 from transformer.models.bert import Bert, Classifier, SpanExtractor, bert_architecture
 
-_AROUND = """
+_OUTER = """
   embeddings.word_embeddings.weight         embedding/table            vocab d_model
   embeddings.position_embeddings.weight     position_embedding/table   positions d_model
   embeddings.token_type_embeddings.weight   type_embedding/table       token_types d_model
@@ -74,7 +73,8 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
         add_cross_attention=False,
         tie_word_embeddings=True,
     )
-    d_model, heads = settings["hidden_size"], settings["num_attention_heads"]
+    d_model = settings["hidden_size"]
+    heads = settings["num_attention_heads"]
     return {
         "architecture": bert_architecture(
             vocab=settings["vocab_size"],
@@ -107,7 +107,7 @@ def _write(model: Model) -> dict[str, Any]:
         "num_hidden_layers": a.blocks,
         "num_attention_heads": a.heads,
         "intermediate_size": a.d_ff,
-        "hidden_act": their_activation(a.activation),
+        "hidden_act": hugging_face_activation(a.activation),
         "hidden_dropout_prob": a.dropout,
         "attention_probs_dropout_prob": a.dropout,
         "max_position_embeddings": a.max_length,
@@ -128,11 +128,16 @@ def _write_classifier(model: Classifier) -> dict[str, Any]:
 
 
 def _rules(head: list[Rule], pooled: bool = True) -> Callable[[Any], list[Rule]]:
-    """Returns the rules of BERT under a head of these."""
+    """Returns the function of rules of BERT with a head.
+
+    Args:
+      head: the rules of the head.
+      pooled: whether the model has a pooler.
+    """
 
     def rules(model: Any) -> list[Rule]:
         return [
-            *table(_AROUND + _POOLER * pooled, "bert.", "bert/"),
+            *table(_OUTER + _POOLER * pooled, "bert.", "bert/"),
             *head,
             *block_rules(model.encoder.stack, _BLOCK, "bert.encoder.layer.{layer}."),
         ]
@@ -140,7 +145,7 @@ def _rules(head: list[Rule], pooled: bool = True) -> Callable[[Any], list[Rule]]
     return rules
 
 
-_NO_WEIGHTS = r"\.embeddings\.position_ids$"
+_IGNORED_NAMES = r"\.embeddings\.position_ids$"
 BERT = Family(
     ["BertForPreTraining", "BertForMaskedLM"],
     Bert,
@@ -148,7 +153,7 @@ BERT = Family(
     _write,
     _rules(table(_PRETRAINING, "cls.", "pretraining/")),
     WEIGHT_BIAS,
-    _NO_WEIGHTS,
+    _IGNORED_NAMES,
     lambda model: {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -161,7 +166,7 @@ BERT_CLASSIFIER = Family(
     _write_classifier,
     _rules(table(_CLASSES)),
     WEIGHT_BIAS,
-    _NO_WEIGHTS,
+    _IGNORED_NAMES,
 )
 BERT_SPANS = Family(
     ["BertForQuestionAnswering"],
@@ -170,5 +175,5 @@ BERT_SPANS = Family(
     _write,
     _rules(table(_ENDS), pooled=False),
     WEIGHT_BIAS,
-    _NO_WEIGHTS,
+    _IGNORED_NAMES,
 )

@@ -1,6 +1,4 @@
-"""Tables of rules that families share: where our stacks keep the variables of their
-blocks.
-"""
+"""Rules of the blocks of a stack, shared by families."""
 
 from __future__ import annotations
 
@@ -8,17 +6,16 @@ from transformer.convert.rules import Rule, each_layer, table
 from transformer.models.stack import Stack
 
 
-def block_rules(stack: Stack, text: str, theirs: str) -> list[Rule]:
+def block_rules(stack: Stack, text: str, tensor_prefix: str) -> list[Rule]:
     """Returns the rules of all blocks of a stack.
 
     Args:
-      stack: of our model; if it is scanned, each of its variables has rows for all
-        layers.
+      stack: of our model; if it is scanned, each of its variables has all layers.
       text: the table of one block.
-      theirs: what their names of a block begin with, `{layer}` in it.
+      tensor_prefix: of the names of tensors of a block, with `{layer}` in it.
     """
-    inside = "blocks/block" if stack.architecture.scanned else "block_{layer}"
+    block = "blocks/block" if stack.architecture.scanned else "block_{layer}"
     return each_layer(
         stack.architecture.blocks,
-        table(text, theirs, "/".join([*stack.path, inside, ""])),
+        table(text, tensor_prefix, "/".join([*stack.path, block, ""])),
     )

@@ -1,10 +1,10 @@
-"""A kind of model that another library has as well: how its files read as ours.
+"""A family: a class of models that another library and we have, and how to convert it.
 
 Example:
 
-    family = FAMILIES["GPT2LMHeadModel"]
+    family = GPT2
     model = family.make(mesh, **family.read(Settings(config), names))
-    values = to_ours(family.rules(model), shapes, family.canonical(tensors, model))
+    arrays = to_variables(family.rules(model), shapes, family.canonical(tensors, model), sizes)
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from transformer.convert.canonical_names import Canonical
+from transformer.convert.canonical_names import CanonicalTensors
 from transformer.convert.config_settings import Settings
 from transformer.convert.rules import Rule, Tensors
 from transformer.models.base import Model
 
-WEIGHT_BIAS = [
-    (r"gamma$", "weight"),
-    (r"beta$", "bias"),
-]  # names of norms in files from 2018
+# Names of norms in files from 2018.
+WEIGHT_BIAS = [(r"gamma$", "weight"), (r"beta$", "bias")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,16 +27,15 @@ class Family:
     """One class of another library's models.
 
     Args:
-      names: what the class is called in config.json; the first is written, the others
-        are read, too.
-      make: makes our model.
-      read: what `make` takes besides a mesh, for what config.json says and the names of
-        tensors.
-      write: what config.json says of our model.
-      rules: how tensors and our model's variables go together.
-      older: patterns of names in older files, and what they are now.
-      no_weights: the pattern of names that are no weights.
-      copies: which name is another's copy, where a file has both.
+      names: of the class in config.json; the first one is written, all are read.
+      make: returns our model, for a mesh and what `read` returns.
+      read: returns arguments of `make`, for the settings of config.json and the names of
+        the tensors.
+      write: returns the settings of config.json for our model.
+      rules: returns the rules between tensors and variables of our model.
+      renamed: (pattern, replacement) for names of tensors in older files.
+      ignored_names: a pattern of the names of tensors that are not weights.
+      copies: returns, for our model, the names of copies with those of their originals.
     """
 
     names: Sequence[str]
@@ -46,16 +43,18 @@ class Family:
     read: Callable[[Settings, Collection[str]], dict[str, Any]]
     write: Callable[[Any], dict[str, Any]]
     rules: Callable[[Any], list[Rule]]
-    older: Sequence[tuple[str, str]] = ()
-    no_weights: str = ""
+    renamed: Sequence[tuple[str, str]] = ()
+    ignored_names: str = ""
     copies: Callable[[Any], Mapping[str, str]] = lambda model: {}
 
-    def canonical(self, tensors: Tensors, model: Model) -> Canonical:
-        """Returns tensors under the names of now, without copies."""
-        return Canonical(tensors, self.older, self.no_weights, self.copies(model))
+    def canonical(self, tensors: Tensors, model: Model) -> CanonicalTensors:
+        """Returns tensors under their present names, without copies."""
+        return CanonicalTensors(
+            tensors, self.renamed, self.ignored_names, self.copies(model)
+        )
 
     def config(self, model: Model) -> dict[str, Any]:
-        """Returns what config.json says of a model of this family."""
+        """Returns the settings of config.json for a model of this family."""
         return {
             "architectures": [self.names[0]],
             **self.write(model),

@@ -1,8 +1,7 @@
-"""GPT-2 (Radford et al., 2019), as `GPT2LMHeadModel` of Hugging Face transformers has
-it.
+"""GPT-2 (Radford et al., 2019): `GPT2LMHeadModel` of Hugging Face transformers.
 
-Kernels are [in, out] there, and queries, keys and values are one tensor. Logits are
-products with the embedding's rows.
+Its kernels are [in, out], and queries, keys and values are one tensor. Logits are products
+with the embedding table.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from transformer.convert.config_settings import Settings, their_activation
+from transformer.convert.config_settings import Settings, hugging_face_activation
 from transformer.convert.families.block_rules import block_rules
 from transformer.convert.families.family import Family
 from transformer.convert.rules import Rule, table
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 
-_AROUND = """
+_OUTER = """
   wte.weight    embedding/table            vocab d_model
   wpe.weight    position_embedding/table   positions d_model
   ln_f.weight   decoder/norm/scale         d_model
@@ -46,7 +45,8 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
         add_cross_attention=False,
         tie_word_embeddings=True,
     )
-    d_model, heads = settings["n_embd"], settings["n_head"]
+    d_model = settings["n_embd"]
+    heads = settings["n_head"]
     return {
         "architecture": Architecture(
             vocab=settings["vocab_size"],
@@ -78,7 +78,7 @@ def _write(model: LanguageModel) -> dict[str, Any]:
         "n_layer": a.blocks,
         "n_head": a.heads,
         "n_inner": a.d_ff,
-        "activation_function": their_activation(a.activation),
+        "activation_function": hugging_face_activation(a.activation),
         "layer_norm_epsilon": a.epsilon,
         "resid_pdrop": a.dropout,
         "embd_pdrop": a.dropout,
@@ -89,7 +89,7 @@ def _write(model: LanguageModel) -> dict[str, Any]:
 
 def _rules(model: LanguageModel) -> list[Rule]:
     return [
-        *table(_AROUND, "transformer.", "language_model/"),
+        *table(_OUTER, "transformer.", "language_model/"),
         *block_rules(model.decoder, _BLOCK, "transformer.h.{layer}."),
     ]
 
@@ -100,7 +100,7 @@ GPT2 = Family(
     _read,
     _write,
     _rules,
-    older=[(r"^(?=(h|wte|wpe|ln_f)\.)", "transformer.")],
-    no_weights=r"\.attn\.(bias|masked_bias)$",
+    renamed=[(r"^(?=(h|wte|wpe|ln_f)\.)", "transformer.")],
+    ignored_names=r"\.attn\.(bias|masked_bias)$",
     copies=lambda model: {"lm_head.weight": "transformer.wte.weight"},
 )

@@ -1,9 +1,7 @@
-"""Llama (Touvron et al., 2023), as `LlamaForCausalLM` of Hugging Face transformers has
-it.
+"""Llama (Touvron et al., 2023): `LlamaForCausalLM` of Hugging Face transformers.
 
-Heads that share keys and values stand beside one another there, as they do here. Rotary
-positions pair the two halves of a head, as ours do; those that are scaled for longer
-texts are refused.
+Query heads that share keys and values are adjacent, as in our models. Rotary positions
+pair the two halves of a head, as in our models; those scaled for longer texts are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from transformer.convert.rules import Rule, table
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 
-_AROUND = """
+_OUTER = """
   model.embed_tokens.weight   embedding/table      vocab d_model
   model.norm.weight           decoder/norm/scale   d_model
 """
@@ -46,7 +44,8 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
     )
     rotary = Settings(settings.get("rope_parameters", {}))
     rotary.require(rope_type="default")
-    d_model, heads = settings["hidden_size"], settings["num_attention_heads"]
+    d_model = settings["hidden_size"]
+    heads = settings["num_attention_heads"]
     tied = settings.get("tie_word_embeddings", False)
     return {
         "architecture": Architecture(
@@ -92,7 +91,7 @@ def _rules(model: LanguageModel) -> list[Rule]:
     block = _BLOCK.replace("KV_HEADS", " ".join(a.kv_head_dims.names))
     block = block.replace("HEADS", " ".join(a.head_dims.names))
     return [
-        *table(_AROUND if a.tied else _AROUND + _LOGITS, "", "language_model/"),
+        *table(_OUTER if a.tied else _OUTER + _LOGITS, "", "language_model/"),
         *block_rules(model.decoder, block, "model.layers.{layer}."),
     ]
 
@@ -103,7 +102,7 @@ LLAMA = Family(
     _read,
     _write,
     _rules,
-    no_weights=r"\.rotary_emb\.inv_freq$",
+    ignored_names=r"\.rotary_emb\.inv_freq$",
     copies=lambda model: (
         {"lm_head.weight": "model.embed_tokens.weight"}
         if model.architecture.tied

@@ -1,10 +1,9 @@
-"""T5 1.0 and 1.1 (Raffel et al., 2019), as `T5ForConditionalGeneration` of transformers
-has them.
+"""T5 1.0 and 1.1 (Raffel et al., 2019): `T5ForConditionalGeneration` of Hugging Face
+transformers.
 
-Scores are not divided by the root of the size of a head. One table of relative
-positions serves all blocks of an encoder or decoder; the files have it in the first. T5
-1.0 ties logits to the embedding, and scales them; 1.1 has a separate kernel, and
-gated activations.
+Attention scores are not scaled. All blocks of an encoder or decoder share one table of
+relative positions; in the files it belongs to the first block. T5 1.0 ties logits to the
+embedding, and scales them; 1.1 has a separate kernel for logits, and gated activations.
 """
 
 from __future__ import annotations
@@ -28,19 +27,20 @@ _STACK = """
   final_layer_norm.weight                                        norm/scale            d_model
 """
 _ATTENTION = """
-  layer.SUBLAYER.layer_norm.weight   OURS_norm/scale      d_model
-  layer.SUBLAYER.THEIRS.q.weight     OURS/query/kernel    (heads d_kv) d_model
-  layer.SUBLAYER.THEIRS.k.weight     OURS/key/kernel      (heads d_kv) d_model
-  layer.SUBLAYER.THEIRS.v.weight     OURS/value/kernel    (heads d_kv) d_model
-  layer.SUBLAYER.THEIRS.o.weight     OURS/output/kernel   d_model (heads d_kv)
+  layer.SUBLAYER.layer_norm.weight   VARIABLE_norm/scale      d_model
+  layer.SUBLAYER.TENSOR.q.weight     VARIABLE/query/kernel    (heads d_kv) d_model
+  layer.SUBLAYER.TENSOR.k.weight     VARIABLE/key/kernel      (heads d_kv) d_model
+  layer.SUBLAYER.TENSOR.v.weight     VARIABLE/value/kernel    (heads d_kv) d_model
+  layer.SUBLAYER.TENSOR.o.weight     VARIABLE/output/kernel   d_model (heads d_kv)
 """
 _FEED_FORWARD = """
   layer.SUBLAYER.layer_norm.weight          feed_forward_norm/scale   d_model
   layer.SUBLAYER.DenseReluDense.wo.weight   feed_forward/wo/kernel    d_model d_ff
 """
-_INTO = "layer.SUBLAYER.DenseReluDense.{0}.weight   feed_forward/{0}/kernel   d_ff d_model\n"
-# What `feed_forward_proj` says, and our activation; a "gated-gelu" is the approximation
-# by tanh.
+_INPUT_KERNEL = """
+  layer.SUBLAYER.DenseReluDense.{0}.weight   feed_forward/{0}/kernel   d_ff d_model
+"""
+# From `feed_forward_proj` to our activation; "gated-gelu" is the approximation by tanh.
 _PROJECTIONS = {
     "relu": "relu",
     "gated-gelu": "geglu",
@@ -56,7 +56,7 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
     projection = settings.get("feed_forward_proj", "relu")
     if projection not in _PROJECTIONS:
         raise mtf.CheckpointError(
-            f"config.json says feed_forward_proj = {projection!r}; there are "
+            f"config.json has feed_forward_proj = {projection!r}; supported are "
             f"{', '.join(_PROJECTIONS)}."
         )
     scaled = settings.get(
@@ -80,17 +80,18 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
         scaled_attention=False,
     )
     blocks = settings.get("num_decoder_layers", encoder.blocks)
+    decoder = None
+    if blocks != encoder.blocks:
+        decoder = dataclasses.replace(encoder, blocks=blocks)
     return {
         "architecture": encoder,
-        "decoder": None
-        if blocks == encoder.blocks
-        else (dataclasses.replace(encoder, blocks=blocks)),
+        "decoder": decoder,
     }
 
 
 def _write(model: EncoderDecoder) -> dict[str, Any]:
     a = model.architecture
-    projections = {ours: theirs for theirs, ours in _PROJECTIONS.items()}
+    projections = {activation: name for name, activation in _PROJECTIONS.items()}
     return {
         "model_type": "t5",
         "vocab_size": a.vocab,
@@ -119,17 +120,22 @@ def _rules(model: EncoderDecoder) -> list[Rule]:
     rules = table(_SHARED + logits, "", "encoder_decoder/")
     for stack_name in ("encoder", "decoder"):
         stack = getattr(model, stack_name)
-        into = ("wi_0", "wi_1") if stack.architecture.activation in _GATED else ("wi",)
+        is_gated = stack.architecture.activation in _GATED
+        kernels = ("wi_0", "wi_1") if is_gated else ("wi",)
         sublayers = [
-            _ATTENTION.replace("THEIRS", "SelfAttention").replace("OURS", "attention")
+            _ATTENTION.replace("TENSOR", "SelfAttention").replace(
+                "VARIABLE", "attention"
+            )
         ]
         if stack_name == "decoder":
             sublayers.append(
-                _ATTENTION.replace("THEIRS", "EncDecAttention").replace(
-                    "OURS", "memory_attention"
+                _ATTENTION.replace("TENSOR", "EncDecAttention").replace(
+                    "VARIABLE", "memory_attention"
                 )
             )
-        sublayers.append(_FEED_FORWARD + "".join(_INTO.format(name) for name in into))
+        sublayers.append(
+            _FEED_FORWARD + "".join(_INPUT_KERNEL.format(name) for name in kernels)
+        )
         block = "\n".join(
             text.strip().replace("SUBLAYER", str(i)) for i, text in enumerate(sublayers)
         )
@@ -151,6 +157,6 @@ T5 = Family(
     _read,
     _write,
     _rules,
-    no_weights=r"EncDecAttention\.relative_attention_bias",
+    ignored_names=r"EncDecAttention\.relative_attention_bias",
     copies=_copies,
 )

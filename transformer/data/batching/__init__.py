@@ -1,1 +1,1 @@
-"""Examples to batches, in an order that is a function of (seed, position)."""
+"""Examples to batches, in an order that is a function of (seed, index)."""

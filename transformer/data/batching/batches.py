@@ -1,7 +1,7 @@
 """Random windows of a text as a pure function of (seed, step), and fixed windows for
 evaluation.
 
-Example r of step s starts at hash(seed, s, r) in the text. So a run that resumes at step s
+Example i of step s starts at hash(seed, s, i) in the text. So a run that resumes at step s
 gets the batches of an uninterrupted run, and no state needs to be saved:
 
     all_steps = batches(text, batch_size=8, length=256, seed=0)
@@ -59,38 +59,41 @@ def starts(
     )
 
 
-def windows(text: np.ndarray, length: int, number: int | None = None) -> np.ndarray:
+def windows(
+    text: np.ndarray, length: int, num_windows: int | None = None
+) -> np.ndarray:
     """Returns fixed windows of a text: uint8 [windows, length + 1], in the order of the
     text.
 
-    The targets of a window are its last `length` bytes. If `number` is None, each byte is
-    a target once, except the first one and those of an incomplete last window. Otherwise
-    `number` of these windows, evenly spaced.
+    The targets of a window are its last `length` bytes. If `num_windows` is None, each byte is
+    a target once, except the initial one and those of an incomplete last window. Otherwise
+    so many of these windows, evenly spaced.
 
     Raises:
       CorpusError: the text is shorter than one window.
     """
     starts = np.arange(0, _num_starts(text, length), length)
-    if number is not None and number < starts.size:
-        index = (np.arange(number) * starts.size + starts.size // 2) // number
-        starts = starts[index]
+    total = starts.size
+    if num_windows is not None and num_windows < total:
+        indices = np.arange(num_windows) * total + total // 2
+        starts = starts[indices // num_windows]
     return np.lib.stride_tricks.sliding_window_view(text, length + 1)[starts]
 
 
 def evaluation_batches(fixed: np.ndarray, batch_size: int) -> tf.data.Dataset:
-    """Returns the windows as a dataset of (inputs, targets, counts), in their order.
+    """Returns the windows as a dataset of (inputs, targets, counts), in order.
 
     Inputs and targets are int32 [batch, length]. The last batch is padded with zeros
-    to the shape of the others; counts, float32 [batch], are 1.0 for windows and 0.0 for
+    to the full batch size; counts, float32 [batch], are 1.0 for windows and 0.0 for
     padding.
     """
-    missing = -len(fixed) % batch_size
-    rows = np.pad(fixed, ((0, missing), (0, 0)))
-    counts = np.arange(len(rows)) < len(fixed)
-    dataset = tf.data.Dataset.from_tensor_slices((rows, counts.astype(np.float32)))
+    num_padding = -len(fixed) % batch_size
+    padded = np.pad(fixed, ((0, num_padding), (0, 0)))
+    counts = np.arange(len(padded)) < len(fixed)
+    dataset = tf.data.Dataset.from_tensor_slices((padded, counts.astype(np.float32)))
     dataset = dataset.batch(batch_size, drop_remainder=True)
     return mtf.cluster.without_autotuning(
-        dataset.map(lambda row, count: (*_pair(row), count))
+        dataset.map(lambda window, count: (*_pair(window), count))
     )
 
 

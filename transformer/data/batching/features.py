@@ -8,8 +8,8 @@
     ClassifierFeatures(length)             tokens, token_types, labels
 
 `tokens` of a decoder are its targets shifted right by one, after a 0; `weights` are 1.0
-where a target counts. Rows of several examples (`packed`) also have `segments`, from 1, 0 for
-padding, and `positions`.
+where a target counts. Packed examples also have `segments`, from 1, 0 for padding, and
+`positions`.
 
 >>> arrays = LanguageModelFeatures(5)({"targets": np.array([7, 8, 9])})
 >>> {name: values.tolist() for name, values in arrays.items()}
@@ -79,7 +79,7 @@ class LanguageModelFeatures(Features):
 class PrefixFeatures(Features):
     """One text, `inputs` and then `targets`; only the targets are predicted.
 
-    `prefix` is true for tokens that all others may attend to: the 0 at the start and the
+    `prefix` is true for tokens that all tokens may attend to: the 0 at the start and the
     inputs.
     """
 
@@ -213,8 +213,8 @@ def _padded(example: Example, name: str, length: int) -> np.ndarray:
         )
     if len(values) > length:
         raise DataError(
-            f"{name!r} of an example has {len(values)} entries; {length} fit.\n"
-            "  Make room for more, or truncate it: preprocessors.trim."
+            f"{name!r} of an example has {len(values)} elements, more than {length}.\n"
+            "  Allow more, or truncate it: preprocessors.trim."
         )
     padded = np.zeros(length, np.int32)
     padded[: len(values)] = values

@@ -1,15 +1,15 @@
-"""Makes rows from documents, once before training; each row is one training example.
+"""Packing: makes training examples of fixed lengths from documents, once before training.
 
     Chunks(vocabulary, length=568)          all texts concatenated, split into one length
-    Packed(vocabulary, {"targets": 512})    complete texts, several in a row, with segments
+    Packed(vocabulary, length=512)          complete texts, several in an example, with segments
     SentencePairs(vocabulary, length=128)   two sections of one text or of two texts (BERT)
 
-A row maker is a pure function of (documents, seed). Rows are written by
-`transformer.tokenize`, or kept in memory.
+A packing is a pure function of (documents, seed). `transformer.tokenize` writes its
+examples to disk; otherwise they are kept in memory.
 
 >>> texts = [{"targets": np.array([5, 6])}, {"targets": np.array([7, 8, 9])}]
->>> row, = pack(texts, {"targets": 6})
->>> {name: row[name].tolist() for name in row}
+>>> packed, = pack(texts, {"targets": 6})
+>>> {name: packed[name].tolist() for name in packed}
 {'targets': [5, 6, 7, 8, 9], 'targets_segments': [1, 1, 2, 2, 2],
  'targets_positions': [0, 1, 0, 1, 2]}
 """
@@ -28,34 +28,34 @@ from transformer.data.preprocessors.texts import tokenize
 from transformer.data.sources.base import Example, Examples
 from transformer.data.vocabularies import Vocabulary
 
-_OPEN_ROWS = 32  # rows that are not full yet
+_MAX_OPEN_BINS = 32
 
 
-class Rows(Protocol):
-    """Makes rows from documents. Its `repr` contains its settings, and is written with
-    the rows.
+class Packing(Protocol):
+    """Makes training examples from documents. Its `repr` has its settings, and is written
+    with the examples.
     """
 
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
-        """Yields the rows, the same ones for the same documents and seed."""
+        """Yields examples, the same ones for the same documents and seed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
     """The tokens of all texts, each followed by `eos_id`, split into `targets` of one
-    length; the last row may be shorter.
+    length; the last one may be shorter.
 
     Args:
       vocabulary: tokenizes the texts.
-      length: tokens of a row.
+      length: tokens of an example.
       field: the field of a document that has its text.
-      least: a last row with fewer tokens is dropped.
+      min_length: a last example with fewer tokens is dropped.
     """
 
     vocabulary: Vocabulary
     length: int
     field: str = "text"
-    least: int = 2
+    min_length: int = 2
 
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
         pending = np.zeros(0, np.int32)
@@ -65,20 +65,20 @@ class Chunks:
             )["t"]
             pending = np.concatenate([pending, tokens])
             size = len(pending) // self.length * self.length
-            for row in pending[:size].reshape(-1, self.length):
-                yield {"targets": row}
+            for chunk in pending[:size].reshape(-1, self.length):
+                yield {"targets": chunk}
             pending = pending[size:]
-        if len(pending) >= self.least:
+        if len(pending) >= self.min_length:
             yield {"targets": pending}
 
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """Several texts in a row, by `pack`; texts longer than a row are split.
+    """Several texts in an example, by `pack`; texts longer than an example are split.
 
     Args:
       vocabulary: tokenizes the texts.
-      length: tokens of a row.
+      length: tokens of an example.
       field: the field of a document that has its text.
     """
 
@@ -100,13 +100,13 @@ class Packed:
 
 @dataclasses.dataclass(frozen=True)
 class PackedPairs:
-    """Pairs of texts, several in a row: `inputs` and `targets`, each with segments and
+    """Pairs of texts, several in an example: `inputs` and `targets`, each with segments and
     positions.
 
     Args:
       vocabulary: tokenizes the texts.
-      inputs: tokens of the inputs of a row; longer texts are truncated.
-      targets: tokens of the targets of a row; longer texts are truncated.
+      inputs: tokens of the inputs of an example; longer texts are truncated.
+      targets: tokens of the targets of an example; longer texts are truncated.
       fields: the fields of a document that become inputs and targets.
     """
 
@@ -130,38 +130,43 @@ class PackedPairs:
 
 
 def pack(examples: Iterable[Example], lengths: Mapping[str, int]) -> Iterator[Example]:
-    """Yields rows of several examples each: their tokens concatenated, and for each name
-    `<name>_segments`, the index of the example within the row from 1, and
-    `<name>_positions`, from 0 within the example.
+    """Yields packed examples. Each has the tokens of several examples, concatenated, and
+    for each name `<name>_segments`, which of them a token belongs to, from 1, and
+    `<name>_positions`, from 0 in each of them.
 
-    First fit: an example goes into the first of up to 32 open rows that has room for
-    all of its fields. Rows are yielded in the order in which they were opened.
+    This is first-fit bin packing: an example goes into the first of up to 32 open bins
+    that has room for all of its fields. Bins are yielded in the order in which they were
+    opened.
+
+    Args:
+      examples: token ids by name.
+      lengths: the maximum length of each name in a packed example.
 
     Raises:
-      DataError: an example is longer than a row.
+      DataError: an example is longer than `lengths`.
     """
-    open_rows: list[_OpenRow] = []
+    open_bins: list[_Bin] = []
     for example in examples:
         sizes = {name: len(example[name]) for name in lengths}
         for name, length in lengths.items():
             if sizes[name] > length:
                 raise DataError(
-                    f"{name} of {sizes[name]} tokens do not fit into a row of {length}."
+                    f"{name} of {sizes[name]} tokens do not fit into examples of {length}."
                 )
-        row = next((row for row in open_rows if row.fits(sizes)), None)
-        if row is None:
-            row = _OpenRow([], dict(lengths))
-            open_rows.append(row)
-        row.add(example, sizes)
-        if len(open_rows) > _OPEN_ROWS:
-            yield _row(open_rows.pop(0).examples, lengths)
-    for row in open_rows:
-        yield _row(row.examples, lengths)
+        fitting = next((x for x in open_bins if x.fits(sizes)), None)
+        if fitting is None:
+            fitting = _Bin([], dict(lengths))
+            open_bins.append(fitting)
+        fitting.add(example, sizes)
+        if len(open_bins) > _MAX_OPEN_BINS:
+            yield _concatenated(open_bins.pop(0).examples, lengths)
+    for remaining in open_bins:
+        yield _concatenated(remaining.examples, lengths)
 
 
 @dataclasses.dataclass
-class _OpenRow:
-    """A row to which examples may still be added, and its room by field."""
+class _Bin:
+    """Examples that become one, and the room for further tokens by field."""
 
     examples: list[Example]
     room: dict[str, int]
@@ -175,18 +180,15 @@ class _OpenRow:
             self.room[name] -= size
 
 
-def _row(examples: list[Example], lengths: Mapping[str, int]) -> Example:
-    """Returns a row: tokens, segments and positions of examples, for each field."""
-    row: Example = {}
+def _concatenated(examples: list[Example], lengths: Mapping[str, int]) -> Example:
+    """Returns tokens, segments and positions of examples as one, for each field."""
+    packed: Example = {}
     for name in lengths:
-        sizes = [len(example[name]) for example in examples]
-        row[name] = np.concatenate([example[name] for example in examples]).astype(
-            np.int32
-        )
-        row[f"{name}_segments"] = np.repeat(
-            np.arange(1, len(sizes) + 1, dtype=np.int32), sizes
-        )
-        row[f"{name}_positions"] = np.concatenate(
-            [np.arange(size, dtype=np.int32) for size in sizes]
-        )
-    return row
+        arrays = [example[name] for example in examples]
+        sizes = [len(array) for array in arrays]
+        segments = np.arange(1, len(sizes) + 1, dtype=np.int32)
+        positions = [np.arange(size, dtype=np.int32) for size in sizes]
+        packed[name] = np.concatenate(arrays).astype(np.int32)
+        packed[f"{name}_segments"] = np.repeat(segments, sizes)
+        packed[f"{name}_positions"] = np.concatenate(positions)
+    return packed

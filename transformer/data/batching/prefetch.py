@@ -1,9 +1,9 @@
 """A `tf.data.Dataset` of the arrays that a Python function returns for each step,
 prefetched.
 
-    dataset = steps_ahead(make, steps=10, specs={"x": tf.TensorSpec([4], tf.int32)})
+    dataset = prefetch_steps(make_arrays, steps=10, specs={"x": tf.TensorSpec([4], tf.int32)})
 
-`make(step)` is a pure function. It runs in Python threads, so that the next steps are
+`make_arrays(step)` is a pure function. It runs in Python threads, so that the next steps are
 prepared while the device works, and tf.data only fetches the results. A prefetch thread of
 tf.data that waits for Python at exit would keep the program from ending.
 """
@@ -20,23 +20,23 @@ import tensorflow as tf
 import meshtf as mtf
 
 ENDLESS = np.iinfo(np.int64).max
-_NUM_AHEAD = 4  # steps prepared in advance
+_NUM_PREFETCHED = 4  # steps
 _NUM_THREADS = 2
 
 Arrays = dict[str, np.ndarray]
 
 
-def steps_ahead(
-    make: Callable[[int], Arrays], steps: int, specs: dict[str, tf.TensorSpec]
+def prefetch_steps(
+    make_arrays: Callable[[int], Arrays], steps: int, specs: dict[str, tf.TensorSpec]
 ) -> tf.data.Dataset:
-    """Returns a dataset of make(0), make(1), ...
+    """Returns a dataset of make_arrays(0), make_arrays(1), ...
 
     Args:
-      make: returns the arrays of a step.
-      steps: the number of steps.
+      make_arrays: returns the arrays of a step.
+      steps: the count of steps.
       specs: shapes and dtypes of the arrays, by name.
     """
-    prefetcher = _Prefetcher(make, steps)
+    prefetcher = _Prefetcher(make_arrays, steps)
 
     def flat(step: np.ndarray) -> list[np.ndarray]:
         arrays = prefetcher(int(step))
@@ -64,8 +64,8 @@ class _Prefetcher:
     again.
     """
 
-    def __init__(self, make: Callable[[int], Arrays], steps: int) -> None:
-        self._make = make
+    def __init__(self, make_arrays: Callable[[int], Arrays], steps: int) -> None:
+        self._make_arrays = make_arrays
         self._steps = steps
         self._lock = threading.Lock()
         self._pending: dict[int, concurrent.futures.Future[Arrays]] = {}
@@ -73,11 +73,11 @@ class _Prefetcher:
 
     def __call__(self, step: int) -> Arrays:
         with self._lock:
-            window = range(step, min(step + 1 + _NUM_AHEAD, self._steps))
-            for other in [k for k in self._pending if k not in window]:
-                self._pending.pop(other).cancel()
+            window = range(step, min(step + 1 + _NUM_PREFETCHED, self._steps))
+            for stale in [k for k in self._pending if k not in window]:
+                self._pending.pop(stale).cancel()
             for k in window:
                 if k not in self._pending:
-                    self._pending[k] = self._threads.submit(self._make, k)
+                    self._pending[k] = self._threads.submit(self._make_arrays, k)
             future = self._pending.pop(step)
         return future.result()

@@ -1,13 +1,13 @@
 """Shuffled orders as functions of an index, with random access and without a buffer.
 
-`permuted` is a keyed permutation: a Feistel network on the next even number of bits,
+`permute` is a keyed permutation: a Feistel network on the next even number of bits,
 repeated until its result is below the size (cycle walking, Black and Rogaway 2002).
-`dealt` returns the task of a mixture that gives the n-th example, and the index of that
+`deal` returns the task of a mixture that gives the n-th example, and the index of that
 example within the task.
 
->>> np.sort(permuted(np.arange(7), 7, key=(0, 1))).tolist()
+>>> np.sort(permute(np.arange(7), 7, key=(0, 1))).tolist()
 [0, 1, 2, 3, 4, 5, 6]
->>> [dealt(n, [1, 3]) for n in range(5)]
+>>> [deal(n, [1, 3]) for n in range(5)]
 [(1, 0), (1, 1), (1, 2), (0, 0), (1, 3)]
 """
 
@@ -22,7 +22,7 @@ _MIN_HALF_BITS = 3  # fewer bits have too few permutations
 _ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of splitmix64
 
 
-def permuted(indices: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
+def permute(indices: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
     """Returns a permutation of 0 .. size - 1 at indices: int64, in their shape.
 
     Args:
@@ -39,7 +39,7 @@ def permuted(indices: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
     return permuted_words.astype(np.int64).reshape(np.shape(indices))
 
 
-def dealt(index: int, shares: Sequence[int]) -> tuple[int, int]:
+def deal(index: int, shares: Sequence[int]) -> tuple[int, int]:
     """Returns the task of example `index` of a mixture, and its index within the task.
 
     Among the first n examples the count of task k differs from its share by less than

@@ -2,13 +2,14 @@
 without a shuffle buffer.
 
     data = TaskData("span_corruption_stdlib", seed=1)
-    data.batches(16, first=4800)             # starts after 4800 examples, in any epoch
+    data.batches(16, start=4800)             # starts after 4800 examples, in any epoch
     data.batches(16, worker=(1, 4))          # examples 4 to 7 of each batch
-    TaskData("span_corruption_stdlib", folder="runs/rows")      # rows that were tokenized before
+    TaskData("span_corruption_stdlib", folder="runs/tokenized")   # tokenized ahead of time
 
-Example n is row p(n mod rows) of epoch n // rows, where p is a permutation keyed by
-(seed, epoch). Random numbers of preprocessors depend on (seed, epoch, row) only. In a
-mixture each task has such an order, and the index of an example decides its task.
+Of a task with N examples, number n of the endless order is example p(n mod N) of epoch
+n // N, where p is a permutation keyed by (seed, epoch). Random numbers of preprocessors
+depend on (seed, epoch, index of the example) only. In a mixture each task has such an
+order, and n decides the task.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import numpy as np
 import tensorflow as tf
 
 from transformer.data.batching.features import Arrays, specs
-from transformer.data.batching.prefetch import ENDLESS, steps_ahead
-from transformer.data.batching.shuffling import dealt, permuted
-from transformer.data.datasets import tfrecord_rows
+from transformer.data.batching.prefetch import ENDLESS, prefetch_steps
+from transformer.data.batching.shuffling import deal, permute
+from transformer.data.datasets import tfrecord_examples
 from transformer.data.datasets.tasks import Mixture, Task, find, tasks_of
 from transformer.data.errors import DataError
 from transformer.data.protocol import Worker
@@ -36,14 +37,14 @@ _HELD_OUT = 2**64 - 1  # used as the epoch of held-out examples
 
 @gin.configurable
 class TaskData:
-    """A task or a mixture as `Data`. Rows are tokenized or read at first use.
+    """A task or a mixture as `Data`. Examples are tokenized or read at first use.
 
     Args:
       task: a task or a mixture, or its name.
       seed: of the order and of the preprocessors. Held-out examples do not depend on
         it.
-      folder: where `transformer.tokenize` wrote rows; None: tokenize now, and keep the
-        rows in memory.
+      folder: the folder that `transformer.tokenize` wrote; None: tokenize now, and keep
+        the examples in memory.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class TaskData:
         self._shares = [1]
         if isinstance(self.task, Mixture):
             self._shares = self.task.integer_shares()
-        # Rows of each task, by split: "train" or "held_out".
-        self._split_rows = functools.cache(self._read_split)
+        # The examples of each task, by split: "train" or "held_out".
+        self._examples_by_task = functools.cache(self._read_split)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -72,19 +73,20 @@ class TaskData:
         return specs(self._tasks[0].features, batch_size)
 
     def batches(
-        self, batch_size: int, first: int = 0, worker: Worker = (0, 1)
+        self, batch_size: int, start: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
-        """Returns an endless dataset of batches, after the first `first` examples; see
+        """Returns an endless dataset of batches, after `start` examples; see
         `Data`.
         """
         local = worker_slice(batch_size, worker)
-        self._examples(np.array([first]))  # so that errors are raised at once
+        self._training_batch(np.array([start]))  # so that errors are raised at once
 
         def local_batch(step: int) -> Arrays:
-            start = first + step * batch_size
-            return self._examples(np.arange(start + local.start, start + local.stop))
+            offset = start + step * batch_size
+            indices = np.arange(offset + local.start, offset + local.stop)
+            return self._training_batch(indices)
 
-        return steps_ahead(local_batch, ENDLESS, self.features(len(local)))
+        return prefetch_steps(local_batch, ENDLESS, self.features(len(local)))
 
     def held_out(
         self, batch_size: int, num_examples: int | None = None
@@ -92,9 +94,12 @@ class TaskData:
         """Returns the held-out examples, once and in a fixed order, with `counts`; see
         `Data`.
         """
-        rows_by_task = self._split_rows("held_out")
+        examples_by_task = self._examples_by_task("held_out")
+        # (task, index of the example in the task)
         indices = [
-            (k, row) for k, rows in enumerate(rows_by_task) for row in range(len(rows))
+            (k, i)
+            for k, examples in enumerate(examples_by_task)
+            for i in range(len(examples))
         ]
         total = len(indices)
         if num_examples is not None and num_examples < total:
@@ -105,28 +110,30 @@ class TaskData:
 
         def batch(step: int) -> Arrays:
             batch_indices = indices[step * batch_size : (step + 1) * batch_size]
-            examples = [
+            arrays = [
                 self._tasks[k].arrays(
-                    rows_by_task[k][row], (self._key(k), _HELD_OUT, row)
+                    examples_by_task[k][i], (self._key(k), _HELD_OUT, i)
                 )
-                for k, row in batch_indices
+                for k, i in batch_indices
             ]
-            arrays = _stacked(examples, batch_size)
+            stacked = _stacked(arrays, batch_size)
             is_example = np.arange(batch_size) < len(batch_indices)
-            return {**arrays, "counts": is_example.astype(np.float32)}
+            return {**stacked, "counts": is_example.astype(np.float32)}
 
         with_counts = {
             **self.features(batch_size),
             "counts": tf.TensorSpec([batch_size], tf.float32, "counts"),
         }
         num_batches = -(-len(indices) // batch_size)
-        return steps_ahead(batch, num_batches, with_counts)
+        return prefetch_steps(batch, num_batches, with_counts)
 
     def __str__(self) -> str:
         texts = [
-            f"{task.name}: {len(train):,} rows to learn from, {len(held_out):,} held out"
+            f"{task.name}: {len(train):,} training examples, {len(held_out):,} held out"
             for task, train, held_out in zip(
-                self._tasks, self._split_rows("train"), self._split_rows("held_out")
+                self._tasks,
+                self._examples_by_task("train"),
+                self._examples_by_task("held_out"),
             )
         ]
         shares = [share / sum(self._shares) for share in self._shares]
@@ -135,65 +142,66 @@ class TaskData:
         source = f"; from {self.folder}" if self.folder else ""
         return f"{'; '.join(texts)}; {self.vocabulary}{source}"
 
-    def _examples(self, indices: np.ndarray) -> Arrays:
+    def _training_batch(self, indices: np.ndarray) -> Arrays:
         """Returns the training examples at indices of the endless order, stacked."""
         # For each example: its task, and its index in the order of that task.
-        turns = [dealt(int(index), self._shares) for index in indices]
-        examples: list[Arrays] = [{}] * len(turns)
-        for k, (task, rows) in enumerate(zip(self._tasks, self._split_rows("train"))):
-            slots = [
-                slot for slot, (task_index, _) in enumerate(turns) if task_index == k
-            ]
-            task_indices = np.array([turns[slot][1] for slot in slots], np.int64)
-            order = self._epochs_and_rows(k, task_indices, len(rows))
-            for slot, (epoch, row) in zip(slots, order):
-                seed = (self._key(k), self.seed, epoch, row)
-                examples[slot] = task.arrays(rows[row], seed)
-        return _stacked(examples, len(indices))
+        dealt = [deal(int(index), self._shares) for index in indices]
+        batch: list[Arrays] = [{}] * len(dealt)
+        for k, examples in enumerate(self._examples_by_task("train")):
+            slots = [slot for slot, (task, _) in enumerate(dealt) if task == k]
+            task_indices = np.array([dealt[slot][1] for slot in slots], np.int64)
+            order = self._shuffled(k, task_indices, len(examples))
+            for slot, (epoch, i) in zip(slots, order):
+                seed = (self._key(k), self.seed, epoch, i)
+                batch[slot] = self._tasks[k].arrays(examples[i], seed)
+        return _stacked(batch, len(indices))
 
-    def _epochs_and_rows(
-        self, k: int, indices: np.ndarray, num_rows: int
+    def _shuffled(
+        self, k: int, indices: np.ndarray, num_examples: int
     ) -> list[tuple[int, int]]:
-        """Returns (epoch, row) at indices of the endless order of task k."""
-        epochs = indices // num_rows
-        rows = indices % num_rows
+        """Returns (epoch, example) at indices of the endless order of task k."""
+        epochs = indices // num_examples
+        shuffled = indices % num_examples
         for epoch in set(epochs.tolist()):
             of_epoch = epochs == epoch
             key = (self._key(k), self.seed, epoch)
-            rows[of_epoch] = permuted(rows[of_epoch], num_rows, key)
-        return list(zip(epochs.tolist(), rows.tolist()))
+            shuffled[of_epoch] = permute(shuffled[of_epoch], num_examples, key)
+        return list(zip(epochs.tolist(), shuffled.tolist()))
 
     def _key(self, k: int) -> int:
+        """Returns the key of task k in seeds, from its name."""
         return zlib.crc32(self._tasks[k].name.encode())
 
     def _read_split(self, split: str) -> Sequence[Examples]:
-        return [self._rows(task, split) for task in self._tasks]
+        return [self._read_task(task, split) for task in self._tasks]
 
-    def _rows(self, task: Task, split: str) -> Examples:
-        if self.folder is not None and task.rows is not None:
-            return tfrecord_rows.stored_rows(task, self.folder, split)
-        rows = tfrecord_rows.make_rows(task, split, seed=0)
-        rows = rows if isinstance(rows, Sequence) else list(rows)
-        if not rows:
+    def _read_task(self, task: Task, split: str) -> Examples:
+        """Returns the examples of a split of a task. Raises DataError: there are none."""
+        if self.folder is not None and task.packing is not None:
+            return tfrecord_examples.stored_examples(task, self.folder, split)
+        examples = tfrecord_examples.make_examples(task, split, seed=0)
+        if not isinstance(examples, Sequence):
+            examples = list(examples)
+        if not examples:
             raise DataError(
-                f"task {task.name!r} has no row for {split}: its texts are too few or "
-                "too short."
+                f"task {task.name!r} has no example for {split}: its texts are too few "
+                "or too short."
             )
-        return rows
+        return examples
 
 
 def worker_slice(batch_size: int, worker: Worker) -> range:
-    """Returns the examples of a batch that a worker, (index, number of workers), reads.
+    """Returns the indices in a batch that a worker, (index, count of workers), reads.
 
     Raises:
-      DataError: the batch does not divide by the number of workers.
+      DataError: the batch size is not a multiple of the count of workers.
     """
     index, num_workers = worker
     if not 0 <= index < num_workers:
         raise DataError(f"worker {index} of {num_workers}: they are counted from 0.")
     if batch_size % num_workers:
         raise DataError(
-            f"a batch of {batch_size} cannot be dealt out evenly to {num_workers} "
+            f"a batch of {batch_size} examples cannot be split evenly over {num_workers} "
             "workers."
         )
     start = batch_size * index // num_workers
@@ -202,7 +210,7 @@ def worker_slice(batch_size: int, worker: Worker) -> range:
 
 
 def _stacked(examples: Sequence[Arrays], batch_size: int) -> Arrays:
-    """Returns the arrays of examples stacked into a batch, padded with zeros."""
+    """Returns the arrays of examples as a batch, padded with zeros."""
     num_padding = batch_size - len(examples)
     batch = {}
     for name, array in examples[0].items():

@@ -64,13 +64,14 @@ def language_model(
       name: the name of the task.
       source: documents with a field "text".
       vocabulary: None: bytes.
-      length: tokens of a row.
-      packed: whether rows hold complete texts, with segments; otherwise all texts are
-        concatenated and split into rows.
+      length: tokens of an example.
+      packed: whether examples consist of complete texts, with segments; otherwise all
+        texts are concatenated and split into examples.
     """
     vocabulary = vocabulary or ByteVocabulary()
-    rows = Packed(vocabulary, length) if packed else Chunks(vocabulary, length)
-    return Task(name, source, vocabulary, LanguageModelFeatures(length, packed), rows)
+    packing = Packed(vocabulary, length) if packed else Chunks(vocabulary, length)
+    features = LanguageModelFeatures(length, packed)
+    return Task(name, source, vocabulary, features, packing)
 
 
 @gin.configurable
@@ -80,7 +81,7 @@ def prefix_language_model(
     vocabulary: Vocabulary | None = None,
     length: int = 512,
 ) -> Task:
-    """Returns a task for a decoder with full attention on a prefix of each row, which
+    """Returns a task for a decoder with full attention on a prefix of each example, which
     predicts the rest. The length of the prefix is random in each epoch.
 
     Arguments are those of `language_model`.
@@ -113,7 +114,7 @@ def span_corruption(
       vocabulary: None: bytes and 100 sentinels.
       inputs: the length of inputs, without padding; that of targets follows from it.
       noise_density: the fraction of tokens that is corrupted.
-      mean_span: the mean number of tokens in a span.
+      mean_span: the mean count of tokens in a span.
     """
     vocabulary = vocabulary or ByteVocabulary()
     length, targets = span_lengths(inputs, noise_density, mean_span)
@@ -150,8 +151,8 @@ def bert_pretraining(
       source: documents with a field "text"; their lines are the sentences of BERT.
       vocabulary: word pieces; by default those that gin's `WordPieceVocabulary.path`
         names.
-      length: tokens of a row.
-      predictions: the maximum number of masked tokens in a row.
+      length: tokens of an example.
+      predictions: the maximum count of masked tokens in an example.
       rate: the fraction of tokens that is masked.
       whole_words: mask all tokens of a word or none.
     """
@@ -192,7 +193,7 @@ def sequence_to_sequence(
       fields: the fields of the inputs and of the targets.
       inputs: tokens of the inputs.
       targets: tokens of the targets.
-      packed: whether a row holds several pairs.
+      packed: whether an example has several pairs.
     """
     vocabulary = vocabulary or ByteVocabulary()
     inputs_field, targets_field = fields

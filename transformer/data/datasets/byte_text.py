@@ -2,9 +2,9 @@
 evaluation.
 
     data = ByteText(python_library, length=128)
-    data.batches(16, first=1600)        # {"tokens", "targets"}: int32 [16, 128] each
+    data.batches(16, start=1600)        # {"tokens", "targets"}: int32 [16, 128] each
 
-Example r of step s starts at hash(seed, s, r) in the text (`transformer.data.batching.batches`).
+Example i of step s starts at hash(seed, s, i) in the text (`transformer.data.batching.batches`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ByteText:
       seed: of the starts of windows.
     """
 
-    anywhere = True
+    uses_only_tf_ops = True
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class ByteText:
         }
 
     def batches(
-        self, batch_size: int, first: int = 0, worker: Worker = (0, 1)
+        self, batch_size: int, start: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
-        """Returns an endless dataset of batches, after the first `first` examples; see
+        """Returns an endless dataset of batches, after `start` examples; see
         `Data`.
 
-        `first` is rounded up to a multiple of `batch_size`, as windows depend on the step.
+        `start` is rounded up to a multiple of `batch_size`, as windows depend on the step.
         """
         local = worker_slice(batch_size, worker)
         global_batches = batches(
@@ -72,7 +72,7 @@ class ByteText:
             batch_size,
             self.length,
             self.seed,
-            -(-first // batch_size),
+            -(-start // batch_size),
         )
         local_batches = global_batches.map(
             lambda tokens, targets: _named(

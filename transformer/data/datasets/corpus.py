@@ -1,7 +1,7 @@
 """A corpus: the bytes of text files, split by file into training and held-out text.
 
 The split of a file depends only on a hash of its relative name, so adding a file does not
-change the split of others. Each file is followed by one zero byte, `END`, which marks the
+change the split of other files. Each file is followed by one zero byte, `END`, which marks the
 end of a text.
 
 >>> [held_out_by_name(name, share=0.5) for name in ("ast.py", "bisect.py", "email/utils.py")]
@@ -36,9 +36,7 @@ _SKIPPED = {
 
 
 class CorpusError(DataError):
-    """A corpus that cannot be read, is empty, or is too short for what is asked
-    of it.
-    """
+    """A corpus that cannot be read, is empty, or is shorter than a window."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,7 +52,7 @@ class Corpus:
     def __str__(self) -> str:
         return (
             f"{self.origin}: {self.train.size:,} bytes of {len(self.train_files)} files "
-            f"to learn from, {self.held_out.size:,} bytes of "
+            f"for training, {self.held_out.size:,} bytes of "
             f"{len(self.held_out_files)} files held out"
         )
 
@@ -89,7 +87,7 @@ def text_files(pattern: str, share: float = 0.05) -> Corpus:
       share: the fraction of the files that is held out.
 
     Raises:
-      CorpusError: nothing matches, or it is empty or unreadable.
+      CorpusError: no file matches, or all are empty, or one is unreadable.
     """
     root = Path(os.path.dirname(re.split(r"[*?\[]", pattern)[0]))
     files = [
@@ -113,14 +111,12 @@ def _sources(root: Path) -> Iterator[Path]:
 
 def _read(files: Iterable[Path], root: Path, share: float, origin: str) -> Corpus:
     if not 0.0 < share < 1.0:
-        raise CorpusError(
-            f"the share that is held out must lie between 0 and 1, not be {share}."
-        )
+        raise CorpusError(f"the held-out share must be between 0 and 1, not {share}.")
     texts = {path.relative_to(root).as_posix(): _bytes(path) for path in files}
     texts = {name: texts[name] for name in sorted(texts) if texts[name]}
     if not texts:
         raise CorpusError(
-            f"there is no text to learn from.\n  looked in    {origin}\n"
+            f"there is no text.\n  searched       {origin}\n"
             '  Give other files, in gin: data.text_files.pattern = "books/**/*.txt".'
         )
     held_out = {name for name in texts if held_out_by_name(name, share)}

@@ -36,7 +36,7 @@ class _NoVocabulary(Vocabulary):
 
     size = 0
     eos_id = 0
-    unknown = None
+    unk_id = None
 
     def encode(self, text: str) -> np.ndarray:
         _raise_no_texts()
@@ -66,7 +66,7 @@ class ShapesOnly:
         return feature_kinds.specs(self._features, batch_size)
 
     def batches(
-        self, batch_size: int, first: int = 0, worker: Worker = (0, 1)
+        self, batch_size: int, start: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
         """Raises DataError: there are none."""
         _raise_no_texts()
@@ -83,6 +83,6 @@ class ShapesOnly:
 
 def _raise_no_texts() -> NoReturn:
     raise DataError(
-        "this configuration has no texts: it is there to be explained.\n  To train, "
+        "this configuration has no texts: it can only be explained or exported.\n  To train, "
         "bind train.data to data with texts, such as @TaskData()."
     )

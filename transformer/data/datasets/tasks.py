@@ -3,10 +3,10 @@
 
 Example:
 
-    register(Task("reverse", source=tsv("pairs/*.tsv", columns=("given", "told")),
+    register(Task("reverse", source=tsv("pairs/*.tsv", columns=("text", "reversed")),
                   vocabulary=ByteVocabulary(), features=EncoderDecoderFeatures(64, 64),
                   preprocessors=[partial(tokenize, vocabulary=ByteVocabulary(),
-                                         fields={"given": "inputs", "told": "targets"})]))
+                                         fields={"text": "inputs", "reversed": "targets"})]))
     register(Mixture("both", {"reverse": 0.7, "span_corruption_stdlib": 0.3}))
     TaskData("both").batches(16)
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 import gin
 
 from transformer.data.batching.features import Arrays, Features
-from transformer.data.batching.packing import Rows
+from transformer.data.batching.packing import Packing
 from transformer.data.batching.seeds import Seed
 from transformer.data.errors import DataError
 from transformer.data.sources.base import Example, Source
@@ -39,24 +39,25 @@ class Task:
       source: documents, or examples.
       vocabulary: the vocabulary of the tokens.
       features: converts an example to arrays.
-      rows: makes rows from documents, once; None: an example of the source is a row.
+      packing: makes training examples from documents, once; None: the examples of the
+        source are used.
       preprocessors: pure functions of (example, seed), applied in this order at each use
-        of a row.
+        of an example.
     """
 
     name: str
     source: Source
     vocabulary: Vocabulary
     features: Features
-    rows: Rows | None = None
+    packing: Packing | None = None
     preprocessors: Sequence[Preprocessor] = ()
 
-    def arrays(self, row: Example, seed: Seed) -> Arrays:
-        """Returns the arrays of a row; deterministic in the seed."""
+    def arrays(self, example: Example, seed: Seed) -> Arrays:
+        """Returns the arrays of an example; deterministic in the seed."""
         try:
             for step, preprocessor in enumerate(self.preprocessors):
-                row = preprocessor(row, (*seed, step))
-            return self.features(row)
+                example = preprocessor(example, (*seed, step))
+            return self.features(example)
         except DataError as error:
             raise DataError(f"task {self.name!r}: {error}") from error
 
@@ -101,7 +102,7 @@ def register(
     if isinstance(task, Task | Mixture):
         _add(task.name, lambda: task)
     else:
-        assert name is not None, "a function has no name to be asked for by"
+        assert name is not None, "a function is registered under a name"
         _add(name, task)
 
 
@@ -115,10 +116,10 @@ def find(name: str) -> Task | Mixture:
     lists similar names.
     """
     if name not in _known:
-        like = difflib.get_close_matches(name, _known, 3, 0.4)
+        similar = difflib.get_close_matches(name, _known, 3, 0.4)
         raise DataError(
             f"there is no task {name!r}.\n  there are    {', '.join(task_names())}\n"
-            + (f"  Is {like[0]!r} meant? " if like else "  ")
+            + (f"  Did you mean {similar[0]!r}? " if similar else "  ")
             + "Or import the module that registers it: in gin, `import my.tasks`."
         )
     return _known[name]()
@@ -134,22 +135,29 @@ def tasks_of(task: Task | Mixture) -> list[Task]:
     tasks = [member for member in members if isinstance(member, Task)]
     if len(tasks) < len(members):
         raise DataError(
-            f"mixture {mixture.name!r} holds another mixture; it may hold tasks only."
+            f"mixture {mixture.name!r} has a mixture among its tasks; only tasks are allowed."
         )
-    first = tasks[0]
+    _check_compatible(mixture, tasks)
+    return tasks
+
+
+def _check_compatible(mixture: Mixture, tasks: Sequence[Task]) -> None:
+    """Raises DataError unless all tasks have the same features and vocabulary."""
+    reference = tasks[0]
     for task in tasks[1:]:
-        if task.features.shapes() != first.features.shapes():
+        if task.features.shapes() != reference.features.shapes():
             raise DataError(
                 f"mixture {mixture.name!r}: the features of its tasks differ.\n"
-                f"  {first.name}: {first.features}\n  {task.name}: {task.features}\n"
+                f"  {reference.name}: {reference.features}\n"
+                f"  {task.name}: {task.features}\n"
                 "  Give them the same kinds and lengths."
             )
-        if task.vocabulary.fingerprint() != first.vocabulary.fingerprint():
+        if task.vocabulary.fingerprint() != reference.vocabulary.fingerprint():
             raise DataError(
                 f"mixture {mixture.name!r}: the vocabularies of its tasks differ.\n"
-                f"  {first.name}: {first.vocabulary}\n  {task.name}: {task.vocabulary}"
+                f"  {reference.name}: {reference.vocabulary}\n"
+                f"  {task.name}: {task.vocabulary}"
             )
-    return tasks
 
 
 def _add(name: str, make: Callable[[], Task | Mixture]) -> None:

@@ -23,13 +23,13 @@ def mask_tokens(
     whole_words: bool = False,
 ) -> Example:
     """Returns the example with masked `tokens`, and with `masked_positions`, in rising
-    order, and `masked_ids`, the original tokens there.
+    order, and `masked_ids`, the original tokens at these positions.
 
     Args:
       example: has `tokens`; [CLS], [SEP] and padding are never selected.
       seed: of the selection and of the replacements.
       vocabulary: has [MASK], and knows which tokens start a word.
-      predictions: the maximum number of selected tokens.
+      predictions: the maximum count of selected tokens.
       rate: the fraction of tokens to select.
       whole_words: select all tokens of a word or none.
     """
@@ -40,15 +40,15 @@ def mask_tokens(
     count = max(round(len(positions) * rate), 1)
     count = min(count, predictions, len(positions))
     if whole_words:
-        starts_word = vocabulary.begins_word(tokens[positions])
+        starts_word = vocabulary.starts_word(tokens[positions])
         selected = _select_words(positions, starts_word, count, rng)
     else:
         selected = np.sort(rng.choice(positions, count, replace=False))
     u = rng.random(len(selected))
-    random_tokens = rng.choice(vocabulary.ordinary, len(selected))
+    random_tokens = rng.choice(vocabulary.ordinary_ids, len(selected))
     replacement = np.where(u < 0.9, random_tokens, tokens[selected])
     masked = tokens.copy()
-    masked[selected] = np.where(u < 0.8, vocabulary.mask, replacement)
+    masked[selected] = np.where(u < 0.8, vocabulary.mask_id, replacement)
     return {
         **example,
         "tokens": masked,
@@ -63,12 +63,12 @@ def _select_words(
     max_count: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Returns the positions of random words, of at most `max_count` tokens in all.
+    """Returns the positions of random words, of at most `max_count` tokens in total.
 
     Args:
       positions: the positions to select from, int64 [tokens], in rising order.
       starts_word: whether the token at each of them starts a word, bool [tokens].
-      max_count: the maximum number of selected tokens.
+      max_count: the maximum count of selected tokens.
       rng: the random number generator.
     """
     is_start = starts_word | (np.diff(positions, prepend=-2) > 1)

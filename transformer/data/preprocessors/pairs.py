@@ -18,19 +18,19 @@ from transformer.data.vocabularies import WordPieceVocabulary
 
 @dataclasses.dataclass(frozen=True)
 class SentencePairs:
-    """Makes rows of two texts: `tokens`, `token_types`, `next_sentence_labels`.
+    """Makes examples of two texts: `tokens`, `token_types`, `next_sentence_labels`.
 
-    A row is [CLS] first [SEP] second [SEP]. Consecutive lines of about `length` tokens
-    are split into two texts at random. In half of the rows, with label 1, the second
-    text is replaced by lines of another document, and its lines start the next row. A
-    tenth of the rows has a shorter target length.
+    An example is [CLS] first [SEP] second [SEP]. Consecutive lines of about `length` tokens
+    are split into two texts at random. In half of the examples, with label 1, the second
+    text is replaced by lines of another document, and its lines start the next example. A
+    tenth of the examples has a shorter target length.
 
     Args:
       vocabulary: tokenizes the texts.
-      length: the maximum number of tokens in a row.
+      length: the maximum count of tokens in an example.
       field: the field of a document that has its text; its lines are the sentences of
         BERT.
-      short: the fraction of rows with a shorter target length.
+      short: the fraction of examples with a shorter target length.
     """
 
     vocabulary: WordPieceVocabulary
@@ -41,7 +41,7 @@ class SentencePairs:
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
         if len(documents) < 2:
             raise DataError(
-                "next-sentence pairs need two documents at least, to take others from."
+                "next-sentence pairs need at least two documents, for texts that do not follow."
             )
         for k in range(len(documents)):
             yield from self._pairs(documents, k, generator((*seed, k)))
@@ -49,7 +49,7 @@ class SentencePairs:
     def _pairs(
         self, documents: Examples, k: int, rng: np.random.Generator
     ) -> Iterator[Example]:
-        """Yields the rows of document k."""
+        """Yields the examples of document k."""
         lines = self._lines(documents[k])
         start = 0
         while start < len(lines):
@@ -58,16 +58,16 @@ class SentencePairs:
                 target_length = int(rng.integers(2, target_length + 1))
             count = self._count_lines(lines, start, target_length)
             split = int(rng.integers(1, count)) if count > 1 else 1
-            first = lines[start : start + split]
-            second = lines[start + split : start + count]
+            first_lines = lines[start : start + split]
+            second_lines = lines[start + split : start + count]
             start += count
-            is_random = not second or rng.random() < 0.5
+            is_random = not second_lines or rng.random() < 0.5
             if is_random:
-                start -= len(second)
-                remaining = max(target_length - sum(map(len, first)), 1)
-                second = self._random_lines(documents, k, remaining, rng)
-            if second:
-                yield self._row(first, second, is_random)
+                start -= len(second_lines)
+                remaining = max(target_length - sum(map(len, first_lines)), 1)
+                second_lines = self._random_lines(documents, k, remaining, rng)
+            if second_lines:
+                yield self._example(first_lines, second_lines, is_random)
 
     def _lines(self, document: Example) -> list[np.ndarray]:
         """Returns the tokens of each line of a document that has any."""
@@ -78,7 +78,7 @@ class SentencePairs:
     @staticmethod
     def _count_lines(lines: list[np.ndarray], start: int, num_tokens: int) -> int:
         """Returns how many lines from `start` on have at least `num_tokens` tokens, or
-        the number of all that follow.
+        the count of all that follow.
         """
         count = 0
         tokens = 0
@@ -93,10 +93,10 @@ class SentencePairs:
         """Returns lines of a random document that is not k, of at least `num_tokens`
         tokens if it has them; none, if that document is empty.
         """
-        other = int(rng.integers(len(documents) - 1))
-        if other >= k:
-            other += 1
-        lines = documents[other][self.field].splitlines()
+        random_k = int(rng.integers(len(documents) - 1))
+        if random_k >= k:  # document k is skipped
+            random_k += 1
+        lines = documents[random_k][self.field].splitlines()
         start = int(rng.integers(max(len(lines), 1)))
         selected: list[np.ndarray] = []
         for line in lines[start:]:
@@ -106,10 +106,14 @@ class SentencePairs:
                 selected.append(tokens)
         return selected
 
-    def _row(
-        self, first: list[np.ndarray], second: list[np.ndarray], is_random: bool
+    def _example(
+        self,
+        first_lines: list[np.ndarray],
+        second_lines: list[np.ndarray],
+        is_random: bool,
     ) -> Example:
-        texts = [np.concatenate(first), np.concatenate(second)]
+        """Returns the example of two texts, given as the tokens of their lines."""
+        texts = [np.concatenate(first_lines), np.concatenate(second_lines)]
         tokens, types = join(
             texts, self.vocabulary.bos_id, self.vocabulary.eos_id, self.length
         )

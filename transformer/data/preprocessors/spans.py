@@ -4,7 +4,7 @@ targets (Raffel et al. 2019).
     inputs    Thank you <X> me to your party <Y> week.
     targets   <X> for inviting <Y> last
 
-The number of corrupted tokens and the number of spans depend only on the length of the
+The counts of corrupted tokens and of spans depend only on the length of the
 text. So texts of one length give inputs of one length, and targets of one length:
 `span_lengths` returns them.
 
@@ -39,7 +39,7 @@ def corrupt_spans(
       seed: of the positions of the spans.
       vocabulary: has the sentinels and `eos_id`.
       noise_density: the fraction of tokens that is corrupted.
-      mean_span: the mean number of tokens in a span.
+      mean_span: the mean count of tokens in a span.
       field: the field that has the tokens.
     """
     tokens = np.asarray(example[field])
@@ -82,7 +82,7 @@ def span_lengths(
 def noise_mask(
     length: int, seed: Seed, noise_density: float = 0.15, mean_span: float = 3.0
 ) -> np.ndarray:
-    """Returns which tokens are corrupted: bool [length]; the first one never is."""
+    """Returns which tokens are corrupted: bool [length]; the initial one never is."""
     if length < 2:
         return np.zeros(length, bool)
     rng = generator(seed)
@@ -95,7 +95,7 @@ def noise_mask(
 
 
 def _counts(length: int, noise_density: float, mean_span: float) -> tuple[int, int]:
-    """Returns the number of corrupted tokens and the number of spans. Raises DataError."""
+    """Returns the counts of corrupted tokens and of spans. Raises DataError."""
     if not 0.0 < noise_density < 1.0 or mean_span < 1.0:
         raise DataError(
             "the noise density must lie between 0 and 1, and the mean span be at least "

@@ -89,8 +89,8 @@ def pair(
     *,
     vocabulary: Vocabulary,
     bos_id: int,
-    first: str,
-    second: str | None,
+    first_field: str,
+    second_field: str | None,
     length: int,
 ) -> Example:
     """Returns `tokens`, [CLS] first [SEP] second [SEP], and `token_types`, 0 up to the
@@ -101,15 +101,17 @@ def pair(
       seed: not used.
       vocabulary: tokenizes the texts; its `eos_id` is [SEP].
       bos_id: the id of [CLS].
-      first: the field of the first text.
-      second: the field of the second one, if there is one.
-      length: the maximum number of tokens.
+      first_field: the field of the first text.
+      second_field: the field of the second one, if there is one.
+      length: the maximum count of tokens.
     """
     texts = [
-        vocabulary.encode(_get(example, field)) for field in (first, second) if field
+        vocabulary.encode(_get(example, field))
+        for field in (first_field, second_field)
+        if field
     ]
     tokens, types = join(texts, bos_id, vocabulary.eos_id, length)
-    rest = {k: v for k, v in example.items() if k not in (first, second)}
+    rest = {k: v for k, v in example.items() if k not in (first_field, second_field)}
     return {**rest, "tokens": tokens, "token_types": types}
 
 

@@ -1,15 +1,15 @@
-"""Where examples come from: files of text, JSON lines, TSV, TFRecord, and whole
+"""Sources of examples: files of text lines, JSON lines, TSV, TFRecord, and complete
 documents.
 
     source = text_lines("books/*.txt")           # or json_lines, tsv, tfrecords, documents
-    source.train()[5]                            # {"text": ...}: any example by its number
+    source.train()[5]                            # {"text": ...}: any example by its index
 
-Files are on disks of the machine. A line that is malformed, or a record that is
-damaged, is refused with file and number, or left out and counted: `on_bad="skip"`.
-Beside each file an index is kept.
+Files are read from local disks. A malformed line or damaged record raises an error with
+file and line, or is skipped and counted with `on_bad="skip"`. An index of each file is
+written next to it.
 """
 
-from transformer.data.sources.base import Chosen, Example, Examples, Source
+from transformer.data.sources.base import Example, Examples, Source, Subset
 from transformer.data.sources.files import (
     documents,
     json_lines,
@@ -20,7 +20,7 @@ from transformer.data.sources.files import (
 from transformer.data.sources.formats import TFRecords, write_records
 
 __all__ = [
-    "Chosen",
+    "Subset",
     "Example",
     "Examples",
     "Source",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, overload
 
-Example = dict[str, Any]  # text, numbers or NumPy arrays, by field
+Example = dict[str, Any]  # texts, integers, floats or NumPy arrays, by field
 Examples = Sequence[Example]
 
 
@@ -19,7 +19,7 @@ class Source(Protocol):
         """Returns the held-out examples."""
 
 
-class Chosen(Sequence[Example]):
+class Subset(Sequence[Example]):
     """A subset of examples: those at the indices of a range."""
 
     def __init__(self, examples: Examples, indices: range) -> None:
@@ -30,12 +30,12 @@ class Chosen(Sequence[Example]):
         return len(self._indices)
 
     @overload
-    def __getitem__(self, at: int) -> Example: ...
+    def __getitem__(self, index: int) -> Example: ...
 
     @overload
-    def __getitem__(self, at: slice) -> Examples: ...
+    def __getitem__(self, index: slice) -> Examples: ...
 
-    def __getitem__(self, at: int | slice) -> Example | Examples:
-        if isinstance(at, slice):
-            return Chosen(self._examples, self._indices[at])
-        return self._examples[self._indices[at]]
+    def __getitem__(self, index: int | slice) -> Example | Examples:
+        if isinstance(index, slice):
+            return Subset(self._examples, self._indices[index])
+        return self._examples[self._indices[index]]

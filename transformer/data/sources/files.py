@@ -22,15 +22,15 @@ import numpy as np
 
 from transformer.data.datasets.corpus import END, Corpus, python_library
 from transformer.data.errors import DataError
-from transformer.data.sources.base import Chosen, Example, Examples, Source
+from transformer.data.sources.base import Example, Examples, Source, Subset
 from transformer.data.sources.formats import (
-    BadRecord,
     Format,
     JsonLines,
+    RecordError,
     TextLines,
     TFRecords,
     Tsv,
-    bad,
+    record_error,
 )
 from transformer.data.sources.index import index, read
 
@@ -50,7 +50,7 @@ def text_lines(
       held_out: a glob of the files that are held out.
       share: without such a glob, the fraction of all examples, at their end, that is held
         out.
-      on_bad: "refuse", or "skip", which skips bad records and warns of their number.
+      on_bad: "refuse", or "skip", which skips bad records and warns of their count.
     """
     return Files(TextLines(), pattern, held_out, share, on_bad)
 
@@ -164,16 +164,16 @@ class Files:
         examples = self._all(self.pattern)
         train_size = len(examples) - round(len(examples) * self.share)
         if held_out:
-            return Chosen(examples, range(train_size, len(examples)))
-        return Chosen(examples, range(train_size))
+            return Subset(examples, range(train_size, len(examples)))
+        return Subset(examples, range(train_size))
 
-    def _all(self, pattern: str) -> InFiles:
+    def _all(self, pattern: str) -> FileExamples:
         paths = [Path(name) for name in glob.glob(pattern, recursive=True)]
         paths = [path for path in paths if path.suffix != ".idx" and path.is_file()]
-        return InFiles(sorted(paths), self.form, self.on_bad == "skip", pattern)
+        return FileExamples(sorted(paths), self.form, self.on_bad == "skip", pattern)
 
 
-class InFiles(Sequence[Example]):
+class FileExamples(Sequence[Example]):
     """The examples of files, in the order of the file names; each is read at access."""
 
     def __init__(
@@ -184,37 +184,39 @@ class InFiles(Sequence[Example]):
         self._paths = paths
         self._form = form
         indices = [index(path, form, skip) for path in paths]
-        self._rows = [rows for rows, _ in indices]
-        self._ends = np.cumsum([len(rows) for rows in self._rows])
+        self._records = [records for records, _ in indices]
+        self._ends = np.cumsum([len(records) for records in self._records])
         skipped = [
             f"{path}: {count:,}" for path, (_, count) in zip(paths, indices) if count
         ]
         if skipped:
             total = sum(count for _, count in indices)
             warnings.warn(
-                f"{total:,} bad {form.unit}s were left out ({'; '.join(skipped[:5])}"
+                f"{total:,} bad {form.unit}s were skipped ({'; '.join(skipped[:5])}"
                 f"{'; ...' if len(skipped) > 5 else ''}); {len(self):,} are good.",
                 stacklevel=2,
             )
         if not len(self):
-            raise DataError(f"the files that match {pattern!r} hold no example.")
+            raise DataError(f"the files that match {pattern!r} have no example.")
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     @overload
-    def __getitem__(self, at: int) -> Example: ...
+    def __getitem__(self, index: int) -> Example: ...
 
     @overload
-    def __getitem__(self, at: slice) -> Examples: ...
+    def __getitem__(self, index: slice) -> Examples: ...
 
-    def __getitem__(self, at: int | slice) -> Example | Examples:
-        if isinstance(at, slice):
-            return Chosen(self, range(len(self))[at])
-        at = range(len(self))[at]
-        file = int(np.searchsorted(self._ends, at, side="right"))
-        start, length, number = self._rows[file][at - self._ends[file]].tolist()
+    def __getitem__(self, index: int | slice) -> Example | Examples:
+        if isinstance(index, slice):
+            return Subset(self, range(len(self))[index])
+        index = range(len(self))[index]  # counts negative indices from the end
+        file = int(np.searchsorted(self._ends, index, side="right"))
+        record = self._records[file][index - self._ends[file]]
+        start, length, record_number = record.tolist()
+        path = self._paths[file]
         try:
-            return self._form.parse(read(self._paths[file], start, length))
-        except BadRecord as error:
-            raise bad(self._paths[file], self._form.unit, number, error) from error
+            return self._form.parse(read(path, start, length))
+        except RecordError as error:
+            raise record_error(path, self._form.unit, record_number, error) from error

@@ -24,13 +24,12 @@ import meshtf as mtf
 from transformer.data.errors import DataError
 from transformer.data.sources.base import Example
 
-RecordSpan = tuple[
-    int, int, int
-]  # start and length in bytes, number in the file from 1
+# Start and length in bytes, and the number of the line or record, counted from 1.
+RecordSpan = tuple[int, int, int]
 
 
-class BadRecord(ValueError):
-    """A record that is no example, or from which on a file cannot be read."""
+class RecordError(ValueError):
+    """A record that is no example, or at which the rest of a file becomes unreadable."""
 
 
 class Format(Protocol):
@@ -54,9 +53,10 @@ class _Lines:
     def spans(self, path: Path) -> Iterator[RecordSpan]:
         start = 0
         with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if (length := len(line.rstrip(b"\r\n"))) and line.strip():
-                    yield start, length, number
+            for line_number, line in enumerate(file, 1):
+                length = len(line.rstrip(b"\r\n"))
+                if line.strip():
+                    yield start, length, line_number
                 start += len(line)
 
 
@@ -80,13 +80,13 @@ class JsonLines(_Lines):
         try:
             example = json.loads(_text(record))
         except json.JSONDecodeError as error:
-            raise BadRecord(
+            raise RecordError(
                 f"is no JSON: {error.msg}, at column {error.colno}"
             ) from error
         if not isinstance(example, dict):
-            raise BadRecord(f"is JSON, but no object: {type(example).__name__}")
+            raise RecordError(f"is JSON, but no object: {type(example).__name__}")
         if missing := [field for field in self.fields if field not in example]:
-            raise BadRecord(
+            raise RecordError(
                 f"has no field {missing[0]!r}, but "
                 f"{', '.join(map(repr, example)) or 'none'}"
             )
@@ -101,14 +101,14 @@ class Tsv(_Lines):
     header: bool = False  # whether the first line only names the columns
 
     def spans(self, path: Path) -> Iterator[RecordSpan]:
-        for start, length, number in super().spans(path):
-            if not self.header or number > 1:
-                yield start, length, number
+        for start, length, line_number in super().spans(path):
+            if not self.header or line_number > 1:
+                yield start, length, line_number
 
     def parse(self, record: bytes) -> Example:
         values = _text(record).split("\t")
         if len(values) != len(self.columns):
-            raise BadRecord(
+            raise RecordError(
                 f"has {len(values)} fields; {len(self.columns)} are expected: "
                 f"{', '.join(self.columns)}"
             )
@@ -128,24 +128,24 @@ class TFRecords(Format):
     def spans(self, path: Path) -> Iterator[RecordSpan]:
         with open(path, "rb") as file:
             if file.read(2) == b"\x1f\x8b":
-                raise BadRecord(
-                    "is not there: the file is compressed, so that no record can be "
-                    "gone to; unpack it"
+                raise RecordError(
+                    "cannot be read: the file is compressed, which allows no random access; "
+                    "decompress it"
                 )
         start = 0
-        for number, length in enumerate(_record_lengths(path), 1):
+        for record_number, length in enumerate(_record_lengths(path), 1):
             # A record has a header of 12 bytes, the data, and a checksum of 4 bytes.
-            yield start + 12, length, number
+            yield start + 12, length, record_number
             start += length + 16
         # TensorFlow takes an incomplete header for the end of the file.
         if start != path.stat().st_size:
-            raise BadRecord("is truncated or damaged")
+            raise RecordError("is truncated or damaged")
 
     def parse(self, record: bytes) -> Example:
         try:
             features = tf.train.Example.FromString(record).features.feature
-        except Exception as error:  # protobuf's error has no public name of its own
-            raise BadRecord("is no tf.train.Example") from error
+        except Exception as error:  # protobuf's error has no public name
+            raise RecordError("is no tf.train.Example") from error
         return {name: self._value(feature) for name, feature in features.items()}
 
     def _value(
@@ -179,12 +179,12 @@ def _record_lengths(path: Path) -> Iterator[int]:
     try:  # the last chunk one by one, up to the damaged record
         yield from map(int, lengths.skip(num_read).as_numpy_iterator())
     except tf.errors.DataLossError as error:
-        raise BadRecord("is truncated or damaged") from error
+        raise RecordError("is truncated or damaged") from error
 
 
 def write_records(path: Path, examples: Iterable[Example]) -> int:
     """Writes examples of integers and arrays of integers as a TFRecord file; returns the
-    number of records.
+    count of records.
     """
     count = 0
     with tf.io.TFRecordWriter(str(path)) as writer:
@@ -208,14 +208,16 @@ def _text(record: bytes) -> str:
     try:
         return record.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadRecord(
+        raise RecordError(
             f"is not UTF-8: byte {error.start + 1} of it is 0x{record[error.start]:02x}"
         ) from error
 
 
-def bad(path: Path, unit: str, number: int, error: BadRecord) -> DataError:
-    """Returns the error of a record: file, number, cause, and the way out."""
+def record_error(
+    path: Path, unit: str, record_number: int, error: RecordError
+) -> DataError:
+    """Returns the error of a record: file, line or record number, cause, way out."""
     return DataError(
-        f"{path}:{number}: {unit} {number} {error}.\n"
-        '  Mend the file, or leave such pieces out: on_bad = "skip".'
+        f"{path}:{record_number}: {unit} {record_number} {error}.\n"
+        f'  Correct the file, or skip such {unit}s: on_bad = "skip".'
     )

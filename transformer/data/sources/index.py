@@ -1,9 +1,9 @@
-"""The index of a file: where its examples are, for random access. Made once, and saved next
-to the file.
+"""The index of a file: the offsets of its examples, for random access. Made once, and saved
+next to the file.
 
 The index of `a.tsv` is `a.tsv.idx`, an int64 array `[2 + examples, 3]` in NumPy's format. Row
-0 identifies file and format, row 1 has the number of skipped records, and each further row
-has start, length in bytes, and number of the line or record of an example. The file is
+0 identifies file and format, row 1 has the count of skipped records, and each further row
+has start and length in bytes of an example, and the number of its line or record. The file is
 memory-mapped. If it cannot be written, the index is kept in memory.
 """
 
@@ -18,14 +18,14 @@ from typing import BinaryIO
 
 import numpy as np
 
-from transformer.data.atomic_files import whole_file
-from transformer.data.sources.formats import BadRecord, Format, bad
+from transformer.data.atomic_files import atomic_file
+from transformer.data.sources.formats import Format, RecordError, record_error
 
 _VERSION = 1
 
 
 def index(path: Path, form: Format, skip: bool) -> tuple[np.ndarray, int]:
-    """Returns the index, int64 [examples, 3], and the number of bad records skipped.
+    """Returns the index, int64 [examples, 3], and the count of skipped records.
 
     Raises:
       DataError: a record is bad, and `skip` is false; it names file, line and cause.
@@ -37,7 +37,7 @@ def index(path: Path, form: Format, skip: bool) -> tuple[np.ndarray, int]:
         rows = _make(path, form, skip, key)
         with (
             contextlib.suppress(OSError),
-            whole_file(index_path) as partial,
+            atomic_file(index_path) as partial,
             open(partial, "wb") as file,
         ):
             np.save(file, rows)
@@ -74,33 +74,35 @@ def _make(path: Path, form: Format, skip: bool, key: np.ndarray) -> np.ndarray:
     """Returns the index of a file, by reading the file. Raises DataError."""
     rows = array.array("q", [*key.tolist(), 0, 0, 0])
     skipped = 0
-    number = 0
+    record_number = 0
     with open(path, "rb") as file:
         try:
-            for start, length, number in form.spans(path):
+            for start, length, record_number in form.spans(path):
                 if error := _parse_error(form, file, start, length):
                     if not skip:
-                        raise bad(path, form.unit, number, error) from error
+                        raise record_error(
+                            path, form.unit, record_number, error
+                        ) from error
                     skipped += 1
                 else:
-                    rows.extend((start, length, number))
-        except BadRecord as error:  # the rest of the file cannot be read
+                    rows.extend((start, length, record_number))
+        except RecordError as error:  # the rest of the file cannot be read
             if not skip:
-                raise bad(path, form.unit, number + 1, error) from error
+                raise record_error(path, form.unit, record_number + 1, error) from error
             skipped += 1
-    rows[3] = skipped  # the first entry of row 1
+    rows[3] = skipped  # element 0 of row 1
     return np.frombuffer(rows, np.int64).reshape(-1, 3)
 
 
 def _parse_error(
     form: Format, file: BinaryIO, start: int, length: int
-) -> BadRecord | None:
+) -> RecordError | None:
     """Returns the error of a record, if its format is checked and it cannot be parsed."""
     if form.checked:
         file.seek(start)
         try:
             form.parse(file.read(length))
-        except BadRecord as error:
+        except RecordError as error:
             return error
     return None
 

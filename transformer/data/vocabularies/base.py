@@ -25,15 +25,15 @@ class Vocabulary(abc.ABC):
     """Text to ids and back.
 
     Attributes:
-      size: the number of ids, sentinels included.
+      size: the count of ids, sentinels included.
       eos_id: the id after the last token of a text.
       unknown: the id of text that has no other id, or None.
-      sentinels: the number of sentinels, which are the last ids.
+      sentinels: the count of sentinels, which are the last ids.
     """
 
     size: int
     eos_id: int
-    unknown: int | None
+    unk_id: int | None
     sentinels: int = 0
 
     @abc.abstractmethod
@@ -54,18 +54,19 @@ class Vocabulary(abc.ABC):
         """
         if not 0 <= index < self.sentinels:
             raise VocabularyError(
-                f"{self} has {self.sentinels} sentinels; number {index}, counted "
-                "from 0, is asked for.\n  Give it more: extra_ids=100."
+                f"{self} has {self.sentinels} sentinels, but sentinel {index}, counted "
+                "from 0, is needed.\n  Add sentinels: extra_ids=100."
             )
         return self.size - 1 - index
 
     def _until_end(self, ids: np.ndarray) -> np.ndarray:
+        """Returns the ids before the first `eos_id`."""
         ids = np.asarray(ids).reshape(-1)
         ends = np.flatnonzero(ids == self.eos_id)
         return ids[: ends[0]] if ends.size else ids
 
 
-def extra(package: str) -> ModuleType:
+def import_extra(package: str) -> ModuleType:
     """Returns a package of the extra `text`. Raises VocabularyError: it is not
     installed.
     """

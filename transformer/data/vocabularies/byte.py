@@ -1,5 +1,4 @@
-"""Bytes as tokens: without anything else, or with padding, an end, an unknown and
-sentinels.
+"""Bytes as tokens: alone, or with ids for padding, end, unknown and sentinels.
 
 >>> ByteVocabulary().encode("A").tolist(), ByteVocabulary().size       # as ByT5: 3 ids before
 ([68], 359)
@@ -14,7 +13,7 @@ import numpy as np
 
 from transformer.data.vocabularies.base import Vocabulary, VocabularyError
 
-_FIRST = 3  # after padding, end and unknown
+_NUM_SPECIAL = 3  # padding, end, unknown
 
 
 @gin.configurable
@@ -23,38 +22,38 @@ class ByteVocabulary(Vocabulary):
     2021).
 
     Args:
-      extra_ids: how many sentinels there are.
+      extra_ids: the count of sentinels.
     """
 
     eos_id = 1
-    unknown = 2
+    unk_id = 2
 
     def __init__(self, extra_ids: int = 100) -> None:
         if extra_ids < 0:
             raise VocabularyError(f"extra_ids must be at least 0, not {extra_ids}.")
-        self.size = 256 + _FIRST + extra_ids
+        self.size = 256 + _NUM_SPECIAL + extra_ids
         self.sentinels = extra_ids
 
     def encode(self, text: str) -> np.ndarray:
-        return _bytes(text) + np.int32(_FIRST)
+        return _bytes(text) + np.int32(_NUM_SPECIAL)
 
     def decode(self, ids: np.ndarray) -> str:
-        bytes_ = self._until_end(ids) - _FIRST
+        bytes_ = self._until_end(ids) - _NUM_SPECIAL
         return _text(bytes_[(bytes_ >= 0) & (bytes_ < 256)])
 
     def fingerprint(self) -> str:
-        return f"byte-{_FIRST}-{self.sentinels}"
+        return f"byte-{_NUM_SPECIAL}-{self.sentinels}"
 
     def __repr__(self) -> str:
         return f"ByteVocabulary(extra_ids={self.sentinels})"
 
 
 class RawBytes(Vocabulary):
-    """The 256 bytes and no more: 0 ends a text, and pads."""
+    """The 256 bytes only: 0 ends a text, and pads."""
 
     size = 256
     eos_id = 0
-    unknown = None
+    unk_id = None
 
     def encode(self, text: str) -> np.ndarray:
         return _bytes(text)

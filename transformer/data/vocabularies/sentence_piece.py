@@ -16,7 +16,12 @@ from pathlib import Path
 import gin
 import numpy as np
 
-from transformer.data.vocabularies.base import PAD, Vocabulary, VocabularyError, extra
+from transformer.data.vocabularies.base import (
+    PAD,
+    Vocabulary,
+    VocabularyError,
+    import_extra,
+)
 
 
 @gin.configurable
@@ -25,13 +30,13 @@ class SentencePieceVocabulary(Vocabulary):
 
     Args:
       path: a model that SentencePiece wrote.
-      extra_ids: how many sentinels there are.
+      extra_ids: the count of sentinels.
     """
 
     def __init__(self, path: str = gin.REQUIRED, extra_ids: int = 100) -> None:
         try:
             model = Path(path).read_bytes()
-            self._pieces = extra("sentencepiece").SentencePieceProcessor(
+            self._pieces = import_extra("sentencepiece").SentencePieceProcessor(
                 model_proto=model
             )
         except (OSError, RuntimeError) as error:
@@ -52,7 +57,7 @@ class SentencePieceVocabulary(Vocabulary):
         self.path = path
         self.sentinels = extra_ids
         self.eos_id = eos_id
-        self.unknown = self._pieces.unk_id()
+        self.unk_id = self._pieces.unk_id()
         self.size = self._pieces.get_piece_size() + extra_ids
         self._hash = hashlib.sha256(model).hexdigest()[:16]
 
@@ -78,8 +83,8 @@ def train_sentence_pieces(
     """Returns a model of `size` pieces, sentinels not counted.
 
     Args:
-      texts: what to learn from; each line of a text is a sentence.
-      size: how many pieces there are.
+      texts: the training texts; each line of a text is a sentence.
+      size: the count of pieces.
       kind: "unigram" or "bpe".
 
     Raises:
@@ -87,7 +92,7 @@ def train_sentence_pieces(
     """
     model = io.BytesIO()
     try:
-        extra("sentencepiece").SentencePieceTrainer.train(
+        import_extra("sentencepiece").SentencePieceTrainer.train(
             sentence_iterator=(line for text in texts for line in text.splitlines()),
             model_writer=model,
             model_type=kind,

@@ -2,7 +2,7 @@
 
     vocabulary = WordPieceVocabulary("vocab.txt")
     vocabulary.encode("unaffable").tolist()              # the ids of un ##aff ##able
-    ids, places = vocabulary.encode_with_places(text)    # character offsets of each piece
+    ids, offsets = vocabulary.encode_with_offsets(text)  # character offsets of each piece
 
 Text is cleaned, and lower-cased without accents if asked for. Chinese characters and
 punctuation are separate words. Each word is split greedily into the longest pieces of the
@@ -20,7 +20,12 @@ from typing import Any
 import gin
 import numpy as np
 
-from transformer.data.vocabularies.base import PAD, Vocabulary, VocabularyError, extra
+from transformer.data.vocabularies.base import (
+    PAD,
+    Vocabulary,
+    VocabularyError,
+    import_extra,
+)
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _LONGEST_WORD = 200  # a longer one is unknown, as in BERT
@@ -28,15 +33,15 @@ _LONGEST_WORD = 200  # a longer one is unknown, as in BERT
 
 @gin.configurable
 class WordPieceVocabulary(Vocabulary):
-    """Word pieces: `##` begins those that go on with a word.
+    """Word pieces: those that continue a word begin with `##`.
 
     Args:
       path: a vocab.txt, one piece a line; a piece's id is its line, counted from 0.
-      lower_case: whether letters are made small and lose their accents.
+      lower_case: whether text is lower-cased, without accents.
 
     Attributes:
-      bos_id, eos_id, mask: the ids of [CLS], [SEP] and [MASK].
-      ordinary: the ids that are not special, int32.
+      bos_id, eos_id, mask_id: the ids of [CLS], [SEP] and [MASK].
+      ordinary_ids: the ids that are not special, int32.
     """
 
     def __init__(self, path: str = gin.REQUIRED, lower_case: bool = True) -> None:
@@ -45,14 +50,13 @@ class WordPieceVocabulary(Vocabulary):
         self.pieces = _read(path)
         self.size = len(self.pieces)
         ids = {piece: id_ for id_, piece in enumerate(self.pieces)}
-        special = [ids[name] for name in SPECIALS]
-        _padding, unknown, bos_id, eos_id, mask = special
-        self.unknown = unknown
-        self.bos_id = bos_id
-        self.eos_id = eos_id
-        self.mask = mask
+        self.unk_id = ids["[UNK]"]
+        self.bos_id = ids["[CLS]"]
+        self.eos_id = ids["[SEP]"]
+        self.mask_id = ids["[MASK]"]
         self._tokenizer = _tokenizer(lower_case, vocab=ids)
-        self.ordinary = np.setdiff1d(np.arange(self.size, dtype=np.int32), special)
+        special = [ids[name] for name in SPECIALS]
+        self.ordinary_ids = np.setdiff1d(np.arange(self.size, dtype=np.int32), special)
         self._continues_word = np.array(
             [piece.startswith("##") for piece in self.pieces]
         )
@@ -60,7 +64,7 @@ class WordPieceVocabulary(Vocabulary):
     def encode(self, text: str) -> np.ndarray:
         return np.array(self._encoding(text).ids, np.int32)
 
-    def encode_with_places(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns ids, int32 [tokens], and the start and end offsets of their characters in
         `text`: int32 [tokens, 2].
         """
@@ -75,7 +79,7 @@ class WordPieceVocabulary(Vocabulary):
         )
         return words.replace(" ##", "")
 
-    def begins_word(self, ids: np.ndarray) -> np.ndarray:
+    def starts_word(self, ids: np.ndarray) -> np.ndarray:
         """Returns whether tokens start a word: bool, in the shape of `ids`."""
         return ~self._continues_word[ids]
 
@@ -97,25 +101,26 @@ def train_word_pieces(
 
     Args:
       texts: the training texts; iterated over twice, so not an iterator.
-      size: the maximum number of pieces.
+      size: the maximum count of pieces.
       lower_case: as for `WordPieceVocabulary`.
-      letters: the maximum number of single characters, the most frequent ones.
+      letters: the maximum count of single characters; the most frequent ones are taken.
     """
     library = _library()
     tokenizer = _tokenizer(lower_case)
-    known, inside = _letters(texts, tokenizer, letters)
-    if size < (least := len(SPECIALS) + len(known) + len(inside)):
+    alphabet, inner_letters = _letters(texts, tokenizer, letters)
+    min_size = len(SPECIALS) + len(alphabet) + len(inner_letters)
+    if size < min_size:
         raise VocabularyError(
-            f"{size} pieces are too few: {least} are needed for the {len(known)} "
-            "characters of the texts alone."
+            f"{size} pieces are too few: {min_size} are needed for the "
+            f"{len(alphabet)} single characters of the texts."
         )
     # The trainer would number pieces such as ##a in the order of a hash table, and break
     # ties by that number. As special tokens they get a deterministic order.
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=size,
-        special_tokens=[*SPECIALS, *(f"##{c}" for c in inside)],
-        initial_alphabet=known,
-        limit_alphabet=len(known),
+        special_tokens=[*SPECIALS, *(f"##{c}" for c in inner_letters)],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
@@ -127,7 +132,7 @@ def _letters(
     texts: Iterable[str], tokenizer: Any, limit: int
 ) -> tuple[list[str], list[str]]:
     """Returns the most frequent characters, sorted, and those of them that occur inside
-    of words.
+    words.
     """
     counts: collections.Counter[str] = collections.Counter()
     pairs: set[tuple[str, str]] = set()
@@ -137,11 +142,11 @@ def _letters(
         pairs.update(zip(clean, clean[1:]))
     words = tokenizer.pre_tokenizer.pre_tokenize_str
     counts = collections.Counter({c: n for c, n in counts.items() if words(c)})
-    known = set(sorted(counts, key=lambda c: (-counts[c], c))[:limit])
-    inside = {
-        b for a, b in pairs if b in known and [w for w, _ in words(a + b)] == [a + b]
+    frequent = set(sorted(counts, key=lambda c: (-counts[c], c))[:limit])
+    inner_letters = {
+        b for a, b in pairs if b in frequent and [w for w, _ in words(a + b)] == [a + b]
     }
-    return sorted(known), sorted(inside)
+    return sorted(frequent), sorted(inner_letters)
 
 
 def _read(path: str) -> list[str]:
@@ -155,10 +160,10 @@ def _read(path: str) -> list[str]:
             f"--kind=wordpiece --size=8000 --output={path}"
         ) from error
     seen: dict[str, int] = {}
-    for number, piece in enumerate(pieces, 1):
-        if seen.setdefault(piece, number) != number:
+    for line_number, piece in enumerate(pieces, 1):
+        if seen.setdefault(piece, line_number) != line_number:
             raise VocabularyError(
-                f"{path}:{number}: the piece {piece!r} stands on line {seen[piece]}, "
+                f"{path}:{line_number}: the piece {piece!r} is on line {seen[piece]}, "
                 "too."
             )
     missing = [name for name in SPECIALS if name not in seen]
@@ -190,4 +195,4 @@ def _tokenizer(lower_case: bool, vocab: dict[str, int] | None = None) -> Any:
 
 
 def _library() -> ModuleType:
-    return extra("tokenizers")
+    return import_extra("tokenizers")

@@ -35,7 +35,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def say_now(line: str) -> None:
+def print_now(line: str) -> None:
     """Prints a line and flushes it. A full disk under standard output is ignored, so that
     training goes on.
     """
@@ -58,10 +58,10 @@ class Metrics:
         self,
         folder: str | os.PathLike[str],
         start_step: int = 0,
-        say: Callable[[str], None] = say_now,
+        print_line: Callable[[str], None] = print_now,
     ):
         self._path = Path(folder, FILE)
-        self._say = say
+        self._say = print_line
         self._path.parent.mkdir(parents=True, exist_ok=True)
         _drop_later_lines(self._path, start_step)
         self._file = open(self._path, "ab", buffering=0)
@@ -72,9 +72,9 @@ class Metrics:
         if importlib.util.find_spec("tensorboard"):
             self._events = tf.summary.create_file_writer(str(folder))
         else:
-            say(
+            print_line(
                 "TensorBoard is not installed, so there are no events for it; "
-                f"{self._path} has all the numbers. To have both: pip install "
+                f"{self._path} has all metrics. To get both: pip install "
                 "tensorboard"
             )
 
@@ -118,8 +118,8 @@ class Metrics:
         except OSError as error:
             if not was_full:
                 self._say(
-                    f"{self._path} cannot be written: {error.strerror}. The work goes "
-                    "on, and what is missing there is written once that is possible."
+                    f"{self._path} cannot be written: {error.strerror}. Training "
+                    "continues, and missing lines are written when that is possible."
                 )
 
     def close(self) -> None:
@@ -151,12 +151,12 @@ class Progress:
         self,
         last_step: int,
         tokens_per_step: int,
-        say: Callable[[str], None] = say_now,
+        print_line: Callable[[str], None] = print_now,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._last_step = last_step
         self._tokens = tokens_per_step
-        self._say = say
+        self._say = print_line
         self._clock = clock
         self._last_report: tuple[int, float] | None = None
 
@@ -199,7 +199,7 @@ def read(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def curve(folder: str | os.PathLike[str], name: str = "loss", width: int = 60) -> str:
-    """Returns a line of bars that shows the course of a metric, or "" if it was never
+    """Returns a line of bars that plots a metric, or "" if it was never
     written.
     """
     values = [line[name] for line in read(folder) if line.get(name) is not None]

@@ -32,7 +32,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 import meshtf as mtf
 
 FILE = "status.json"
-_OP = re.compile(r"[^:]+:(_?[A-Z]\w*)")  # "node:Op", as the executor calls what it runs
+_OP = re.compile(r"[^:]+:(_?[A-Z]\w*)")  # "node:Op", the executor's name of an event
 _COMMUNICATION = (
     "Send",
     "Recv",
@@ -87,9 +87,9 @@ class Monitor:
     def report(self, step: int, **values: float) -> dict[str, float]:
         """Writes status.json; returns shares over the steps since the last report.
 
-        `input_share` is the fraction of the time spent waiting for data; `peak_share` is
-        the model FLOPs utilisation: model FLOPs over peak FLOPs. The first report of a
-        run returns neither.
+        `input_share` is the fraction of the time spent waiting for data;
+        `model_flops_utilization` is model FLOPs over peak FLOPs. The first report of a run
+        returns neither.
         """
         now = self._clock()
         shares: dict[str, float] = {}
@@ -99,9 +99,11 @@ class Monitor:
             seconds = elapsed / (step - last_step)
             shares["input_share"] = min(self._input_seconds / elapsed, 1.0)
             if self._peak_flops:
-                shares["peak_share"] = self._flops / seconds / self._peak_flops
+                shares["model_flops_utilization"] = (
+                    self._flops / seconds / self._peak_flops
+                )
             values |= {
-                "seconds_a_step": seconds,
+                "step_seconds": seconds,
                 "seconds_left": (self._steps - step) * seconds,
             }
         self._last_report = (step, now)
@@ -172,12 +174,12 @@ def profiler_trace(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 def op_seconds(folder: str | os.PathLike[str]) -> dict[str, float]:
     """Returns the seconds spent in ops in the last profile of a folder: `compute` for
-    local ops, and `moves` for communication.
+    local ops, and `communication`.
 
     Ops of several threads run at the same time, so the sum exceeds the elapsed time.
     TensorFlow does not record the time that an op waits to receive.
     """
-    seconds = {"compute": 0.0, "moves": 0.0}
+    seconds = {"compute": 0.0, "communication": 0.0}
     latest = max(
         Path(folder).rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime
     )
@@ -190,6 +192,6 @@ def op_seconds(folder: str | os.PathLike[str]) -> dict[str, float]:
                 op = _OP.fullmatch(kinds[event.metadata_id])
                 if op:
                     is_communication = any(kind in op[1] for kind in _COMMUNICATION)
-                    kind = "moves" if is_communication else "compute"
+                    kind = "communication" if is_communication else "compute"
                     seconds[kind] += event.duration_ps / 1e12
     return seconds

@@ -55,7 +55,7 @@ def introduce(
         f"mesh     {mesh!r}, layout {mesh.layout!r}\n"
         f"step     {cost(forecast)}\n"
         f"folder   {model_dir}, "
-        + (f"going on from step {step}" if step else "a new run"),
+        + (f"continuing from step {step}" if step else "a new run"),
         flush=True,
     )
     for line in changed:
@@ -69,19 +69,21 @@ def finished(step: int, steps: int, changed: bool, setting: str = "model_dir") -
 
     Args:
       step: how many steps are done.
-      steps: how many steps the settings ask for.
+      steps: the total of the settings.
       changed: whether settings have changed since the run was saved.
       setting: the name of the setting of the folder.
     """
-    done = f" are done, and there were {step}" if step > steps else " are done"
+    done = f"{steps} steps are done"
+    if step > steps:
+        done = f"{steps} steps, and {step - steps} more, are done"
     consequence = (
-        "What was changed has no effect: nothing is learned any more."
+        "The changed settings have no effect: no steps are left."
         if changed
-        else "There is nothing left to do but to look at the result."
+        else "No steps are left."
     )
     return (
-        f"All {steps} steps{done}. {consequence}\n"
-        f"To go on, ask for more steps; to begin again, take another {setting}."
+        f"All {done}. {consequence}\n"
+        f"To continue, set more steps; to start again, use another {setting}."
     )
 
 
@@ -113,8 +115,8 @@ def write_config(model_dir: str) -> None:
 def beginning(before: Scores) -> str:
     """Returns a line with the scores before the first step."""
     text = "  ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in before.items())
-    blind = " (8 is a blind guess)" if "bits_per_byte" in before else ""
-    return f"held out, before: {text}{blind}. Losses are in nats: 0.693 is one bit."
+    uniform = " (8 for uniform guesses)" if "bits_per_byte" in before else ""
+    return f"held out before training: {text}{uniform}. Losses are in nats: 0.693 is one bit."
 
 
 def held_out(scores: Scores) -> dict[str, float]:
@@ -130,7 +132,7 @@ def summarize(
     after: tuple[int, Scores],
     seconds: float,
 ) -> None:
-    """Prints the scores of the model; for byte text also those of bigrams and gzip.
+    """Prints the scores of the model; for byte text also those of a bigram model and gzip.
 
     Args:
       data: the data whose held-out examples were scored.
@@ -141,7 +143,7 @@ def summarize(
       seconds: the duration of the run.
     """
     names = list(after[1])
-    rows = [
+    lines = [
         ("before", before[1], f"at step {before[0]}"),
         ("after", after[1], f"at step {after[0]}"),
     ]
@@ -149,7 +151,7 @@ def summarize(
         reference = baselines.compare(
             data.corpus.train, data.corpus.held_out, data.length
         )
-        rows += [
+        lines += [
             ("byte bigram", {"bits_per_byte": reference.bigram}, ""),
             ("gzip", {"bits_per_byte": reference.gzip}, ""),
         ]
@@ -160,13 +162,13 @@ def summarize(
             "examples, evenly spaced.)"
         )
     print("held out     " + "".join(f"{name.replace('_', ' '):>15}" for name in names))
-    for row, scores, note in rows:
+    for label, scores, note in lines:
         columns = "".join(
             f"{scores[name]:>15.3f}" if name in scores else " " * 15 for name in names
         )
-        print(f"  {row:<11}{columns}   {note}".rstrip())
+        print(f"  {label:<11}{columns}   {note}".rstrip())
     print(
-        f"{metrics.duration(seconds)} in all; checkpoint, metrics.jsonl and "
+        f"{metrics.duration(seconds)} in total; checkpoint, metrics.jsonl and "
         f"operative_config.gin are in {model_dir}",
         flush=True,
     )

@@ -46,7 +46,7 @@ def test_a_bad_line_is_refused_by_file_and_line_or_left_out(tmp_path):
         DataError, match="train.tsv:3: line 3 has 2 fields; 3 are expected: label"
     ):
         tsv.read(path, COLUMNS, "refuse")
-    with pytest.warns(UserWarning, match="1 bad lines were left out"):
+    with pytest.warns(UserWarning, match="1 bad lines were skipped"):
         assert [row["text_a"] for row in tsv.read(path, COLUMNS, "skip")] == [
             "a",
             "c",

@@ -10,7 +10,7 @@ from examples.bert.datasets import squad_windows
 from examples.bert.datasets.squad_json import Answer, Question
 from examples.bert.evaluation.squad_metrics import best_threshold, score
 from transformer.inference import answer_metrics
-from transformer.inference.answer_metrics import exact, f1, normal
+from transformer.inference.answer_metrics import exact_match, f1, normalize_answer
 
 
 def question(id_, *answers):
@@ -37,12 +37,12 @@ def test_what_docstrings_say(module):
     ],
 )
 def test_texts_are_normalised(text, same):
-    assert normal(text) == same
+    assert normalize_answer(text) == same
 
 
 def test_the_best_answer_counts():
-    assert exact("the Eiffel tower!", ["Paris", "Eiffel Tower"]) == 1.0
-    assert exact("tower", ["Paris", "Eiffel Tower"]) == 0.0
+    assert exact_match("the Eiffel tower!", ["Paris", "Eiffel Tower"]) == 1.0
+    assert exact_match("tower", ["Paris", "Eiffel Tower"]) == 0.0
     assert f1("tower", ["Paris", "Eiffel Tower"]) == pytest.approx(
         2 / 3
     )  # 1 of 1 and 1 of 2
@@ -53,13 +53,13 @@ def test_the_best_answer_counts():
 
 
 def test_nothing_is_right_where_there_is_no_answer():
-    assert (exact("", []), f1("", [])) == (1.0, 1.0)
-    assert (exact("x", []), f1("x", [])) == (0.0, 0.0)
-    assert (exact("", ["x"]), f1("", ["x"])) == (0.0, 0.0)
+    assert (exact_match("", []), f1("", [])) == (1.0, 1.0)
+    assert (exact_match("x", []), f1("x", [])) == (0.0, 0.0)
+    assert (exact_match("", ["x"]), f1("", ["x"])) == (0.0, 0.0)
     assert (
-        exact("", ["the", "x"]) == 0.0
+        exact_match("", ["the", "x"]) == 0.0
     )  # an answer of which nothing is left is passed over
-    assert exact("", ["the"]) == f1("an", ["the"]) == 1.0
+    assert exact_match("", ["the"]) == f1("an", ["the"]) == 1.0
 
 
 def test_scores_are_means_in_percent_of_each_kind():
@@ -97,16 +97,18 @@ def test_the_best_threshold():
     odds = {"1": -5.0, "3": -1.0, "2": 0.5, "4": 2.0}
     # Nothing above -5: questions 1, 2 and 4 are right. Below it: 2 and 4. Above 0.5: 1
     # and 4.
-    assert best_threshold(asked, texts, odds, exact) == (75.0, -5.0)
+    assert best_threshold(asked, texts, odds, exact_match) == (75.0, -5.0)
     told = {id_: "" if odds[id_] > -5.0 else text for id_, text in texts.items()}
     assert score(asked, told)["exact"] == 75.0
 
 
 def test_equal_odds_are_not_told_apart():
     asked = [question("1", "rome"), question("2"), question("3")]
-    texts = {"1": "rome", "2": "x", "3": "x"}
-    odds = dict.fromkeys("123", 1.0)
-    assert best_threshold(asked, texts, odds, exact) == (pytest.approx(200 / 3), 0.0)
+    texts, odds = {"1": "rome", "2": "x", "3": "x"}, dict.fromkeys("123", 1.0)
+    assert best_threshold(asked, texts, odds, exact_match) == (
+        pytest.approx(200 / 3),
+        0.0,
+    )
 
 
 def test_every_threshold_is_no_better():

@@ -341,10 +341,7 @@ def test_a_finished_run_says_so_and_what_is_different(folder, capsys):
     capsys.readouterr()
     pretrain(folder)
     out = capsys.readouterr().out
-    assert (
-        "All 3 steps are done. There is nothing left to do" in out
-        and "going on" not in out
-    )
+    assert "All 3 steps are done. No steps are left" in out and "going on" not in out
     pretrain(folder, gin_param=["AdamW.beta_2 = 0.5"])
     out = capsys.readouterr().out
     assert "changed  AdamW.beta_2: 0.999 before, 0.5 now" in out
@@ -353,7 +350,7 @@ def test_a_finished_run_says_so_and_what_is_different(folder, capsys):
         and "output_dir" in out
     )
     pretrain(folder, num_train_steps=4)
-    assert "going on from step 3" in capsys.readouterr().out
+    assert "continuing from step 3" in capsys.readouterr().out
     words(folder)
     with pytest.raises(SystemExit):
         pretrain(folder, num_train_steps=5)

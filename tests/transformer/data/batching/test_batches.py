@@ -73,7 +73,7 @@ def test_windows_score_every_byte_once():
 def test_fewer_windows_are_spread_evenly(number):
     fixed, few = (
         data.windows(TEXT, length=8),
-        data.windows(TEXT, length=8, number=number),
+        data.windows(TEXT, length=8, num_windows=number),
     )
     assert len(few) == min(number, len(fixed))
     at = [int(np.flatnonzero((fixed == row).all(axis=1))[0]) for row in few]
@@ -82,7 +82,7 @@ def test_fewer_windows_are_spread_evenly(number):
 
 
 def test_evaluation_covers_every_window_and_counts_no_filling():
-    fixed = data.windows(TEXT, length=8, number=10)
+    fixed = data.windows(TEXT, length=8, num_windows=10)
     seen = [
         tuple(x.numpy() for x in row)
         for row in data.evaluation_batches(fixed, batch_size=4)

@@ -129,7 +129,10 @@ def test_classifier():
 @pytest.mark.parametrize(
     "example, message",
     [
-        ({"targets": np.arange(5)}, "'targets' of an example has 5 entries; 4 fit"),
+        (
+            {"targets": np.arange(5)},
+            "'targets' of an example has 5 elements, more than 4",
+        ),
         ({"inputs": np.arange(5)}, "has no 'targets', but 'inputs'"),
         ({"targets": "text"}, "must be a list of integers"),
         ({"targets": np.ones(2)}, "must be a list"),

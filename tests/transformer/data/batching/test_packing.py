@@ -40,7 +40,7 @@ def test_chunks_are_the_text():
     )
     assert [len(row["targets"]) for row in rows] == [7] * 6 + [2]
     assert np.array_equal(np.concatenate([row["targets"] for row in rows]), whole)
-    assert len(list(Chunks(BYTES, 7, least=3)(documents, (0,)))) == 6
+    assert len(list(Chunks(BYTES, 7, min_length=3)(documents, (0,)))) == 6
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -76,6 +76,6 @@ def test_pairs_are_in_the_same_segments_of_both():
 
 def test_what_is_longer_than_a_row_is_refused():
     with pytest.raises(
-        DataError, match="targets of 5 tokens do not fit into a row of 4"
+        DataError, match="targets of 5 tokens do not fit into examples of 4"
     ):
         list(pack([{"targets": np.arange(5)}], {"targets": 4}))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from transformer import data
-from transformer.data.datasets import tasks, tfrecord_rows
-from transformer.data.datasets.tfrecord_rows import write_rows
+from transformer.data.datasets import tasks, tfrecord_examples
+from transformer.data.datasets.tfrecord_examples import write_examples
 from transformer.data.preprocessors import split_prefix, tokenize
 
 BYTES = data.ByteVocabulary(extra_ids=30)
@@ -122,7 +122,7 @@ def test_a_row_looks_another_way_in_each_epoch(make):
         if make is spans
         else make(number=1)
     )
-    assert len(list(tfrecord_rows.make_rows(task, "train", 0))) == 1
+    assert len(list(tfrecord_examples.make_examples(task, "train", 0))) == 1
     rows = [
         one["targets"][0].tolist() if make is spans else one["weights"][0].tolist()
         for one in take(data.TaskData(task), 8, batch_size=1)
@@ -133,14 +133,14 @@ def test_a_row_looks_another_way_in_each_epoch(make):
 @pytest.mark.parametrize("first", [1, 4, 36, 1000])
 def test_a_resumed_run_sees_what_it_would_have_seen(first):
     source = data.TaskData(prefixes(), seed=3)
-    whole = joined(take(source, 3, batch_size=1 + first // 2, first=first % 3))
+    whole = joined(take(source, 3, batch_size=1 + first // 2, start=first % 3))
     wanted = {name: values[first - first % 3 :] for name, values in whole.items()}
     rest = joined(
         take(
             data.TaskData(prefixes(), seed=3),
             1,
             batch_size=len(wanted["tokens"]),
-            first=first,
+            start=first,
         )
     )
     assert same(rest, wanted)
@@ -158,9 +158,9 @@ def test_another_seed_another_order_and_held_out_the_same():
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_workers_read_slices_of_the_same_batches(workers):
     source = data.TaskData(prefixes())
-    whole = take(source, 3, batch_size=8, first=5)
+    whole = take(source, 3, batch_size=8, start=5)
     parts = [
-        take(source, 3, batch_size=8, first=5, worker=(w, workers))
+        take(source, 3, batch_size=8, start=5, worker=(w, workers))
         for w in range(workers)
     ]
     for step, batch in enumerate(whole):
@@ -212,11 +212,11 @@ def test_a_mixture_gives_each_its_share_and_goes_on_where_it_was(mixture):
     assert (
         len(texts) == 200 and {text[: text.index(" ", 5) + 1] for text in texts} == many
     )
-    assert same(joined(take(source, 20, first=120)), joined(made[30:]))
+    assert same(joined(take(source, 20, start=120)), joined(made[30:]))
     few = [text for text in texts if text in {e["text"] for e in Texts(5).train()}]
     assert 50 <= len(few) < 60  # a text of few words may be one of both
     assert str(source).startswith(
-        "75.0% many: 50 rows to learn from, 7 held out; 25.0% few: 5 rows"
+        "75.0% many: 50 training examples, 7 held out; 25.0% few: 5 training"
     )
     assert sum(one["counts"].numpy().sum() for one in source.held_out(4)) == 14
 
@@ -237,8 +237,8 @@ def test_mixtures_that_do_not_fit_are_refused(mixture):
     for shares, message in (
         ({"many": 1, "spans": 1}, "features of its tasks differ"),
         ({"many": 1, "other": 1}, "vocabularies of its tasks differ"),
-        ({"both": 1}, "holds another mixture"),
-        ({"man": 1}, "Is 'many' meant"),
+        ({"both": 1}, "has a mixture among its tasks"),
+        ({"man": 1}, "Did you mean 'many'"),
     ):
         with pytest.raises(data.DataError, match=message):
             data.TaskData(data.Mixture("bad", shares))
@@ -274,11 +274,11 @@ def test_nothing_is_read_for_features():
     assert data.TaskData(task).features(2)["inputs"].shape == [2, 24]
 
 
-@pytest.mark.parametrize("rows_in_file", [3, 1000])
-def test_rows_on_disk_are_those_in_memory(tmp_path, rows_in_file):
-    manifest = write_rows(spans(), tmp_path, rows_in_file=rows_in_file)
+@pytest.mark.parametrize("examples_per_file", [3, 1000])
+def test_examples_on_disk_are_those_in_memory(tmp_path, examples_per_file):
+    manifest = write_examples(spans(), tmp_path, examples_per_file=examples_per_file)
     memory, disk = data.TaskData(spans()), data.TaskData(spans(), folder=str(tmp_path))
-    number = len(list(tfrecord_rows.make_rows(spans(), "train", 0)))
+    number = len(list(tfrecord_examples.make_examples(spans(), "train", 0)))
     assert same(joined(take(memory, 20)), joined(take(disk, 20)))
     for one, other in zip(memory.held_out(3), disk.held_out(3), strict=True):
         assert same(
@@ -286,42 +286,38 @@ def test_rows_on_disk_are_those_in_memory(tmp_path, rows_in_file):
             {k: v.numpy() for k, v in other.items()},
         )
     assert manifest == json.loads((tmp_path / "spans" / "manifest.json").read_text())
-    assert manifest["train"]["rows"] == number
-    assert manifest["train"]["files"] == -(-number // rows_in_file)
+    assert manifest["train"]["examples"] == number
+    assert manifest["train"]["files"] == -(-number // examples_per_file)
     assert str(disk).endswith(f"from {tmp_path}")
     tokens = sum(len(text["text"]) + 1 for text in Texts().train())
     assert manifest["train"]["tokens"] == tokens
 
 
-def test_rows_made_with_other_settings_are_refused(tmp_path):
-    write_rows(spans(), tmp_path)
+def test_examples_made_with_other_settings_are_refused(tmp_path):
+    write_examples(spans(), tmp_path)
     for task, message in (
         (spans(inputs=48), r"other settings(?s:.*)length=26(?s:.*)length=52"),
         (data.span_corruption("spans", Texts(), inputs=24), "byte-3-30"),
-        (spans("others"), "no rows of task 'others'(?s:.*)transformer.tokenize"),
+        (spans("others"), "no examples of task 'others'(?s:.*)transformer.tokenize"),
     ):
         with pytest.raises(data.DataError, match=message):
             data.TaskData(task, folder=str(tmp_path)).batches(2)
     (tmp_path / "spans" / "train-00000-of-00001.tfrecord").unlink()
-    with pytest.raises(
-        data.DataError, match="should hold 1 files of train, and holds 0"
-    ):
+    with pytest.raises(data.DataError, match="should have 1 files of train, and has 0"):
         data.TaskData(spans(), folder=str(tmp_path)).batches(2)
 
 
-def test_rows_are_written_whole_or_not_at_all(tmp_path):
+def test_the_folder_is_complete_or_absent(tmp_path):
     class Breaks(Texts):
         def held_out(self):
             raise RuntimeError("the disk is full")
 
     task = data.span_corruption("spans", Breaks(), BYTES, inputs=24)
     with pytest.raises(RuntimeError, match="full"):
-        write_rows(task, tmp_path)
+        write_examples(task, tmp_path)
     assert not list(tmp_path.iterdir())
-    write_rows(spans(), tmp_path)
-    with pytest.raises(data.DataError, match="spans is there already"):
-        write_rows(spans(), tmp_path)
-    with pytest.raises(
-        data.DataError, match="takes the examples of its source as they are"
-    ):
-        write_rows(plain(), tmp_path)
+    write_examples(spans(), tmp_path)
+    with pytest.raises(data.DataError, match="spans exists already"):
+        write_examples(spans(), tmp_path)
+    with pytest.raises(data.DataError, match="has no packing"):
+        write_examples(plain(), tmp_path)

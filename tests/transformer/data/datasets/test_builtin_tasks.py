@@ -74,7 +74,7 @@ def test_tasks_of_the_library(name, names):
 
 def test_a_packed_language_model_tells_every_byte_once():
     task = language_model("lm", Texts(), length=64)
-    rows = list(task.rows(Texts().train(), (0,)))
+    rows = list(task.packing(Texts().train(), (0,)))
     assert sum(len(row["targets"]) for row in rows) == sum(
         len(e["text"]) + 1 for e in Texts().train()
     )
@@ -98,7 +98,7 @@ def test_bert_hides_and_pairs(words, settings):
         set(made["next_sentence_labels"]) <= {0, 1} and made["masked_weights"].sum() > 8
     )
     hidden = np.take_along_axis(made["tokens"], at, 1)[made["masked_weights"] > 0]
-    assert (hidden == task.vocabulary.mask).mean() > 0.5
+    assert (hidden == task.vocabulary.mask_id).mean() > 0.5
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -24,7 +24,7 @@ def take(number, batch_size=4, **how):
 
 def test_it_is_data_and_its_batches_are_those_of_the_corpus():
     plain = data.batches(TEXT, 4, 8, seed=5, first_step=3)
-    for made, (tokens, targets) in zip(take(2, first=12), plain):
+    for made, (tokens, targets) in zip(take(2, start=12), plain):
         assert np.array_equal(made["tokens"], tokens) and np.array_equal(
             made["targets"], targets
         )
@@ -36,7 +36,7 @@ def test_it_is_data_and_its_batches_are_those_of_the_corpus():
 
 
 def test_a_place_within_a_batch_is_rounded_up():
-    assert np.array_equal(take(1, first=9)[0]["tokens"], take(1, first=12)[0]["tokens"])
+    assert np.array_equal(take(1, start=9)[0]["tokens"], take(1, start=12)[0]["tokens"])
 
 
 def test_workers_read_slices():

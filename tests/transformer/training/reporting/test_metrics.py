@@ -11,13 +11,13 @@ from transformer.training.reporting import metrics
 
 
 def write(folder, steps, first_step=0):
-    with metrics.Metrics(folder, first_step, say=lambda line: None) as out:
+    with metrics.Metrics(folder, first_step, print_line=lambda line: None) as out:
         for step in steps:
             out.write(step, loss=10.0 / step)
 
 
 def test_every_line_is_on_disk_before_the_next(tmp_path):
-    with metrics.Metrics(tmp_path, say=lambda line: None) as out:
+    with metrics.Metrics(tmp_path, print_line=lambda line: None) as out:
         out.write(1, loss=2.0, accuracy=0.5)
         text = (tmp_path / metrics.FILE).read_text()
         assert json.loads(text) == {"step": 1, "loss": 2.0, "accuracy": 0.5}
@@ -46,7 +46,7 @@ def test_a_line_cut_off_by_a_crash_is_dropped(tmp_path):
 
 
 def test_what_is_not_finite_is_null(tmp_path):
-    with metrics.Metrics(tmp_path, say=lambda line: None) as out:
+    with metrics.Metrics(tmp_path, print_line=lambda line: None) as out:
         out.write(1, loss=float("nan"), norm=float("inf"))
     assert metrics.read(tmp_path) == [{"step": 1, "loss": None, "norm": None}]
     assert metrics.curve(tmp_path) == ""
@@ -55,7 +55,7 @@ def test_what_is_not_finite_is_null(tmp_path):
 def test_without_tensorboard_it_says_so_once_and_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     said = []
-    with metrics.Metrics(tmp_path, say=said.append) as out:
+    with metrics.Metrics(tmp_path, print_line=said.append) as out:
         for step in (1, 2, 3):
             out.write(step, loss=1.0)
     assert len(said) == 1 and "pip install tensorboard" in said[0]
@@ -83,7 +83,10 @@ def test_events_hold_the_numbers(tmp_path):
 def test_progress_tells_rate_and_time_left():
     said, times = [], iter([0.0, 10.0, 12.0])
     progress = metrics.Progress(
-        last_step=100, tokens_per_step=50, say=said.append, clock=lambda: next(times)
+        last_step=100,
+        tokens_per_step=50,
+        print_line=said.append,
+        clock=lambda: next(times),
     )
     assert progress.report(1, 3.0) is None
     assert progress.report(11, 2.5) == pytest.approx(50.0)

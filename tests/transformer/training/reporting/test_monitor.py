@@ -47,7 +47,10 @@ def test_shares_are_those_of_the_time_since_the_report_before(tmp_path):
             clock.now += 3.0  # and a step takes three
             found.append(monitor.report(step, loss=1.5))
         assert found[0] == {}
-        assert found[1:] == [{"input_share": 0.25, "peak_share": 6e9 / 4.0 / 4e9}] * 3
+        assert (
+            found[1:]
+            == [{"input_share": 0.25, "model_flops_utilization": 6e9 / 4.0 / 4e9}] * 3
+        )
         told = status(tmp_path)
         assert (told["state"], told["step"], told["steps"], told["loss"]) == (
             "training",
@@ -115,7 +118,7 @@ def test_a_run_is_watched_and_profiled(tmp_path, capsys):
     lines = metrics.read(tmp_path)
     shares = [line for line in lines if "input_share" in line]
     assert len(shares) == 3 and all(0 <= line["input_share"] <= 1 for line in shares)
-    assert all(0 < line["peak_share"] < 1 for line in shares)
+    assert all(0 < line["model_flops_utilization"] < 1 for line in shares)
     (profile,) = [line for line in lines if "profiled_compute_seconds" in line]
     assert profile["step"] == 4 and profile["profiled_compute_seconds"] > 0
     assert list(tmp_path.rglob("*.xplane.pb"))

@@ -1,0 +1,172 @@
+"""Tokenized examples on disk: writes them for `transformer.tokenize`, and reads them.
+
+    folder/TASK/manifest.json                      settings, vocabulary, counts
+    folder/TASK/train-00000-of-00002.tfrecord      tf.train.Example of int64 lists
+    folder/TASK/held_out-00000-of-00001.tfrecord
+
+A folder is written atomically. It has the examples that the task would make in memory, in
+the same order; so batches are the same, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from transformer.data.atomic_files import atomic_folder
+from transformer.data.datasets.tasks import Task
+from transformer.data.errors import DataError
+from transformer.data.sources import Example, Examples, TFRecords, write_records
+from transformer.data.sources.files import FileExamples
+
+MANIFEST = "manifest.json"
+SPLITS = ("train", "held_out")
+_TOKEN_FIELDS = ("inputs", "targets", "tokens")
+
+
+def make_examples(task: Task, split: str, seed: int) -> Iterable[Example]:
+    """Returns the packed examples of a split of a task, "train" or "held_out"; those of
+    the source, if the task has no packing.
+    """
+    documents: Examples = getattr(task.source, split)()
+    if task.packing is None:
+        return documents
+    return task.packing(documents, (seed, SPLITS.index(split)))
+
+
+def write_examples(
+    task: Task, folder: str | Path, seed: int = 0, examples_per_file: int = 10_000
+) -> dict[str, Any]:
+    """Writes the packed examples of a task into `folder/TASK`; returns the manifest.
+
+    Raises:
+      DataError: the task has no packing, or the folder exists already.
+    """
+    if task.packing is None:
+        raise DataError(
+            f"task {task.name!r} has no packing: it uses the examples of its source, so "
+            "there is nothing to write."
+        )
+    with atomic_folder(Path(folder, task.name)) as partial:
+        counts = {
+            split: _write_split(
+                partial, split, make_examples(task, split, seed), examples_per_file
+            )
+            for split in SPLITS
+        }
+        manifest = {
+            "task": task.name,
+            "seed": seed,
+            "packing": _settings(task),
+            "vocabulary": repr(task.vocabulary),
+            "vocabulary_size": task.vocabulary.size,
+            "fingerprint": task.vocabulary.fingerprint(),
+            **counts,
+        }
+        Path(partial, MANIFEST).write_text(
+            json.dumps(manifest, indent=1) + "\n", encoding="utf-8"
+        )
+    return manifest
+
+
+def stored_examples(task: Task, folder: str | Path, split: str) -> Examples:
+    """Returns the examples of a split that `write_examples` wrote.
+
+    Raises:
+      DataError: there are none, or they were made with another vocabulary or other
+        settings.
+    """
+    task_folder = Path(folder, task.name)
+    manifest = _read_manifest(task, folder)
+    _check_settings(task, task_folder, manifest)
+    counts = manifest[split]
+    files = sorted(task_folder.glob(f"{split}-*.tfrecord"))
+    if len(files) != counts["files"]:
+        raise DataError(
+            f"{task_folder} should have {counts['files']} files of {split}, and has "
+            f"{len(files)}."
+        )
+    pattern = f"{task_folder}/{split}-*.tfrecord"
+    examples = FileExamples(files, TFRecords(), skip=False, pattern=pattern)
+    if len(examples) != counts["examples"]:
+        raise DataError(
+            f"{task_folder} should have {counts['examples']} examples of {split}, and "
+            f"has {len(examples)}."
+        )
+    return examples
+
+
+def _read_manifest(task: Task, folder: str | Path) -> dict[str, Any]:
+    """Returns the manifest of the examples of a task. Raises DataError."""
+    try:
+        text = Path(folder, task.name, MANIFEST).read_text(encoding="utf-8")
+        manifest: dict[str, Any] = json.loads(text)
+    except (OSError, json.JSONDecodeError) as error:
+        raise DataError(
+            f"there are no examples of task {task.name!r} in {folder}: {error}.\n  "
+            f"To write them: python -m transformer.tokenize --task={task.name} "
+            f"--output={folder}"
+        ) from error
+    return manifest
+
+
+def _check_settings(task: Task, folder: Path, manifest: dict[str, Any]) -> None:
+    """Raises DataError if examples were made with other settings than the task has."""
+    expected = {
+        "fingerprint": task.vocabulary.fingerprint(),
+        "packing": _settings(task),
+    }
+    for name, value in expected.items():
+        if manifest.get(name) != value:
+            raise DataError(
+                f"the examples in {folder} were made with other settings.\n"
+                f"  written with {manifest.get(name)}\n  now          {value}\n"
+                "  Write them again to another folder, or use the former settings."
+            )
+
+
+def _write_split(
+    folder: Path, split: str, examples: Iterable[Example], examples_per_file: int
+) -> dict[str, int]:
+    """Writes the files of a split; returns the counts of examples, tokens and files."""
+    counts = {"examples": 0, "tokens": 0, "files": 0}
+    for file_examples in _chunks(_counted(examples, counts), examples_per_file):
+        write_records(folder / f"{counts['files']}.partial", file_examples)
+        counts["files"] += 1
+    for k in range(counts["files"]):
+        name = f"{split}-{k:05d}-of-{counts['files']:05d}.tfrecord"
+        Path(folder, f"{k}.partial").rename(folder / name)
+    if not counts["examples"]:
+        raise DataError(
+            f"there is no example for {split}: the texts are too short or too few."
+        )
+    return counts
+
+
+def _counted(examples: Iterable[Example], counts: dict[str, int]) -> Iterator[Example]:
+    """Yields examples; adds up examples and tokens in `counts`."""
+    for example in examples:
+        counts["examples"] += 1
+        for name in _TOKEN_FIELDS:
+            counts["tokens"] += len(example.get(name, ()))
+        yield example
+
+
+def _chunks(examples: Iterator[Example], size: int) -> Iterator[Iterator[Example]]:
+    """Yields iterators of `size` examples each; each must be consumed before the next one
+    is requested.
+    """
+    for example in examples:
+        yield itertools.chain([example], itertools.islice(examples, size - 1))
+
+
+def _settings(task: Task) -> str:
+    """Returns the settings of the packing, with the fingerprint of its vocabulary instead
+    of the path.
+    """
+    return repr(task.packing).replace(
+        repr(task.vocabulary), task.vocabulary.fingerprint()
+    )
