@@ -95,9 +95,9 @@ def test_attention(mesh, rng, causal, cross):
 
 def test_rotary_scores_depend_on_distance_alone(mesh, rng):
     q, k = rng.normal(size=(2, 1, 8)).astype("float32")
-    angles = layers.rotary_angles(mtf.range(mesh, "length:8"), "key:8")
+    rope = layers.rope(mtf.range(mesh, "length:8"), "key:8")
     named = [mtf.asarray(mesh, np.repeat(x, 8, 0), "length:8;key:8") for x in (q, k)]
-    turned = [layers.rotate(x, "key", angles) for x in named]
+    turned = [layers.apply_rope(x, "key", rope) for x in named]
     scores = np.einsum("lk,mk->lm", *(x.numpy() for x in turned))
     for distance in range(8):
         diagonal = np.diagonal(scores, distance)
@@ -110,7 +110,7 @@ def test_rotary_scores_depend_on_distance_alone(mesh, rng):
 
 def test_rotary_needs_pairs():
     with pytest.raises(mtf.ShapeError, match="key:5 must have an even size"):
-        layers.rotary_angles(mtf.range(mtf.Mesh(""), "length:8"), "key:5")
+        layers.rope(mtf.range(mtf.Mesh(""), "length:8"), "key:5")
 
 
 def test_dropout(mesh):

@@ -119,7 +119,7 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
             "is_visible": call(place, place),
             "project": call(x, None),
             "project_to_heads": call(layer.query, x),
-            "apply_rotary": call(x, None),
+            "apply_rope": call(x, None),
         }
         if several:
             some |= {
@@ -162,9 +162,9 @@ def functions(t: SimpleNamespace) -> dict[str, Call]:
         "sigmoid_cross_entropy": call(t.x, t.y),
         "softmax_cross_entropy": call(t.x, t.ids, "d"),
         "weights_nonzero": call(t.ids),
-        "rotary_angles": call(places, "key:4"),
+        "rope": call(places, "key:4"),
         "sinusoids": call(places, "d:6"),
-        "rotate": call(q, "key", _L.rotary_angles(places, "key:4")),
+        "apply_rope": call(q, "key", _L.rope(places, "key:4")),
     }
 
 

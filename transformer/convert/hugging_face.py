@@ -196,7 +196,7 @@ def _essence(a: Architecture) -> dict[str, Any]:
         del said[name]
     kinds: dict[str, tuple[str, ...]] = {
         "learned": ("max_length",),
-        "rotary": ("rotary_base",),
+        "rotary": ("rope_theta",),
         "relative": ("buckets", "max_distance"),
     }
     for kind, names in kinds.items():

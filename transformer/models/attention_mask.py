@@ -117,7 +117,7 @@ def _segment_condition(queries: TokenInfo, memory_segments: mtf.Tensor) -> mtf.T
 
 
 class AttentionMask:
-    """The mask, bias and rotary angles that all attention layers of a stack share.
+    """The mask, bias and rotary embedding that all attention layers of a stack share.
 
     Args:
       architecture: of the stack.
@@ -145,12 +145,12 @@ class AttentionMask:
         self.relative = relative
         self.is_self_attention = memory is None
         self.memory = (queries if memory is None else memory).as_memory()
-        self.angles: mtf.layers.Angles | None = None
+        self.rope: mtf.layers.RotaryEmbedding | None = None
         if self.is_self_attention and architecture.positions == "rotary":
-            self.angles = mtf.layers.rotary_angles(
+            self.rope = mtf.layers.rope(
                 queries.positions,
                 architecture.dim("d_kv"),
-                architecture.rotary_base,
+                architecture.rope_theta,
             )
 
     @functools.cached_property
@@ -232,15 +232,15 @@ def attend(
       memory: the tokens that are attended to, [batch, length, d_model], or their keys
         and values; None: x itself.
     """
-    angles = attention_mask.angles
+    rope = attention_mask.rope
     if isinstance(attention, mtf.layers.LocalAttention):
         cache = memory if isinstance(memory, mtf.layers.Cache) else None
         segments = attention_mask.queries.segments
-        return attention(x, segments, angles, training, cache=cache)
+        return attention(x, segments, rope, training, cache=cache)
     if isinstance(attention, mtf.layers.BlockwiseAttention):
         bias_of = attention_mask.bias_of
-        return attention(x, memory, bias_of, attention_mask.queries, angles, training)
-    return attention(x, memory, attention_mask.bias, angles, training)
+        return attention(x, memory, bias_of, attention_mask.queries, rope, training)
+    return attention(x, memory, attention_mask.bias, rope, training)
 
 
 def residual_initializer(

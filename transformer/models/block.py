@@ -197,7 +197,7 @@ class Block(mtf.Module):
         """
 
         def attend_and_fill(h: mtf.Tensor) -> tuple[mtf.Tensor, mtf.layers.Cache]:
-            keys_values = self.attention.project_keys_values(h, attention_mask.angles)
+            keys_values = self.attention.project_keys_values(h, attention_mask.rope)
             y = attend(self.attention, h, attention_mask, False, keys_values)
             filled_cache = self.attention.fill_cache(
                 cache.self_attention, keys_values, last, step_index

@@ -18,7 +18,7 @@ class KeyValueCache(NamedTuple):
       blocks: the `BlockCache` of each block; of scanned blocks one, with `layers` in
         front of each tensor.
       slots: the indices of the slots of a cache: int32 [memory_length].
-      angles: rotary angles of all positions, [length, d_kv].
+      rope: the rotary embedding of all positions, [length, d_kv].
       memory_bias: the bias of the scores of cross-attention.
       padding: by how much the position of each example is less than that of the step,
         since its prompt was padded: int32, a scalar or [batch]; None: not at all.
@@ -26,6 +26,6 @@ class KeyValueCache(NamedTuple):
 
     blocks: Any
     slots: mtf.Tensor
-    angles: mtf.layers.Angles | None = None
+    rope: mtf.layers.RotaryEmbedding | None = None
     memory_bias: mtf.Tensor | None = None
     padding: mtf.Tensor | None = None

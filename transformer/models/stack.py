@@ -210,7 +210,7 @@ class Stack(mtf.Module):
         all_positions = TokenInfo(
             mtf.range(self.mesh, mtf.Dimension(LENGTH, positions))
         )
-        angles = AttentionMask(self.architecture, all_positions, self.causal).angles
+        rope = AttentionMask(self.architecture, all_positions, self.causal).rope
         num_slots = min(window or positions, positions)
         memory_bias = None
         if memory is not None:
@@ -224,7 +224,7 @@ class Stack(mtf.Module):
         else:
             blocks = [block.empty_cache(x, num_slots, memory) for block in self.blocks]
         slots = mtf.range(self.mesh, mtf.Dimension(MEMORY, num_slots))
-        return KeyValueCache(blocks, slots, angles, memory_bias)
+        return KeyValueCache(blocks, slots, rope, memory_bias)
 
     def prefill(
         self,
@@ -299,8 +299,8 @@ class Stack(mtf.Module):
         positions = position - cache.padding
         if self.architecture.positions == "learned":
             return mtf.minimum(positions, self.architecture.max_length - 1)
-        if cache.angles is not None:
-            return mtf.minimum(positions, cache.angles.cos.shape[LENGTH] - 1)
+        if cache.rope is not None:
+            return mtf.minimum(positions, cache.rope.cos.shape[LENGTH] - 1)
         return positions
 
     def _pad_to_blocks(self, x: mtf.Tensor) -> mtf.Tensor:
@@ -337,7 +337,7 @@ class Stack(mtf.Module):
         decode_step = first_block.attention.decode_step(
             first_cache.self_attention,
             example_positions,
-            cache.angles,
+            cache.rope,
             self._distance_bias(cache.slots, position),
             position,
         )

@@ -30,7 +30,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.layers.attention.dot_product import dot_product_attention
 from meshtf.layers.attention.heads import Cache
 from meshtf.layers.attention.multi_head import MultiHeadAttention
-from meshtf.layers.attention.rotary import Angles
+from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, ShapeLike
 from meshtf.names.arguments import check_bools, check_callables, check_floats
@@ -163,7 +163,7 @@ class BlockwiseAttention(MultiHeadAttention):
         memory: Tensor | Cache | None = None,
         bias_of: BiasOf | None = None,  # type: ignore[override]
         rows: Any = None,
-        angles: Angles | None = None,  # type: ignore[override]
+        rope: RotaryEmbedding | None = None,  # type: ignore[override]
         training: bool = False,  # type: ignore[override]
     ) -> Tensor:
         """Returns [batch, length, model_dim] for x of the same shape.
@@ -175,13 +175,13 @@ class BlockwiseAttention(MultiHeadAttention):
           bias_of: computes the bias of the scores of a block of queries from its entries
             of `rows`.
           rows: tensors with the dimension of queries, in any nesting.
-          angles: rotary angles, by which queries and keys are rotated.
+          rope: a rotary embedding, by which queries and keys are rotated.
           training: whether attention weights are dropped.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
-        q = self.apply_rotary(self.project_to_heads(self.query, x), angles)
-        cache = self.memory_keys_values(x, memory, angles)
+        q = self.apply_rope(self.project_to_heads(self.query, x), rope)
+        cache = self.memory_keys_values(x, memory, rope)
         y = blockwise_attention(
             q,
             *cache,

@@ -21,7 +21,7 @@ from meshtf.graph import Tensor
 from meshtf.graph.arguments import check_tensors
 from meshtf.layers.attention.dot_product import dot_product_attention
 from meshtf.layers.attention.masks import mask_bias
-from meshtf.layers.attention.rotary import Angles, rotate
+from meshtf.layers.attention.rotary import RotaryEmbedding, apply_rope
 from meshtf.layers.dense_layer import Dense
 from meshtf.layers.dropout import Dropout
 from meshtf.layers.initializers import Initializer
@@ -56,12 +56,12 @@ class DecodeStep(NamedTuple):
     Attributes:
       slot: the slot of the cache that the step writes: int32, a scalar or [batch].
       bias: of the scores of all slots, [..., memory_length].
-      angles: rotary angles of the position; None: there are none.
+      rope: the rotary embedding of the position; None: there is none.
     """
 
     slot: Tensor
     bias: Tensor
-    angles: Angles | None
+    rope: RotaryEmbedding | None
 
 
 class Heads(Module):
@@ -150,13 +150,13 @@ class Heads(Module):
         return Cache(zeros(x.mesh, shape, x.dtype), zeros(x.mesh, shape, x.dtype))
 
     def project_keys_values(
-        self, memory: Tensor, angles: Angles | None = None
+        self, memory: Tensor, rope: RotaryEmbedding | None = None
     ) -> Cache:
         """Returns keys and values of memory [batch, length, model_dim], such as an
-        encoder's output; keys are rotated by `angles` if given.
+        encoder's output; keys are rotated by `rope` if given.
         """
         check_tensors(memory=memory)
-        k = self.apply_rotary(self.project_to_heads(self.key, memory), angles)
+        k = self.apply_rope(self.project_to_heads(self.key, memory), rope)
         v = self.project_to_heads(self.value, memory)
         return Cache(
             rename(k, self.length_dims, [self.memory_dim]),
@@ -194,7 +194,7 @@ class Heads(Module):
         x: Tensor,
         cache: Cache,
         position: Tensor,
-        angles: Angles | None = None,
+        rope: RotaryEmbedding | None = None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
         """Returns the output at the next position, and the cache with its key and value.
@@ -206,19 +206,19 @@ class Heads(Module):
           x: the input at one position, [batch, model_dim].
           cache: from `empty_cache`, or from the previous step.
           position: counted from 0: int32, a scalar or [batch].
-          angles: rotary angles of all positions.
+          rope: the rotary embedding of all positions.
           bias: added to the scores of all slots, [batch, heads, memory_length].
         """
         check_record(Cache, cache=cache)
         check_tensors(x=x)
-        decode_step = self.decode_step(cache, position, angles, bias)
+        decode_step = self.decode_step(cache, position, rope, bias)
         return self.step_at(x, cache, decode_step)
 
     def decode_step(
         self,
         cache: Cache,
         position: Tensor,
-        angles: Angles | None = None,
+        rope: RotaryEmbedding | None = None,
         bias: Tensor | None = None,
         step_index: Tensor | None = None,
     ) -> DecodeStep:
@@ -236,8 +236,8 @@ class Heads(Module):
         if step_index is None:
             step_index = position
         check_tensors(position=position, step_index=step_index)
-        if angles is not None:
-            check_record(Angles, angles=angles)
+        if rope is not None:
+            check_record(RotaryEmbedding, rope=rope)
         if bias is not None:
             check_tensors(bias=bias)
         slots = cache.keys.shape.dim(self.memory_dim)
@@ -248,13 +248,13 @@ class Heads(Module):
             slot_bias = mask_bias(is_visible, cache.keys.dtype)
         else:
             slot_bias = outer(mask_bias(is_visible, bias.dtype), bias, add)
-        if angles is not None:
+        if rope is not None:
             length_dim = self.length_dims[-1]
-            angles = Angles(
-                gather(angles.cos, position, length_dim),
-                gather(angles.sin, position, length_dim),
+            rope = RotaryEmbedding(
+                gather(rope.cos, position, length_dim),
+                gather(rope.sin, position, length_dim),
             )
-        return DecodeStep(step_index % slots.size, slot_bias, angles)
+        return DecodeStep(step_index % slots.size, slot_bias, rope)
 
     def step_at(
         self, x: Tensor, cache: Cache, decode_step: DecodeStep
@@ -269,7 +269,7 @@ class Heads(Module):
         check_tensors(x=x)
         check_record(Cache, cache=cache)
         check_record(DecodeStep, decode_step=decode_step)
-        q, k, v = self.project(x, decode_step.angles)
+        q, k, v = self.project(x, decode_step.rope)
         slot = decode_step.slot
         cache = Cache(
             dynamic_update(cache.keys, self.memory_dim, slot, k),
@@ -288,16 +288,16 @@ class Heads(Module):
         return outer(age, position, less_equal)
 
     def project(
-        self, x: Tensor, angles: Angles | None
+        self, x: Tensor, rope: RotaryEmbedding | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries, keys and values of x, [batch, heads, length, key] each;
-        queries and keys are rotated by `angles` if given.
+        queries and keys are rotated by `rope` if given.
         """
         check_tensors(x=x)
         q = self.project_to_heads(self.query, x)
         k = self.project_to_heads(self.key, x)
         v = self.project_to_heads(self.value, x)
-        return self.apply_rotary(q, angles), self.apply_rotary(k, angles), v
+        return self.apply_rope(q, rope), self.apply_rope(k, rope), v
 
     def project_to_heads(self, dense: Dense, x: Tensor) -> Tensor:
         """Returns [batch, heads, length, key], an order in which the matmuls of attention
@@ -310,7 +310,7 @@ class Heads(Module):
         heads = dense.new_dims.without(*self.key_dim.names).names
         return dense(x, (*batch, *heads, *length, *self.key_dim.names))
 
-    def apply_rotary(self, x: Tensor, angles: Angles | None) -> Tensor:
-        """Returns queries or keys, rotated by `angles` if given."""
+    def apply_rope(self, x: Tensor, rope: RotaryEmbedding | None) -> Tensor:
+        """Returns queries or keys, rotated by `rope` if given."""
         check_tensors(x=x)
-        return x if angles is None else rotate(x, self.key_dim.names[0], angles)
+        return x if rope is None else apply_rope(x, self.key_dim.names[0], rope)

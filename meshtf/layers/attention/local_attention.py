@@ -22,7 +22,7 @@ from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.attention.dot_product import dot_product_attention
 from meshtf.layers.attention.heads import Cache, Heads
 from meshtf.layers.attention.masks import mask_bias
-from meshtf.layers.attention.rotary import Angles
+from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.layers.initializers import Initializer
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, Shape, ShapeLike
@@ -312,7 +312,7 @@ class LocalAttention(Heads):
         self,
         x: Tensor,
         segments: Tensor | None = None,
-        angles: Angles | None = None,
+        rope: RotaryEmbedding | None = None,
         training: bool = False,
         extra_logit: Tensor | float | None = None,
         cache: Cache | None = None,
@@ -322,7 +322,7 @@ class LocalAttention(Heads):
         Args:
           x: the inputs.
           segments: integers [batch, length]; a position attends to its segment only.
-          angles: rotary angles, by which queries and keys are rotated.
+          rope: a rotary embedding, by which queries and keys are rotated.
           training: whether attention weights are dropped.
           extra_logit: the score of one additional memory position, whose value is zero.
           cache: keys and values of x from `project_keys_values`; default: they are
@@ -331,12 +331,12 @@ class LocalAttention(Heads):
         x = as_tensor("x", x)
         check_bools(training=training)
         if cache is None:
-            projected = self.project(x, angles)
+            projected = self.project(x, rope)
         else:
             check_record(Cache, cache=cache)
             k, v = (rename(y, self.memory_dim, self.length_dims) for y in cache)
             projected = (
-                self.apply_rotary(self.project_to_heads(self.query, x), angles),
+                self.apply_rope(self.project_to_heads(self.query, x), rope),
                 k,
                 v,
             )

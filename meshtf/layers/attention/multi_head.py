@@ -21,7 +21,7 @@ from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.attention.dot_product import dot_product_attention
 from meshtf.layers.attention.heads import Cache, Heads
-from meshtf.layers.attention.rotary import Angles
+from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.layers.initializers import Initializer
 from meshtf.mesh import Mesh
 from meshtf.names import ShapeLike
@@ -88,7 +88,7 @@ class MultiHeadAttention(Heads):
         x: Tensor,
         memory: Tensor | Cache | None = None,
         bias: Tensor | None = None,
-        angles: Angles | None = None,
+        rope: RotaryEmbedding | None = None,
         training: bool = False,
         extra_logit: Tensor | float | None = None,
     ) -> Tensor:
@@ -99,24 +99,24 @@ class MultiHeadAttention(Heads):
           memory: the inputs of keys and values, [batch, length, model_dim] of any length,
             or their keys and values from `project_keys_values`; default: x itself.
           bias: added to the scores, which are [batch, heads, length, memory_length].
-          angles: rotary angles, by which queries and keys are rotated.
+          rope: a rotary embedding, by which queries and keys are rotated.
           training: whether attention weights are dropped.
           extra_logit: the score of one additional memory position, whose value is zero.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
-        q = self.apply_rotary(self.project_to_heads(self.query, x), angles)
-        cache = self.memory_keys_values(x, memory, angles)
+        q = self.apply_rope(self.project_to_heads(self.query, x), rope)
+        cache = self.memory_keys_values(x, memory, rope)
         return self._attend(x, q, cache, bias, training, extra_logit)
 
     def memory_keys_values(
-        self, x: Tensor, memory: Tensor | Cache | None, angles: Angles | None
+        self, x: Tensor, memory: Tensor | Cache | None, rope: RotaryEmbedding | None
     ) -> Cache:
         """Returns keys and values of the memory of `__call__`."""
         check_tensors(x=x)
         if isinstance(memory, Cache):
             return memory
-        return self.project_keys_values(x if memory is None else memory, angles)
+        return self.project_keys_values(x if memory is None else memory, rope)
 
     def attend_cached(
         self,

@@ -96,11 +96,11 @@ def test_the_layer_is_multi_head_attention(rng):
     x = mtf.asarray(
         mesh, rng.normal(size=(2, 8, 8)).astype("float32"), "batch;length;d_model"
     )
-    angles = layers.rotary_angles(mtf.range(mesh, "length:8"), "key:4")
+    rope = layers.rope(mtf.range(mesh, "length:8"), "key:4")
     for variable, other in zip(some.variables, plain.variables, strict=True):
         variable.assign(other.numpy())
     np.testing.assert_allclose(
-        some(x, angles=angles).numpy(), plain(x, angles=angles).numpy(), atol=1e-6
+        some(x, rope=rope).numpy(), plain(x, rope=rope).numpy(), atol=1e-6
     )
 
 

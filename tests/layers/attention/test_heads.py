@@ -25,7 +25,7 @@ def mesh(request):
     return mtf.Mesh("x:2;y:2", request.param)
 
 
-def steps(attention, mesh, x, angles=None, start=0, positions=None):
+def steps(attention, mesh, x, rope=None, start=0, positions=None):
     """Returns what all steps give, side by side, as an array: a scan that carries the
     cache.
     """
@@ -36,7 +36,7 @@ def steps(attention, mesh, x, angles=None, start=0, positions=None):
     def walk(x, start):
         def turn(state, row):
             keys, values, position = state
-            y, cache = attention.step(row, layers.Cache(keys, values), position, angles)
+            y, cache = attention.step(row, layers.Cache(keys, values), position, rope)
             return (*cache, position + 1), y
 
         cache = attention.empty_cache(x, *([positions] if positions else []))
@@ -55,18 +55,14 @@ def test_steps_equal_a_whole_pass(mesh, rng, shared, turned):
         mesh, "d:8", "heads:2", "key:4", memory_heads_dim=shared
     )
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
-    angles = (
-        layers.rotary_angles(mtf.range(mesh, f"length:{LENGTH}"), "key:4")
-        if turned
-        else None
-    )
+    rope = layers.rope(mtf.range(mesh, f"length:{LENGTH}"), "key:4") if turned else None
     whole = attention(
         mtf.asarray(mesh, x, "batch;length;d"),
-        angles=angles,
+        rope=rope,
         bias=layers.causal_bias(mesh, f"length:{LENGTH}", f"memory_length:{LENGTH}"),
     )
     np.testing.assert_allclose(
-        steps(attention, mesh, x, angles, positions=LENGTH),
+        steps(attention, mesh, x, rope, positions=LENGTH),
         whole.numpy(),
         rtol=1e-4,
         atol=1e-5,

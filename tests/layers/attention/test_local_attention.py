@@ -133,8 +133,8 @@ def test_layer(rng):
             dropout_rate=0.25,
             memory_heads_dim="",
         )
-        angles = layers.rotary_angles(mtf.range(mesh, "length:16"), "key:4")
-        return local, lambda x: local(x, angles=angles, training=True, extra_logit=0.0)
+        rope = layers.rope(mtf.range(mesh, "length:16"), "key:4")
+        return local, lambda x: local(x, rope=rope, training=True, extra_logit=0.0)
 
     x = numbers(rng, 2, 16, 8)
     agree(make, {"x": (x, "batch;length;d")}, ["length:x;heads:y", "batch:x", "d:x"])

@@ -110,7 +110,7 @@ PROGRAMS = {
     ],
     "waves": lambda x: [
         _LAYERS.sinusoids(mtf.range(x.mesh, "h:6"), "d:4", dtype="float64"),
-        *_LAYERS.rotary_angles(mtf.range(x.mesh, "h:6"), "d:4", dtype="float64"),
+        *_LAYERS.rope(mtf.range(x.mesh, "h:6"), "d:4", dtype="float64"),
         _LAYERS.distance_slopes(
             mtf.range(x.mesh, "h:6"),
             mtf.range(x.mesh, "memory:6"),
