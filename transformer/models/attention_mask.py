@@ -201,7 +201,7 @@ def make_attention(
         "output_initializer": residual_initializer(
             ";".join([*a.head_dims.names, "d_kv"]), a
         ),
-        "memory_heads_dim": a.kv_head_dims,
+        "kv_heads_dim": a.kv_head_dims,
         "scale": None if a.scaled_attention else 1.0,
     }
     sizes = (mesh, a.dim("d_model"), a.head_dims, a.dim("d_kv"))

@@ -32,7 +32,7 @@ def dot_product_attention(
     memory_dim: str = "memory_length",
     key_dim: Names = "key",
     bias: Tensor | None = None,
-    extra_logit: Tensor | float | None = None,
+    sink_logit: Tensor | float | None = None,
     scale: float | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
@@ -48,7 +48,7 @@ def dot_product_attention(
       key_dim: the name, or names, that the matmul of q and k sums over.
       bias: added to the scores, which have the names of q without key_dim, and
         memory_dim.
-      extra_logit: the score of one additional memory position, whose value is zero, so
+      sink_logit: the score of one additional memory position, whose value is zero, so
         that a query may attend to nothing.
       scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
       dropout: applied to attention weights.
@@ -73,7 +73,7 @@ def dot_product_attention(
     scores = einsum([q, k], query_dims + k.shape.only([memory_dim]))
     if bias is not None:
         scores = scores + in_type_of(scores, bias)
-    weights = softmax(scores, memory_dim, extra_logit)
+    weights = softmax(scores, memory_dim, sink_logit)
     if dropout is not None:
         weights = dropout(weights)
     value_dims = v.shape.without(memory_dim, *query_dims.names)
@@ -88,7 +88,7 @@ def compress_mean(x: Tensor, dim: str, factor: int) -> Tensor:
 
         memory = compress_mean(x, "length", 4)
         visible = causal_mask(mesh, "length:128", "memory_length:32", stride=4)
-        y = attention(x, memory, mask_bias(visible), extra_logit=0.0)
+        y = attention(x, memory, mask_bias(visible), sink_logit=0.0)
 
     Raises:
       ShapeError: x lacks `dim`, or the factor does not divide it.

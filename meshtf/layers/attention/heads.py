@@ -42,7 +42,7 @@ class Cache(NamedTuple):
     """Keys and values of the memory.
 
     Attributes:
-      keys: [batch, memory_heads, memory_length, key].
+      keys: [batch, kv_heads, memory_length, key].
       values: of the same shape.
     """
 
@@ -73,7 +73,7 @@ class Heads(Module):
       model_dim: the dimension of inputs and outputs, such as "d_model:512".
       heads_dim: such as "heads:8".
       key_dim: the size of a head, such as "key:64".
-      memory_heads_dim: the dimensions of `heads_dim` that keys and values have; None:
+      kv_heads_dim: the dimensions of `heads_dim` that keys and values have; None:
         all.
       length_dims: the names of the positions of queries.
       memory_dim: the name of the positions of keys and values.
@@ -85,7 +85,7 @@ class Heads(Module):
       name: the last component of the path of its variables.
 
     Raises:
-      ShapeError: `memory_heads_dim` is not a subset of `heads_dim`.
+      ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Heads(Module):
         model_dim: ShapeLike,
         heads_dim: ShapeLike,
         key_dim: ShapeLike,
-        memory_heads_dim: ShapeLike | None,
+        kv_heads_dim: ShapeLike | None,
         length_dims: Names,
         memory_dim: str,
         use_bias: bool,
@@ -111,25 +111,21 @@ class Heads(Module):
         self.memory_dim = as_dim("memory_dim", memory_dim)
         self.key_dim = Shape(key_dim)
         self.heads = Shape(heads_dim) + key_dim
-        memory_heads = Shape(
-            heads_dim if memory_heads_dim is None else memory_heads_dim
-        )
-        if not set(memory_heads) <= set(self.heads):
+        kv_heads = Shape(heads_dim if kv_heads_dim is None else kv_heads_dim)
+        if not set(kv_heads) <= set(self.heads):
             raise ShapeError(
                 explain_error(
-                    f"keys and values of heads {memory_heads!r} do not fit queries of "
+                    f"keys and values of heads {kv_heads!r} do not fit queries of "
                     f"{Shape(heads_dim)!r}.",
-                    way_out='Split the heads by names: heads "groups:2;heads:4", memory '
-                    'heads "groups:2".',
+                    way_out='Split the heads by names: heads_dim="groups:2;heads:4", '
+                    'kv_heads_dim="groups:2".',
                 )
             )
-        self.memory_heads = memory_heads + key_dim
+        self.kv_heads = kv_heads + key_dim
         with self.scope():
             self.query = Dense(mesh, model_dim, self.heads, use_bias, name="query")
-            self.key = Dense(mesh, model_dim, self.memory_heads, use_bias, name="key")
-            self.value = Dense(
-                mesh, model_dim, self.memory_heads, use_bias, name="value"
-            )
+            self.key = Dense(mesh, model_dim, self.kv_heads, use_bias, name="key")
+            self.value = Dense(mesh, model_dim, self.kv_heads, use_bias, name="value")
             self.output = Dense(
                 mesh, self.heads, model_dim, use_bias, output_initializer, name="output"
             )
@@ -145,7 +141,7 @@ class Heads(Module):
         check_tensors(x=x)
         check_ints(positions=positions)
         shape = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
-        shape = shape + self.memory_heads.without(*self.key_dim.names)
+        shape = shape + self.kv_heads.without(*self.key_dim.names)
         shape = shape + [(self.memory_dim, positions)] + self.key_dim
         return Cache(zeros(x.mesh, shape, x.dtype), zeros(x.mesh, shape, x.dtype))
 

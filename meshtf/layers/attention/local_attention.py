@@ -181,7 +181,7 @@ def local_attention(
     radius: ShapeLike = "",
     causal: bool = False,
     segments: Tensor | None = None,
-    extra_logit: Tensor | float | None = None,
+    sink_logit: Tensor | float | None = None,
     scale: float | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
@@ -199,7 +199,7 @@ def local_attention(
       causal: whether a position attends only to itself and to earlier positions, in the
         order of `blocks`, the last dimension being the fastest (raster order).
       segments: integers [batch, length]; a position attends to its segment only.
-      extra_logit: the score of one additional memory position, whose value is zero.
+      sink_logit: the score of one additional memory position, whose value is zero.
       scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
       dropout: applied to attention weights.
 
@@ -236,7 +236,7 @@ def local_attention(
         window.memory.name,
         key_dim,
         mask_bias(visible, q.dtype),
-        extra_logit,
+        sink_logit,
         scale,
         dropout,
     )
@@ -259,14 +259,14 @@ class LocalAttention(Heads):
       dropout_rate: the fraction of attention weights that is dropped in training.
       use_bias: whether the dense layers add a bias.
       output_initializer: of the kernel of the output layer.
-      memory_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
+      kv_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
         all.
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
       name: the last component of the path of its variables.
 
     Raises:
-      ShapeError: `memory_heads_dim` is not a subset of `heads_dim`, or `radius` names
+      ShapeError: `kv_heads_dim` is not a subset of `heads_dim`, or `radius` names
         another dimension.
     """
 
@@ -282,7 +282,7 @@ class LocalAttention(Heads):
         dropout_rate: float = 0.0,
         use_bias: bool = False,
         output_initializer: Initializer | None = None,
-        memory_heads_dim: ShapeLike | None = None,
+        kv_heads_dim: ShapeLike | None = None,
         dropout_broadcast: str = "",
         scale: float | None = None,
         name: str = "attention",
@@ -294,7 +294,7 @@ class LocalAttention(Heads):
             model_dim,
             heads_dim,
             key_dim,
-            memory_heads_dim,
+            kv_heads_dim,
             names,
             "_".join([*names, "memory"]),
             use_bias,
@@ -314,7 +314,7 @@ class LocalAttention(Heads):
         segments: Tensor | None = None,
         rope: RotaryEmbedding | None = None,
         training: bool = False,
-        extra_logit: Tensor | float | None = None,
+        sink_logit: Tensor | float | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
         """Returns [batch, length, model_dim] for x of the same shape.
@@ -324,7 +324,7 @@ class LocalAttention(Heads):
           segments: integers [batch, length]; a position attends to its segment only.
           rope: a rotary embedding, by which queries and keys are rotated.
           training: whether attention weights are dropped.
-          extra_logit: the score of one additional memory position, whose value is zero.
+          sink_logit: the score of one additional memory position, whose value is zero.
           cache: keys and values of x from `project_keys_values`; default: they are
             computed.
         """
@@ -347,7 +347,7 @@ class LocalAttention(Heads):
             self.radius,
             self.causal,
             segments,
-            extra_logit,
+            sink_logit,
             self.scale,
             lambda weights: self.dropout(weights, training),
         )

@@ -9,8 +9,8 @@ Scores are [batch, heads, length, memory_length]: positions of keys and values h
 name than those of queries, so a layout may shard either. Keys and values that several
 heads share lack a dimension of the heads:
 
-    heads_dim="heads:8", memory_heads_dim=""                        multi-query
-    heads_dim="groups:2;heads:4", memory_heads_dim="groups:2"       grouped-query
+    heads_dim="heads:8", kv_heads_dim=""                        multi-query
+    heads_dim="groups:2;heads:4", kv_heads_dim="groups:2"       grouped-query
 
 (Shazeer, 2019, arXiv 1911.02150; Ainslie et al., 2023, arXiv 2305.13245.)
 """
@@ -42,14 +42,14 @@ class MultiHeadAttention(Heads):
       dropout_rate: the fraction of attention weights that is dropped in training.
       use_bias: whether the dense layers add a bias.
       output_initializer: of the kernel of the output layer.
-      memory_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
+      kv_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
         all.
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
       name: the last component of the path of its variables.
 
     Raises:
-      ShapeError: `memory_heads_dim` is not a subset of `heads_dim`.
+      ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MultiHeadAttention(Heads):
         dropout_rate: float = 0.0,
         use_bias: bool = False,
         output_initializer: Initializer | None = None,
-        memory_heads_dim: ShapeLike | None = None,
+        kv_heads_dim: ShapeLike | None = None,
         dropout_broadcast: str = "",
         scale: float | None = None,
         name: str = "attention",
@@ -73,7 +73,7 @@ class MultiHeadAttention(Heads):
             model_dim,
             heads_dim,
             key_dim,
-            memory_heads_dim,
+            kv_heads_dim,
             length_dim,
             memory_dim,
             use_bias,
@@ -90,7 +90,7 @@ class MultiHeadAttention(Heads):
         bias: Tensor | None = None,
         rope: RotaryEmbedding | None = None,
         training: bool = False,
-        extra_logit: Tensor | float | None = None,
+        sink_logit: Tensor | float | None = None,
     ) -> Tensor:
         """Returns [batch, length, model_dim] for x of the same shape.
 
@@ -101,13 +101,13 @@ class MultiHeadAttention(Heads):
           bias: added to the scores, which are [batch, heads, length, memory_length].
           rope: a rotary embedding, by which queries and keys are rotated.
           training: whether attention weights are dropped.
-          extra_logit: the score of one additional memory position, whose value is zero.
+          sink_logit: the score of one additional memory position, whose value is zero.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
         q = self.apply_rope(self.project_to_heads(self.query, x), rope)
         cache = self.memory_keys_values(x, memory, rope)
-        return self._attend(x, q, cache, bias, training, extra_logit)
+        return self._attend(x, q, cache, bias, training, sink_logit)
 
     def memory_keys_values(
         self, x: Tensor, memory: Tensor | Cache | None, rope: RotaryEmbedding | None
@@ -123,7 +123,7 @@ class MultiHeadAttention(Heads):
         x: Tensor,
         cache: Cache,
         bias: Tensor | None = None,
-        extra_logit: Tensor | float | None = None,
+        sink_logit: Tensor | float | None = None,
     ) -> Tensor:
         """Returns what `__call__` does, with keys and values that are computed already.
 
@@ -133,7 +133,7 @@ class MultiHeadAttention(Heads):
         check_tensors(x=x)
         check_record(Cache, cache=cache)
         q = self.project_to_heads(self.query, x)
-        return self._attend(x, q, cache, bias, False, extra_logit)
+        return self._attend(x, q, cache, bias, False, sink_logit)
 
     def _attend(
         self,
@@ -142,7 +142,7 @@ class MultiHeadAttention(Heads):
         cache: Cache,
         bias: Tensor | None,
         training: bool,
-        extra_logit: Tensor | float | None,
+        sink_logit: Tensor | float | None,
     ) -> Tensor:
         """Returns the output [batch, length, model_dim] for queries q of x."""
         y = dot_product_attention(
@@ -151,7 +151,7 @@ class MultiHeadAttention(Heads):
             self.memory_dim,
             self.key_dim,
             bias,
-            extra_logit,
+            sink_logit,
             self.scale,
             lambda weights: self.dropout(weights, training),
         )

@@ -52,7 +52,7 @@ def steps(attention, mesh, x, rope=None, start=0, positions=None):
 )
 def test_steps_equal_a_whole_pass(mesh, rng, shared, turned):
     attention = layers.MultiHeadAttention(
-        mesh, "d:8", "heads:2", "key:4", memory_heads_dim=shared
+        mesh, "d:8", "heads:2", "key:4", kv_heads_dim=shared
     )
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
     rope = layers.rope(mtf.range(mesh, f"length:{LENGTH}"), "key:4") if turned else None

@@ -131,10 +131,10 @@ def test_layer(rng):
             "key:4",
             "length:4",
             dropout_rate=0.25,
-            memory_heads_dim="",
+            kv_heads_dim="",
         )
         rope = layers.rope(mtf.range(mesh, "length:16"), "key:4")
-        return local, lambda x: local(x, rope=rope, training=True, extra_logit=0.0)
+        return local, lambda x: local(x, rope=rope, training=True, sink_logit=0.0)
 
     x = numbers(rng, 2, 16, 8)
     agree(make, {"x": (x, "batch;length;d")}, ["length:x;heads:y", "batch:x", "d:x"])

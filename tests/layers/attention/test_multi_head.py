@@ -1,4 +1,4 @@
-"""Attention against numpy: heads that share, extra logits, memories; steps against
+"""Attention against numpy: heads that share, sink logits, memories; steps against
 whole passes.
 """
 
@@ -45,7 +45,7 @@ def test_dot_product_attention(rng, extra):
 
     def call(q, k, v, bias, given=extra):
         return layers.dot_product_attention(
-            q, k, v, bias=bias, extra_logit=given, scale=0.3
+            q, k, v, bias=bias, sink_logit=given, scale=0.3
         )
 
     y, _ = agree(lambda mesh: (None, call), inputs, LAYOUTS)
@@ -63,7 +63,7 @@ def test_who_sees_nothing_looks_at_the_extra_row(rng):
         for n in ("length", "memory_length")
     )
     nothing = mtf.full(mesh, "memory_length:4", -1e9)
-    y = layers.dot_product_attention(q, k, k, bias=nothing, extra_logit=0.0)
+    y = layers.dot_product_attention(q, k, k, bias=nothing, sink_logit=0.0)
     assert not y.numpy().any()
 
 
@@ -80,7 +80,7 @@ def test_heads_that_share_keys_and_values(rng, heads, shared):
 
     def make(mesh):
         attention = layers.MultiHeadAttention(
-            mesh, "d:8", heads, "key:4", memory_heads_dim=shared
+            mesh, "d:8", heads, "key:4", kv_heads_dim=shared
         )
         kernels.update({v.name.split("/")[1]: v.numpy() for v in attention.variables})
         return attention, lambda x: attention(
@@ -112,7 +112,7 @@ def test_heads_that_share_are_some_of_all():
         "Split the heads by names",
     ):
         layers.MultiHeadAttention(
-            mtf.Mesh(""), "d:8", "heads:8", "key:4", memory_heads_dim="heads:2"
+            mtf.Mesh(""), "d:8", "heads:8", "key:4", kv_heads_dim="heads:2"
         )
 
 
@@ -142,7 +142,7 @@ def test_compressed_memory(rng):
             visible = layers.causal_mask(
                 x.mesh, "length:8", "memory_length:4", stride=2
             )
-            return attention(x, memory, layers.mask_bias(visible), extra_logit=0.0)
+            return attention(x, memory, layers.mask_bias(visible), sink_logit=0.0)
 
         return attention, call
 

@@ -73,7 +73,7 @@ PROGRAMS = {
     "softmax": lambda x: [
         mtf.softmax(x, "d"),
         mtf.log_softmax(x, "d"),
-        mtf.softmax(x, "d", extra_logit=0.3),
+        mtf.softmax(x, "d", sink_logit=0.3),
         mtf.reduce_logsumexp(x, "d", 0.1),
     ],
     "losses": lambda x: [
