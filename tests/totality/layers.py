@@ -105,17 +105,19 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
         _L.LocalAttention(*heads, "length:4"),
         _L.BlockwiseAttention(*heads, "length:4"),
     ):
-        cache, own = layer.empty_cache(t.x, 4), type(layer).__name__
+        cache, own = layer.init_cache(t.x, 4), type(layer).__name__
         read = layer.project_keys_values(x)
         several = own != "LocalAttention"
         some = {
             "__call__": call(x, takes={"rows": "all"}),
-            "empty_cache": call(t.x, 4),
+            "init_cache": call(t.x, 4),
             "project_keys_values": call(x),
             "fill_cache": call(cache, read, place, 0),
-            "step": call(t.x, cache, place),
-            "step_at": call(t.x, cache, layer.decode_step(cache, place)),
-            "decode_step": call(cache, place),
+            "decode_step": call(t.x, cache, place),
+            "decode_prepared_step": call(
+                t.x, cache, layer.prepare_decode_step(cache, place)
+            ),
+            "prepare_decode_step": call(cache, place),
             "is_visible": call(place, place),
             "project": call(x, None),
             "project_to_heads": call(layer.query, x),

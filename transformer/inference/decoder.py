@@ -235,7 +235,9 @@ class Decoder:
         rows = rows + [(_BEAM, self.beams)] if self.beams else rows
         if isinstance(self.model, EncoderDecoder):
             encoded, _ = self.model.encode({"inputs": inputs})
-            return self.model.step, self.model.start(rows, more, encoded, self.window)
+            return self.model.decode_step, self.model.init_cache(
+                rows, more, encoded, self.window
+            )
         assert lengths is not None, "prompts have lengths"
         model, tokens = self.model, mtf.rename(inputs, "inputs_length", "length")
         most = positions or min(
@@ -243,14 +245,14 @@ class Decoder:
             self._even(self._longest + self.max_new_tokens, *_POSITIONS),
         )
         held = model.prefill(
-            tokens, model.start(rows, most, self.window), lengths, self.prefix
+            tokens, model.init_cache(rows, most, self.window), lengths, self.prefix
         )
         last = tokens.shape["length"] - 1
 
         def step(
             position: mtf.Tensor, ids: mtf.Tensor, held: Any
         ) -> tuple[mtf.Tensor, Any]:
-            return model.step(position + last, ids, held)
+            return model.decode_step(position + last, ids, held)
 
         return step, held
 

@@ -131,7 +131,7 @@ class Block(mtf.Module):
         nonpadding = attention_mask.queries.nonpadding
         return self.feed_forward_sublayer(x, training, nonpadding)
 
-    def empty_cache(
+    def init_cache(
         self, x: mtf.Tensor, num_slots: int, memory: mtf.Tensor | None = None
     ) -> BlockCache:
         """Returns the cache before the first decoding step.
@@ -144,14 +144,14 @@ class Block(mtf.Module):
           memory: an encoder's output, [batch, length, d_model].
         """
         if isinstance(self.attention, mtf.layers.LocalAttention):
-            cache = self.attention.empty_cache(x)
+            cache = self.attention.init_cache(x)
         else:
-            cache = self.attention.empty_cache(x, num_slots)
+            cache = self.attention.init_cache(x, num_slots)
         if memory is None:
             return BlockCache(cache)
         return BlockCache(cache, self.memory_attention.project_keys_values(memory))
 
-    def step(
+    def decode_step(
         self,
         x: mtf.Tensor,
         cache: BlockCache,
@@ -163,15 +163,17 @@ class Block(mtf.Module):
 
         Args:
           x: the residual stream before the block, at this position.
-          cache: from the previous step, or from `empty_cache`.
-          decode_step: from `decode_step` of the attention layer.
+          cache: from the previous step, or from `init_cache`.
+          decode_step: from `prepare_decode_step` of the attention layer.
           memory_bias: the bias of the scores of cross-attention.
         """
         return self.decode(
             x,
             cache,
             memory_bias,
-            lambda h: self.attention.step_at(h, cache.self_attention, decode_step),
+            lambda h: self.attention.decode_prepared_step(
+                h, cache.self_attention, decode_step
+            ),
         )
 
     def prefill(
@@ -188,7 +190,7 @@ class Block(mtf.Module):
 
         Args:
           x: the residual stream before the block, at all positions of the prompts.
-          cache: from `empty_cache`.
+          cache: from `init_cache`.
           last: the position of the last token that is no padding: int32, a scalar or
             [batch].
           step_index: the index of the step of that token, shared by the batch.
@@ -218,7 +220,7 @@ class Block(mtf.Module):
 
         Args:
           x: the residual stream before the block.
-          cache: from the previous step, or from `empty_cache`.
+          cache: from the previous step, or from `init_cache`.
           memory_bias: the bias of the scores of cross-attention.
           cached_attention: computes self-attention, and the cache after it.
         """

@@ -6,9 +6,9 @@ Example:
     stack = Stack(mesh, architecture, causal=True, name="decoder")
     x, reports = stack(x, TokenInfo.of(tokens), training=True)
 
-    cache = stack.start(x, positions=128)              # x [batch, d_model], one position
+    cache = stack.init_cache(x, positions=128)         # x [batch, d_model], one position
     cache = stack.prefill(prompt, cache, lengths)      # [batch, length, d_model], all at once
-    x, cache = stack.step(x, cache, position)          # position length, length + 1...
+    x, cache = stack.decode_step(x, cache, position)    # position length, length + 1...
 
 While decoding, an *example* is an entry of the batch, and a *slot* an entry of a cache
 along `memory_length`. A cache with fewer slots than positions is a ring buffer: position
@@ -188,7 +188,7 @@ class Stack(mtf.Module):
         """Returns x after the norm that follows the last block, if there is one."""
         return x if self.norm is None else self.norm(x)
 
-    def start(
+    def init_cache(
         self,
         x: mtf.Tensor,
         positions: int,
@@ -219,10 +219,10 @@ class Stack(mtf.Module):
             memory_bias = self.memory_mask(one_position, memory_info).bias
         if self.architecture.scanned:
             _, blocks = self.blocks.each(
-                lambda block, h, _: (h, block.empty_cache(h, num_slots, memory)), x
+                lambda block, h, _: (h, block.init_cache(h, num_slots, memory)), x
             )
         else:
-            blocks = [block.empty_cache(x, num_slots, memory) for block in self.blocks]
+            blocks = [block.init_cache(x, num_slots, memory) for block in self.blocks]
         slots = mtf.range(self.mesh, mtf.Dimension(MEMORY, num_slots))
         return KeyValueCache(blocks, slots, rope, memory_bias)
 
@@ -241,7 +241,7 @@ class Stack(mtf.Module):
 
         Args:
           x: the embedded prompts, [batch, length, d_model].
-          cache: from `start`.
+          cache: from `init_cache`.
           lengths: how many tokens of each prompt are no padding: int32, a scalar or
             [batch].
           prefix: whether the tokens of a prompt attend to later ones of it, too.
@@ -311,7 +311,7 @@ class Stack(mtf.Module):
             return mtf.pad(x, LENGTH, 0, 0)
         return mtf.pad(x, LENGTH, 0, -size % a.block_length)
 
-    def step(
+    def decode_step(
         self,
         x: mtf.Tensor,
         cache: KeyValueCache,
@@ -323,7 +323,7 @@ class Stack(mtf.Module):
 
         Args:
           x: the embedded tokens at this position, [batch, d_model].
-          cache: from the previous step, from `prefill` or from `start`.
+          cache: from the previous step, from `prefill` or from `init_cache`.
           position: of the step, common to all examples: int32, a scalar.
           example_positions: of each example; None: what `example_positions` returns.
         """
@@ -334,7 +334,7 @@ class Stack(mtf.Module):
         else:
             first_block, first_cache = self.blocks[0], cache.blocks[0]
         # All blocks have attention of one kind, so the first makes it for all of them.
-        decode_step = first_block.attention.decode_step(
+        decode_step = first_block.attention.prepare_decode_step(
             first_cache.self_attention,
             example_positions,
             cache.rope,
@@ -345,7 +345,7 @@ class Stack(mtf.Module):
         def block_step(
             block: Block, h: mtf.Tensor, block_cache: BlockCache
         ) -> tuple[mtf.Tensor, BlockCache]:
-            return block.step(h, block_cache, decode_step, cache.memory_bias)
+            return block.decode_step(h, block_cache, decode_step, cache.memory_bias)
 
         x, blocks = self._run_cached(block_step, x, cache.blocks)
         return self.final_norm(x), cache._replace(blocks=blocks)

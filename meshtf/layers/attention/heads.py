@@ -1,8 +1,8 @@
 """What attention layers share: projections to and from heads, and decoding with a cache
 of keys and values.
 
-    cache = attention.empty_cache(x, positions=128)             # x [batch, d_model]
-    y, cache = attention.step(x, cache, position)               # position 0, 1, 2...
+    cache = attention.init_cache(x, positions=128)              # x [batch, d_model]
+    y, cache = attention.decode_step(x, cache, position)        # position 0, 1, 2...
 
     keys_values = attention.project_keys_values(xs)             # xs [batch, length, d_model]
     cache = attention.fill_cache(cache, keys_values, last, step_index)    # as steps would
@@ -131,7 +131,7 @@ class Heads(Module):
             )
             self.dropout = Dropout(*dropout)
 
-    def empty_cache(self, x: Tensor, positions: int) -> Cache:
+    def init_cache(self, x: Tensor, positions: int) -> Cache:
         """Returns a cache of zeros.
 
         Args:
@@ -165,7 +165,7 @@ class Heads(Module):
         """Returns the cache that steps up to a position would leave.
 
         Args:
-          cache: from `empty_cache`.
+          cache: from `init_cache`.
           keys_values: from `project_keys_values`: keys and values of positions from
             0 on, perhaps beyond the last one.
           last: the last position: int32, a scalar or [batch].
@@ -177,7 +177,7 @@ class Heads(Module):
         check_ints(step_index=step_index)
         slots = cache.keys.shape.dim(self.memory_dim)
         age = (step_index - range_(last.mesh, slots)) % slots.size  # in steps
-        # age > last: the slot is not written by any step; clamped here, masked in `step`.
+        # age > last: no step writes the slot; clamped to 0, masked in `decode_step`.
         source = maximum(outer(last, age, subtract), 0)
         keys = take_along_axis(keys_values.keys, source, slots.name)
         values = take_along_axis(keys_values.values, source, slots.name)
@@ -185,7 +185,7 @@ class Heads(Module):
             broadcast(keys, cache.keys.shape), broadcast(values, cache.values.shape)
         )
 
-    def step(
+    def decode_step(
         self,
         x: Tensor,
         cache: Cache,
@@ -200,17 +200,17 @@ class Heads(Module):
 
         Args:
           x: the input at one position, [batch, model_dim].
-          cache: from `empty_cache`, or from the previous step.
+          cache: from `init_cache`, or from the previous step.
           position: counted from 0: int32, a scalar or [batch].
           rope: the rotary embedding of all positions.
           bias: added to the scores of all slots, [batch, heads, memory_length].
         """
         check_record(Cache, cache=cache)
         check_tensors(x=x)
-        decode_step = self.decode_step(cache, position, rope, bias)
-        return self.step_at(x, cache, decode_step)
+        decode_step = self.prepare_decode_step(cache, position, rope, bias)
+        return self.decode_prepared_step(x, cache, decode_step)
 
-    def decode_step(
+    def prepare_decode_step(
         self,
         cache: Cache,
         position: Tensor,
@@ -218,10 +218,11 @@ class Heads(Module):
         bias: Tensor | None = None,
         step_index: Tensor | None = None,
     ) -> DecodeStep:
-        """Returns what `step_at` needs to know of a position; it is the same for all
-        layers of one kind.
+        """Returns what `decode_prepared_step` needs to know of a position; it is the same
+        for all layers of one kind.
 
-        Other arguments are those of `step`; of the cache only names and sizes count.
+        Other arguments are those of `decode_step`; of the cache only names and sizes
+        count.
 
         Args:
           step_index: the index of the step, common to the batch, which gives the slot to
@@ -252,15 +253,15 @@ class Heads(Module):
             )
         return DecodeStep(step_index % slots.size, slot_bias, rope)
 
-    def step_at(
+    def decode_prepared_step(
         self, x: Tensor, cache: Cache, decode_step: DecodeStep
     ) -> tuple[Tensor, Cache]:
-        """Returns what `step` does.
+        """Returns what `decode_step` does.
 
         Args:
           x: the input at one position, [batch, model_dim].
-          cache: from `empty_cache`, or from the previous step.
-          decode_step: from `decode_step` of a layer of the same kind.
+          cache: from `init_cache`, or from the previous step.
+          decode_step: from `prepare_decode_step` of a layer of the same kind.
         """
         check_tensors(x=x)
         check_record(Cache, cache=cache)

@@ -353,7 +353,7 @@ class LocalAttention(Heads):
         )
         return self.output(y, x.shape.names)
 
-    def empty_cache(self, x: Tensor, positions: int | None = None) -> Cache:
+    def init_cache(self, x: Tensor, positions: int | None = None) -> Cache:
         """Returns a cache of zeros.
 
         Args:
@@ -370,7 +370,7 @@ class LocalAttention(Heads):
                 f"{self.blocks!r}."
             )
         size = 2 * self.blocks.size if not self.radius else self.radius.size + 1
-        return super().empty_cache(x, size if positions is None else positions)
+        return super().init_cache(x, size if positions is None else positions)
 
     def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
         """Returns bool: whether a position attends to a slot that was written `age` steps

@@ -36,10 +36,12 @@ def steps(attention, mesh, x, rope=None, start=0, positions=None):
     def walk(x, start):
         def turn(state, row):
             keys, values, position = state
-            y, cache = attention.step(row, layers.Cache(keys, values), position, rope)
+            y, cache = attention.decode_step(
+                row, layers.Cache(keys, values), position, rope
+            )
             return (*cache, position + 1), y
 
-        cache = attention.empty_cache(x, *([positions] if positions else []))
+        cache = attention.init_cache(x, *([positions] if positions else []))
         return mtf.scan(turn, (*cache, start), x, "length")[1]
 
     return mtf.transpose(walk(x, np.asarray(start, "int32")), "batch;length;d").numpy()
@@ -87,7 +89,7 @@ def test_local_steps_equal_a_whole_pass_with_a_small_cache(layout, radius, rng):
     )
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
     whole = attention(mtf.asarray(mesh, x, "batch;length;d")).numpy()
-    size = attention.empty_cache(mtf.asarray(mesh, x[:, 0], "batch;d")).keys.shape
+    size = attention.init_cache(mtf.asarray(mesh, x[:, 0], "batch;d")).keys.shape
     assert size["length_memory"] == {"": 4, "length:1": 2, "length:2": 3}[radius]
     np.testing.assert_allclose(steps(attention, mesh, x), whole, rtol=1e-4, atol=1e-5)
 

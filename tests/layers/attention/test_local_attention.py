@@ -217,4 +217,4 @@ def test_what_is_refused():
         mesh, "d:8", "heads:2", "key:4", "length:4", causal=False
     )
     with refuses(mtf.ShapeError, "steps are for causal attention along one dimension"):
-        both.empty_cache(mtf.ones(mesh, "batch:2;d:8"))
+        both.init_cache(mtf.ones(mesh, "batch:2;d:8"))

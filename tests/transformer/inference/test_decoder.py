@@ -88,9 +88,9 @@ def test_an_encoder_reads_prompts_of_any_length():
 
 def test_one_trace_serves_all_prompts_numbers_and_seeds(monkeypatch):
     traced = []
-    real = LanguageModel.step
+    real = LanguageModel.decode_step
     monkeypatch.setattr(
-        LanguageModel, "step", lambda *args: traced.append(1) or real(*args)
+        LanguageModel, "decode_step", lambda *args: traced.append(1) or real(*args)
     )
     decoder = Decoder(
         language_model(),
@@ -130,7 +130,7 @@ def by_steps(model, tokens, cache, lengths, prefix=False):
     def step(cache, step_index):
         positions = mtf.maximum(step_index - padding, 0)
         x = model.embeddings(mtf.gather(tokens, positions, "length"), positions)
-        _, cache = model.decoder.step(x, cache, step_index, positions)
+        _, cache = model.decoder.decode_step(x, cache, step_index, positions)
         return cache, None
 
     blocks = cache.blocks
