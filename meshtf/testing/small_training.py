@@ -55,7 +55,7 @@ class _Block(mtf.Module):
         length = ids.shape.only(["length"])
         x = self.embed(ids)
         bias = mtf.layers.causal_bias(
-            self.mesh, length, [("memory_length", length.size)]
+            self.mesh, length, [("kv_length", length.size)]
         )
         x = mtf.rms_norm(x + self.attend(x, bias=bias), "d_model")
         x = x + self.outer(mtf.dropout(mtf.gelu(self.inner(x)), 0.25))

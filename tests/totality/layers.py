@@ -66,7 +66,7 @@ def made(t: SimpleNamespace) -> dict[str, Call]:
 def called(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of layers."""
     image, places = tensor(t.mesh, "batch:4;h:8;c:2"), mtf.range(t.mesh, "length:4")
-    memory = mtf.rename(places, "length", "memory_length")
+    context = mtf.rename(places, "length", "kv_length")
     bias = _L.RelativeBias(t.mesh, "heads:2")
     dense = _L.Embedding(t.mesh, "vocab:8", "d:6")
     repeat = _L.Repeat(Double, "layers:2")
@@ -88,7 +88,7 @@ def called(t: SimpleNamespace) -> dict[str, Call]:
         "GroupNorm.__call__": call(t.x, on=_L.GroupNorm(t.mesh, "d:6", 2)),
         "LayerNorm.__call__": call(t.x, on=_L.LayerNorm(t.mesh, "d:6")),
         "RMSNorm.__call__": call(t.x, on=_L.RMSNorm(t.mesh, "d:6")),
-        "RelativeBias.__call__": call(places, memory, on=bias),
+        "RelativeBias.__call__": call(places, context, on=bias),
         "RelativeBias.buckets": call(places, on=bias),
         "Repeat.__call__": call(t.x, on=repeat, own=("args",)),
         "Repeat.each": call(lambda layer, h, row: (layer(h), None), t.x, on=repeat),
@@ -126,7 +126,7 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
         if several:
             some |= {
                 "attend_cached": call(x, read),
-                "memory_keys_values": call(x, None, None),
+                "context_keys_values": call(x, None, None),
             }
         calls |= {f"{own}.{name}": c._replace(on=layer) for name, c in some.items()}
     return calls
@@ -136,14 +136,14 @@ def functions(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of functions."""
     q, k = (
         tensor(t.mesh, "batch:4;length:4;key:4"),
-        tensor(t.mesh, "batch:4;memory_length:4;key:4"),
+        tensor(t.mesh, "batch:4;kv_length:4;key:4"),
     )
     places, ids = (
         mtf.range(t.mesh, "length:4"),
         tensor(t.mesh, "batch:4;length:4", "int32"),
     )
-    lengths = (t.mesh, "length:4", "memory_length:4")
-    own = mtf.rename(k, "memory_length", "length")
+    lengths = (t.mesh, "length:4", "kv_length:4")
+    own = mtf.rename(k, "kv_length", "length")
     return {
         "add_noise": call(t.x, 0.1),
         "multiplicative_jitter": call(t.x, 0.1),

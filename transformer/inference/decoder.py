@@ -28,7 +28,7 @@ from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
 
 _BEAM = "beam"
-_POSITIONS = "length", "memory_length"
+_POSITIONS = "length", "kv_length"
 _SMALLEST = 16  # what prompts are filled up to at least
 
 

@@ -17,9 +17,9 @@ class KeyValueCache(NamedTuple):
     Attributes:
       blocks: the `BlockCache` of each block; of scanned blocks one, with `layers` in
         front of each tensor.
-      slots: the indices of the slots of a cache: int32 [memory_length].
+      slots: the indices of the slots of a cache: int32 [kv_length].
       rope: the rotary embedding of all positions, [length, d_kv].
-      memory_bias: the bias of the scores of cross-attention.
+      context_bias: the bias of the scores of cross-attention.
       padding: by how much the position of each example is less than that of the step,
         since its prompt was padded: int32, a scalar or [batch]; None: not at all.
     """
@@ -27,5 +27,5 @@ class KeyValueCache(NamedTuple):
     blocks: Any
     slots: mtf.Tensor
     rope: mtf.layers.RotaryEmbedding | None = None
-    memory_bias: mtf.Tensor | None = None
+    context_bias: mtf.Tensor | None = None
     padding: mtf.Tensor | None = None

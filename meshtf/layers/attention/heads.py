@@ -8,7 +8,7 @@ of keys and values.
     cache = attention.fill_cache(cache, keys_values, last, step_index)    # as steps would
 
 A cache is two named tensors, so a layout shards it like any other: along batch, heads or
-`memory_length`. An entry along `memory_length` is a *slot*. A cache is a ring buffer: step
+`kv_length`. An entry along `kv_length` is a *slot*. A cache is a ring buffer: step
 i writes to slot i % num_slots, so once all slots are written, the oldest is overwritten.
 """
 
@@ -39,10 +39,10 @@ from meshtf.ops.variables.fill import zeros
 
 
 class Cache(NamedTuple):
-    """Keys and values of the memory.
+    """Keys and values of the context.
 
     Attributes:
-      keys: [batch, kv_heads, memory_length, key].
+      keys: [batch, kv_heads, kv_length, key].
       values: of the same shape.
     """
 
@@ -55,7 +55,7 @@ class DecodeStep(NamedTuple):
 
     Attributes:
       slot: the slot of the cache that the step writes: int32, a scalar or [batch].
-      bias: of the scores of all slots, [..., memory_length].
+      bias: of the scores of all slots, [..., kv_length].
       rope: the rotary embedding of the position; None: there is none.
     """
 
@@ -76,7 +76,7 @@ class Heads(Module):
       kv_heads_dim: the dimensions of `heads_dim` that keys and values have; None:
         all.
       length_dims: the names of the positions of queries.
-      memory_dim: the name of the positions of keys and values.
+      kv_length_dim: the name of the positions of keys and values.
       use_bias: whether the dense layers add a bias.
       output_initializer: of the kernel of the output layer.
       dropout: of attention weights: its rate, and names along which the mask is
@@ -96,7 +96,7 @@ class Heads(Module):
         key_dim: ShapeLike,
         kv_heads_dim: ShapeLike | None,
         length_dims: Names,
-        memory_dim: str,
+        kv_length_dim: str,
         use_bias: bool,
         output_initializer: Initializer | None,
         dropout: tuple[float, str],
@@ -108,7 +108,7 @@ class Heads(Module):
         super().__init__(name)
         self.length_dims = names_of(length_dims, argument="length_dims")
         self.scale = scale
-        self.memory_dim = as_dim("memory_dim", memory_dim)
+        self.kv_length_dim = as_dim("kv_length_dim", kv_length_dim)
         self.key_dim = Shape(key_dim)
         self.heads = Shape(heads_dim) + key_dim
         kv_heads = Shape(heads_dim if kv_heads_dim is None else kv_heads_dim)
@@ -142,21 +142,21 @@ class Heads(Module):
         check_ints(positions=positions)
         shape = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
         shape = shape + self.kv_heads.without(*self.key_dim.names)
-        shape = shape + [(self.memory_dim, positions)] + self.key_dim
+        shape = shape + [(self.kv_length_dim, positions)] + self.key_dim
         return Cache(zeros(x.mesh, shape, x.dtype), zeros(x.mesh, shape, x.dtype))
 
     def project_keys_values(
-        self, memory: Tensor, rope: RotaryEmbedding | None = None
+        self, context: Tensor, rope: RotaryEmbedding | None = None
     ) -> Cache:
-        """Returns keys and values of memory [batch, length, model_dim], such as an
+        """Returns keys and values of context [batch, length, model_dim], such as an
         encoder's output; keys are rotated by `rope` if given.
         """
-        check_tensors(memory=memory)
-        k = self.apply_rope(self.project_to_heads(self.key, memory), rope)
-        v = self.project_to_heads(self.value, memory)
+        check_tensors(context=context)
+        k = self.apply_rope(self.project_to_heads(self.key, context), rope)
+        v = self.project_to_heads(self.value, context)
         return Cache(
-            rename(k, self.length_dims, [self.memory_dim]),
-            rename(v, self.length_dims, [self.memory_dim]),
+            rename(k, self.length_dims, [self.kv_length_dim]),
+            rename(v, self.length_dims, [self.kv_length_dim]),
         )
 
     def fill_cache(
@@ -175,7 +175,7 @@ class Heads(Module):
         check_record(Cache, cache=cache, keys_values=keys_values)
         check_tensors(last=last)
         check_ints(step_index=step_index)
-        slots = cache.keys.shape.dim(self.memory_dim)
+        slots = cache.keys.shape.dim(self.kv_length_dim)
         age = (step_index - range_(last.mesh, slots)) % slots.size  # in steps
         # age > last: no step writes the slot; clamped to 0, masked in `decode_step`.
         source = maximum(outer(last, age, subtract), 0)
@@ -203,7 +203,7 @@ class Heads(Module):
           cache: from `init_cache`, or from the previous step.
           position: counted from 0: int32, a scalar or [batch].
           rope: the rotary embedding of all positions.
-          bias: added to the scores of all slots, [batch, heads, memory_length].
+          bias: added to the scores of all slots, [batch, heads, kv_length].
         """
         check_record(Cache, cache=cache)
         check_tensors(x=x)
@@ -237,7 +237,7 @@ class Heads(Module):
             check_record(RotaryEmbedding, rope=rope)
         if bias is not None:
             check_tensors(bias=bias)
-        slots = cache.keys.shape.dim(self.memory_dim)
+        slots = cache.keys.shape.dim(self.kv_length_dim)
         # How many steps ago each slot was written.
         age = outer(step_index, range_(position.mesh, slots), subtract) % slots.size
         is_visible = self.is_visible(age, position)
@@ -269,11 +269,16 @@ class Heads(Module):
         q, k, v = self.project(x, decode_step.rope)
         slot = decode_step.slot
         cache = Cache(
-            dynamic_update(cache.keys, self.memory_dim, slot, k),
-            dynamic_update(cache.values, self.memory_dim, slot, v),
+            dynamic_update(cache.keys, self.kv_length_dim, slot, k),
+            dynamic_update(cache.values, self.kv_length_dim, slot, v),
         )
         y = dot_product_attention(
-            q, *cache, self.memory_dim, self.key_dim, decode_step.bias, scale=self.scale
+            q,
+            *cache,
+            self.kv_length_dim,
+            self.key_dim,
+            decode_step.bias,
+            scale=self.scale,
         )
         return self.output(y, x.shape.names), cache
 

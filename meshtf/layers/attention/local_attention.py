@@ -47,7 +47,7 @@ class _BlockedDim:
       before: the size of the halo before a block.
       after: the size of the halo after a block.
       in_block: the dimension of the positions of a block.
-      memory: the dimension of the positions of a block and its halo.
+      context: the dimension of the positions of a block and its halo.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class _BlockedDim:
         self.before = halo
         self.after = 0 if behind_only else halo
         self.in_block = Dimension(f"{self.dim}_in_block", self.block)
-        self.memory = Dimension(
-            f"{self.dim}_memory", self.before + self.block + self.after
+        self.context = Dimension(
+            f"{self.dim}_context", self.before + self.block + self.after
         )
 
     def split(self, x: Tensor) -> Tensor:
@@ -89,8 +89,8 @@ class _BlockedDim:
         return unflatten(x, self.dim, [self.blocks, self.in_block])
 
     def split_with_halo(self, x: Tensor) -> Tensor:
-        """Returns x with [blocks, memory] instead of the dimension."""
-        name = self.memory.name
+        """Returns x with [blocks, context] instead of the dimension."""
+        name = self.context.name
         x = rename(self.split(x), self.in_block.name, name)
         return halo_exchange(x, self.blocks.name, name, self.before, self.after)
 
@@ -101,7 +101,7 @@ class _BlockedDim:
 
 class _Window:
     """Blocks of all dimensions: the positions of a block are merged into one dimension,
-    `in_block`, and so are those that they attend to, `memory`.
+    `in_block`, and so are those that they attend to, `context`.
     """
 
     def __init__(self, dims: Sequence[_BlockedDim], mesh: Mesh | None) -> None:
@@ -109,9 +109,9 @@ class _Window:
         self.mesh = mesh
         names = "_".join(d.dim for d in dims)
         self.in_block_dims = Shape(d.in_block for d in dims)
-        self.memory_dims = Shape(d.memory for d in dims)
+        self.context_dims = Shape(d.context for d in dims)
         self.in_block = Dimension(f"{names}_in_block", self.in_block_dims.size)
-        self.memory = Dimension(f"{names}_memory", self.memory_dims.size)
+        self.context = Dimension(f"{names}_context", self.context_dims.size)
 
     def split(self, x: Tensor) -> Tensor:
         """Returns x as [blocks..., in_block]."""
@@ -120,10 +120,10 @@ class _Window:
         return flatten(x, self.in_block_dims, self.in_block.name)
 
     def split_with_halo(self, x: Tensor) -> Tensor:
-        """Returns x as [blocks..., memory]."""
+        """Returns x as [blocks..., context]."""
         for dim in self.dims:
             x = dim.split_with_halo(x)
-        return flatten(x, self.memory_dims, self.memory.name)
+        return flatten(x, self.context_dims, self.context.name)
 
     def merge(self, y: Tensor) -> Tensor:
         """Returns y [blocks..., in_block] with the dimensions that `split` had."""
@@ -133,23 +133,23 @@ class _Window:
         return y
 
     def visible(self, causal: bool) -> Tensor:
-        """Returns bool [blocks..., memory, in_block]: whether a position of a block
-        attends to a position of its memory. That is inside of the tensor and within the
+        """Returns bool [blocks..., context, in_block]: whether a position of a block
+        attends to a position of its context. That is inside of the tensor and within the
         radius along each dimension, and if `causal` not after the position.
         """
-        memory_indices = self._unmerged_indices(self.memory, self.memory_dims)
+        context_indices = self._unmerged_indices(self.context, self.context_dims)
         query_indices = self._unmerged_indices(self.in_block, self.in_block_dims)
         conditions = []
         not_after = None  # in the order of `dims`, the last dimension being the fastest
-        for dim, memory_index, query_index in reversed(
-            list(zip(self.dims, memory_indices, query_indices))
+        for dim, context_index, query_index in reversed(
+            list(zip(self.dims, context_indices, query_indices))
         ):
             block_start = range_(self.mesh, dim.blocks) * dim.block
-            # The memory of a block starts `before` positions ahead of the block.
-            index = outer(block_start, memory_index, add)
+            # The context of a block starts `before` positions ahead of the block.
+            index = outer(block_start, context_index, add)
             is_inside = (index >= dim.before) & (index < dim.before + dim.size)
             conditions.append(is_inside)
-            ahead = outer(memory_index, query_index, subtract) - dim.before
+            ahead = outer(context_index, query_index, subtract) - dim.before
             if dim.radius is not None:
                 conditions.append(abs(ahead) <= dim.radius)
             if not_after is None:
@@ -199,7 +199,7 @@ def local_attention(
       causal: whether a position attends only to itself and to earlier positions, in the
         order of `blocks`, the last dimension being the fastest (raster order).
       segments: integers [batch, length]; a position attends to its segment only.
-      sink_logit: the score of one additional memory position, whose value is zero.
+      sink_logit: the score of one additional position of keys, whose value is zero.
       scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
       dropout: applied to attention weights.
 
@@ -226,14 +226,14 @@ def local_attention(
     visible = window.visible(causal)
     if segments is not None:
         query_segments = window.split(segments)
-        memory_segments = window.split_with_halo(segments)
-        same_segment = outer(query_segments, memory_segments, equal)
+        context_segments = window.split_with_halo(segments)
+        same_segment = outer(query_segments, context_segments, equal)
         visible = outer(visible, same_segment, logical_and)
     y = dot_product_attention(
         window.split(q),
         window.split_with_halo(k),
         window.split_with_halo(v),
-        window.memory.name,
+        window.context.name,
         key_dim,
         mask_bias(visible, q.dtype),
         sink_logit,
@@ -296,7 +296,7 @@ class LocalAttention(Heads):
             key_dim,
             kv_heads_dim,
             names,
-            "_".join([*names, "memory"]),
+            "_".join([*names, "context"]),
             use_bias,
             output_initializer,
             (dropout_rate, dropout_broadcast),
@@ -324,7 +324,7 @@ class LocalAttention(Heads):
           segments: integers [batch, length]; a position attends to its segment only.
           rope: a rotary embedding, by which queries and keys are rotated.
           training: whether attention weights are dropped.
-          sink_logit: the score of one additional memory position, whose value is zero.
+          sink_logit: the score of one additional position of keys, whose value is zero.
           cache: keys and values of x from `project_keys_values`; default: they are
             computed.
         """
@@ -334,7 +334,7 @@ class LocalAttention(Heads):
             projected = self.project(x, rope)
         else:
             check_record(Cache, cache=cache)
-            k, v = (rename(y, self.memory_dim, self.length_dims) for y in cache)
+            k, v = (rename(y, self.kv_length_dim, self.length_dims) for y in cache)
             projected = (
                 self.apply_rope(self.project_to_heads(self.query, x), rope),
                 k,

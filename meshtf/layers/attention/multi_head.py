@@ -1,11 +1,11 @@
 """Multi-head, multi-query and grouped-query attention: self-attention, or attention to a
-memory.
+context.
 
     attention = MultiHeadAttention(mesh, "d_model:512", "heads:8", "key:64")
-    bias = causal_bias(mesh, "length:128", "memory_length:128")
+    bias = causal_bias(mesh, "length:128", "kv_length:128")
     y = attention(x, bias=bias)       # [batch, length, d_model] -> the same
 
-Scores are [batch, heads, length, memory_length]: positions of keys and values have another
+Scores are [batch, heads, length, kv_length]: positions of keys and values have another
 name than those of queries, so a layout may shard either. Keys and values that several
 heads share lack a dimension of the heads:
 
@@ -38,7 +38,7 @@ class MultiHeadAttention(Heads):
       heads_dim: such as "heads:8".
       key_dim: the size of a head, such as "key:64".
       length_dim: the name of the positions of queries.
-      memory_dim: the name of the positions of keys and values.
+      kv_length_dim: the name of the positions of keys and values.
       dropout_rate: the fraction of attention weights that is dropped in training.
       use_bias: whether the dense layers add a bias.
       output_initializer: of the kernel of the output layer.
@@ -59,7 +59,7 @@ class MultiHeadAttention(Heads):
         heads_dim: ShapeLike,
         key_dim: ShapeLike,
         length_dim: str = "length",
-        memory_dim: str = "memory_length",
+        kv_length_dim: str = "kv_length",
         dropout_rate: float = 0.0,
         use_bias: bool = False,
         output_initializer: Initializer | None = None,
@@ -75,7 +75,7 @@ class MultiHeadAttention(Heads):
             key_dim,
             kv_heads_dim,
             length_dim,
-            memory_dim,
+            kv_length_dim,
             use_bias,
             output_initializer,
             (dropout_rate, dropout_broadcast),
@@ -86,7 +86,7 @@ class MultiHeadAttention(Heads):
     def __call__(
         self,
         x: Tensor,
-        memory: Tensor | Cache | None = None,
+        context: Tensor | Cache | None = None,
         bias: Tensor | None = None,
         rope: RotaryEmbedding | None = None,
         training: bool = False,
@@ -96,27 +96,27 @@ class MultiHeadAttention(Heads):
 
         Args:
           x: the queries' inputs; a single position may lack `length`.
-          memory: the inputs of keys and values, [batch, length, model_dim] of any length,
+          context: the inputs of keys and values, [batch, length, model_dim] of any length,
             or their keys and values from `project_keys_values`; default: x itself.
-          bias: added to the scores, which are [batch, heads, length, memory_length].
+          bias: added to the scores, which are [batch, heads, length, kv_length].
           rope: a rotary embedding, by which queries and keys are rotated.
           training: whether attention weights are dropped.
-          sink_logit: the score of one additional memory position, whose value is zero.
+          sink_logit: the score of one additional position of keys, whose value is zero.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
         q = self.apply_rope(self.project_to_heads(self.query, x), rope)
-        cache = self.memory_keys_values(x, memory, rope)
+        cache = self.context_keys_values(x, context, rope)
         return self._attend(x, q, cache, bias, training, sink_logit)
 
-    def memory_keys_values(
-        self, x: Tensor, memory: Tensor | Cache | None, rope: RotaryEmbedding | None
+    def context_keys_values(
+        self, x: Tensor, context: Tensor | Cache | None, rope: RotaryEmbedding | None
     ) -> Cache:
-        """Returns keys and values of the memory of `__call__`."""
+        """Returns keys and values of the context of `__call__`."""
         check_tensors(x=x)
-        if isinstance(memory, Cache):
-            return memory
-        return self.project_keys_values(x if memory is None else memory, rope)
+        if isinstance(context, Cache):
+            return context
+        return self.project_keys_values(x if context is None else context, rope)
 
     def attend_cached(
         self,
@@ -148,7 +148,7 @@ class MultiHeadAttention(Heads):
         y = dot_product_attention(
             q,
             *cache,
-            self.memory_dim,
+            self.kv_length_dim,
             self.key_dim,
             bias,
             sink_logit,

@@ -13,8 +13,8 @@ from meshtf import layers
 LAYOUTS = [
     "",
     "batch:x;heads:y",
-    "memory_length:x;batch:y",
-    "memory_length:y;d:x",
+    "kv_length:x;batch:y",
+    "kv_length:y;d:x",
     "key:x",
 ]
 LENGTH = 8
@@ -61,7 +61,7 @@ def test_steps_equal_a_whole_pass(mesh, rng, shared, turned):
     whole = attention(
         mtf.asarray(mesh, x, "batch;length;d"),
         rope=rope,
-        bias=layers.causal_bias(mesh, f"length:{LENGTH}", f"memory_length:{LENGTH}"),
+        bias=layers.causal_bias(mesh, f"length:{LENGTH}", f"kv_length:{LENGTH}"),
     )
     np.testing.assert_allclose(
         steps(attention, mesh, x, rope, positions=LENGTH),
@@ -79,7 +79,7 @@ def test_steps_equal_a_whole_pass(mesh, rng, shared, turned):
         ("", "length:2"),
         ("batch:x;heads:y", ""),
         ("batch:x;heads:y", "length:1"),
-        ("length_memory:x;d:y", ""),
+        ("length_context:x;d:y", ""),
     ],
 )
 def test_local_steps_equal_a_whole_pass_with_a_small_cache(layout, radius, rng):
@@ -90,7 +90,7 @@ def test_local_steps_equal_a_whole_pass_with_a_small_cache(layout, radius, rng):
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
     whole = attention(mtf.asarray(mesh, x, "batch;length;d")).numpy()
     size = attention.init_cache(mtf.asarray(mesh, x[:, 0], "batch;d")).keys.shape
-    assert size["length_memory"] == {"": 4, "length:1": 2, "length:2": 3}[radius]
+    assert size["length_context"] == {"": 4, "length:1": 2, "length:2": 3}[radius]
     np.testing.assert_allclose(steps(attention, mesh, x), whole, rtol=1e-4, atol=1e-5)
 
 
@@ -111,9 +111,7 @@ def test_a_full_cache_forgets_the_oldest(mesh, rng):
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
     found = steps(attention, mesh, x, positions=4)
     distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)
-    visible = mtf.asarray(
-        mesh, (distance >= 0) & (distance < 4), "length;memory_length"
-    )
+    visible = mtf.asarray(mesh, (distance >= 0) & (distance < 4), "length;kv_length")
     whole = attention(
         mtf.asarray(mesh, x, "batch;length;d"), bias=layers.mask_bias(visible)
     )
@@ -122,12 +120,12 @@ def test_a_full_cache_forgets_the_oldest(mesh, rng):
 
 def test_a_decoder_looks_at_keys_and_values_that_are_there(mesh, rng):
     attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
-    x, memory = rng.normal(size=(2, 2, 4, 8)).astype("float32")
-    x, memory = (mtf.asarray(mesh, a, "batch;length;d") for a in (x, memory))
-    bias = mtf.asarray(mesh, np.array([0, 0, -1e9, 0], "float32"), "memory_length")
+    x, context = rng.normal(size=(2, 2, 4, 8)).astype("float32")
+    x, context = (mtf.asarray(mesh, a, "batch;length;d") for a in (x, context))
+    bias = mtf.asarray(mesh, np.array([0, 0, -1e9, 0], "float32"), "kv_length")
     whole, cache = (
-        attention(x, memory, bias).numpy(),
-        attention.project_keys_values(memory),
+        attention(x, context, bias).numpy(),
+        attention.project_keys_values(context),
     )
     for i in range(4):
         row = mtf.asarray(mesh, x.numpy()[:, i], "batch;d")

@@ -171,7 +171,7 @@ def test_layer_equals_attention_with_a_mask(rng):
     )
     whole = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
     ahead = mtf.outer(
-        mtf.range(mesh, "memory_length:16"), mtf.range(mesh, "length:16"), mtf.subtract
+        mtf.range(mesh, "kv_length:16"), mtf.range(mesh, "length:16"), mtf.subtract
     )
     bias = layers.mask_bias((ahead <= 0) & (ahead >= -3))
     np.testing.assert_allclose(

@@ -30,7 +30,7 @@ PROMPTS = [[3], [5, 1, 7, 2], [6, 6], [1, 2, 3]]
 MESHES = [
     ("", ""),
     ("x:2;y:2", "batch:x; heads:y; vocab:y; d_ff:y"),
-    ("x:2;y:2", "batch:y; memory_length:x"),
+    ("x:2;y:2", "batch:y; kv_length:x"),
     ("x:4", "length:x; vocab:x"),
 ]
 

@@ -40,7 +40,7 @@ KINDS = {
     "mixture": {"moe_every": 2},
     "mixtures": {"moe_every": 1, "scanned": True},
 }
-BY_HEADS, BY_MEMORY = "batch:x; heads:y; vocab:y; d_ff:y", "memory_length:x; d_model:y"
+BY_HEADS, BY_MEMORY = "batch:x; heads:y; vocab:y; d_ff:y", "kv_length:x; d_model:y"
 
 
 def mixture(*args, **kwargs):
