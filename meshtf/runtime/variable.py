@@ -48,7 +48,7 @@ from meshtf.runtime.storage.write_times import Writes, written
 from meshtf.runtime.tensorflow_tracking import Untracked
 
 
-class Variable(Operators, Untracked):
+class Variable(Operators[Tensor], Untracked):
     """A named tensor that stays between calls.
 
     Args:
@@ -152,6 +152,11 @@ class Variable(Operators, Untracked):
             return rows[id(self)]
         return apply(Read(self), mesh=self.mesh)
 
+    @property
+    def value(self) -> Tensor:
+        """The present value, as a tensor: what `tensor()` returns."""
+        return self.tensor()
+
     def assign(self, value: Any) -> None:
         """Gives the variable a new value: a Tensor of the same names, in any order, or
         an array.
@@ -159,6 +164,23 @@ class Variable(Operators, Untracked):
         if not isinstance(value, Tensor):
             value = asarray(self.mesh, value, self.shape, dtype=self.dtype)
         apply_all(Write(self), transpose_like(value, self.shape), mesh=self.mesh)
+
+    def assign_add(self, increment: Any) -> None:
+        """Adds a number, a Tensor of the same names, or an array."""
+        self.assign(self + self._as_term(increment))
+
+    def assign_sub(self, decrement: Any) -> None:
+        """Subtracts a number, a Tensor of the same names, or an array."""
+        self.assign(self - self._as_term(decrement))
+
+    def _as_term(self, x: Any) -> Any:
+        """Returns a tensor or a number as it is, and an array as a tensor."""
+        if isinstance(x, Operators) or np.ndim(x) == 0:
+            return x
+        return import_tensor(self.mesh, x, self.shape, dtype=self.dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def numpy(self) -> Any:
         """Returns the whole value as a numpy array."""

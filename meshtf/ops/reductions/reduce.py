@@ -197,4 +197,5 @@ def names_or_all(x: Tensor, dims: Names | None) -> tuple[str, ...]:
     return x.shape.names if dims is None else names_of(dims, x.shape)
 
 
-OPERATORS["reduce_sum"] = reduce_sum
+for _function in (reduce_sum, reduce_mean, reduce_max, reduce_min):
+    OPERATORS[_function.__name__] = _function
