@@ -177,7 +177,7 @@ class Variable(Operators[Tensor], Untracked):
         """Returns a tensor or a number as it is, and an array as a tensor."""
         if isinstance(x, Operators) or np.ndim(x) == 0:
             return x
-        return import_tensor(self.mesh, x, self.shape, dtype=self.dtype)
+        return asarray(self.mesh, x, self.shape, dtype=self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
