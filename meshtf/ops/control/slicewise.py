@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
     Op,
+    Operators,
     Role,
     Sample,
     Spec,
@@ -17,7 +18,7 @@ from meshtf.graph import (
     apply_all,
 )
 from meshtf.graph.arguments import as_tensors
-from meshtf.names import Names, Shape, dtype_name, has_gradient, names_of
+from meshtf.names import Dimension, Names, Shape, dtype_name, has_gradient, names_of
 from meshtf.names.arguments import as_callable, as_dim, as_sequence, check_bools, refuse
 from meshtf.ops.control.slicewise_check import check_names, check_slices
 
@@ -141,6 +142,28 @@ class SlicewiseGrad(Op):
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         return tuple(gradients)
+
+
+@overload
+def slicewise(
+    fn: Callable[..., Any],
+    xs: Sequence[Operators[Any]],
+    shapes: Shape | str | Dimension | None = None,
+    dtypes: object = None,
+    cut: Names = (),
+    check: bool = True,
+) -> Tensor: ...
+
+
+@overload
+def slicewise(
+    fn: Callable[..., Any],
+    xs: Sequence[Operators[Any]],
+    shapes: list[Any],
+    dtypes: object = None,
+    cut: Names = (),
+    check: bool = True,
+) -> list[Tensor]: ...
 
 
 def slicewise(
