@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from meshtf.display import html_placement, html_text
 from meshtf.errors import ArgumentError, NoValueError, explain_error
 from meshtf.graph.context import Context
 from meshtf.graph.op import Op, Spec
@@ -329,6 +330,15 @@ class Tensor(Operators["Tensor"]):
         if not self.sharded_value.values:  # on an abstract mesh
             return f"<mtf.Tensor {spec} {placement}>"
         return f"<mtf.Tensor {spec} {placement}\n{self.numpy()}>"
+
+    def _repr_html_(self) -> str:
+        """Returns the mesh, coloured by the shard that each position holds."""
+        if self.sharded_value is None or self.mesh is None:
+            return html_text(repr(self))
+        title = f"{self.dtype} {self.shape!r}"
+        states = self.mesh.states(self.sharded_value.placement)
+        sizes = dict(zip(self.shape.names, self.shape.sizes))
+        return html_placement(title, self.mesh.axes, states, sizes)
 
     __hash__ = object.__hash__
 

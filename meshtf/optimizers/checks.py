@@ -124,7 +124,7 @@ def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
                 ),
                 variable=repr(variable.shape),
                 **{"from": Source.of_caller()},
-                mesh=repr(mesh),
+                mesh=str(mesh),
                 layout=f"{layout!r} (with the rules of layout and variable_layout)",
                 way_out=(
                     "Take one of the rules away for optimizers: "

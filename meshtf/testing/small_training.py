@@ -83,7 +83,7 @@ def check_training(
         except Exception as error:  # a failure; the next layout is checked anyway
             problems = [f"{type(error).__name__}: {str(error)[:600]}"]
         report.failures += [
-            f"training on {mesh!r}, layout {layout}: {p}" for p in problems
+            f"training on {mesh}, layout {layout}: {p}" for p in problems
         ]
     return report
 

@@ -154,7 +154,7 @@ def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
                     f"{node.op.display_name} runs at stage {node.stage} alone, and replicas "
                     "run one and the same program.",
                     **{"from": node.source},
-                    mesh=repr(mesh),
+                    mesh=str(mesh),
                     way_out='Run it with runtime="placed", or export it for a mesh '
                     f"without an axis {mesh.stages!r}.",
                 )
