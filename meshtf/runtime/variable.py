@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from meshtf.display import html_placement
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
     Graph,
@@ -40,6 +41,7 @@ from meshtf.runtime.initial_values import (
     as_initializer,
     initial_shards,
 )
+from meshtf.runtime.module_paths import complete_path, is_complete, new_path, path_text
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.storage.sharding import shards_on_source
 from meshtf.runtime.storage.slot import Slot
@@ -57,7 +59,8 @@ class Variable(Operators[Tensor], Untracked):
       initializer: called with (mesh, shape, name); returns the initial value, floats of
         any type for a variable of floats. Or the name of one that takes no arguments of
         its own: "zeros", "ones", "normal", "truncated", "uniform".
-      name: its name in checkpoints, after the names of the modules around.
+      name: its name in checkpoints, after the names of the enclosing modules; default, in
+        the constructor of a module: the attribute that it is assigned to.
       dtype: the data type.
       trainable: whether optimizers update it.
       layout: rules for its slices; default: those for variables, where it is made.
@@ -72,20 +75,22 @@ class Variable(Operators[Tensor], Untracked):
         mesh: Mesh,
         shape: ShapeLike,
         initializer: Initializer | str,
-        name: str,
+        name: str | None = None,
         dtype: object = "float32",
         trainable: bool = True,
         layout: Layout | None = None,
     ) -> None:
         as_mesh("mesh", mesh)
-        as_text("name", name)
+        if name is not None:
+            as_text("name", name)
         as_bool("trainable", trainable)
         if layout is not None and not isinstance(layout, Layout):
             refuse("layout", layout, "a layout", 'Write mtf.Layout("d_model:data").')
         if isinstance(current_executor(), Graph):
             raise PlanError(
                 explain_error(
-                    f"variable {name!r} is made inside a mtf.function.",
+                    f"variable {name or 'of ' + repr(shape)!r} is made inside a "
+                    "mtf.function.",
                     **{"from": Source.of_caller()},
                     way_out="Make variables before the function is called, most often "
                     "in a module's __init__.",
@@ -101,25 +106,52 @@ class Variable(Operators[Tensor], Untracked):
             around.stacked_dims
         )  # dimensions of repeated layers: see `layers.Repeat`
         self.spec = Spec(Shape([*self.stack, *Shape(shape)]), dtype_name(dtype))
-        self.path = "/".join((*around.path, name))
+        path = new_path(name)
+        if path is None:
+            refuse(
+                "name",
+                name,
+                "a string",
+                "In a module's __init__ an attribute gives it.",
+            )
+        self._path = path
         self.trainable = trainable
         self.kind: Literal["parameter", "state"] = "parameter" if trainable else "state"
         check_layout(
             [self.spec],
             mesh,
             self.layout,
-            f"{self.path!r}, {Source.of_caller()}",
+            f"{path_text(path)!r}, {Source.of_caller()}",
             kind="variable",
         )
         record_layout_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
         self.placement: Placement = mesh.place(
             self.spec.shape, self.layout, self.stage
         )[0]
-        shards = initial_shards(as_initializer(initializer), self)
-        self._slots = self._slots_with(shards)
         self.writers = [
             Writes()
         ]  # who writes it, and when: the first is all but functions
+        self._slots: Sequence[Slot | None] = ()
+        # None: it has its initial value.
+        self._initializer: Initializer | None = as_initializer(initializer)
+        if is_complete(path):
+            self.initialize()
+
+    def initialize(self) -> None:
+        """Draws the initial value, unless it was drawn before. The value depends on the
+        name, which an attribute may give later than the constructor.
+        """
+        if self._initializer is not None:
+            shards = initial_shards(self._initializer, self)
+            self._initializer = None
+            self._slots = self._slots_with(shards)
+
+    @property
+    def path(self) -> str:
+        """The name in checkpoints, such as "decoder/layer_0/wq". Raises PlanError if the
+        attribute that gives it is not known yet.
+        """
+        return "/".join(complete_path(self._path))
 
     @property
     def name(self) -> str:
@@ -217,6 +249,8 @@ class Variable(Operators[Tensor], Untracked):
         share it; None: the variable lies at another stage.
         """
         devices_of(self.mesh)  # refuses a mesh without hardware, where there are none
+        if self._initializer is not None:
+            complete_path(self._path)  # says that it has no name yet
         return self._slots
 
     def load(self, read_region: Callable[[Region], Any]) -> None:
@@ -235,7 +269,8 @@ class Variable(Operators[Tensor], Untracked):
             as_int("stage", stage)
         if stage == self.stage or self.mesh.axes.get(self.mesh.stages, 1) == 1:
             return
-        whole = None if self.mesh.abstract else tf.constant(self.numpy())
+        has_value = not self.mesh.abstract and self._initializer is None
+        whole = tf.constant(self.numpy()) if has_value else None
         self.stage = stage
         self.placement = self.mesh.place(self.spec.shape, self.layout, stage)[0]
         if whole is not None:
@@ -266,7 +301,13 @@ class Variable(Operators[Tensor], Untracked):
             return []
         return slots_with(shards, self.placement, self.mesh, self.trainable)
 
+    def _repr_html_(self) -> str:
+        """Returns the mesh, coloured by the shard that each position holds."""
+        title = f"{path_text(self._path)} {self.dtype} {self.spec.shape!r}"
+        sizes = dict(zip(self.spec.shape.names, self.spec.shape.sizes))
+        states = self.mesh.states(self.placement)
+        return html_placement(title, self.mesh.axes, states, sizes)
+
     def __repr__(self) -> str:
-        return (
-            f"<mtf.Variable {self.path!r} {self.dtype} {self.shape!r} {self.placement}>"
-        )
+        path = path_text(self._path)
+        return f"<mtf.Variable {path!r} {self.dtype} {self.shape!r} {self.placement}>"

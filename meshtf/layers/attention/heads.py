@@ -101,7 +101,7 @@ class Heads(Module):
         output_initializer: Initializer | None,
         dropout: tuple[float, str],
         scale: float | None,
-        name: str,
+        name: str | None,
     ) -> None:
         if scale is not None:
             check_floats(scale=scale)

@@ -270,6 +270,8 @@ class LocalAttention(Heads):
         another dimension.
     """
 
+    default_name = "attention"
+
     def __init__(
         self,
         mesh: Mesh,
@@ -285,7 +287,7 @@ class LocalAttention(Heads):
         kv_heads_dim: ShapeLike | None = None,
         dropout_broadcast: str = "",
         scale: float | None = None,
-        name: str = "attention",
+        name: str | None = None,
     ) -> None:
         check_bools(causal=causal)
         names = Shape(blocks).names

@@ -52,6 +52,8 @@ class MultiHeadAttention(Heads):
       ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
     """
 
+    default_name = "attention"
+
     def __init__(
         self,
         mesh: Mesh,
@@ -66,7 +68,7 @@ class MultiHeadAttention(Heads):
         kv_heads_dim: ShapeLike | None = None,
         dropout_broadcast: str = "",
         scale: float | None = None,
-        name: str = "attention",
+        name: str | None = None,
     ) -> None:
         super().__init__(
             mesh,

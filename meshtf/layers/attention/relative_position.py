@@ -51,6 +51,8 @@ class RelativeBias(Module):
       ShapeError: there are too few buckets, or too many for `max_distance`.
     """
 
+    default_name = "relative_bias"
+
     def __init__(
         self,
         mesh: Mesh,
@@ -59,7 +61,7 @@ class RelativeBias(Module):
         max_distance: int = 128,
         both_ways: bool = False,
         initializer: Initializer | None = None,
-        name: str = "relative_bias",
+        name: str | None = None,
     ) -> None:
         check_ints(buckets=buckets, max_distance=max_distance)
         check_bools(both_ways=both_ways)
