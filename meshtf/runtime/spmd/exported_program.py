@@ -80,7 +80,7 @@ class Port:
         return region(self.spec.shape, self.placement, key, mesh)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Export:
     """A program as a StableHLO module of one replica.
 
@@ -99,6 +99,12 @@ class Export:
     inputs: tuple[Port, ...]
     results: tuple[Port, ...]
     values: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return (
+            f"<mtf.Export on {self.mesh}: {len(self.module):,} bytes, "
+            f"{len(self.inputs)} inputs, {len(self.results)} results>"
+        )
 
     def save(self, folder: str) -> None:
         """Writes a folder: the module, `values.npz` and `manifest.json`; there as a
