@@ -127,7 +127,7 @@ class Module(tf.Module):
 
     def _rows(self) -> list[tuple[str, ...]]:
         """Returns the rows of the summary; the last one has the totals."""
-        rows = []
+        rows: list[tuple[str, ...]] = []
         parameters = 0
         bytes_per_device = 0
         for v in self.variables:

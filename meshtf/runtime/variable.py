@@ -41,7 +41,13 @@ from meshtf.runtime.initial_values import (
     as_initializer,
     initial_shards,
 )
-from meshtf.runtime.module_paths import complete_path, is_complete, new_path, path_text
+from meshtf.runtime.module_paths import (
+    Path,
+    complete_path,
+    is_complete,
+    new_path,
+    path_text,
+)
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.storage.sharding import shards_on_source
 from meshtf.runtime.storage.slot import Slot
@@ -86,55 +92,35 @@ class Variable(Operators[Tensor], Untracked):
         as_bool("trainable", trainable)
         if layout is not None and not isinstance(layout, Layout):
             refuse("layout", layout, "a layout", 'Write mtf.Layout("d_model:data").')
-        if isinstance(current_executor(), Graph):
-            raise PlanError(
-                explain_error(
-                    f"variable {name or 'of ' + repr(shape)!r} is made inside a "
-                    "mtf.function.",
-                    **{"from": Source.of_caller()},
-                    way_out="Make variables before the function is called, most often "
-                    "in a module's __init__.",
-                )
-            )
-        around = current()
-        self.changes, self.stage = around.region, around.stage
-        self.layout = (
-            mesh.layout_in(around.region, "variable") if layout is None else layout
-        )
+        _check_outside_functions(name)
+        context = current()
+        self.changes = context.region
+        self.stage = context.stage
+        if layout is None:
+            layout = mesh.layout_in(context.region, "variable")
+        self.layout = layout
         self.mesh = mesh
-        self.stack = (
-            around.stacked_dims
-        )  # dimensions of repeated layers: see `layers.Repeat`
+        self.stack = context.stacked_dims  # of repeated layers: see `layers.Repeat`
         self.spec = Spec(Shape([*self.stack, *Shape(shape)]), dtype_name(dtype))
-        path = new_path(name)
-        if path is None:
-            refuse(
-                "name",
-                name,
-                "a string",
-                "In a module's __init__ an attribute gives it.",
-            )
-        self._path = path
+        self._path = _path_of(name)
         self.trainable = trainable
         self.kind: Literal["parameter", "state"] = "parameter" if trainable else "state"
         check_layout(
             [self.spec],
             mesh,
             self.layout,
-            f"{path_text(path)!r}, {Source.of_caller()}",
+            f"{path_text(self._path)!r}, {Source.of_caller()}",
             kind="variable",
         )
         record_layout_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
         self.placement: Placement = mesh.place(
             self.spec.shape, self.layout, self.stage
         )[0]
-        self.writers = [
-            Writes()
-        ]  # who writes it, and when: the first is all but functions
+        self.writers = [Writes()]  # the first is for all writers but functions
         self._slots: Sequence[Slot | None] = ()
         # None: it has its initial value.
         self._initializer: Initializer | None = as_initializer(initializer)
-        if is_complete(path):
+        if is_complete(self._path):
             self.initialize()
 
     def initialize(self) -> None:
@@ -311,3 +297,28 @@ class Variable(Operators[Tensor], Untracked):
     def __repr__(self) -> str:
         path = path_text(self._path)
         return f"<mtf.Variable {path!r} {self.dtype} {self.shape!r} {self.placement}>"
+
+
+def _check_outside_functions(name: str | None) -> None:
+    """Raises PlanError for a variable that is made while a function is recorded."""
+    if isinstance(current_executor(), Graph):
+        variable = "a variable" if name is None else f"variable {name!r}"
+        raise PlanError(
+            explain_error(
+                f"{variable} is made inside a mtf.function.",
+                **{"from": Source.of_caller()},
+                way_out="Make variables before the function is called, most often in a "
+                "module's __init__.",
+            )
+        )
+
+
+def _path_of(name: str | None) -> Path:
+    """Returns the path of a new variable. Raises ArgumentError if it has no name, nor a
+    module that could give it one.
+    """
+    path = new_path(name)
+    if path is None:
+        way_out = "In the constructor of a module, its attribute gives it."
+        refuse("name", name, "a string", way_out)
+    return path

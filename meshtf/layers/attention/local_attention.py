@@ -156,7 +156,7 @@ class _Window:
                 not_after = ahead <= 0
             else:
                 not_after = (ahead < 0) | ((ahead == 0) & not_after)
-        if causal:
+        if causal and not_after is not None:
             conditions.append(not_after)
         return functools.reduce(lambda x, y: outer(x, y, logical_and), conditions)
 

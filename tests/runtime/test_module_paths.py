@@ -58,7 +58,7 @@ def names(module):
     return sorted(v.name for v in module.variables)
 
 
-def test_attributes_name_variables(mesh):
+def test_module_pathss_name_variables(mesh):
     assert names(Mlp(mesh)) == ["mlp/out/bias", "mlp/out/kernel", "mlp/w"]
     mlps = ["stem", "blocks_0", "blocks_1", "heads_left", "other", "repeated/mlp"]
     of_mlps = [
@@ -144,7 +144,7 @@ def test_what_no_attribute_holds_has_no_name(mesh):
             self.names = [mtf.layers.Dropout(0.5).default_name]
 
     with pytest.raises(
-        mtf.PlanError, match="(?s)in no attribute.*Drops.*test_attribute"
+        mtf.PlanError, match="(?s)in no attribute.*Drops.*test_module_paths"
     ):
         Drops()
 
