@@ -173,6 +173,7 @@ def control(t: SimpleNamespace) -> dict[str, Call]:
         "graph.apply": call(StopGradient(), t.x),
         "graph.apply_all": call(StopGradient(), t.x),
         "check_numerics": call(),
+        "run_functions_eagerly": call(),
     }
 
 
