@@ -38,7 +38,7 @@ from meshtf.errors import (
     TraceWarning,
 )
 from meshtf.forecast import Forecast
-from meshtf.function.function import explain, export, function
+from meshtf.function.function import explain, export, function, run_functions_eagerly
 from meshtf.graph import gradients, Tensor
 from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.module import Module, scope
@@ -199,6 +199,7 @@ __all__ = [
     "HostReader",
     # Functions, gradients and control flow
     "function",
+    "run_functions_eagerly",
     "gradients",
     "custom_gradient",
     "stop_gradient",

@@ -95,7 +95,7 @@ class Block(mtf.Module):
 
     def __call__(self, x: mtf.Tensor) -> mtf.Tensor:
         length = x.shape.dim("length")
-        bias = mtf.layers.causal_bias(x.mesh, length, f"memory_length:{length.size}")
+        bias = mtf.layers.causal_bias(x.mesh, length, f"kv_length:{length.size}")
         x = x + self.attention(self.attention_norm(x), bias=bias)
         return x + self.ff(self.norm(x))
 

@@ -105,6 +105,12 @@ class Manifest:
     tensors: Mapping[str, Saved]
     files: Mapping[str, Sum]
 
+    def __repr__(self) -> str:
+        return (
+            f"<Manifest of step {self.step}: {len(self.tensors)} tensors, "
+            f"{len(self.files)} files>"
+        )
+
     def write(self, folder: str) -> None:
         """Writes it into a folder."""
         folder = as_path("folder", folder)

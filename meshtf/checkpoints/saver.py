@@ -61,6 +61,9 @@ class Saver:
         self._last_failure = ""  # why the last checkpoint could not be written
         sweep(directory)
 
+    def __repr__(self) -> str:
+        return f"<Saver to {self.directory!r}: keeps {self.keep}>"
+
     @property
     def empty(self) -> bool:
         """Whether there is no checkpoint in its folder."""

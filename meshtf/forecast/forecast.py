@@ -13,10 +13,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from meshtf.display import html_text
 from meshtf.forecast.html_report import page
 from meshtf.forecast.report_data import Facts
 from meshtf.forecast.text_report import as_json, table
 from meshtf.names.arguments import as_path
+
+MAX_LINES = 20  # of a repr
 
 
 class Forecast(Facts):
@@ -26,6 +29,17 @@ class Forecast(Facts):
 
     def __str__(self) -> str:
         return table(self)
+
+    def __repr__(self) -> str:
+        """Returns the head of the table, without ops: `print` shows all of it."""
+        lines = str(self).split("\n")
+        if len(lines) > MAX_LINES:
+            left_out = len(lines) - MAX_LINES + 1
+            lines[MAX_LINES - 1 :] = [f"... and {left_out} more lines: print it"]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html_text(str(self))
 
     def save_json(self, path: str | Path) -> None:
         """Writes all fields, and totals, as JSON."""

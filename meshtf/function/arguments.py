@@ -200,7 +200,7 @@ class Call:
                 explain_error(
                     "the arguments of one function are on two meshes.",
                     argument=name,
-                    meshes=f"{self.mesh!r} and {leaf.mesh!r}",
+                    meshes=f"{self.mesh} and {leaf.mesh}",
                     way_out="Make all of them on one Mesh object.",
                 )
             )

@@ -15,9 +15,10 @@ dropped, and traced again if it is called again.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import tensorflow as tf
 
@@ -48,9 +49,55 @@ from meshtf.runtime.runtimes import Executable, RuntimeName, runtime_named
 from meshtf.runtime.spmd import Export
 from meshtf.runtime.spmd import export as export_program
 
+P = ParamSpec("P")
+R = TypeVar("R")
 MAX_PROGRAMS = 256  # of one function; a method has one limit for all objects
 
 set_eager_executor(EAGER)
+
+
+@overload
+def function(
+    fn: Callable[P, R],
+    *,
+    mesh: Mesh | None = None,
+    jit: bool = False,
+    runtime: RuntimeName = "placed",
+) -> Function[P, R]: ...
+
+
+@overload
+def function(
+    fn: None = None,
+    *,
+    mesh: Mesh | None = None,
+    jit: bool = False,
+    runtime: RuntimeName = "placed",
+) -> Callable[[Callable[P, R]], Function[P, R]]: ...
+
+
+# Arguments with names are arrays in a call, and tensors in the function: `fn` says the types
+# of the latter. So a type checker sees the result, and not the arguments.
+@overload
+def function(
+    fn: Callable[..., R],
+    *,
+    mesh: Mesh | None = None,
+    jit: bool = False,
+    runtime: RuntimeName = "placed",
+    **names: str | Mapping[str, str],
+) -> Function[..., R]: ...
+
+
+@overload
+def function(
+    fn: None = None,
+    *,
+    mesh: Mesh | None = None,
+    jit: bool = False,
+    runtime: RuntimeName = "placed",
+    **names: str | Mapping[str, str],
+) -> Callable[[Callable[..., R]], Function[..., R]]: ...
 
 
 def function(
@@ -85,6 +132,18 @@ def function(
     if fn is None:
         return lambda f: Function(f, mesh, jit, names, runtime)
     return Function(fn, mesh, jit, names, runtime)
+
+
+@contextlib.contextmanager
+def run_functions_eagerly() -> Iterator[None]:
+    """Runs each `mtf.function` that is called inside op by op, without a trace, so that a
+    debugger stops in it and `print` shows values.
+
+        with mtf.run_functions_eagerly():
+            train_step(batch)
+    """
+    with context(functions_run_eagerly=True):
+        yield
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Forecast:
@@ -123,7 +182,7 @@ def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
 
 def as_function(
     fn: Callable[..., Any], args: tuple[Any, ...]
-) -> tuple[Function, tuple[Any, ...]]:
+) -> tuple[Function[..., Any], tuple[Any, ...]]:
     """Returns a `mtf.function`, and its arguments.
 
     Args:
@@ -142,14 +201,14 @@ def as_function(
     return Function(fn, None, False, {}), args
 
 
-class Function:
+class Function(Generic[P, R]):
     """The result of `mtf.function`: a callable with a cache of the `MAX_PROGRAMS`
     programs that were used last.
     """
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[P, R],
         mesh: Mesh | None,
         jit: bool,
         names: dict[str, str | Mapping[str, str]],
@@ -170,13 +229,25 @@ class Function:
         self._traces = 0
         functools.update_wrapper(self, fn)
 
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Function[P, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: Any = None) -> Callable[..., R]: ...
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(current_executor(), Graph):  # it is called by another function
-            return self._in_place(args, kwargs)
-        if not is_traceable(current()):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        results: R = self._call(args, kwargs)
+        return results
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        executor = current_executor()
+        eager = current().functions_run_eagerly
+        if isinstance(executor, Graph) or (eager and isinstance(executor, InPlace)):
+            return self._in_place(args, kwargs)  # it is called by another function
+        if eager or not is_traceable(current()):
             with context(**RESET_IN_TRACES):
                 return self._in_place(args, kwargs)
         call = self._python.bind(args, kwargs)
@@ -188,6 +259,13 @@ class Function:
         return tf.nest.map_structure(
             lambda y: next(results) if y is RESULT else y, structure
         )
+
+    def __repr__(self) -> str:
+        programs = f"{len(self._compiled)} programs"
+        if len(self._compiled) == 1:
+            programs = "1 program"
+        signature = self._python.signature_text()
+        return f"<mtf.function {self.name}{signature}: {programs} compiled>"
 
     def lower(self, *args: Any, **kwargs: Any) -> Executable:
         """Returns the planned program for these arguments, without running it."""

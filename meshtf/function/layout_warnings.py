@@ -62,7 +62,7 @@ def _unused_axis(mesh: Mesh, axis: str, headline: str, close: str) -> str:
         way_out = f"Did you mean {close}?"
     else:
         way_out = f'Add a rule, such as "batch:{axis}", or take the axis away.'
-    return explain_error(headline, mesh=repr(mesh), layout=mesh.layout, way_out=way_out)
+    return explain_error(headline, mesh=str(mesh), layout=mesh.layout, way_out=way_out)
 
 
 def _warn(mesh: Mesh, key: str, text: str) -> None:

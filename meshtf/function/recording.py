@@ -102,6 +102,14 @@ class PythonFunction:
                 f"{self.name}{self.signature} has no such argument."
             )
 
+    def signature_text(self) -> str:
+        """Returns the arguments, with the dimensions of arrays: (x="batch;d", step)."""
+        arguments = []
+        for name in self.signature.parameters:
+            dims = self.names.get(name)
+            arguments.append(name if dims is None else f"{name}={dims!r}")
+        return f"({', '.join(arguments)})"
+
     def bind(
         self,
         args: tuple[Any, ...],

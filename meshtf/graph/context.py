@@ -24,7 +24,8 @@ class Context:
 
     Attributes:
       region: changes of the mesh's layout.
-      path: the names of the enclosing modules, outer first: for seeds and variables.
+      path: the names of the enclosing modules, outer first: for seeds and variables; a
+        name may be pending, see `runtime/module_paths.py`.
       seeds: those of random ops; None: none was set.
       random_paths: the random ops that drew under these seeds; see
         `ops/control/seeds.py`.
@@ -42,12 +43,13 @@ class Context:
       stacked_dims: dimensions that new variables get in front, as layers of a `Repeat`.
       mesh: the mesh of all new tensors; None: that of the inputs.
       check_numerics: whether eager ops raise an error for NaN and infinity.
+      functions_run_eagerly: whether functions run op by op, without a trace.
       layer_entries: in a layer of a `Repeat`, the entry of each variable of the layer, by
         the id of the variable.
     """
 
     region: Layout = NO_CHANGES
-    path: tuple[str, ...] = ()
+    path: tuple[Any, ...] = ()
     seeds: tuple[Any, ...] | None = None
     random_paths: Any = None
     iterations: tuple[Any, ...] = ()
@@ -62,6 +64,7 @@ class Context:
     stacked_dims: tuple[Any, ...] = ()
     mesh: Any = None
     check_numerics: bool = False
+    functions_run_eagerly: bool = False
     layer_entries: Any = None
 
 
@@ -81,9 +84,9 @@ RESET_IN_TRACES: dict[str, Any] = {
 }
 # It has one trace for each value of these; of the path only if it draws random numbers:
 _IN_TRACE_KEY = ("region", "stage", "mesh", "path")
-# These are no part of a trace: the indices of iterations are arguments of it, and
-# numerics are checked while it runs.
-_OUTSIDE_OF_TRACES = ("iterations", "check_numerics")
+# These are no part of a trace: the indices of iterations are arguments of it, numerics
+# are checked while it runs, and there is none where functions run eagerly.
+_OUTSIDE_OF_TRACES = ("iterations", "check_numerics", "functions_run_eagerly")
 # All other attributes would become constants of a trace, although they change from call
 # to call, as a microbatch does, or the layer of a Repeat. Where one of them is set, the
 # function runs op by op.

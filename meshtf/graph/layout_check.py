@@ -28,7 +28,7 @@ def common_mesh(
             raise MeshError(
                 explain_error(
                     "one op cannot take tensors of two meshes.",
-                    meshes=f"{mesh!r} and {x.mesh!r}",
+                    meshes=f"{mesh} and {x.mesh}",
                     tensors=" ".join(repr(t.shape) for t in inputs),
                     **{"from": source},
                     way_out="Make both tensors on one Mesh object (meshes are compared "
@@ -91,7 +91,7 @@ def _message(
         f'dimension "{dim}" of size {size} cannot be split into {num_shards} equal '
         "shards.",
         **facts,
-        mesh=repr(mesh),
+        mesh=str(mesh),
         layout=underlined,
         way_out=f"Make its size a multiple of {num_shards} (next: {next_multiple}), take "
         f'the rule away, or rename the dimension: mtf.rename(x, "{dim}", '
@@ -122,7 +122,7 @@ def check_stage(mesh: Mesh, stage: int, source: object) -> None:
         raise MeshError(
             explain_error(
                 f"there is no stage {stage}: axis {mesh.stages!r} has {num_stages}.",
-                mesh=repr(mesh),
+                mesh=str(mesh),
                 **{"from": source},
                 way_out=f"Take a stage from 0 to {num_stages - 1}, or a longer axis.",
             )

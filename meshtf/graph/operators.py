@@ -1,4 +1,5 @@
-"""Python operators on tensors and variables, and the ops that gradients call.
+"""Python operators, indexing and methods of tensors and variables, and the ops that
+gradients call.
 
 `graph` must not import `ops`, yet `x + y` calls `add`. So `meshtf.ops` registers its
 functions in a table:
@@ -8,94 +9,181 @@ functions in a table:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Union
+
+import numpy as np
+
+from meshtf.errors import ArgumentError, explain_error
+from meshtf.names import Dimension, Names, Shape, Source
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
 
+# The tensor that an operator returns. It is a parameter since the module of `Tensor`
+# imports this one.
+T_co = TypeVar("T_co", covariant=True)
 
-class Operators:
-    """Base of tensors and variables: `x + y`, `2 * x`, `x < y`, `-x`."""
+Operand: TypeAlias = Union["Operators[Any]", complex, np.generic]
+Index: TypeAlias = Union[int, slice, "Operators[Any]"]
+IndexByName: TypeAlias = tuple[str | Dimension, Index] | Mapping[str, Index]
+
+
+class Operators(Generic[T_co]):
+    """Base of tensors and variables: `x + y`, `2 * x`, `x < y`, `-x`, `x["length", 0]`,
+    `x.sum("length")`.
+    """
 
     __slots__ = ()
 
-    def __add__(self, other: Any) -> Any:
+    @property
+    def shape(self) -> Shape:
+        """The named shape."""
+        raise NotImplementedError
+
+    @property
+    def ndim(self) -> int:
+        """The count of dimensions."""
+        return len(self.shape)
+
+    def __getitem__(self, index: IndexByName) -> T_co:
+        """Returns entries of dimensions by name.
+
+            x["length", 0]                        # without `length`
+            x["length", 2:8]                      # with length:6
+            x[{"batch": 0, "length": ids}]        # [*ids, ...]: what `ids` point to
+
+        Args:
+          index: the name of a dimension and an index, or indices by name. An integer
+            removes the dimension. A slice keeps it, with Python's start, stop and step;
+            both may be negative. A tensor of integers, which count from 0, puts its
+            dimensions in the place of the dimension, as `mtf.gather`; if it has the
+            dimension itself, the result has it with the size of the tensor.
+
+        Raises:
+          ArgumentError: the dimensions are not named, or an index is of another type.
+          ShapeError: there is no such dimension, or an integer is out of range.
+        """
+        return OPERATORS["index_by_name"](self, index)
+
+    def sum(self, dims: Names | None = None) -> T_co:
+        """Returns the sum over `dims`, by default all: `mtf.reduce_sum`."""
+        return OPERATORS["reduce_sum"](self, dims)
+
+    def mean(self, dims: Names | None = None) -> T_co:
+        """Returns the mean over `dims`, by default all: `mtf.reduce_mean`."""
+        return OPERATORS["reduce_mean"](self, dims)
+
+    def max(self, dims: Names | None = None) -> T_co:
+        """Returns the maximum over `dims`, by default all: `mtf.reduce_max`."""
+        return OPERATORS["reduce_max"](self, dims)
+
+    def min(self, dims: Names | None = None) -> T_co:
+        """Returns the minimum over `dims`, by default all: `mtf.reduce_min`."""
+        return OPERATORS["reduce_min"](self, dims)
+
+    def astype(self, dtype: object) -> T_co:
+        """Returns the tensor in another data type, such as "bfloat16": `mtf.cast`."""
+        return OPERATORS["cast"](self, dtype)
+
+    def __add__(self, other: Operand) -> T_co:
         return OPERATORS["add"](self, other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: Operand) -> T_co:
         return OPERATORS["add"](other, self)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: Operand) -> T_co:
         return OPERATORS["subtract"](self, other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: Operand) -> T_co:
         return OPERATORS["subtract"](other, self)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: Operand) -> T_co:
         return OPERATORS["multiply"](self, other)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: Operand) -> T_co:
         return OPERATORS["multiply"](other, self)
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, other: Operand) -> T_co:
         return OPERATORS["divide"](self, other)
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, other: Operand) -> T_co:
         return OPERATORS["divide"](other, self)
 
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self, other: Operand) -> T_co:
         return OPERATORS["floordiv"](self, other)
 
-    def __rfloordiv__(self, other: Any) -> Any:
+    def __rfloordiv__(self, other: Operand) -> T_co:
         return OPERATORS["floordiv"](other, self)
 
-    def __mod__(self, other: Any) -> Any:
+    def __mod__(self, other: Operand) -> T_co:
         return OPERATORS["floormod"](self, other)
 
-    def __rmod__(self, other: Any) -> Any:
+    def __rmod__(self, other: Operand) -> T_co:
         return OPERATORS["floormod"](other, self)
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self, other: Operand) -> T_co:
         return OPERATORS["pow"](self, other)
 
-    def __rpow__(self, other: Any) -> Any:
+    def __rpow__(self, other: Operand) -> T_co:
         return OPERATORS["pow"](other, self)
 
-    def __and__(self, other: Any) -> Any:
+    def __and__(self, other: Operand) -> T_co:
         return OPERATORS["logical_and"](self, other)
 
-    def __rand__(self, other: Any) -> Any:
+    def __rand__(self, other: Operand) -> T_co:
         return OPERATORS["logical_and"](other, self)
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: Operand) -> T_co:
         return OPERATORS["logical_or"](self, other)
 
-    def __ror__(self, other: Any) -> Any:
+    def __ror__(self, other: Operand) -> T_co:
         return OPERATORS["logical_or"](other, self)
 
-    def __xor__(self, other: Any) -> Any:
+    def __xor__(self, other: Operand) -> T_co:
         return OPERATORS["logical_xor"](self, other)
 
-    def __rxor__(self, other: Any) -> Any:
+    def __rxor__(self, other: Operand) -> T_co:
         return OPERATORS["logical_xor"](other, self)
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: Operand) -> T_co:
         return OPERATORS["less"](self, other)
 
-    def __le__(self, other: Any) -> Any:
+    def __le__(self, other: Operand) -> T_co:
         return OPERATORS["less_equal"](self, other)
 
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self, other: Operand) -> T_co:
         return OPERATORS["greater"](self, other)
 
-    def __ge__(self, other: Any) -> Any:
+    def __ge__(self, other: Operand) -> T_co:
         return OPERATORS["greater_equal"](self, other)
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> T_co:
         return OPERATORS["negative"](self)
 
-    def __abs__(self) -> Any:
+    def __abs__(self) -> T_co:
         return OPERATORS["abs"](self)
 
-    def __invert__(self) -> Any:
+    def __invert__(self) -> T_co:
         return OPERATORS["logical_not"](self)
+
+    if not TYPE_CHECKING:  # for a type checker there is no such operator
+
+        def __matmul__(self, other):
+            _refuse_matmul(self, other)
+
+        def __rmatmul__(self, other):
+            _refuse_matmul(other, self)
+
+
+def _refuse_matmul(x: Any, y: Any) -> None:
+    """Raises ArgumentError: `@` says neither which dimension is summed nor which are kept."""
+    raise ArgumentError(
+        explain_error(
+            "x @ y does not say which dimension is summed.",
+            x=repr(getattr(x, "shape", x)),
+            y=repr(getattr(y, "shape", y)),
+            **{"from": Source.of_caller()},
+            way_out='Name the dimensions of the result: mtf.einsum([x, y], "batch;d_ff"); or '
+            "write mtf.matmul(x, y), which sums over the one name that both have.",
+        )
+    )

@@ -15,10 +15,11 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshtf.errors import NoValueError, explain_error
+from meshtf.display import html_placement, html_text
+from meshtf.errors import ArgumentError, NoValueError, explain_error
 from meshtf.graph.context import Context
 from meshtf.graph.op import Op, Spec
-from meshtf.graph.operators import OPERATORS, Operators
+from meshtf.graph.operators import OPERATORS, Operand, Operators
 from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import Shape, Source
 
@@ -179,8 +180,16 @@ class ShardedValue(NamedTuple):
     values: list[Any]
 
 
-class Tensor(Operators):
-    """A tensor with named dimensions on a mesh."""
+class Tensor(Operators["Tensor"]):
+    """A tensor with named dimensions on a mesh.
+
+    Besides arithmetic and comparisons it has NumPy's usual methods, by name:
+
+        x["length", 0:8]                   # entries: see `Operators.__getitem__`
+        x.sum("length;d_model")            # also mean, max, min
+        x.astype("bfloat16"), x.ndim, x.shape["length"]
+        x.numpy(), float(loss), f"{loss:.3f}", x.placement       # of an eager tensor
+    """
 
     __slots__ = ("node", "index", "spec", "sharded_value", "__weakref__")
     __array_priority__ = 100  # numpy leaves `array * tensor` to the tensor
@@ -207,6 +216,23 @@ class Tensor(Operators):
         given the mesh yet.
         """
         return self.node.mesh
+
+    @property
+    def placement(self) -> Placement:
+        """The state along each axis of the mesh. Raises NoValueError for a recorded
+        tensor, which has none before its function is planned.
+        """
+        if self.sharded_value is None:
+            raise NoValueError(
+                explain_error(
+                    "a recorded tensor has no placement yet.",
+                    tensor=repr(self),
+                    **{"made by": self.node.source},
+                    way_out="mtf.explain(function, *args) shows the placements of a "
+                    "function.",
+                )
+            )
+        return self.sharded_value.placement
 
     def numpy(self) -> Any:
         """Returns the global array. Raises NoValueError for a recorded tensor."""
@@ -258,11 +284,43 @@ class Tensor(Operators):
             "a tensor with named dimensions is not iterated: use mtf.unstack(x, dim)."
         )
 
-    def __eq__(self, other: Any) -> Any:
-        return OPERATORS["equal"](self, other)
+    def __len__(self) -> int:
+        """Returns the size of the only dimension. Raises ArgumentError if there are
+        several: the order of dimensions has no meaning.
+        """
+        if self.ndim != 1:
+            raise ArgumentError(
+                explain_error(
+                    "len(x) does not say which dimension it counts.",
+                    tensor=repr(self.shape),
+                    **{"from": Source.of_caller()},
+                    way_out='Write x.shape["batch"], or x.shape.size for all elements.',
+                )
+            )
+        return self.shape.size
 
-    def __ne__(self, other: Any) -> Any:
-        return OPERATORS["not_equal"](self, other)
+    def __format__(self, spec: str) -> str:
+        """Returns a scalar with a format, such as f"{loss:.3f}"."""
+        if not spec:
+            return str(self)
+        if self.ndim:
+            raise ArgumentError(
+                explain_error(
+                    f"the format {spec!r} is for a scalar.",
+                    tensor=repr(self.shape),
+                    **{"from": Source.of_caller()},
+                    way_out="Reduce it first, as in x.mean(), or print x.numpy().",
+                )
+            )
+        return format(self.numpy().item(), spec)
+
+    def __eq__(self, other: Operand) -> Tensor:  # type: ignore[override]
+        equal: Tensor = OPERATORS["equal"](self, other)
+        return equal
+
+    def __ne__(self, other: Operand) -> Tensor:  # type: ignore[override]
+        not_equal: Tensor = OPERATORS["not_equal"](self, other)
+        return not_equal
 
     def __repr__(self) -> str:
         spec = f"{self.dtype} {self.shape!r}"
@@ -272,6 +330,15 @@ class Tensor(Operators):
         if not self.sharded_value.values:  # on an abstract mesh
             return f"<mtf.Tensor {spec} {placement}>"
         return f"<mtf.Tensor {spec} {placement}\n{self.numpy()}>"
+
+    def _repr_html_(self) -> str:
+        """Returns the mesh, coloured by the shard that each position holds."""
+        if self.sharded_value is None or self.mesh is None:
+            return html_text(repr(self))
+        title = f"{self.dtype} {self.shape!r}"
+        states = self.mesh.states(self.sharded_value.placement)
+        sizes = dict(zip(self.shape.names, self.shape.sizes))
+        return html_placement(title, self.mesh.axes, states, sizes)
 
     __hash__ = object.__hash__
 

@@ -27,7 +27,7 @@ from meshtf.layers.attention.masks import (
 )
 from meshtf.layers.attention.multi_head import MultiHeadAttention
 from meshtf.layers.attention.relative_position import RelativeBias, distance_slopes
-from meshtf.layers.attention.rotary import Angles, rotary_angles, rotate
+from meshtf.layers.attention.rotary import RotaryEmbedding, apply_rope, rope
 from meshtf.layers.batch_normalization import BatchNorm
 from meshtf.layers.convolution import Conv, ConvTranspose, SeparableConv
 from meshtf.layers.dense_layer import Dense
@@ -52,13 +52,13 @@ from meshtf.ops.linear.correlation import correlation, rms
 from meshtf.unknown_name import unknown_name
 
 __all__ = [
-    "Angles",
     "AnnealedDropout",
     "BatchNorm",
     "BlockwiseAttention",
     "Cache",
     "Conv",
     "ConvTranspose",
+    "DecodeStep",
     "Dense",
     "DenseProduct",
     "Dropout",
@@ -67,14 +67,15 @@ __all__ = [
     "GroupNorm",
     "LayerNorm",
     "LocalAttention",
-    "DecodeStep",
     "MultiHeadAttention",
     "RMSNorm",
     "RelativeBias",
     "Repeat",
     "Reversible",
+    "RotaryEmbedding",
     "SeparableConv",
     "add_noise",
+    "apply_rope",
     "blockwise_attention",
     "causal_bias",
     "causal_mask",
@@ -90,8 +91,7 @@ __all__ = [
     "multiplicative_jitter",
     "padding_mask",
     "rms",
-    "rotary_angles",
-    "rotate",
+    "rope",
     "segment_mask",
     "sigmoid_cross_entropy",
     "sinusoids",

@@ -43,13 +43,15 @@ class BatchNorm(Module):
       name: the last component of the path of its variables.
     """
 
+    default_name = "batch_norm"
+
     def __init__(
         self,
         mesh: Mesh,
         dims: ShapeLike,
         momentum: float = 0.99,
         epsilon: float = 1e-3,
-        name: str = "batch_norm",
+        name: str | None = None,
     ) -> None:
         check_floats(momentum=momentum, epsilon=epsilon)
         super().__init__(name)

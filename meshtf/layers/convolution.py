@@ -48,6 +48,8 @@ class Conv(Module):
       name: the last component of the path of its variables.
     """
 
+    default_name = "conv"
+
     def __init__(
         self,
         mesh: Mesh,
@@ -60,7 +62,7 @@ class Conv(Module):
         groups: ShapeLike = "",
         use_bias: bool = True,
         kernel_initializer: Initializer | None = None,
-        name: str = "conv",
+        name: str | None = None,
     ) -> None:
         check_bools(use_bias=use_bias)
         super().__init__(name)
@@ -167,6 +169,8 @@ class SeparableConv(Module):
       name: the last component of the path of its variables.
     """
 
+    default_name = "separable_conv"
+
     def __init__(
         self,
         mesh: Mesh,
@@ -178,7 +182,7 @@ class SeparableConv(Module):
         dilation: PerDim[int] = 1,
         multiplier: int = 1,
         use_bias: bool = True,
-        name: str = "separable_conv",
+        name: str | None = None,
     ) -> None:
         check_bools(use_bias=use_bias)
         check_ints(multiplier=multiplier)

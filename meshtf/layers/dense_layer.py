@@ -41,6 +41,8 @@ class Dense(Module):
       name: the last component of the path of its variables.
     """
 
+    default_name = "dense"
+
     def __init__(
         self,
         mesh: Mesh,
@@ -49,7 +51,7 @@ class Dense(Module):
         use_bias: bool = True,
         kernel_initializer: Initializer | None = None,
         expert_dims: ShapeLike = "",
-        name: str = "dense",
+        name: str | None = None,
     ) -> None:
         check_bools(use_bias=use_bias)
         super().__init__(name)

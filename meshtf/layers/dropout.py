@@ -31,7 +31,11 @@ class Dropout(Module):
       name: the last component of the path that its masks depend on.
     """
 
-    def __init__(self, rate: float, broadcast: str = "", name: str = "dropout") -> None:
+    default_name = "dropout"
+
+    def __init__(
+        self, rate: float, broadcast: str = "", name: str | None = None
+    ) -> None:
         check_floats(rate=rate)
         super().__init__(name)
         names_of(broadcast, Shape(""), argument="broadcast")
@@ -61,13 +65,15 @@ class AnnealedDropout(Module):
       PlanError: the rate is not in [0, 1), or `end_step` is not after `start_step`.
     """
 
+    default_name = "annealed_dropout"
+
     def __init__(
         self,
         rate: float,
         start_step: int,
         end_step: int,
         broadcast: str = "",
-        name: str = "annealed_dropout",
+        name: str | None = None,
     ) -> None:
         check_floats(rate=rate)
         check_ints(start_step=start_step, end_step=end_step)

@@ -50,6 +50,8 @@ class Embedding(Module):
       name: the last component of the path of its variable.
     """
 
+    default_name = "embedding"
+
     def __init__(
         self,
         mesh: Mesh,
@@ -58,7 +60,7 @@ class Embedding(Module):
         initializer: Initializer | None = None,
         expert_dims: ShapeLike = "",
         dtype: str | None = None,
-        name: str = "embedding",
+        name: str | None = None,
     ) -> None:
         super().__init__(name)
         self.vocab_dim = Shape(vocab_dim)

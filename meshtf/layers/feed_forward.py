@@ -40,6 +40,7 @@ from meshtf.ops.nn.activations import (
     silu,
     squared_relu,
 )
+from meshtf.runtime.module_paths import scope_of
 
 Activation: TypeAlias = str | Callable[[Tensor], Tensor]
 
@@ -96,6 +97,8 @@ class DenseProduct(Module):
       ParseError: an activation has an unknown name.
     """
 
+    default_name = "dense_product"
+
     def __init__(
         self,
         mesh: Mesh,
@@ -105,7 +108,7 @@ class DenseProduct(Module):
         use_bias: bool = True,
         kernel_initializer: Initializer | None = None,
         expert_dims: ShapeLike = "",
-        name: str = "dense_product",
+        name: str | None = None,
     ) -> None:
         activations = as_sequence("activations", activations, "a list of activations")
         super().__init__(name)
@@ -115,19 +118,23 @@ class DenseProduct(Module):
                 "activation."
             )
         self.activations = [_function(a) for a in activations]
-        is_product = len(activations) > 1
-        self.factors = [
-            Dense(
-                mesh,
-                reduced_dims,
-                new_dims,
-                use_bias,
-                kernel_initializer,
-                expert_dims,
-                name=f"{name}_{i}" if is_product else name,
-            )
-            for i in range(len(activations))
-        ]
+        arguments = (
+            mesh,
+            reduced_dims,
+            new_dims,
+            use_bias,
+            kernel_initializer,
+            expert_dims,
+        )
+        *outer_path, own_name = self._path
+        if isinstance(own_name, str):
+            names = [own_name]
+            if len(activations) > 1:
+                names = [f"{own_name}_{i}" for i in range(len(activations))]
+            with scope_of(tuple(outer_path)):  # "wi_0" and "wi_1" beside each other
+                self.factors = [Dense(*arguments, name) for name in names]
+        else:  # an attribute names this module; its layers are "factors_0", "factors_1"
+            self.factors = [Dense(*arguments) for _ in activations]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns [..., new_dims] for x [..., reduced_dims]."""
@@ -158,6 +165,8 @@ class FeedForward(Module):
       ParseError: there is no activation of this name.
     """
 
+    default_name = "feed_forward"
+
     def __init__(
         self,
         mesh: Mesh,
@@ -169,7 +178,7 @@ class FeedForward(Module):
         output_initializer: Initializer | None = None,
         dropout_broadcast: str = "",
         expert_dims: ShapeLike = "",
-        name: str = "feed_forward",
+        name: str | None = None,
     ) -> None:
         super().__init__(name)
         if isinstance(activation, str):

@@ -40,13 +40,15 @@ class LayerNorm(Module):
       name: the last component of the path of its variables.
     """
 
+    default_name = "layer_norm"
+
     def __init__(
         self,
         mesh: Mesh,
         dim: ShapeLike,
         epsilon: float = 1e-6,
         use_bias: bool = True,
-        name: str = "layer_norm",
+        name: str | None = None,
     ) -> None:
         check_floats(epsilon=epsilon)
         check_bools(use_bias=use_bias)
@@ -78,8 +80,10 @@ class RMSNorm(Module):
       name: the last component of the path of its variable.
     """
 
+    default_name = "rms_norm"
+
     def __init__(
-        self, mesh: Mesh, dim: ShapeLike, epsilon: float = 1e-6, name: str = "rms_norm"
+        self, mesh: Mesh, dim: ShapeLike, epsilon: float = 1e-6, name: str | None = None
     ) -> None:
         check_floats(epsilon=epsilon)
         super().__init__(name)
@@ -113,6 +117,8 @@ class GroupNorm(Module):
       ShapeError: the groups do not divide the channels.
     """
 
+    default_name = "group_norm"
+
     def __init__(
         self,
         mesh: Mesh,
@@ -120,7 +126,7 @@ class GroupNorm(Module):
         groups: int,
         over: Names = "",
         epsilon: float = 1e-6,
-        name: str = "group_norm",
+        name: str | None = None,
     ) -> None:
         check_ints(groups=groups)
         check_floats(epsilon=epsilon)

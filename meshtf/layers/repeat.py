@@ -80,7 +80,9 @@ class Repeat(Module):
 
         With it layers have caches, or report losses:
 
-            h, caches = blocks.each(lambda block, h, cache: block.step(h, cache), h, caches)
+            h, caches = blocks.each(
+                lambda block, h, cache: block.decode_step(h, cache), h, caches
+            )
 
         Args:
           fn: called with the layer, the carry, and the layer's entry of `xs`; returns

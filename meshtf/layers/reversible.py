@@ -41,8 +41,10 @@ class Reversible(Module):
       name: the last component of the path of its random ops.
     """
 
+    default_name = "reversible"
+
     def __init__(
-        self, functions: Sequence[Callable[..., Tensor]], name: str = "reversible"
+        self, functions: Sequence[Callable[..., Tensor]], name: str | None = None
     ) -> None:
         functions = as_sequence("functions", functions, "a list of functions")
         for f in functions:

@@ -18,8 +18,9 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
+from meshtf.display import MAX_CELLS, html_mesh
 from meshtf.errors import (
     LayoutError,
     MeshError,
@@ -34,31 +35,23 @@ from meshtf.mesh.axes import (
     read_strings,
 )
 from meshtf.mesh.layout import Layout, LayoutLike
+from meshtf.mesh.mesh_text import axes_text, devices_text, mesh_repr
 from meshtf.mesh.once_per_mesh import log_once, warn_once
-from meshtf.mesh.state import OnStage, Placement, Replicated, Sharded, State
+from meshtf.mesh.state import (
+    Conflict,
+    OnStage,
+    Placement,
+    Replicated,
+    Sharded,
+    State,
+    state_text,
+)
 from meshtf.names import Shape
 from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 
 TensorKind: TypeAlias = Literal["tensor", "variable", "slot"]
 NO_CHANGES = Layout()  # of a region: the rules of the mesh
 MAX_LAYOUTS = 1_000  # cached layouts of regions
-
-
-class Conflict(NamedTuple):
-    """Why a dimension of a tensor is not sharded along the axis that the layout names.
-
-    Attributes:
-      kind: "axis": the axis shards dimension `other`; "size": the axis does not divide
-        the size of the dimension.
-      dim: name of the dimension.
-      axis: name of the axis.
-      other: name of the dimension that the axis shards already, or "".
-    """
-
-    kind: Literal["axis", "size"]
-    dim: str
-    axis: str
-    other: str = ""
 
 
 class Mesh:
@@ -353,7 +346,7 @@ class Mesh:
         meant = f"Did you mean {close}?" if close else ""
         text = explain_error(
             f"{named_by}: the mesh has no axis {axis!r}, which counts as size 1.",
-            mesh=repr(self),
+            mesh=str(self),
             way_out=f"{meant} If it may be absent, say so: Mesh(..., "
             f'optional_axes="{axis}").'.lstrip(),
         )
@@ -361,11 +354,30 @@ class Mesh:
             raise LayoutError(text)
         warn_once(self, f"lacking axis {axis}", text)
 
+    def states(self, placement: Placement) -> dict[str, str]:
+        """Returns the state along each axis in short, as of `state_text`."""
+        if not isinstance(placement, tuple) or len(placement) != len(self.axes):
+            refuse("placement", placement, "a state for each axis of the mesh")
+        return dict(zip(self.axes, map(state_text, placement)))
+
+    def __str__(self) -> str:
+        return axes_text(self.axes) or "(one position)"
+
     def __repr__(self) -> str:
-        return (
-            ";".join(f"{name}:{size}" for name, size in self.axes.items())
-            or "(one position)"
-        )
+        settings = {
+            "layout": str(self.layout),
+            "variable_layout": str(self._variable_rules),
+            "optimizer_layout": str(self._optimizer_rules),
+            "devices": devices_text(self.devices),
+        }
+        return mesh_repr(self.axes, settings)
+
+    def _repr_html_(self) -> str:
+        """Returns the positions with their devices."""
+        names: Sequence[str] = list(map(str, range(min(self.size, MAX_CELLS))))
+        if not isinstance(self.devices, str) and self.devices is not None:
+            names = self.devices
+        return html_mesh(repr(self), self.axes, names)
 
 
 def missing_axis_notes(
@@ -383,6 +395,6 @@ def missing_axis_notes(
 def _missing_axis_note(mesh: Mesh, axis: str, named_by: str) -> str:
     close = near_misses(axis, mesh.axes)
     return (
-        f"{named_by}: the mesh {mesh!r} has no axis {axis!r}, which counts as size 1."
+        f"{named_by}: the mesh {mesh} has no axis {axis!r}, which counts as size 1."
         + (f" Did you mean {close}?" if close else "")
     )

@@ -18,7 +18,7 @@ Replicated
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 Kind: TypeAlias = Literal["sum", "max", "min"]
 
@@ -55,6 +55,36 @@ class _Replicated:
 Replicated = _Replicated()
 State: TypeAlias = Sharded | Partial | OnStage | _Replicated
 Placement: TypeAlias = tuple[State, ...]
+
+
+class Conflict(NamedTuple):
+    """Why a dimension of a tensor is not sharded along the axis that the layout names.
+
+    Attributes:
+      kind: "axis": the axis shards dimension `other`; "size": the axis does not divide
+        the size of the dimension.
+      dim: name of the dimension.
+      axis: name of the axis.
+      other: name of the dimension that the axis shards already, or "".
+    """
+
+    kind: Literal["axis", "size"]
+    dim: str
+    axis: str
+    other: str = ""
+
+
+def state_text(state: State) -> str:
+    """Returns a state in short: a dimension, "+" for a partial sum, "max", "min", "stage
+    2", or "" for replicated; see `display.placement_text`.
+    """
+    if isinstance(state, Sharded):
+        return state.dim
+    if isinstance(state, Partial):
+        return "+" if state.kind == "sum" else state.kind
+    if isinstance(state, OnStage):
+        return f"stage {state.coordinate}"
+    return ""
 
 
 def reduced_placement(placement: Placement) -> Placement:

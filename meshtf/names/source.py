@@ -36,12 +36,15 @@ _NAMES = {
     "neg": "negative",
     "abs": "abs",
     "invert": "logical_not",
+    "getitem": "Tensor[...]",
+    "matmul": "Tensor.__matmul__",
 }
+_METHODS = ("sum", "mean", "max", "min", "astype", "assign_add", "assign_sub")
 _OPERATORS = {
     f"__{reflected}{operator}__": function
     for operator, function in _NAMES.items()
     for reflected in ("", "r")
-}
+} | {method: f"Tensor.{method}" for method in _METHODS}
 
 
 def _package(frame: Any) -> str:

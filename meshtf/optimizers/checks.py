@@ -140,7 +140,7 @@ def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
             f"{variable.name!r}: {problem}",
             variable=repr(variable.shape),
             **{"from": Source.of_caller()},
-            mesh=repr(mesh),
+            mesh=str(mesh),
             layout=f"{layout!r} (with the rules of layout and variable_layout)",
             way_out=f'{way_out}, or shard another dimension than "{conflicts[0].dim}".',
         )

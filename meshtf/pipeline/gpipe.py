@@ -325,7 +325,7 @@ class GPipe(Module):
                 explain_error(
                     f"a pipeline of {self.stages} stage{'s' * (self.stages != 1)} does "
                     f"not fit axis {mesh.stages!r} of size {num_stages}.",
-                    mesh=repr(mesh),
+                    mesh=str(mesh),
                     **{"from": Source.of_caller()},
                     way_out=f"Take stages={num_stages}, a mesh with "
                     f"{mesh.stages}:{self.stages}, or one without that axis, on which "

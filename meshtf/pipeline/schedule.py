@@ -60,6 +60,12 @@ class Schedule:
 
     tasks: tuple[tuple[Task, ...], ...]
 
+    def __repr__(self) -> str:
+        return (
+            f"Schedule(stages={self.stages}, microbatches={self.microbatches}, "
+            f"chunks={self.chunks})"
+        )
+
     def __post_init__(self) -> None:
         for stage_tasks in as_sequence("tasks", self.tasks, "the tasks of each stage"):
             as_tasks("tasks", stage_tasks)

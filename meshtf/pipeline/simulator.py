@@ -49,6 +49,9 @@ class Timeline:
 
     spans: tuple[Span, ...]
 
+    def __repr__(self) -> str:
+        return f"Timeline(stages={self.stages}, spans={len(self.spans)})"
+
     def __post_init__(self) -> None:
         for span in as_sequence("spans", self.spans, "what stages do"):
             check_record(Span, spans=span)

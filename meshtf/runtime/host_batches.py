@@ -99,6 +99,9 @@ class HostReader:
         self._features: dict[str, _Feature] = {}  # once traced
         self._function: Any = None
 
+    def __repr__(self) -> str:
+        return f"<mtf.HostReader of {self._batch!r} on {self._mesh}: {self._dims}>"
+
     def __iter__(self) -> HostReader:
         return self
 

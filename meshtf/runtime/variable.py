@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from meshtf.display import html_placement
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
     Graph,
@@ -40,6 +41,13 @@ from meshtf.runtime.initial_values import (
     as_initializer,
     initial_shards,
 )
+from meshtf.runtime.module_paths import (
+    Path,
+    complete_path,
+    is_complete,
+    new_path,
+    path_text,
+)
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.storage.sharding import shards_on_source
 from meshtf.runtime.storage.slot import Slot
@@ -48,7 +56,7 @@ from meshtf.runtime.storage.write_times import WriteTime, record_write
 from meshtf.runtime.tensorflow_tracking import Untracked
 
 
-class Variable(Operators, Untracked):
+class Variable(Operators[Tensor], Untracked):
     """A named tensor that keeps its value between calls.
 
     Args:
@@ -59,6 +67,7 @@ class Variable(Operators, Untracked):
         initializer without further arguments: "zeros", "ones", "normal", "truncated",
         "uniform".
       name: its name; in checkpoints it follows the names of the enclosing modules.
+        Default, in the constructor of a module: the attribute that it is assigned to.
       dtype: the data type.
       trainable: whether optimizers update it.
       layout: rules for its dimensions; default: the mesh's rules for variables, as
@@ -74,53 +83,65 @@ class Variable(Operators, Untracked):
         mesh: Mesh,
         shape: ShapeLike,
         initializer: Initializer | str,
-        name: str,
+        name: str | None = None,
         dtype: object = "float32",
         trainable: bool = True,
         layout: Layout | None = None,
     ) -> None:
         as_mesh("mesh", mesh)
-        as_text("name", name)
+        if name is not None:
+            as_text("name", name)
         as_bool("trainable", trainable)
         if layout is not None and not isinstance(layout, Layout):
             refuse("layout", layout, "a layout", 'Write mtf.Layout("d_model:data").')
-        if isinstance(current_executor(), Graph):
-            raise PlanError(
-                explain_error(
-                    f"variable {name!r} is made inside a mtf.function.",
-                    **{"from": Source.of_caller()},
-                    way_out="Make variables before the function is called, most often "
-                    "in a module's __init__.",
-                )
-            )
-        enclosing = current()
-        self.changes = enclosing.region
-        self.stage = enclosing.stage
-        self.layout = (
-            mesh.layout_in(enclosing.region, "variable") if layout is None else layout
-        )
+        _check_outside_functions(name)
+        context = current()
+        self.changes = context.region
+        self.stage = context.stage
+        if layout is None:
+            layout = mesh.layout_in(context.region, "variable")
+        self.layout = layout
         self.mesh = mesh
-        self.stack = enclosing.stacked_dims  # of repeated layers: see `layers.Repeat`
+        self.stack = context.stacked_dims  # of repeated layers: see `layers.Repeat`
         self.spec = Spec(Shape([*self.stack, *Shape(shape)]), dtype_name(dtype))
-        self.path = "/".join((*enclosing.path, name))
+        self._path = _path_of(name)
         self.trainable = trainable
         self.kind: Literal["parameter", "state"] = "parameter" if trainable else "state"
         check_layout(
             [self.spec],
             mesh,
             self.layout,
-            f"{self.path!r}, {Source.of_caller()}",
+            f"{path_text(self._path)!r}, {Source.of_caller()}",
             kind="variable",
         )
         record_layout_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
         self.placement: Placement = mesh.place(
             self.spec.shape, self.layout, self.stage
         )[0]
-        shards = initial_shards(as_initializer(initializer), self)
-        self._slots = self._slots_with(shards)
         # When each writer last wrote it. The first one counts all writes outside of
         # functions; each function that writes it has one of its own.
         self.writers = [WriteTime()]
+        self._slots: Sequence[Slot | None] = ()
+        # None: it has its initial value.
+        self._initializer: Initializer | None = as_initializer(initializer)
+        if is_complete(self._path):
+            self.initialize()
+
+    def initialize(self) -> None:
+        """Draws the initial value, unless it was drawn before. The value depends on the
+        name, which an attribute may give later than the constructor.
+        """
+        if self._initializer is not None:
+            shards = initial_shards(self._initializer, self)
+            self._initializer = None
+            self._slots = self._slots_with(shards)
+
+    @property
+    def path(self) -> str:
+        """The name in checkpoints, such as "decoder/layer_0/wq". Raises PlanError if the
+        attribute that gives it is not known yet.
+        """
+        return "/".join(complete_path(self._path))
 
     @property
     def name(self) -> str:
@@ -154,6 +175,11 @@ class Variable(Operators, Untracked):
             return entries[id(self)]
         return apply(Read(self), mesh=self.mesh)
 
+    @property
+    def value(self) -> Tensor:
+        """The present value, as a tensor: what `tensor()` returns."""
+        return self.tensor()
+
     def assign(self, value: Any) -> None:
         """Assigns a new value: a Tensor with the same dimensions in any order, or an
         array with the dimensions of `shape` in this order.
@@ -161,6 +187,23 @@ class Variable(Operators, Untracked):
         if not isinstance(value, Tensor):
             value = asarray(self.mesh, value, self.shape, dtype=self.dtype)
         apply_all(Write(self), transpose_like(value, self.shape), mesh=self.mesh)
+
+    def assign_add(self, increment: Any) -> None:
+        """Adds a number, a Tensor of the same names, or an array."""
+        self.assign(self + self._as_term(increment))
+
+    def assign_sub(self, decrement: Any) -> None:
+        """Subtracts a number, a Tensor of the same names, or an array."""
+        self.assign(self - self._as_term(decrement))
+
+    def _as_term(self, x: Any) -> Any:
+        """Returns a tensor or a number as it is, and an array as a tensor."""
+        if isinstance(x, Operators) or np.ndim(x) == 0:
+            return x
+        return asarray(self.mesh, x, self.shape, dtype=self.dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def numpy(self) -> Any:
         """Returns the global value as a numpy array."""
@@ -197,6 +240,8 @@ class Variable(Operators, Untracked):
         same object. None: the variable is on another pipeline stage.
         """
         devices_of(self.mesh)  # raises if the mesh is abstract: it has no slots
+        if self._initializer is not None:
+            complete_path(self._path)  # says that it has no name yet
         return self._slots
 
     def load(self, read_region: Callable[[Region], Any]) -> None:
@@ -219,7 +264,8 @@ class Variable(Operators, Untracked):
             as_int("stage", stage)
         if stage == self.stage or self.mesh.axes.get(self.mesh.stages, 1) == 1:
             return
-        value = None if self.mesh.abstract else tf.constant(self.numpy())
+        has_value = not self.mesh.abstract and self._initializer is None
+        value = tf.constant(self.numpy()) if has_value else None
         self.stage = stage
         self.placement = self.mesh.place(self.spec.shape, self.layout, stage)[0]
         if value is not None:
@@ -248,7 +294,38 @@ class Variable(Operators, Untracked):
             return []
         return slots_with(shards, self.placement, self.mesh, self.trainable)
 
+    def _repr_html_(self) -> str:
+        """Returns the mesh, coloured by the shard that each position holds."""
+        title = f"{path_text(self._path)} {self.dtype} {self.spec.shape!r}"
+        sizes = dict(zip(self.spec.shape.names, self.spec.shape.sizes))
+        states = self.mesh.states(self.placement)
+        return html_placement(title, self.mesh.axes, states, sizes)
+
     def __repr__(self) -> str:
-        return (
-            f"<mtf.Variable {self.path!r} {self.dtype} {self.shape!r} {self.placement}>"
+        path = path_text(self._path)
+        return f"<mtf.Variable {path!r} {self.dtype} {self.shape!r} {self.placement}>"
+
+
+def _check_outside_functions(name: str | None) -> None:
+    """Raises PlanError for a variable that is made while a function is recorded."""
+    if isinstance(current_executor(), Graph):
+        variable = "a variable" if name is None else f"variable {name!r}"
+        raise PlanError(
+            explain_error(
+                f"{variable} is made inside a mtf.function.",
+                **{"from": Source.of_caller()},
+                way_out="Make variables before the function is called, most often in a "
+                "module's __init__.",
+            )
         )
+
+
+def _path_of(name: str | None) -> Path:
+    """Returns the path of a new variable. Raises ArgumentError if it has no name, nor a
+    module that could give it one.
+    """
+    path = new_path(name)
+    if path is None:
+        way_out = "In the constructor of a module, its attribute gives it."
+        refuse("name", name, "a string", way_out)
+    return path

@@ -126,6 +126,10 @@ class SavedModel:
     def __init__(self) -> None:
         self._signatures: dict[str, _Signature] = {}
 
+    def __repr__(self) -> str:
+        names = ", ".join(self._signatures) or "no signatures"
+        return f"<mtf.SavedModel: {names}>"
+
     def add(
         self, signature: str, fn: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> SavedModel:

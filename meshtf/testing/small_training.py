@@ -54,9 +54,7 @@ class _Block(mtf.Module):
         """Returns the mean loss of a batch; ids and labels are [batch, length]."""
         length = ids.shape.only(["length"])
         x = self.embed(ids)
-        bias = mtf.layers.causal_bias(
-            self.mesh, length, [("memory_length", length.size)]
-        )
+        bias = mtf.layers.causal_bias(self.mesh, length, [("kv_length", length.size)])
         x = mtf.rms_norm(x + self.attend(x, bias=bias), "d_model")
         x = x + self.outer(mtf.dropout(mtf.gelu(self.inner(x)), 0.25))
         return mtf.reduce_mean(mtf.cross_entropy(self.embed.attend(x), labels, "vocab"))
@@ -85,7 +83,7 @@ def check_training(
         except Exception as error:  # a failure; the next layout is checked anyway
             problems = [f"{type(error).__name__}: {str(error)[:600]}"]
         report.failures += [
-            f"training on {mesh!r}, layout {layout}: {p}" for p in problems
+            f"training on {mesh}, layout {layout}: {p}" for p in problems
         ]
     return report
 

@@ -150,6 +150,8 @@ def _public(scope: ast.Module | ast.ClassDef) -> Iterator[Function | ast.ClassDe
     subclass may be without words."""
     for node in scope.body:
         if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
+            if any(ast.unparse(d) == "overload" for d in node.decorator_list):
+                continue  # types alone: the function that follows has the words
             yield node
             if isinstance(node, ast.ClassDef) and not node.bases:
                 yield from _public(node)

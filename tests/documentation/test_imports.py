@@ -14,6 +14,7 @@ from tests.documentation.test_house import ROOT, files, here, imports
 RANKS = {
     "version": 0,
     "errors": 0,
+    "display": 0,
     "unknown_name": 1,
     "names": 1,
     "mesh": 2,
@@ -70,7 +71,15 @@ FOLDERS = {
     "meshtf/layers": ("", "attention"),
 }
 SEPARATE = {("meshtf/runtime", "placed", "spmd"), ("meshtf/runtime", "spmd", "placed")}
-WITHOUT_TENSORFLOW = ("errors", "names", "mesh", "graph", "partition", "forecast")
+WITHOUT_TENSORFLOW = (
+    "errors",
+    "display",
+    "names",
+    "mesh",
+    "graph",
+    "partition",
+    "forecast",
+)
 
 
 def part(path: Path) -> str:

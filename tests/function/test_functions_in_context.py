@@ -13,6 +13,8 @@ from meshtf.mesh import OnStage
 pytestmark = pytest.mark.filterwarnings("ignore::meshtf.errors.LayoutWarning")
 MESHES = [("", ""), ("data:2;model:2", "batch:data;d:model")]
 
+BATCH = np.arange(8, dtype="float32").reshape(4, 2)
+
 
 @pytest.fixture(params=MESHES, ids=["one device", "four positions"])
 def mesh(request):
@@ -218,3 +220,47 @@ def test_a_path_of_modules_counts_where_random_numbers_are_drawn(mesh):
         np.testing.assert_array_equal(y, expected)
     assert (eager[1] == eager[3]).all() and (eager[1] != eager[2]).any()
     assert plain.traces == 1 and drop.traces == 3
+
+
+@pytest.mark.parametrize("layout", ["", "b:x", "d:x"])
+def test_functions_that_run_eagerly_have_values(layout):
+    mesh = mtf.Mesh("x:2", layout)
+    v = mtf.Variable(mesh, "d:2", "ones", "v")
+    seen = []
+
+    @mtf.function(mesh=mesh, x="b;d")
+    def step(x):
+        y = (x * v).sum("d")
+        seen.append(y)
+        v.assign_add(mtf.gradients([y.sum()], [v])[0])
+        return {"y": y}
+
+    with mtf.run_functions_eagerly():
+        eager = step(BATCH)
+    assert (step.traces, v.numpy().tolist()) == (0, [13.0, 17.0])
+    np.testing.assert_array_equal(seen[0].numpy(), BATCH.sum(1))
+    np.testing.assert_array_equal(eager["y"].numpy(), BATCH.sum(1))
+
+    v.assign(np.ones(2, "float32"))
+    traced = step(BATCH)
+    assert (step.traces, v.numpy().tolist()) == (1, [13.0, 17.0])
+    np.testing.assert_array_equal(traced["y"].numpy(), eager["y"].numpy())
+    with pytest.raises(mtf.PlanError, match="no value yet"):
+        seen[1].numpy()
+
+
+def test_random_numbers_of_functions_that_run_eagerly():
+    mesh = mtf.Mesh("x:2", "b:x")
+
+    @mtf.function
+    def inner(x):
+        return mtf.dropout(x, 0.5)
+
+    @mtf.function(mesh=mesh, x="b;d")
+    def outer(x):
+        with mtf.seed(1):
+            return inner(x) + 1.0
+
+    with mtf.run_functions_eagerly():
+        eager = outer(BATCH).numpy()
+    np.testing.assert_array_equal(outer(BATCH).numpy(), eager)

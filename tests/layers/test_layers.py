@@ -14,7 +14,7 @@ MESHES = [
     ("", ""),
     ("data:2;model:2", "batch:data;heads:model;d_ff:model;vocab:model"),
     ("data:2;model:2", "length:data;d_model:model"),
-    ("data:2;model:2", "key:data;memory_length:model"),
+    ("data:2;model:2", "key:data;kv_length:model"),
 ]
 
 
@@ -77,28 +77,28 @@ def attend(q, k, v, mask):
 )
 def test_attention(mesh, rng, causal, cross):
     x = rng.normal(size=(2, 4, 8)).astype("float32")
-    memory = rng.normal(size=(2, 8, 8)).astype("float32") if cross else x
+    context = rng.normal(size=(2, 8, 8)).astype("float32") if cross else x
     attention = layers.MultiHeadAttention(mesh, "d_model:8", "heads:4", "key:4")
     w = {
         part: getattr(attention, part).kernel.numpy()
         for part in ("query", "key", "value", "output")
     }
     q = np.einsum("bld,dhk->blhk", x, w["query"])
-    k, v = (np.einsum("bmd,dhk->bmhk", memory, w[name]) for name in ("key", "value"))
-    mask = np.tri(4, dtype=bool) if causal else np.ones((4, memory.shape[1]), bool)
+    k, v = (np.einsum("bmd,dhk->bmhk", context, w[name]) for name in ("key", "value"))
+    mask = np.tri(4, dtype=bool) if causal else np.ones((4, context.shape[1]), bool)
     found = attention(
         mtf.asarray(mesh, x, "batch:2;length:4;d_model:8"),
-        mtf.asarray(mesh, memory, "batch:2;length:8;d_model:8") if cross else None,
-        layers.causal_bias(mesh, "length:4", "memory_length:4") if causal else None,
+        mtf.asarray(mesh, context, "batch:2;length:8;d_model:8") if cross else None,
+        layers.causal_bias(mesh, "length:4", "kv_length:4") if causal else None,
     )
     close(found, np.einsum("blhk,hkd->bld", attend(q, k, v, mask), w["output"]))
 
 
 def test_rotary_scores_depend_on_distance_alone(mesh, rng):
     q, k = rng.normal(size=(2, 1, 8)).astype("float32")
-    angles = layers.rotary_angles(mtf.range(mesh, "length:8"), "key:8")
+    rope = layers.rope(mtf.range(mesh, "length:8"), "key:8")
     named = [mtf.asarray(mesh, np.repeat(x, 8, 0), "length:8;key:8") for x in (q, k)]
-    turned = [layers.rotate(x, "key", angles) for x in named]
+    turned = [layers.apply_rope(x, "key", rope) for x in named]
     scores = np.einsum("lk,mk->lm", *(x.numpy() for x in turned))
     for distance in range(8):
         diagonal = np.diagonal(scores, distance)
@@ -111,7 +111,7 @@ def test_rotary_scores_depend_on_distance_alone(mesh, rng):
 
 def test_rotary_needs_pairs():
     with pytest.raises(mtf.ShapeError, match="key:5 must have an even size"):
-        layers.rotary_angles(mtf.range(mtf.Mesh(""), "length:8"), "key:5")
+        layers.rope(mtf.range(mtf.Mesh(""), "length:8"), "key:5")
 
 
 def test_dropout(mesh):

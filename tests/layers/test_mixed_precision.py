@@ -14,9 +14,9 @@ from tests.support.layer_agreement import place
 
 def attention(mesh):
     layer = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4", use_bias=True)
-    bias = layers.causal_bias(mesh, "length:8", "memory_length:8")
-    angles = layers.rotary_angles(mtf.range(mesh, "length:8"), "key:4")
-    return layer, lambda x: layer(x, bias=bias, angles=angles)
+    bias = layers.causal_bias(mesh, "length:8", "kv_length:8")
+    rope = layers.rope(mtf.range(mesh, "length:8"), "key:4")
+    return layer, lambda x: layer(x, bias=bias, rope=rope)
 
 
 def embedding(mesh):

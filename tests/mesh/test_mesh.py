@@ -12,13 +12,25 @@ from meshtf.names import Shape
 
 def test_positions_count_along_the_last_axis_first():
     mesh = Mesh("data:2;model:3")
-    assert (mesh.size, mesh.axes, repr(mesh)) == (
+    assert (mesh.size, mesh.axes, str(mesh)) == (
         6,
         {"data": 2, "model": 3},
         "data:2;model:3",
     )
     assert mesh.coords == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2))
     assert mesh.axis_index == {"data": 0, "model": 1}
+
+
+def test_repr_has_layout_and_devices():
+    assert repr(Mesh("")) == "Mesh('')"
+    mesh = Mesh(
+        "data:2", "batch:data", variable_layout="d:data", devices=["CPU:0", "CPU:1"]
+    )
+    assert repr(mesh) == (
+        "Mesh('data:2', layout='batch:data', variable_layout='d:data', "
+        "devices='CPU:0 ... CPU:1')"
+    )
+    assert repr(Mesh("data:2", devices="logical:2")).endswith("devices='logical:2')")
 
 
 def test_groups_differ_only_along_their_axes():
@@ -35,7 +47,7 @@ def test_groups_differ_only_along_their_axes():
 
 def test_a_mesh_of_one_position():
     mesh = Mesh("")
-    assert (mesh.size, mesh.coords, mesh.replicated, repr(mesh)) == (
+    assert (mesh.size, mesh.coords, mesh.replicated, str(mesh)) == (
         1,
         ((),),
         (),

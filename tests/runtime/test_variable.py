@@ -235,3 +235,27 @@ def test_other_floats_are_no_initial_values_of_integers(initializer, dtype):
         mtf.DTypeError, match=f"(?s)'v' gave float32, .* is {dtype}.*mtf.full"
     ):
         mtf.Variable(mtf.Mesh(""), "a:4", initializer, "v", dtype=dtype)
+
+
+@pytest.mark.parametrize("layout", ["", "d:x", "d:y;e:x"])
+def test_values_and_updates_by_a_term(layout):
+    mesh = mtf.Mesh("x:2;y:2", variable_layout=layout)
+    v = mtf.Variable(mesh, "d:4;e:2", counting, "v")
+    start = v.numpy()
+    np.testing.assert_array_equal(v.value.numpy(), start)
+    assert isinstance(v.value, mtf.Tensor)
+    np.testing.assert_array_equal(np.asarray(v), start)
+    assert np.asarray(v, "int32").dtype == np.int32
+
+    v.assign_add(1.0)
+    v.assign_sub(mtf.ones(mesh, "e:2;d:4") * 3.0)
+    v.assign_add(np.full((4, 2), 0.5, "float32"))
+    np.testing.assert_array_equal(v.numpy(), start - 1.5)
+
+    @mtf.function(mesh=mesh)
+    def update():
+        v.assign_add(v.value)
+        return v["d", 1]
+
+    np.testing.assert_array_equal(update().numpy(), 2 * (start - 1.5)[1])
+    np.testing.assert_array_equal(v.numpy(), 2 * (start - 1.5))

@@ -68,7 +68,7 @@ def called(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of layers."""
     image = tensor(t.mesh, "batch:4;h:8;c:2")
     places = mtf.range(t.mesh, "length:4")
-    memory = mtf.rename(places, "length", "memory_length")
+    context = mtf.rename(places, "length", "kv_length")
     bias = _L.RelativeBias(t.mesh, "heads:2")
     dense = _L.Embedding(t.mesh, "vocab:8", "d:6")
     repeat = _L.Repeat(Double, "layers:2")
@@ -90,7 +90,7 @@ def called(t: SimpleNamespace) -> dict[str, Call]:
         "GroupNorm.__call__": call(t.x, on=_L.GroupNorm(t.mesh, "d:6", 2)),
         "LayerNorm.__call__": call(t.x, on=_L.LayerNorm(t.mesh, "d:6")),
         "RMSNorm.__call__": call(t.x, on=_L.RMSNorm(t.mesh, "d:6")),
-        "RelativeBias.__call__": call(places, memory, on=bias),
+        "RelativeBias.__call__": call(places, context, on=bias),
         "RelativeBias.buckets": call(places, on=bias),
         "Repeat.__call__": call(t.x, on=repeat, own=("args",)),
         "Repeat.each": call(lambda layer, h, row: (layer(h), None), t.x, on=repeat),
@@ -109,27 +109,29 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
         _L.LocalAttention(*heads, "length:4"),
         _L.BlockwiseAttention(*heads, "length:4"),
     ):
-        cache = layer.empty_cache(t.x, 4)
+        cache = layer.init_cache(t.x, 4)
         own = type(layer).__name__
         read = layer.project_keys_values(x)
         several = own != "LocalAttention"
         some = {
             "__call__": call(x, takes={"rows": "all"}),
-            "empty_cache": call(t.x, 4),
+            "init_cache": call(t.x, 4),
             "project_keys_values": call(x),
             "fill_cache": call(cache, read, place, 0),
-            "step": call(t.x, cache, place),
-            "step_at": call(t.x, cache, layer.decode_step(cache, place)),
-            "decode_step": call(cache, place),
+            "decode_step": call(t.x, cache, place),
+            "decode_prepared_step": call(
+                t.x, cache, layer.prepare_decode_step(cache, place)
+            ),
+            "prepare_decode_step": call(cache, place),
             "is_visible": call(place, place),
             "project": call(x, None),
             "project_to_heads": call(layer.query, x),
-            "apply_rotary": call(x, None),
+            "apply_rope": call(x, None),
         }
         if several:
             some |= {
                 "attend_cached": call(x, read),
-                "memory_keys_values": call(x, None, None),
+                "context_keys_values": call(x, None, None),
             }
         calls |= {f"{own}.{name}": c._replace(on=layer) for name, c in some.items()}
     return calls
@@ -138,11 +140,11 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
 def functions(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of functions."""
     q = tensor(t.mesh, "batch:4;length:4;key:4")
-    k = tensor(t.mesh, "batch:4;memory_length:4;key:4")
+    k = tensor(t.mesh, "batch:4;kv_length:4;key:4")
     places = mtf.range(t.mesh, "length:4")
     ids = tensor(t.mesh, "batch:4;length:4", "int32")
-    lengths = (t.mesh, "length:4", "memory_length:4")
-    own = mtf.rename(k, "memory_length", "length")
+    lengths = (t.mesh, "length:4", "kv_length:4")
+    own = mtf.rename(k, "kv_length", "length")
     return {
         "add_noise": call(t.x, 0.1),
         "multiplicative_jitter": call(t.x, 0.1),
@@ -163,9 +165,9 @@ def functions(t: SimpleNamespace) -> dict[str, Call]:
         "sigmoid_cross_entropy": call(t.x, t.y),
         "softmax_cross_entropy": call(t.x, t.ids, "d"),
         "weights_nonzero": call(t.ids),
-        "rotary_angles": call(places, "key:4"),
+        "rope": call(places, "key:4"),
         "sinusoids": call(places, "d:6"),
-        "rotate": call(q, "key", _L.rotary_angles(places, "key:4")),
+        "apply_rope": call(q, "key", _L.rope(places, "key:4")),
     }
 
 

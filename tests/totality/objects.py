@@ -43,6 +43,7 @@ def names(t: SimpleNamespace) -> dict[str, Call]:
         "Mesh.has": call(mesh.replicated, on=mesh),
         "Mesh.layout_in": call(layout, on=mesh),
         "Mesh.place": call(shape, on=mesh),
+        "Mesh.states": call(mesh.replicated, on=mesh),
     }
 
 
@@ -50,11 +51,29 @@ def values(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of tensors, variables and modules."""
     spare = mtf.Variable(t.mesh, "d:6", t.init, "spare")
     array = {"value": "array"}
-    return {
+    methods = {
+        f"{kind}.{method}": call(*args, on=x)
+        for kind, x in (("Tensor", t.x), ("Variable", t.v))
+        for method, args in {
+            "sum": ("d",),
+            "mean": ("d",),
+            "max": ("d",),
+            "min": ("d",),
+            "astype": ("int32",),
+        }.items()
+    }
+    return methods | {
         "Tensor.numpy": call(on=t.x),
         "Variable": call(t.mesh, "d:6", t.init, "w"),
         "Variable.numpy": call(on=t.v),
         "Variable.assign": call(t.b.tensor(), on=spare, takes=array),
+        "Variable.assign_add": call(
+            t.b.tensor(), on=spare, takes={"increment": "int float array"}
+        ),
+        "Variable.assign_sub": call(
+            t.b.tensor(), on=spare, takes={"decrement": "int float array"}
+        ),
+        "Variable.initialize": call(on=spare),
         "Variable.move_to_stage": call(0, on=spare),
         "Variable.slots_by_region": call(on=t.v),
         "Variable.read": call(on=t.v),
@@ -65,6 +84,7 @@ def values(t: SimpleNamespace) -> dict[str, Call]:
         "Variable.tensor": call(on=t.v),
         "Module": call("m"),
         "Module.scope": call(on=mtf.Module("m")),
+        "Module.summary": call(on=mtf.Module("m")),
         "Function.__call__": call(t.x, on=t.function, own=("args",)),
         "Function.lower": call(t.x, on=t.function, own=("args",)),
         "Function.explain": call(t.x, on=t.function, own=("args",)),

@@ -37,7 +37,7 @@ def pointwise(t: SimpleNamespace) -> dict[str, Call]:
         f"logical_{name}": call(t.truth, t.truth) for name in ("and", "or", "xor")
     }
     return calls | {
-        "reduce_logsumexp": call(t.x, takes={"extra_logit": "int float"}),
+        "reduce_logsumexp": call(t.x, takes={"sink_logit": "int float"}),
         "logical_not": call(t.truth),
         "reduce_all": call(t.truth),
         "reduce_any": call(t.truth),
@@ -60,8 +60,8 @@ def shaping(t: SimpleNamespace) -> dict[str, Call]:
     calls = {name: call(t.x, "d") for name in _ALONG}
     square = tensor(t.mesh, "batch:4;block:2;row:4")
     return calls | {
-        "softmax": call(t.x, "d", takes={"extra_logit": "int float"}),
-        "log_softmax": call(t.x, "d", takes={"extra_logit": "int float"}),
+        "softmax": call(t.x, "d", takes={"sink_logit": "int float"}),
+        "log_softmax": call(t.x, "d", takes={"sink_logit": "int float"}),
         "chunk": call(t.x, "d", 2),
         "concat": call([t.x, t.y], "d"),
         "stack": call([t.x, t.y], "n"),
@@ -176,6 +176,7 @@ def control(t: SimpleNamespace) -> dict[str, Call]:
         "graph.apply": call(StopGradient(), t.x),
         "graph.apply_all": call(StopGradient(), t.x),
         "check_numerics": call(),
+        "run_functions_eagerly": call(),
     }
 
 

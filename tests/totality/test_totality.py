@@ -40,7 +40,7 @@ RECORDS = {
     "Tensor",
     "Export",
     "Forecast",
-    "layers.Angles",
+    "layers.RotaryEmbedding",
     "layers.Cache",
     "layers.DecodeStep",
     "pipeline.Layer",

@@ -201,7 +201,7 @@ def _result_settings(a: Architecture) -> dict[str, Any]:
         del settings[name]
     kinds: dict[str, tuple[str, ...]] = {
         "learned": ("max_length",),
-        "rotary": ("rotary_base",),
+        "rotary": ("rope_theta",),
         "relative": ("buckets", "max_distance"),
     }
     for kind, names in kinds.items():

@@ -33,7 +33,7 @@ from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
 
 _BEAM = "beam"
-_POSITION_DIMS = ("length", "memory_length")
+_POSITION_DIMS = ("length", "kv_length")
 _MIN_PADDED_LENGTH = 16
 
 
@@ -260,7 +260,9 @@ class Decoder:
             batch = batch + [(_BEAM, self.num_beams)]
         if isinstance(model, EncoderDecoder):
             encoded, _ = model.encode({"inputs": inputs})
-            return model.step, model.start(batch, new_length, encoded, self.window)
+            return model.decode_step, model.init_cache(
+                batch, new_length, encoded, self.window
+            )
         assert prompt_lengths is not None, "prompts have lengths"
         prompts = mtf.rename(inputs, "inputs_length", "length")
         padded_length = prompts.shape["length"]
@@ -269,14 +271,14 @@ class Decoder:
                 self._round_up(padded_length + new_length - 1, *_POSITION_DIMS),
                 self._max_cache_length,
             )
-        cache = model.start(batch, cache_length, self.window)
+        cache = model.init_cache(batch, cache_length, self.window)
         cache = model.prefill(prompts, cache, prompt_lengths, self.prefix_lm)
 
         def step(
             position: mtf.Tensor, ids: mtf.Tensor, cache: Any
         ) -> tuple[mtf.Tensor, Any]:
             # Position 0 of what is generated is the last id of the prompt.
-            return model.step(position + (padded_length - 1), ids, cache)
+            return model.decode_step(position + (padded_length - 1), ids, cache)
 
         return step, cache
 

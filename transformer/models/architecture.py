@@ -78,7 +78,7 @@ class Architecture:
       positions: "rotary", "learned", "sinusoidal", "relative" (T5), "sloped" (ALiBi) or
         "none".
       max_length: the count of learned positions.
-      rotary_base: of rotary positions: the longest period is about 2 * pi * rotary_base
+      rope_theta: of rotary positions: the longest period is about 2 * pi * rope_theta
         positions.
       buckets: of relative positions: the count of buckets of distances.
       max_distance: of relative positions: larger distances share a bucket.
@@ -122,7 +122,7 @@ class Architecture:
     use_bias: bool = False
     positions: str = "rotary"
     max_length: int = 512
-    rotary_base: float = 10000.0
+    rope_theta: float = 10000.0
     buckets: int = 32
     max_distance: int = 128
     token_types: int = 0

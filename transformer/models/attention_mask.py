@@ -5,7 +5,7 @@ of the scores that follows from it.
     attention_mask = AttentionMask(architecture, token_info, causal=True)
     y = attend(attention, x, attention_mask, training=False)
 
-The dimension of queries is called `length`, that of keys and values `memory_length`. An
+The dimension of queries is called `length`, that of keys and values `kv_length`. An
 example may be a packed sequence of several texts: each text is a *segment*, counted from
 1, with positions from 0; segment 0 is padding. A prefix is visible to its entire segment.
 """
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import meshtf as mtf
 from transformer.models.architecture import Architecture
 
-LENGTH, MEMORY = "length", "memory_length"
+LENGTH, KV_LENGTH = "length", "kv_length"
 
 
 class TokenInfo(NamedTuple):
@@ -53,14 +53,14 @@ class TokenInfo(NamedTuple):
             prefix = mtf.cast(prefix, "bool")
         return cls(positions, segments, prefix)
 
-    def as_memory(self) -> TokenInfo:
-        """Returns the same tensors with `length` renamed to `memory_length`."""
+    def as_context(self) -> TokenInfo:
+        """Returns the same tensors with `length` renamed to `kv_length`."""
 
         def renamed(x: mtf.Tensor | None) -> mtf.Tensor | None:
-            return None if x is None else mtf.rename(x, LENGTH, MEMORY)
+            return None if x is None else mtf.rename(x, LENGTH, KV_LENGTH)
 
         return TokenInfo(
-            mtf.rename(self.positions, LENGTH, MEMORY),
+            mtf.rename(self.positions, LENGTH, KV_LENGTH),
             renamed(self.segments),
             renamed(self.prefix),
         )
@@ -72,9 +72,9 @@ class TokenInfo(NamedTuple):
 
 
 def visible(
-    queries: TokenInfo, memory: TokenInfo, causal: bool, window: int | None = None
+    queries: TokenInfo, context: TokenInfo, causal: bool, window: int | None = None
 ) -> mtf.Tensor | None:
-    """Returns bool [..., length, memory_length]: which memory each query attends to;
+    """Returns bool [..., length, kv_length]: which context each query attends to;
     None: all of it.
 
     No token attends to padding. Padding itself attends to all tokens that are not
@@ -82,49 +82,49 @@ def visible(
 
     Args:
       queries: the tokens that attend.
-      memory: the tokens that are attended to, from `TokenInfo.as_memory`.
+      context: the tokens that are attended to, from `TokenInfo.as_context`.
       causal: whether a query attends only to itself and to earlier tokens.
       window: how many of the last positions a query attends to, itself included; None:
         all.
     """
     conditions = []
     if causal:
-        conditions.append(_causal_condition(queries, memory))
+        conditions.append(_causal_condition(queries, context))
     if window is not None:
-        distance = mtf.outer(queries.positions, memory.positions, mtf.subtract)
+        distance = mtf.outer(queries.positions, context.positions, mtf.subtract)
         conditions.append(distance < window)
-    if memory.segments is not None:
-        conditions.append(_segment_condition(queries, memory.segments))
+    if context.segments is not None:
+        conditions.append(_segment_condition(queries, context.segments))
     if not conditions:
         return None
     return functools.reduce(lambda x, y: mtf.outer(x, y, mtf.logical_and), conditions)
 
 
-def _causal_condition(queries: TokenInfo, memory: TokenInfo) -> mtf.Tensor:
-    """Returns whether memory is not after the query, or belongs to a prefix."""
-    not_after = mtf.outer(queries.positions, memory.positions, mtf.greater_equal)
-    if memory.prefix is None:
+def _causal_condition(queries: TokenInfo, context: TokenInfo) -> mtf.Tensor:
+    """Returns whether context is not after the query, or belongs to a prefix."""
+    not_after = mtf.outer(queries.positions, context.positions, mtf.greater_equal)
+    if context.prefix is None:
         return not_after
-    return mtf.outer(not_after, memory.prefix, mtf.logical_or)
+    return mtf.outer(not_after, context.prefix, mtf.logical_or)
 
 
-def _segment_condition(queries: TokenInfo, memory_segments: mtf.Tensor) -> mtf.Tensor:
-    """Returns whether memory is no padding, and of the segment of the query."""
+def _segment_condition(queries: TokenInfo, kv_segments: mtf.Tensor) -> mtf.Tensor:
+    """Returns whether context is no padding, and of the segment of the query."""
     if queries.segments is None:
-        return memory_segments > 0
-    same_segment = mtf.outer(queries.segments, memory_segments, mtf.equal)
-    return (same_segment | (queries.segments == 0)) & (memory_segments > 0)
+        return kv_segments > 0
+    same_segment = mtf.outer(queries.segments, kv_segments, mtf.equal)
+    return (same_segment | (queries.segments == 0)) & (kv_segments > 0)
 
 
 class AttentionMask:
-    """The mask, bias and rotary angles that all attention layers of a stack share.
+    """The mask, bias and rotary embedding that all attention layers of a stack share.
 
     Args:
       architecture: of the stack.
       queries: the tokens that attend.
       causal: whether a token attends only to itself and to earlier tokens.
       relative: the learned bias of relative positions, where the architecture has it.
-      memory: the tokens that are attended to; None: the queries (self-attention).
+      context: the tokens that are attended to; None: the queries (self-attention).
       window: how many of the last positions each query attends to, itself included;
         None: all.
     """
@@ -135,7 +135,7 @@ class AttentionMask:
         queries: TokenInfo,
         causal: bool,
         relative: mtf.layers.RelativeBias | None = None,
-        memory: TokenInfo | None = None,
+        context: TokenInfo | None = None,
         window: int | None = None,
     ) -> None:
         self.architecture = architecture
@@ -143,24 +143,24 @@ class AttentionMask:
         self.causal = causal
         self.window = window
         self.relative = relative
-        self.is_self_attention = memory is None
-        self.memory = (queries if memory is None else memory).as_memory()
-        self.angles: mtf.layers.Angles | None = None
+        self.is_self_attention = context is None
+        self.context = (queries if context is None else context).as_context()
+        self.rope: mtf.layers.RotaryEmbedding | None = None
         if self.is_self_attention and architecture.positions == "rotary":
-            self.angles = mtf.layers.rotary_angles(
+            self.rope = mtf.layers.rope(
                 queries.positions,
                 architecture.dim("d_kv"),
-                architecture.rotary_base,
+                architecture.rope_theta,
             )
 
     @functools.cached_property
     def bias(self) -> mtf.Tensor | None:
-        """The bias of all scores, [..., length, memory_length]; None: no bias."""
+        """The bias of all scores, [..., length, kv_length]; None: no bias."""
         return self.bias_of(self.queries)
 
     def bias_of(self, queries: TokenInfo) -> mtf.Tensor | None:
         """Returns the bias of the scores of a subset of the queries, as `bias`."""
-        is_visible = visible(queries, self.memory, self.causal, self.window)
+        is_visible = visible(queries, self.context, self.causal, self.window)
         mask_bias = None if is_visible is None else mtf.layers.mask_bias(is_visible)
         distance_bias = self.distance_bias(queries) if self.is_self_attention else None
         if mask_bias is None:
@@ -170,14 +170,14 @@ class AttentionMask:
         return mtf.outer(distance_bias, mask_bias, mtf.add)
 
     def distance_bias(self, queries: TokenInfo) -> mtf.Tensor | None:
-        """Returns the bias that depends on the distance between query and memory: T5's
+        """Returns the bias that depends on the distance between query and context: T5's
         relative positions or ALiBi; None: the architecture has neither.
         """
         if self.relative is not None:
-            return self.relative(queries.positions, self.memory.positions)
+            return self.relative(queries.positions, self.context.positions)
         if self.architecture.positions == "sloped":
             return mtf.layers.distance_slopes(
-                queries.positions, self.memory.positions, self.architecture.head_dims
+                queries.positions, self.context.positions, self.architecture.head_dims
             )
         return None
 
@@ -201,7 +201,7 @@ def make_attention(
         "output_initializer": residual_initializer(
             ";".join([*a.head_dims.names, "d_kv"]), a
         ),
-        "memory_heads_dim": a.kv_head_dims,
+        "kv_heads_dim": a.kv_head_dims,
         "scale": None if a.scaled_attention else 1.0,
     }
     sizes = (mesh, a.dim("d_model"), a.head_dims, a.dim("d_kv"))
@@ -220,7 +220,7 @@ def attend(
     x: mtf.Tensor,
     attention_mask: AttentionMask,
     training: bool,
-    memory: mtf.Tensor | mtf.layers.Cache | None = None,
+    context: mtf.Tensor | mtf.layers.Cache | None = None,
 ) -> mtf.Tensor:
     """Returns the output [batch, length, d_model] of an attention layer.
 
@@ -229,18 +229,18 @@ def attend(
       x: the queries' tokens, [batch, length, d_model].
       attention_mask: which tokens each query attends to.
       training: whether attention weights are dropped.
-      memory: the tokens that are attended to, [batch, length, d_model], or their keys
+      context: the tokens that are attended to, [batch, length, d_model], or their keys
         and values; None: x itself.
     """
-    angles = attention_mask.angles
+    rope = attention_mask.rope
     if isinstance(attention, mtf.layers.LocalAttention):
-        cache = memory if isinstance(memory, mtf.layers.Cache) else None
+        cache = context if isinstance(context, mtf.layers.Cache) else None
         segments = attention_mask.queries.segments
-        return attention(x, segments, angles, training, cache=cache)
+        return attention(x, segments, rope, training, cache=cache)
     if isinstance(attention, mtf.layers.BlockwiseAttention):
         bias_of = attention_mask.bias_of
-        return attention(x, memory, bias_of, attention_mask.queries, angles, training)
-    return attention(x, memory, attention_mask.bias, angles, training)
+        return attention(x, context, bias_of, attention_mask.queries, rope, training)
+    return attention(x, context, attention_mask.bias, rope, training)
 
 
 def residual_initializer(

@@ -126,12 +126,14 @@ class _BertModel(Model):
         name: str,
         pooled: bool = True,
     ) -> None:
-        super().__init__(mesh, architecture or bert_architecture(), name)
-        # Outside of `self.scope()`, so that its path does not depend on the model.
-        self.encoder = BertEncoder(mesh, self.architecture, pooled)
-        self.dropout = mtf.layers.Dropout(
-            self.architecture.dropout, name="pooled_dropout"
-        )
+        if architecture is None:
+            architecture = bert_architecture()
+        # Before `super().__init__()`, so that their paths do not depend on the model.
+        encoder = BertEncoder(mesh, architecture, pooled)
+        dropout = mtf.layers.Dropout(architecture.dropout, name="pooled_dropout")
+        super().__init__(mesh, architecture, name)
+        self.encoder = encoder
+        self.dropout = dropout
 
     def encode(self, batch: Batch, training: bool) -> tuple[mtf.Tensor, Any, Any]:
         """Returns the encoder's results for `tokens` and `token_types`."""

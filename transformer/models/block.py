@@ -26,7 +26,7 @@ from transformer.models.attention_mask import (
 )
 
 
-class Memory(NamedTuple):
+class Context(NamedTuple):
     """What cross-attention attends to.
 
     Attributes:
@@ -43,11 +43,11 @@ class BlockCache(NamedTuple):
 
     Attributes:
       self_attention: of the positions decoded so far.
-      memory: of an encoder's output; None: there is no cross-attention.
+      context: of an encoder's output; None: there is no cross-attention.
     """
 
     self_attention: mtf.layers.Cache
-    memory: mtf.layers.Cache | None = None
+    context: mtf.layers.Cache | None = None
 
 
 CachedAttention = Callable[[mtf.Tensor], tuple[mtf.Tensor, mtf.layers.Cache]]
@@ -100,7 +100,7 @@ class Block(mtf.Module):
         x: mtf.Tensor,
         attention_mask: AttentionMask,
         training: bool = False,
-        memory: Memory | None = None,
+        context: Context | None = None,
     ) -> tuple[mtf.Tensor, Report | None]:
         """Returns the residual stream [batch, length, d_model] after all sublayers, and
         the report of a mixture of experts.
@@ -109,7 +109,7 @@ class Block(mtf.Module):
           x: the residual stream before the block, of the same shape.
           attention_mask: which tokens each token attends to.
           training: whether dropout is applied.
-          memory: what cross-attention attends to.
+          context: what cross-attention attends to.
         """
         x = self.residual(
             x,
@@ -118,21 +118,25 @@ class Block(mtf.Module):
             training,
             lambda h: attend(self.attention, h, attention_mask, training),
         )
-        if memory is not None:
+        if context is not None:
             x = self.residual(
                 x,
                 self.memory_norm,
                 self.memory_dropout,
                 training,
                 lambda h: attend(
-                    self.memory_attention, h, memory.attention_mask, training, memory.x
+                    self.memory_attention,
+                    h,
+                    context.attention_mask,
+                    training,
+                    context.x,
                 ),
             )
         nonpadding = attention_mask.queries.nonpadding
         return self.feed_forward_sublayer(x, training, nonpadding)
 
-    def empty_cache(
-        self, x: mtf.Tensor, num_slots: int, memory: mtf.Tensor | None = None
+    def init_cache(
+        self, x: mtf.Tensor, num_slots: int, context: mtf.Tensor | None = None
     ) -> BlockCache:
         """Returns the cache before the first decoding step.
 
@@ -141,37 +145,39 @@ class Block(mtf.Module):
             type count.
           num_slots: how many positions the cache has room for; local attention chooses a
             smaller size itself.
-          memory: an encoder's output, [batch, length, d_model].
+          context: an encoder's output, [batch, length, d_model].
         """
         if isinstance(self.attention, mtf.layers.LocalAttention):
-            cache = self.attention.empty_cache(x)
+            cache = self.attention.init_cache(x)
         else:
-            cache = self.attention.empty_cache(x, num_slots)
-        if memory is None:
+            cache = self.attention.init_cache(x, num_slots)
+        if context is None:
             return BlockCache(cache)
-        return BlockCache(cache, self.memory_attention.project_keys_values(memory))
+        return BlockCache(cache, self.memory_attention.project_keys_values(context))
 
-    def step(
+    def decode_step(
         self,
         x: mtf.Tensor,
         cache: BlockCache,
         decode_step: mtf.layers.DecodeStep,
-        memory_bias: mtf.Tensor | None,
+        context_bias: mtf.Tensor | None,
     ) -> tuple[mtf.Tensor, BlockCache]:
         """Returns the residual stream [batch, d_model] at the next position, and the
         updated cache.
 
         Args:
           x: the residual stream before the block, at this position.
-          cache: from the previous step, or from `empty_cache`.
-          decode_step: from `decode_step` of the attention layer.
-          memory_bias: the bias of the scores of cross-attention.
+          cache: from the previous step, or from `init_cache`.
+          decode_step: from `prepare_decode_step` of the attention layer.
+          context_bias: the bias of the scores of cross-attention.
         """
         return self.decode(
             x,
             cache,
-            memory_bias,
-            lambda h: self.attention.step_at(h, cache.self_attention, decode_step),
+            context_bias,
+            lambda h: self.attention.decode_prepared_step(
+                h, cache.self_attention, decode_step
+            ),
         )
 
     def prefill(
@@ -181,36 +187,36 @@ class Block(mtf.Module):
         last: mtf.Tensor,
         step_index: int,
         attention_mask: AttentionMask,
-        memory_bias: mtf.Tensor | None,
+        context_bias: mtf.Tensor | None,
     ) -> tuple[mtf.Tensor, BlockCache]:
         """Returns the residual stream [batch, length, d_model], and the cache that single
         steps up to a position would leave.
 
         Args:
           x: the residual stream before the block, at all positions of the prompts.
-          cache: from `empty_cache`.
+          cache: from `init_cache`.
           last: the position of the last token that is no padding: int32, a scalar or
             [batch].
           step_index: the index of the step of that token, shared by the batch.
           attention_mask: which tokens each token attends to.
-          memory_bias: the bias of the scores of cross-attention.
+          context_bias: the bias of the scores of cross-attention.
         """
 
         def attend_and_fill(h: mtf.Tensor) -> tuple[mtf.Tensor, mtf.layers.Cache]:
-            keys_values = self.attention.project_keys_values(h, attention_mask.angles)
+            keys_values = self.attention.project_keys_values(h, attention_mask.rope)
             y = attend(self.attention, h, attention_mask, False, keys_values)
             filled_cache = self.attention.fill_cache(
                 cache.self_attention, keys_values, last, step_index
             )
             return y, filled_cache
 
-        return self.decode(x, cache, memory_bias, attend_and_fill)
+        return self.decode(x, cache, context_bias, attend_and_fill)
 
     def decode(
         self,
         x: mtf.Tensor,
         cache: BlockCache,
-        memory_bias: mtf.Tensor | None,
+        context_bias: mtf.Tensor | None,
         cached_attention: CachedAttention,
     ) -> tuple[mtf.Tensor, BlockCache]:
         """Returns the residual stream after all sublayers without dropout, and the
@@ -218,8 +224,8 @@ class Block(mtf.Module):
 
         Args:
           x: the residual stream before the block.
-          cache: from the previous step, or from `empty_cache`.
-          memory_bias: the bias of the scores of cross-attention.
+          cache: from the previous step, or from `init_cache`.
+          context_bias: the bias of the scores of cross-attention.
           cached_attention: computes self-attention, and the cache after it.
         """
         updated_caches = []  # `residual` passes on one tensor, so caches leave this way
@@ -232,18 +238,18 @@ class Block(mtf.Module):
         x = self.residual(
             x, self.attention_norm, self.attention_dropout, False, self_attention
         )
-        if cache.memory is not None:
+        if cache.context is not None:
             x = self.residual(
                 x,
                 self.memory_norm,
                 self.memory_dropout,
                 False,
                 lambda h: self.memory_attention.attend_cached(
-                    h, cache.memory, memory_bias
+                    h, cache.context, context_bias
                 ),
             )
         x, _ = self.feed_forward_sublayer(x, False, None, drop_free=True)
-        return x, BlockCache(updated_caches[0], cache.memory)
+        return x, BlockCache(updated_caches[0], cache.context)
 
     def residual(
         self,

@@ -190,7 +190,7 @@ class EncoderDecoder(Model):
         logits, _ = self.logits_and_reports(batch)
         return sums(logits, batch["targets"], target_weights(batch))
 
-    def start(
+    def init_cache(
         self,
         batch: mtf.Shape,
         positions: int,
@@ -199,22 +199,24 @@ class EncoderDecoder(Model):
     ) -> KeyValueCache:
         """Returns the cache before the first decoding step.
 
-        Arguments are those of `LanguageModel.start`, and the encoder's output.
+        Arguments are those of `LanguageModel.init_cache`, and the encoder's output.
         """
         a = self.decoder.architecture
         self.embeddings.check_length(positions)
         x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
-        return self.decoder.start(x, positions, window, encoded.x, encoded.token_info)
+        return self.decoder.init_cache(
+            x, positions, window, encoded.x, encoded.token_info
+        )
 
-    def step(
+    def decode_step(
         self, position: mtf.Tensor, tokens: mtf.Tensor, cache: KeyValueCache
     ) -> tuple[mtf.Tensor, KeyValueCache]:
         """Returns logits [batch, vocab] of the next token, and the updated cache.
 
-        Arguments are those of `LanguageModel.step`.
+        Arguments are those of `LanguageModel.decode_step`.
         """
         x = self.embeddings(tokens, position)
-        x, cache = self.decoder.step(x, cache, position)
+        x, cache = self.decoder.decode_step(x, cache, position)
         return self.predict(x), cache
 
 

@@ -1,7 +1,7 @@
 """The state of a stack of blocks between decoding steps: keys and values of all blocks.
 
-cache = stack.start(x, positions=128)
-x, cache = stack.step(x, cache, position)
+cache = stack.init_cache(x, positions=128)
+x, cache = stack.decode_step(x, cache, position)
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ class KeyValueCache(NamedTuple):
     Attributes:
       blocks: the `BlockCache` of each block; of scanned blocks one, with `layers` in
         front of each tensor.
-      slots: the indices of the slots of a cache: int32 [memory_length].
-      angles: rotary angles of all positions, [length, d_kv].
-      memory_bias: the bias of the scores of cross-attention.
+      slots: the indices of the slots of a cache: int32 [kv_length].
+      rope: the rotary embedding of all positions, [length, d_kv].
+      context_bias: the bias of the scores of cross-attention.
       padding: by how much the position of each example is less than that of the step,
         since its prompt was padded: int32, a scalar or [batch]; None: not at all.
     """
 
     blocks: Any
     slots: mtf.Tensor
-    angles: mtf.layers.Angles | None = None
-    memory_bias: mtf.Tensor | None = None
+    rope: mtf.layers.RotaryEmbedding | None = None
+    context_bias: mtf.Tensor | None = None
     padding: mtf.Tensor | None = None

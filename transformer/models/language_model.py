@@ -142,7 +142,7 @@ class LanguageModel(Model):
         logits, _ = self.logits_and_reports(batch["tokens"], _token_info(batch))
         return sums(logits, batch["targets"], target_weights(batch))
 
-    def start(
+    def init_cache(
         self, batch: mtf.Shape, positions: int, window: int | None = None
     ) -> KeyValueCache:
         """Returns the cache before the first decoding step.
@@ -159,7 +159,7 @@ class LanguageModel(Model):
         a = self.architecture
         self.embeddings.check_length(positions)
         x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
-        return self.decoder.start(x, positions, window)
+        return self.decoder.init_cache(x, positions, window)
 
     def prefill(
         self,
@@ -176,7 +176,7 @@ class LanguageModel(Model):
 
         Args:
           tokens: the prompts, integers [batch, length].
-          cache: from `start`.
+          cache: from `init_cache`.
           lengths: how many tokens of each prompt are no padding: int32, a scalar or
             [batch].
           prefix_lm: whether tokens of a prompt attend to later ones of it, too.
@@ -185,7 +185,7 @@ class LanguageModel(Model):
         x = self.embeddings(tokens, positions)
         return self.decoder.prefill(x, cache, lengths, prefix_lm)
 
-    def step(
+    def decode_step(
         self, position: mtf.Tensor, tokens: mtf.Tensor, cache: KeyValueCache
     ) -> tuple[mtf.Tensor, KeyValueCache]:
         """Returns logits [batch, vocab] of the next token, and the updated cache.
@@ -193,11 +193,11 @@ class LanguageModel(Model):
         Args:
           position: of these tokens, common to all examples: int32, a scalar.
           tokens: integers [batch].
-          cache: from `start` or `prefill`, or from the previous step.
+          cache: from `init_cache` or `prefill`, or from the previous step.
         """
         example_positions = self.decoder.example_positions(position, cache)
         x = self.embeddings(tokens, example_positions)
-        x, cache = self.decoder.step(x, cache, position, example_positions)
+        x, cache = self.decoder.decode_step(x, cache, position, example_positions)
         return self.predict(x), cache
 
 

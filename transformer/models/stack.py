@@ -6,12 +6,12 @@ Example:
     stack = Stack(mesh, architecture, causal=True, name="decoder")
     x, reports = stack(x, TokenInfo.of(tokens), training=True)
 
-    cache = stack.start(x, positions=128)              # x [batch, d_model], one position
+    cache = stack.init_cache(x, positions=128)         # x [batch, d_model], one position
     cache = stack.prefill(prompt, cache, lengths)      # [batch, length, d_model], all at once
-    x, cache = stack.step(x, cache, position)          # position length, length + 1...
+    x, cache = stack.decode_step(x, cache, position)    # position length, length + 1...
 
 While decoding, an *example* is an entry of the batch, and a *slot* an entry of a cache
-along `memory_length`. A cache with fewer slots than positions is a ring buffer: position
+along `kv_length`. A cache with fewer slots than positions is a ring buffer: position
 p is stored in slot p % num_slots.
 """
 
@@ -24,12 +24,12 @@ import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
 from transformer.models.attention_mask import (
+    KV_LENGTH,
     LENGTH,
-    MEMORY,
     AttentionMask,
     TokenInfo,
 )
-from transformer.models.block import Block, BlockCache, Memory
+from transformer.models.block import Block, BlockCache, Context
 from transformer.models.key_value_cache import KeyValueCache
 
 BlockStep: TypeAlias = Callable[
@@ -107,8 +107,8 @@ class Stack(mtf.Module):
         x: mtf.Tensor,
         token_info: TokenInfo,
         training: bool = False,
-        memory: mtf.Tensor | None = None,
-        memory_info: TokenInfo | None = None,
+        context: mtf.Tensor | None = None,
+        context_info: TokenInfo | None = None,
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns the residual stream [batch, length, d_model] after the last block and
         norm, and the reports of mixtures of experts by block name.
@@ -117,13 +117,13 @@ class Stack(mtf.Module):
           x: the embedded tokens, of the same shape.
           token_info: positions and segments of the tokens.
           training: whether dropout is applied.
-          memory: an encoder's output, [batch, length, d_model].
-          memory_info: positions and segments of the encoder's tokens.
+          context: an encoder's output, [batch, length, d_model].
+          context_info: positions and segments of the encoder's tokens.
         """
         cross_attention = None
-        if memory is not None:
-            memory_mask = self.memory_mask(token_info, memory_info)
-            cross_attention = Memory(memory, memory_mask)
+        if context is not None:
+            context_mask = self.context_mask(token_info, context_info)
+            cross_attention = Context(context, context_mask)
         attention_mask = self.attention_mask(token_info)
         x, reports = self.run_blocks(x, attention_mask, training, cross_attention)
         return self.final_norm(x), reports
@@ -132,13 +132,13 @@ class Stack(mtf.Module):
         """Returns the mask of self-attention."""
         return AttentionMask(self.architecture, token_info, self.causal, self.relative)
 
-    def memory_mask(
-        self, token_info: TokenInfo, memory_info: TokenInfo | None
+    def context_mask(
+        self, token_info: TokenInfo, context_info: TokenInfo | None
     ) -> AttentionMask:
         """Returns the mask of cross-attention."""
-        assert memory_info is not None, "a memory has positions"
+        assert context_info is not None, "a context has positions"
         return AttentionMask(
-            self.architecture, token_info, causal=False, memory=memory_info
+            self.architecture, token_info, causal=False, context=context_info
         )
 
     def run_blocks(
@@ -146,18 +146,18 @@ class Stack(mtf.Module):
         x: mtf.Tensor,
         attention_mask: AttentionMask,
         training: bool,
-        memory: Memory | None,
+        context: Context | None,
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns the residual stream after the last block, and reports by block name."""
         self._prepare_bias(attention_mask)
-        if memory is not None:
-            self._prepare_bias(memory.attention_mask)
+        if context is not None:
+            self._prepare_bias(context.attention_mask)
         if self.architecture.scanned:
-            return self._run_scanned(x, attention_mask, training, memory)
+            return self._run_scanned(x, attention_mask, training, context)
         reports = {}
         for block in self.blocks:
             run = mtf.recompute(block) if self.architecture.recompute else block
-            x, report = run(x, attention_mask, training, memory)
+            x, report = run(x, attention_mask, training, context)
             if report is not None:
                 reports[block.path[-1]] = report
         return x, reports
@@ -174,11 +174,11 @@ class Stack(mtf.Module):
         x: mtf.Tensor,
         attention_mask: AttentionMask,
         training: bool,
-        memory: Memory | None,
+        context: Context | None,
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns what `run_blocks` does, for blocks that are one traced body."""
         x, stacked_report = self.blocks.each(
-            lambda block, h, _: block(h, attention_mask, training, memory), x
+            lambda block, h, _: block(h, attention_mask, training, context), x
         )
         if stacked_report is None:
             return x, {}
@@ -188,13 +188,13 @@ class Stack(mtf.Module):
         """Returns x after the norm that follows the last block, if there is one."""
         return x if self.norm is None else self.norm(x)
 
-    def start(
+    def init_cache(
         self,
         x: mtf.Tensor,
         positions: int,
         window: int | None = None,
-        memory: mtf.Tensor | None = None,
-        memory_info: TokenInfo | None = None,
+        context: mtf.Tensor | None = None,
+        context_info: TokenInfo | None = None,
     ) -> KeyValueCache:
         """Returns the cache before the first decoding step.
 
@@ -204,27 +204,27 @@ class Stack(mtf.Module):
           positions: how many positions are decoded at most.
           window: how many of the last positions a token attends to, itself included;
             None: all.
-          memory: an encoder's output, [batch, length, d_model].
-          memory_info: positions and segments of the encoder's tokens.
+          context: an encoder's output, [batch, length, d_model].
+          context_info: positions and segments of the encoder's tokens.
         """
         all_positions = TokenInfo(
             mtf.range(self.mesh, mtf.Dimension(LENGTH, positions))
         )
-        angles = AttentionMask(self.architecture, all_positions, self.causal).angles
+        rope = AttentionMask(self.architecture, all_positions, self.causal).rope
         num_slots = min(window or positions, positions)
-        memory_bias = None
-        if memory is not None:
-            # Cross-attention depends on padding of the memory only: any position will do.
+        context_bias = None
+        if context is not None:
+            # Cross-attention depends on padding of the context only: any position will do.
             one_position = TokenInfo(mtf.zeros(self.mesh, "", "int32"))
-            memory_bias = self.memory_mask(one_position, memory_info).bias
+            context_bias = self.context_mask(one_position, context_info).bias
         if self.architecture.scanned:
             _, blocks = self.blocks.each(
-                lambda block, h, _: (h, block.empty_cache(h, num_slots, memory)), x
+                lambda block, h, _: (h, block.init_cache(h, num_slots, context)), x
             )
         else:
-            blocks = [block.empty_cache(x, num_slots, memory) for block in self.blocks]
-        slots = mtf.range(self.mesh, mtf.Dimension(MEMORY, num_slots))
-        return KeyValueCache(blocks, slots, angles, memory_bias)
+            blocks = [block.init_cache(x, num_slots, context) for block in self.blocks]
+        slots = mtf.range(self.mesh, mtf.Dimension(KV_LENGTH, num_slots))
+        return KeyValueCache(blocks, slots, rope, context_bias)
 
     def prefill(
         self,
@@ -241,7 +241,7 @@ class Stack(mtf.Module):
 
         Args:
           x: the embedded prompts, [batch, length, d_model].
-          cache: from `start`.
+          cache: from `init_cache`.
           lengths: how many tokens of each prompt are no padding: int32, a scalar or
             [batch].
           prefix_lm: whether the tokens of a prompt attend to later ones of it, too.
@@ -260,7 +260,7 @@ class Stack(mtf.Module):
                 lengths - 1,
                 last_step,
                 attention_mask,
-                cache.memory_bias,
+                cache.context_bias,
             )
 
         _, blocks = self._run_cached(block_step, x, cache.blocks)
@@ -299,8 +299,8 @@ class Stack(mtf.Module):
         positions = position - cache.padding
         if self.architecture.positions == "learned":
             return mtf.minimum(positions, self.architecture.max_length - 1)
-        if cache.angles is not None:
-            return mtf.minimum(positions, cache.angles.cos.shape[LENGTH] - 1)
+        if cache.rope is not None:
+            return mtf.minimum(positions, cache.rope.cos.shape[LENGTH] - 1)
         return positions
 
     def _pad_to_blocks(self, x: mtf.Tensor) -> mtf.Tensor:
@@ -311,7 +311,7 @@ class Stack(mtf.Module):
             return mtf.pad(x, LENGTH, 0, 0)
         return mtf.pad(x, LENGTH, 0, -size % a.block_length)
 
-    def step(
+    def decode_step(
         self,
         x: mtf.Tensor,
         cache: KeyValueCache,
@@ -323,7 +323,7 @@ class Stack(mtf.Module):
 
         Args:
           x: the embedded tokens at this position, [batch, d_model].
-          cache: from the previous step, from `prefill` or from `start`.
+          cache: from the previous step, from `prefill` or from `init_cache`.
           position: of the step, common to all examples: int32, a scalar.
           example_positions: of each example; None: what `example_positions` returns.
         """
@@ -334,10 +334,10 @@ class Stack(mtf.Module):
         else:
             first_block, first_cache = self.blocks[0], cache.blocks[0]
         # All blocks have attention of one kind, so the first makes it for all of them.
-        decode_step = first_block.attention.decode_step(
+        decode_step = first_block.attention.prepare_decode_step(
             first_cache.self_attention,
             example_positions,
-            cache.angles,
+            cache.rope,
             self._distance_bias(cache.slots, position),
             position,
         )
@@ -345,7 +345,7 @@ class Stack(mtf.Module):
         def block_step(
             block: Block, h: mtf.Tensor, block_cache: BlockCache
         ) -> tuple[mtf.Tensor, BlockCache]:
-            return block.step(h, block_cache, decode_step, cache.memory_bias)
+            return block.decode_step(h, block_cache, decode_step, cache.context_bias)
 
         x, blocks = self._run_cached(block_step, x, cache.blocks)
         return self.final_norm(x), cache._replace(blocks=blocks)
@@ -368,11 +368,11 @@ class Stack(mtf.Module):
     def _distance_bias(
         self, slots: mtf.Tensor, position: mtf.Tensor
     ) -> mtf.Tensor | None:
-        """Returns the bias [memory_length, ...] by the distance of a position from the
+        """Returns the bias [kv_length, ...] by the distance of a position from the
         position that each slot stores.
         """
         age = (position - slots) % slots.shape.size
-        slot_positions = TokenInfo(mtf.rename(position - age, MEMORY, LENGTH))
+        slot_positions = TokenInfo(mtf.rename(position - age, KV_LENGTH, LENGTH))
         attention_mask = AttentionMask(
             self.architecture,
             TokenInfo(position),

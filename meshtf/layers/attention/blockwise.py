@@ -3,9 +3,9 @@ length.
 
     y = blockwise_attention(q, k, v, "length:128")              # [batch, heads, length, key]
 
-The scores of all queries are [length, memory_length]. Here a loop computes attention of
+The scores of all queries are [length, kv_length]. Here a loop computes attention of
 128 queries in each iteration, and the backward pass recomputes their scores, so at most
-[128, memory_length] are in memory at a time (Rabe and Staats, 2021, arXiv 2112.05682).
+[128, kv_length] are in memory at a time (Rabe and Staats, 2021, arXiv 2112.05682).
 Iteration i takes positions i, i + n, i + 2n ... for n iterations, so `length` may be
 sharded: each device has its share of every iteration.
 
@@ -13,8 +13,8 @@ A bias of all scores would be as large as the scores. It is computed in each ite
 for the positions of the iteration:
 
     positions = mtf.range(mesh, "length:4096")
-    memory = mtf.rename(positions, "length", "memory_length")
-    y = blockwise_attention(q, k, v, "length:128", lambda at: mask_bias(at >= memory), positions)
+    context = mtf.rename(positions, "length", "kv_length")
+    y = blockwise_attention(q, k, v, "length:128", lambda at: mask_bias(at >= context), positions)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.layers.attention.dot_product import dot_product_attention
 from meshtf.layers.attention.heads import Cache
 from meshtf.layers.attention.multi_head import MultiHeadAttention
-from meshtf.layers.attention.rotary import Angles
+from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, ShapeLike
 from meshtf.names.arguments import check_bools, check_callables, check_floats
@@ -49,7 +49,7 @@ def blockwise_attention(
     block: ShapeLike,
     bias_of: BiasOf | None = None,
     query_inputs: Any = None,
-    memory_dim: str = "memory_length",
+    kv_length_dim: str = "kv_length",
     key_dim: Names = "key",
     scale: float | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
@@ -58,15 +58,15 @@ def blockwise_attention(
 
     Args:
       q: queries, such as [batch, heads, length, key].
-      k: keys, [batch, heads, memory_dim, key], or a subset of these names.
-      v: values, with `memory_dim`, and other names instead of `key_dim`.
+      k: keys, [batch, heads, kv_length_dim, key], or a subset of these names.
+      v: values, with `kv_length_dim`, and other names instead of `key_dim`.
       block: the dimension of queries, and the queries of an iteration, such as
         "length:128".
       bias_of: computes the bias of the scores of a block of queries from its entries of
         `query_inputs`.
       query_inputs: tensors with the dimension of queries, such as their positions, in
         any nesting.
-      memory_dim: the dimension of keys and values.
+      kv_length_dim: the dimension of keys and values.
       key_dim: the name, or names, that the matmul of q and k sums over.
       scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
       dropout: applied to attention weights.
@@ -86,7 +86,7 @@ def blockwise_attention(
     def attend(q: Tensor, query_inputs: Any) -> Tensor:
         bias = bias_of(query_inputs) if bias_of else None
         return dot_product_attention(
-            q, k, v, memory_dim, key_dim, bias, None, scale, dropout
+            q, k, v, kv_length_dim, key_dim, bias, None, scale, dropout
         )
 
     if q.shape[block_dim.name] <= block_dim.size:
@@ -162,35 +162,35 @@ class BlockwiseAttention(MultiHeadAttention):
     def __call__(
         self,
         x: Tensor,
-        memory: Tensor | Cache | None = None,
+        context: Tensor | Cache | None = None,
         bias_of: BiasOf | None = None,  # type: ignore[override]
         query_inputs: Any = None,
-        angles: Angles | None = None,  # type: ignore[override]
+        rope: RotaryEmbedding | None = None,  # type: ignore[override]
         training: bool = False,  # type: ignore[override]
     ) -> Tensor:
         """Returns [batch, length, model_dim] for x of the same shape.
 
         Args:
           x: the queries' inputs.
-          memory: the inputs of keys and values, [batch, length, model_dim] of any length,
+          context: the inputs of keys and values, [batch, length, model_dim] of any length,
             or their keys and values from `project_keys_values`; default: x itself.
           bias_of: computes the bias of the scores of a block of queries from its entries
             of `query_inputs`.
           query_inputs: tensors with the dimension of queries, in any nesting.
-          angles: rotary angles, by which queries and keys are rotated.
+          rope: a rotary embedding, by which queries and keys are rotated.
           training: whether attention weights are dropped.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
-        q = self.apply_rotary(self.project_to_heads(self.query, x), angles)
-        cache = self.memory_keys_values(x, memory, angles)
+        q = self.apply_rope(self.project_to_heads(self.query, x), rope)
+        cache = self.context_keys_values(x, context, rope)
         y = blockwise_attention(
             q,
             *cache,
             self.block,
             bias_of,
             query_inputs,
-            self.memory_dim,
+            self.kv_length_dim,
             self.key_dim.names,
             self.scale,
             lambda weights: self.dropout(weights, training),

@@ -1,9 +1,9 @@
-"""Attention as a function of queries, keys and values, and compression of its memory.
+"""Attention as a function of queries, keys and values, and compression of its context.
 
-    y = dot_product_attention(q, k, v, bias=causal_bias(mesh, "length:128", "memory_length:128"))
+    y = dot_product_attention(q, k, v, bias=causal_bias(mesh, "length:128", "kv_length:128"))
 
-With q [batch, heads, length, key] and k, v [batch, heads, memory_length, key] scores are
-[batch, heads, length, memory_length]. Dimensions are matched by name, so keys and values
+With q [batch, heads, length, key] and k, v [batch, heads, kv_length, key] scores are
+[batch, heads, length, kv_length]. Dimensions are matched by name, so keys and values
 may lack the heads, or have a subset of several dimensions of heads.
 """
 
@@ -29,10 +29,10 @@ def dot_product_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    memory_dim: str = "memory_length",
+    kv_length_dim: str = "kv_length",
     key_dim: Names = "key",
     bias: Tensor | None = None,
-    extra_logit: Tensor | float | None = None,
+    sink_logit: Tensor | float | None = None,
     scale: float | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
@@ -42,13 +42,13 @@ def dot_product_attention(
 
     Args:
       q: queries, such as [batch, heads, length, key].
-      k: keys, [batch, heads, memory_dim, key], or a subset of these names.
-      v: values, with `memory_dim`, and other names instead of `key_dim`.
-      memory_dim: the dimension of keys and values.
+      k: keys, [batch, heads, kv_length_dim, key], or a subset of these names.
+      v: values, with `kv_length_dim`, and other names instead of `key_dim`.
+      kv_length_dim: the dimension of keys and values.
       key_dim: the name, or names, that the matmul of q and k sums over.
       bias: added to the scores, which have the names of q without key_dim, and
-        memory_dim.
-      extra_logit: the score of one additional memory position, whose value is zero, so
+        kv_length_dim.
+      sink_logit: the score of one additional position of keys, whose value is zero, so
         that a query may attend to nothing.
       scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
       dropout: applied to attention weights.
@@ -63,20 +63,20 @@ def dot_product_attention(
         check_tensors(bias=bias)
     keys = names_of(key_dim, q.shape, k.shape, argument="key_dim")
     require_dim(q.shape, *keys)
-    require_dim(k.shape, *keys, memory_dim)
-    require_dim(v.shape, memory_dim)
+    require_dim(k.shape, *keys, kv_length_dim)
+    require_dim(v.shape, kv_length_dim)
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape.only(keys).size)
     if scale != 1:
         q = q * scale
     query_dims = q.shape.without(*keys)
-    scores = einsum([q, k], query_dims + k.shape.only([memory_dim]))
+    scores = einsum([q, k], query_dims + k.shape.only([kv_length_dim]))
     if bias is not None:
         scores = scores + in_type_of(scores, bias)
-    weights = softmax(scores, memory_dim, extra_logit)
+    weights = softmax(scores, kv_length_dim, sink_logit)
     if dropout is not None:
         weights = dropout(weights)
-    value_dims = v.shape.without(memory_dim, *query_dims.names)
+    value_dims = v.shape.without(kv_length_dim, *query_dims.names)
     return einsum([weights, v], query_dims + value_dims)
 
 
@@ -84,12 +84,12 @@ def compress_mean(x: Tensor, dim: str, factor: int) -> Tensor:
     """Returns x with the means of each `factor` neighbouring entries of `dim`:
     [..., dim, ...] -> [..., dim / factor, ...].
 
-    As a memory of attention it saves work (Liu et al., 2018, arXiv 1801.10198, section
+    As a context of attention it saves work (Liu et al., 2018, arXiv 1801.10198, section
     4.2.3):
 
-        memory = compress_mean(x, "length", 4)
-        visible = causal_mask(mesh, "length:128", "memory_length:32", stride=4)
-        y = attention(x, memory, mask_bias(visible), extra_logit=0.0)
+        context = compress_mean(x, "length", 4)
+        visible = causal_mask(mesh, "length:128", "kv_length:32", stride=4)
+        y = attention(x, context, mask_bias(visible), sink_logit=0.0)
 
     Raises:
       ShapeError: x lacks `dim`, or the factor does not divide it.

@@ -1,14 +1,14 @@
 """What attention layers share: projections to and from heads, and decoding with a cache
 of keys and values.
 
-    cache = attention.empty_cache(x, positions=128)             # x [batch, d_model]
-    y, cache = attention.step(x, cache, position)               # position 0, 1, 2...
+    cache = attention.init_cache(x, positions=128)              # x [batch, d_model]
+    y, cache = attention.decode_step(x, cache, position)        # position 0, 1, 2...
 
     keys_values = attention.project_keys_values(xs)             # xs [batch, length, d_model]
     cache = attention.fill_cache(cache, keys_values, last, step_index)    # as steps would
 
 A cache is two named tensors, so a layout shards it like any other: along batch, heads or
-`memory_length`. An entry along `memory_length` is a *slot*. A cache is a ring buffer: step
+`kv_length`. An entry along `kv_length` is a *slot*. A cache is a ring buffer: step
 i writes to slot i % num_slots, so once all slots are written, the oldest is overwritten.
 """
 
@@ -21,7 +21,7 @@ from meshtf.graph import Tensor
 from meshtf.graph.arguments import check_tensors
 from meshtf.layers.attention.dot_product import dot_product_attention
 from meshtf.layers.attention.masks import mask_bias
-from meshtf.layers.attention.rotary import Angles, rotate
+from meshtf.layers.attention.rotary import RotaryEmbedding, apply_rope
 from meshtf.layers.dense_layer import Dense
 from meshtf.layers.dropout import Dropout
 from meshtf.layers.initializers import Initializer
@@ -39,10 +39,10 @@ from meshtf.ops.variables.fill import zeros
 
 
 class Cache(NamedTuple):
-    """Keys and values of the memory.
+    """Keys and values of the context.
 
     Attributes:
-      keys: [batch, memory_heads, memory_length, key].
+      keys: [batch, kv_heads, kv_length, key].
       values: of the same shape.
     """
 
@@ -55,13 +55,13 @@ class DecodeStep(NamedTuple):
 
     Attributes:
       slot: the slot of the cache that the step writes: int32, a scalar or [batch].
-      bias: of the scores of all slots, [..., memory_length].
-      angles: rotary angles of the position; None: there are none.
+      bias: of the scores of all slots, [..., kv_length].
+      rope: the rotary embedding of the position; None: there is none.
     """
 
     slot: Tensor
     bias: Tensor
-    angles: Angles | None
+    rope: RotaryEmbedding | None
 
 
 class Heads(Module):
@@ -73,10 +73,10 @@ class Heads(Module):
       model_dim: the dimension of inputs and outputs, such as "d_model:512".
       heads_dim: such as "heads:8".
       key_dim: the size of a head, such as "key:64".
-      memory_heads_dim: the dimensions of `heads_dim` that keys and values have; None:
+      kv_heads_dim: the dimensions of `heads_dim` that keys and values have; None:
         all.
       length_dims: the names of the positions of queries.
-      memory_dim: the name of the positions of keys and values.
+      kv_length_dim: the name of the positions of keys and values.
       use_bias: whether the dense layers add a bias.
       output_initializer: of the kernel of the output layer.
       dropout: of attention weights: its rate, and names along which the mask is
@@ -85,7 +85,7 @@ class Heads(Module):
       name: the last component of the path of its variables.
 
     Raises:
-      ShapeError: `memory_heads_dim` is not a subset of `heads_dim`.
+      ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
     """
 
     def __init__(
@@ -94,48 +94,44 @@ class Heads(Module):
         model_dim: ShapeLike,
         heads_dim: ShapeLike,
         key_dim: ShapeLike,
-        memory_heads_dim: ShapeLike | None,
+        kv_heads_dim: ShapeLike | None,
         length_dims: Names,
-        memory_dim: str,
+        kv_length_dim: str,
         use_bias: bool,
         output_initializer: Initializer | None,
         dropout: tuple[float, str],
         scale: float | None,
-        name: str,
+        name: str | None,
     ) -> None:
         if scale is not None:
             check_floats(scale=scale)
         super().__init__(name)
         self.length_dims = names_of(length_dims, argument="length_dims")
         self.scale = scale
-        self.memory_dim = as_dim("memory_dim", memory_dim)
+        self.kv_length_dim = as_dim("kv_length_dim", kv_length_dim)
         self.key_dim = Shape(key_dim)
         self.heads = Shape(heads_dim) + key_dim
-        memory_heads = Shape(
-            heads_dim if memory_heads_dim is None else memory_heads_dim
-        )
-        if not set(memory_heads) <= set(self.heads):
+        kv_heads = Shape(heads_dim if kv_heads_dim is None else kv_heads_dim)
+        if not set(kv_heads) <= set(self.heads):
             raise ShapeError(
                 explain_error(
-                    f"keys and values of heads {memory_heads!r} do not fit queries of "
+                    f"keys and values of heads {kv_heads!r} do not fit queries of "
                     f"{Shape(heads_dim)!r}.",
-                    way_out='Split the heads by names: heads "groups:2;heads:4", memory '
-                    'heads "groups:2".',
+                    way_out='Split the heads by names: heads_dim="groups:2;heads:4", '
+                    'kv_heads_dim="groups:2".',
                 )
             )
-        self.memory_heads = memory_heads + key_dim
+        self.kv_heads = kv_heads + key_dim
         with self.scope():
             self.query = Dense(mesh, model_dim, self.heads, use_bias, name="query")
-            self.key = Dense(mesh, model_dim, self.memory_heads, use_bias, name="key")
-            self.value = Dense(
-                mesh, model_dim, self.memory_heads, use_bias, name="value"
-            )
+            self.key = Dense(mesh, model_dim, self.kv_heads, use_bias, name="key")
+            self.value = Dense(mesh, model_dim, self.kv_heads, use_bias, name="value")
             self.output = Dense(
                 mesh, self.heads, model_dim, use_bias, output_initializer, name="output"
             )
             self.dropout = Dropout(*dropout)
 
-    def empty_cache(self, x: Tensor, positions: int) -> Cache:
+    def init_cache(self, x: Tensor, positions: int) -> Cache:
         """Returns a cache of zeros.
 
         Args:
@@ -145,22 +141,22 @@ class Heads(Module):
         check_tensors(x=x)
         check_ints(positions=positions)
         shape = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
-        shape = shape + self.memory_heads.without(*self.key_dim.names)
-        shape = shape + [(self.memory_dim, positions)] + self.key_dim
+        shape = shape + self.kv_heads.without(*self.key_dim.names)
+        shape = shape + [(self.kv_length_dim, positions)] + self.key_dim
         return Cache(zeros(x.mesh, shape, x.dtype), zeros(x.mesh, shape, x.dtype))
 
     def project_keys_values(
-        self, memory: Tensor, angles: Angles | None = None
+        self, context: Tensor, rope: RotaryEmbedding | None = None
     ) -> Cache:
-        """Returns keys and values of memory [batch, length, model_dim], such as an
-        encoder's output; keys are rotated by `angles` if given.
+        """Returns keys and values of context [batch, length, model_dim], such as an
+        encoder's output; keys are rotated by `rope` if given.
         """
-        check_tensors(memory=memory)
-        k = self.apply_rotary(self.project_to_heads(self.key, memory), angles)
-        v = self.project_to_heads(self.value, memory)
+        check_tensors(context=context)
+        k = self.apply_rope(self.project_to_heads(self.key, context), rope)
+        v = self.project_to_heads(self.value, context)
         return Cache(
-            rename(k, self.length_dims, [self.memory_dim]),
-            rename(v, self.length_dims, [self.memory_dim]),
+            rename(k, self.length_dims, [self.kv_length_dim]),
+            rename(v, self.length_dims, [self.kv_length_dim]),
         )
 
     def fill_cache(
@@ -169,7 +165,7 @@ class Heads(Module):
         """Returns the cache that steps up to a position would leave.
 
         Args:
-          cache: from `empty_cache`.
+          cache: from `init_cache`.
           keys_values: from `project_keys_values`: keys and values of positions from
             0 on, perhaps beyond the last one.
           last: the last position: int32, a scalar or [batch].
@@ -179,9 +175,9 @@ class Heads(Module):
         check_record(Cache, cache=cache, keys_values=keys_values)
         check_tensors(last=last)
         check_ints(step_index=step_index)
-        slots = cache.keys.shape.dim(self.memory_dim)
+        slots = cache.keys.shape.dim(self.kv_length_dim)
         age = (step_index - range_(last.mesh, slots)) % slots.size  # in steps
-        # age > last: the slot is not written by any step; clamped here, masked in `step`.
+        # age > last: no step writes the slot; clamped to 0, masked in `decode_step`.
         source = maximum(outer(last, age, subtract), 0)
         keys = take_along_axis(keys_values.keys, source, slots.name)
         values = take_along_axis(keys_values.values, source, slots.name)
@@ -189,12 +185,12 @@ class Heads(Module):
             broadcast(keys, cache.keys.shape), broadcast(values, cache.values.shape)
         )
 
-    def step(
+    def decode_step(
         self,
         x: Tensor,
         cache: Cache,
         position: Tensor,
-        angles: Angles | None = None,
+        rope: RotaryEmbedding | None = None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
         """Returns the output at the next position, and the cache with its key and
@@ -205,28 +201,29 @@ class Heads(Module):
 
         Args:
           x: the input at one position, [batch, model_dim].
-          cache: from `empty_cache`, or from the previous step.
+          cache: from `init_cache`, or from the previous step.
           position: counted from 0: int32, a scalar or [batch].
-          angles: rotary angles of all positions.
-          bias: added to the scores of all slots, [batch, heads, memory_length].
+          rope: the rotary embedding of all positions.
+          bias: added to the scores of all slots, [batch, heads, kv_length].
         """
         check_record(Cache, cache=cache)
         check_tensors(x=x)
-        decode_step = self.decode_step(cache, position, angles, bias)
-        return self.step_at(x, cache, decode_step)
+        decode_step = self.prepare_decode_step(cache, position, rope, bias)
+        return self.decode_prepared_step(x, cache, decode_step)
 
-    def decode_step(
+    def prepare_decode_step(
         self,
         cache: Cache,
         position: Tensor,
-        angles: Angles | None = None,
+        rope: RotaryEmbedding | None = None,
         bias: Tensor | None = None,
         step_index: Tensor | None = None,
     ) -> DecodeStep:
-        """Returns what `step_at` needs to know of a position [batch]; it is the same
-        for all layers of one kind.
+        """Returns what `decode_prepared_step` needs to know of a position [batch]; it is
+        the same for all layers of one kind.
 
-        Other arguments are those of `step`; of the cache only names and sizes count.
+        Other arguments are those of `decode_step`; of the cache only names and sizes
+        count.
 
         Args:
           step_index: the index of the step, common to the batch, which gives the slot to
@@ -237,11 +234,11 @@ class Heads(Module):
         if step_index is None:
             step_index = position
         check_tensors(position=position, step_index=step_index)
-        if angles is not None:
-            check_record(Angles, angles=angles)
+        if rope is not None:
+            check_record(RotaryEmbedding, rope=rope)
         if bias is not None:
             check_tensors(bias=bias)
-        slots = cache.keys.shape.dim(self.memory_dim)
+        slots = cache.keys.shape.dim(self.kv_length_dim)
         # How many steps ago each slot was written.
         age = outer(step_index, range_(position.mesh, slots), subtract) % slots.size
         is_visible = self.is_visible(age, position)
@@ -249,40 +246,45 @@ class Heads(Module):
             slot_bias = mask_bias(is_visible, cache.keys.dtype)
         else:
             slot_bias = outer(mask_bias(is_visible, bias.dtype), bias, add)
-        if angles is not None:
+        if rope is not None:
             length_dim = self.length_dims[-1]
-            angles = Angles(
-                gather(angles.cos, position, length_dim),
-                gather(angles.sin, position, length_dim),
+            rope = RotaryEmbedding(
+                gather(rope.cos, position, length_dim),
+                gather(rope.sin, position, length_dim),
             )
-        return DecodeStep(step_index % slots.size, slot_bias, angles)
+        return DecodeStep(step_index % slots.size, slot_bias, rope)
 
-    def step_at(
+    def decode_prepared_step(
         self, x: Tensor, cache: Cache, decode_step: DecodeStep
     ) -> tuple[Tensor, Cache]:
-        """Returns what `step` does.
+        """Returns what `decode_step` does.
 
         Args:
           x: the input at one position, [batch, model_dim].
-          cache: from `empty_cache`, or from the previous step.
-          decode_step: from `decode_step` of a layer of the same kind.
+          cache: from `init_cache`, or from the previous step.
+          decode_step: from `prepare_decode_step` of a layer of the same kind.
         """
         check_tensors(x=x)
         check_record(Cache, cache=cache)
         check_record(DecodeStep, decode_step=decode_step)
-        q, k, v = self.project(x, decode_step.angles)
+        q, k, v = self.project(x, decode_step.rope)
         slot = decode_step.slot
         cache = Cache(
-            dynamic_update(cache.keys, self.memory_dim, slot, k),
-            dynamic_update(cache.values, self.memory_dim, slot, v),
+            dynamic_update(cache.keys, self.kv_length_dim, slot, k),
+            dynamic_update(cache.values, self.kv_length_dim, slot, v),
         )
         y = dot_product_attention(
-            q, *cache, self.memory_dim, self.key_dim, decode_step.bias, scale=self.scale
+            q,
+            *cache,
+            self.kv_length_dim,
+            self.key_dim,
+            decode_step.bias,
+            scale=self.scale,
         )
         return self.output(y, x.shape.names), cache
 
     def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
-        """Returns bool [..., memory_length]: whether a position attends to a slot that
+        """Returns bool [..., kv_length]: whether a position attends to a slot that
         was written `age` steps before; a slot older than the position was never
         written.
         """
@@ -290,16 +292,16 @@ class Heads(Module):
         return outer(age, position, less_equal)
 
     def project(
-        self, x: Tensor, angles: Angles | None
+        self, x: Tensor, rope: RotaryEmbedding | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries, keys and values of x, [batch, heads, length, key] each;
-        queries and keys are rotated by `angles` if given.
+        queries and keys are rotated by `rope` if given.
         """
         check_tensors(x=x)
         q = self.project_to_heads(self.query, x)
         k = self.project_to_heads(self.key, x)
         v = self.project_to_heads(self.value, x)
-        return self.apply_rotary(q, angles), self.apply_rotary(k, angles), v
+        return self.apply_rope(q, rope), self.apply_rope(k, rope), v
 
     def project_to_heads(self, dense: Dense, x: Tensor) -> Tensor:
         """Returns [batch, heads, length, key], an order in which the matmuls of
@@ -312,9 +314,9 @@ class Heads(Module):
         heads = dense.new_dims.without(*self.key_dim.names).names
         return dense(x, (*batch, *heads, *length, *self.key_dim.names))
 
-    def apply_rotary(self, x: Tensor, angles: Angles | None) -> Tensor:
-        """Returns queries or keys [..., heads, key], rotated by `angles` if given."""
+    def apply_rope(self, x: Tensor, rope: RotaryEmbedding | None) -> Tensor:
+        """Returns queries or keys [..., heads, key], rotated by `rope` if given."""
         check_tensors(x=x)
-        if angles is None:
+        if rope is None:
             return x
-        return rotate(x, self.key_dim.names[0], angles)
+        return apply_rope(x, self.key_dim.names[0], rope)

@@ -22,7 +22,7 @@ from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.attention.dot_product import dot_product_attention
 from meshtf.layers.attention.heads import Cache, Heads
 from meshtf.layers.attention.masks import mask_bias
-from meshtf.layers.attention.rotary import Angles
+from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.layers.initializers import Initializer
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, Shape, ShapeLike
@@ -47,7 +47,7 @@ class _BlockedDim:
       before: the size of the halo before a block.
       after: the size of the halo after a block.
       in_block: the dimension of the positions of a block.
-      memory: the dimension of the positions of a block and its halo.
+      context: the dimension of the positions of a block and its halo.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class _BlockedDim:
         self.before = halo
         self.after = 0 if behind_only else halo
         self.in_block = Dimension(f"{self.dim}_in_block", self.block)
-        self.memory = Dimension(
-            f"{self.dim}_memory", self.before + self.block + self.after
+        self.context = Dimension(
+            f"{self.dim}_context", self.before + self.block + self.after
         )
 
     def split(self, x: Tensor) -> Tensor:
@@ -89,8 +89,8 @@ class _BlockedDim:
         return unflatten(x, self.dim, [self.blocks, self.in_block])
 
     def split_with_halo(self, x: Tensor) -> Tensor:
-        """Returns x with [blocks, memory] instead of the dimension."""
-        name = self.memory.name
+        """Returns x with [blocks, context] instead of the dimension."""
+        name = self.context.name
         x = rename(self.split(x), self.in_block.name, name)
         return halo_exchange(x, self.blocks.name, name, self.before, self.after)
 
@@ -101,7 +101,7 @@ class _BlockedDim:
 
 class _Window:
     """Blocks of all dimensions: the positions of a block are merged into one dimension,
-    `in_block`, and so are those that they attend to, `memory`.
+    `in_block`, and so are those that they attend to, `context`.
     """
 
     def __init__(self, dims: Sequence[_BlockedDim], mesh: Mesh | None) -> None:
@@ -109,9 +109,9 @@ class _Window:
         self.mesh = mesh
         names = "_".join(d.dim for d in dims)
         self.in_block_dims = Shape(d.in_block for d in dims)
-        self.memory_dims = Shape(d.memory for d in dims)
+        self.context_dims = Shape(d.context for d in dims)
         self.in_block = Dimension(f"{names}_in_block", self.in_block_dims.size)
-        self.memory = Dimension(f"{names}_memory", self.memory_dims.size)
+        self.context = Dimension(f"{names}_context", self.context_dims.size)
 
     def split(self, x: Tensor) -> Tensor:
         """Returns x as [blocks..., in_block]."""
@@ -120,10 +120,10 @@ class _Window:
         return flatten(x, self.in_block_dims, self.in_block.name)
 
     def split_with_halo(self, x: Tensor) -> Tensor:
-        """Returns x as [blocks..., memory]."""
+        """Returns x as [blocks..., context]."""
         for dim in self.dims:
             x = dim.split_with_halo(x)
-        return flatten(x, self.memory_dims, self.memory.name)
+        return flatten(x, self.context_dims, self.context.name)
 
     def merge(self, y: Tensor) -> Tensor:
         """Returns y [blocks..., in_block] with the dimensions that `split` had."""
@@ -133,30 +133,30 @@ class _Window:
         return y
 
     def visible(self, causal: bool) -> Tensor:
-        """Returns bool [blocks..., memory, in_block]: whether a position of a block
-        attends to a position of its memory. That is inside of the tensor and within the
+        """Returns bool [blocks..., context, in_block]: whether a position of a block
+        attends to a position of its context. That is inside of the tensor and within the
         radius along each dimension, and if `causal` not after the position.
         """
-        memory_indices = self._unmerged_indices(self.memory, self.memory_dims)
+        context_indices = self._unmerged_indices(self.context, self.context_dims)
         query_indices = self._unmerged_indices(self.in_block, self.in_block_dims)
         conditions = []
         not_after = None  # in the order of `dims`, the last dimension being the fastest
-        for dim, memory_index, query_index in reversed(
-            list(zip(self.dims, memory_indices, query_indices))
+        for dim, context_index, query_index in reversed(
+            list(zip(self.dims, context_indices, query_indices))
         ):
             block_start = range_(self.mesh, dim.blocks) * dim.block
-            # The memory of a block starts `before` positions ahead of the block.
-            index = outer(block_start, memory_index, add)
+            # The context of a block starts `before` positions ahead of the block.
+            index = outer(block_start, context_index, add)
             is_inside = (index >= dim.before) & (index < dim.before + dim.size)
             conditions.append(is_inside)
-            ahead = outer(memory_index, query_index, subtract) - dim.before
+            ahead = outer(context_index, query_index, subtract) - dim.before
             if dim.radius is not None:
                 conditions.append(abs(ahead) <= dim.radius)
             if not_after is None:
                 not_after = ahead <= 0
             else:
                 not_after = (ahead < 0) | ((ahead == 0) & not_after)
-        if causal:
+        if causal and not_after is not None:
             conditions.append(not_after)
         return functools.reduce(lambda x, y: outer(x, y, logical_and), conditions)
 
@@ -181,7 +181,7 @@ def local_attention(
     radius: ShapeLike = "",
     causal: bool = False,
     segments: Tensor | None = None,
-    extra_logit: Tensor | float | None = None,
+    sink_logit: Tensor | float | None = None,
     scale: float | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
@@ -199,7 +199,7 @@ def local_attention(
       causal: whether a position attends only to itself and to earlier positions, in the
         order of `blocks`, the last dimension being the fastest (raster order).
       segments: integers [batch, length]; a position attends to its segment only.
-      extra_logit: the score of one additional memory position, whose value is zero.
+      sink_logit: the score of one additional position of keys, whose value is zero.
       scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
       dropout: applied to attention weights.
 
@@ -226,17 +226,17 @@ def local_attention(
     visible = window.visible(causal)
     if segments is not None:
         query_segments = window.split(segments)
-        memory_segments = window.split_with_halo(segments)
-        same_segment = outer(query_segments, memory_segments, equal)
+        context_segments = window.split_with_halo(segments)
+        same_segment = outer(query_segments, context_segments, equal)
         visible = outer(visible, same_segment, logical_and)
     y = dot_product_attention(
         window.split(q),
         window.split_with_halo(k),
         window.split_with_halo(v),
-        window.memory.name,
+        window.context.name,
         key_dim,
         mask_bias(visible, q.dtype),
-        extra_logit,
+        sink_logit,
         scale,
         dropout,
     )
@@ -259,16 +259,18 @@ class LocalAttention(Heads):
       dropout_rate: the fraction of attention weights that is dropped in training.
       use_bias: whether the dense layers add a bias.
       output_initializer: of the kernel of the output layer.
-      memory_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
+      kv_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
         all.
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
       name: the last component of the path of its variables.
 
     Raises:
-      ShapeError: `memory_heads_dim` is not a subset of `heads_dim`, or `radius` names
+      ShapeError: `kv_heads_dim` is not a subset of `heads_dim`, or `radius` names
         another dimension.
     """
+
+    default_name = "attention"
 
     def __init__(
         self,
@@ -282,10 +284,10 @@ class LocalAttention(Heads):
         dropout_rate: float = 0.0,
         use_bias: bool = False,
         output_initializer: Initializer | None = None,
-        memory_heads_dim: ShapeLike | None = None,
+        kv_heads_dim: ShapeLike | None = None,
         dropout_broadcast: str = "",
         scale: float | None = None,
-        name: str = "attention",
+        name: str | None = None,
     ) -> None:
         check_bools(causal=causal)
         names = Shape(blocks).names
@@ -294,9 +296,9 @@ class LocalAttention(Heads):
             model_dim,
             heads_dim,
             key_dim,
-            memory_heads_dim,
+            kv_heads_dim,
             names,
-            "_".join([*names, "memory"]),
+            "_".join([*names, "context"]),
             use_bias,
             output_initializer,
             (dropout_rate, dropout_broadcast),
@@ -312,9 +314,9 @@ class LocalAttention(Heads):
         self,
         x: Tensor,
         segments: Tensor | None = None,
-        angles: Angles | None = None,
+        rope: RotaryEmbedding | None = None,
         training: bool = False,
-        extra_logit: Tensor | float | None = None,
+        sink_logit: Tensor | float | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
         """Returns [batch, length, model_dim] for x of the same shape.
@@ -322,21 +324,21 @@ class LocalAttention(Heads):
         Args:
           x: the inputs.
           segments: integers [batch, length]; a position attends to its segment only.
-          angles: rotary angles, by which queries and keys are rotated.
+          rope: a rotary embedding, by which queries and keys are rotated.
           training: whether attention weights are dropped.
-          extra_logit: the score of one additional memory position, whose value is zero.
+          sink_logit: the score of one additional position of keys, whose value is zero.
           cache: keys and values of x from `project_keys_values`; default: they are
             computed.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
         if cache is None:
-            projected = self.project(x, angles)
+            projected = self.project(x, rope)
         else:
             check_record(Cache, cache=cache)
-            k, v = (rename(y, self.memory_dim, self.length_dims) for y in cache)
+            k, v = (rename(y, self.kv_length_dim, self.length_dims) for y in cache)
             projected = (
-                self.apply_rotary(self.project_to_heads(self.query, x), angles),
+                self.apply_rope(self.project_to_heads(self.query, x), rope),
                 k,
                 v,
             )
@@ -347,13 +349,13 @@ class LocalAttention(Heads):
             self.radius,
             self.causal,
             segments,
-            extra_logit,
+            sink_logit,
             self.scale,
             lambda weights: self.dropout(weights, training),
         )
         return self.output(y, x.shape.names)
 
-    def empty_cache(self, x: Tensor, positions: int | None = None) -> Cache:
+    def init_cache(self, x: Tensor, positions: int | None = None) -> Cache:
         """Returns a cache of zeros.
 
         Args:
@@ -373,10 +375,10 @@ class LocalAttention(Heads):
             size = self.radius.size + 1
         else:
             size = 2 * self.blocks.size
-        return super().empty_cache(x, size if positions is None else positions)
+        return super().init_cache(x, size if positions is None else positions)
 
     def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
-        """Returns bool [..., memory_length]: whether a position attends to a slot that
+        """Returns bool [..., kv_length]: whether a position attends to a slot that
         was written `age` steps before.
         """
         check_tensors(age=age, position=position)

@@ -1,14 +1,14 @@
 """Attention masks: which positions attend to which, as booleans, and as a bias of scores.
 
-    visible = causal_mask(mesh, "length:128", "memory_length:128")   # [length, memory_length]
-    visible = segment_mask(segments) & visible           # packed: [batch, length, memory_length]
-    visible = visible & padding_mask(tokens)             # [batch, memory_length]
+    visible = causal_mask(mesh, "length:128", "kv_length:128")   # [length, kv_length]
+    visible = segment_mask(segments) & visible           # packed: [batch, length, kv_length]
+    visible = visible & padding_mask(tokens)             # [batch, kv_length]
     y = attention(x, bias=mask_bias(visible))
 
 Positions of keys and values have another name than those of queries, so no tensor has a
 name twice, and a layout may shard either. All layers can share one bias. Other masks are
 comparisons of all pairs: mtf.outer(mtf.range(mesh, "length:128"),
-mtf.range(mesh, "memory_length:128"), mtf.subtract) < 16.
+mtf.range(mesh, "kv_length:128"), mtf.subtract) < 16.
 """
 
 from __future__ import annotations
@@ -30,55 +30,55 @@ _DEFAULT_MASKED_SCORE = -1e9
 
 
 def causal_mask(
-    mesh: Mesh | None, length_dim: ShapeLike, memory_dim: ShapeLike, stride: int = 1
+    mesh: Mesh | None, length_dim: ShapeLike, kv_length_dim: ShapeLike, stride: int = 1
 ) -> Tensor:
-    """Returns [length_dim, memory_dim], bool: whether the memory is not ahead.
+    """Returns [length_dim, kv_length_dim], bool: whether the context is not ahead.
 
     Args:
       mesh: where the tensor lies.
       length_dim: the positions of queries, such as "length:128".
-      memory_dim: the positions of keys and values, such as "memory_length:128".
-      stride: how many positions each entry of the memory is the mean of (see
+      kv_length_dim: the positions of keys and values, such as "kv_length:128".
+      stride: how many positions each entry of the context is the mean of (see
         `compress_mean`): it is visible where the last of them is not ahead.
     """
     check_ints(stride=stride)
-    last = range_(mesh, memory_dim, "int32")
+    last = range_(mesh, kv_length_dim, "int32")
     if stride > 1:
         last = last * stride + (stride - 1)
     return outer(range_(mesh, length_dim, "int32"), last, greater_equal)
 
 
 def padding_mask(
-    ids: Tensor, length_dim: str = "length", memory_dim: str = "memory_length"
+    ids: Tensor, length_dim: str = "length", kv_length_dim: str = "kv_length"
 ) -> Tensor:
-    """Returns bool [batch, memory_dim]: whether ids [batch, length_dim] are not 0, the
+    """Returns bool [batch, kv_length_dim]: whether ids [batch, length_dim] are not 0, the
     id of padding.
     """
     check_tensors(ids=ids)
-    return rename(ids != 0, length_dim, memory_dim)
+    return rename(ids != 0, length_dim, kv_length_dim)
 
 
 def segment_mask(
     segments: Tensor,
-    memory_segments: Tensor | None = None,
+    kv_segments: Tensor | None = None,
     length_dim: str = "length",
-    memory_dim: str = "memory_length",
+    kv_length_dim: str = "kv_length",
 ) -> Tensor:
-    """Returns bool [batch, length_dim, memory_dim]: whether two positions are of one
+    """Returns bool [batch, length_dim, kv_length_dim]: whether two positions are of one
     segment.
 
     Args:
       segments: integers [batch, length_dim], the index of the text that a position
         belongs to.
-      memory_segments: those of the memory, [batch, length_dim] of any length; default:
+      kv_segments: those of the context, [batch, length_dim] of any length; default:
         the same.
       length_dim: the name of the positions of queries.
-      memory_dim: the name of the positions of keys and values.
+      kv_length_dim: the name of the positions of keys and values.
     """
     check_tensors(segments=segments)
-    if memory_segments is None:
-        memory_segments = segments
-    return outer(segments, rename(memory_segments, length_dim, memory_dim), equal)
+    if kv_segments is None:
+        kv_segments = segments
+    return outer(segments, rename(kv_segments, length_dim, kv_length_dim), equal)
 
 
 def mask_bias(visible: Tensor, dtype: str = "float32") -> Tensor:
@@ -91,9 +91,9 @@ def mask_bias(visible: Tensor, dtype: str = "float32") -> Tensor:
 
 
 def causal_bias(
-    mesh: Mesh | None, length_dim: ShapeLike, memory_dim: ShapeLike
+    mesh: Mesh | None, length_dim: ShapeLike, kv_length_dim: ShapeLike
 ) -> Tensor:
-    """Returns [length_dim, memory_dim]: 0 where the memory is not ahead, else very
+    """Returns [length_dim, kv_length_dim]: 0 where the context is not ahead, else very
     negative.
     """
-    return mask_bias(causal_mask(mesh, length_dim, memory_dim))
+    return mask_bias(causal_mask(mesh, length_dim, kv_length_dim))

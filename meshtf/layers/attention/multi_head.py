@@ -1,16 +1,16 @@
 """Multi-head, multi-query and grouped-query attention: self-attention, or attention to a
-memory.
+context.
 
     attention = MultiHeadAttention(mesh, "d_model:512", "heads:8", "key:64")
-    bias = causal_bias(mesh, "length:128", "memory_length:128")
+    bias = causal_bias(mesh, "length:128", "kv_length:128")
     y = attention(x, bias=bias)       # [batch, length, d_model] -> the same
 
-Scores are [batch, heads, length, memory_length]: positions of keys and values have another
+Scores are [batch, heads, length, kv_length]: positions of keys and values have another
 name than those of queries, so a layout may shard either. Keys and values that several
 heads share lack a dimension of the heads:
 
-    heads_dim="heads:8", memory_heads_dim=""                        multi-query
-    heads_dim="groups:2;heads:4", memory_heads_dim="groups:2"       grouped-query
+    heads_dim="heads:8", kv_heads_dim=""                        multi-query
+    heads_dim="groups:2;heads:4", kv_heads_dim="groups:2"       grouped-query
 
 (Shazeer, 2019, arXiv 1911.02150; Ainslie et al., 2023, arXiv 2305.13245.)
 """
@@ -21,7 +21,7 @@ from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.attention.dot_product import dot_product_attention
 from meshtf.layers.attention.heads import Cache, Heads
-from meshtf.layers.attention.rotary import Angles
+from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.layers.initializers import Initializer
 from meshtf.mesh import Mesh
 from meshtf.names import ShapeLike
@@ -38,19 +38,21 @@ class MultiHeadAttention(Heads):
       heads_dim: such as "heads:8".
       key_dim: the size of a head, such as "key:64".
       length_dim: the name of the positions of queries.
-      memory_dim: the name of the positions of keys and values.
+      kv_length_dim: the name of the positions of keys and values.
       dropout_rate: the fraction of attention weights that is dropped in training.
       use_bias: whether the dense layers add a bias.
       output_initializer: of the kernel of the output layer.
-      memory_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
+      kv_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
         all.
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
       name: the last component of the path of its variables.
 
     Raises:
-      ShapeError: `memory_heads_dim` is not a subset of `heads_dim`.
+      ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
     """
+
+    default_name = "attention"
 
     def __init__(
         self,
@@ -59,23 +61,23 @@ class MultiHeadAttention(Heads):
         heads_dim: ShapeLike,
         key_dim: ShapeLike,
         length_dim: str = "length",
-        memory_dim: str = "memory_length",
+        kv_length_dim: str = "kv_length",
         dropout_rate: float = 0.0,
         use_bias: bool = False,
         output_initializer: Initializer | None = None,
-        memory_heads_dim: ShapeLike | None = None,
+        kv_heads_dim: ShapeLike | None = None,
         dropout_broadcast: str = "",
         scale: float | None = None,
-        name: str = "attention",
+        name: str | None = None,
     ) -> None:
         super().__init__(
             mesh,
             model_dim,
             heads_dim,
             key_dim,
-            memory_heads_dim,
+            kv_heads_dim,
             length_dim,
-            memory_dim,
+            kv_length_dim,
             use_bias,
             output_initializer,
             (dropout_rate, dropout_broadcast),
@@ -86,45 +88,45 @@ class MultiHeadAttention(Heads):
     def __call__(
         self,
         x: Tensor,
-        memory: Tensor | Cache | None = None,
+        context: Tensor | Cache | None = None,
         bias: Tensor | None = None,
-        angles: Angles | None = None,
+        rope: RotaryEmbedding | None = None,
         training: bool = False,
-        extra_logit: Tensor | float | None = None,
+        sink_logit: Tensor | float | None = None,
     ) -> Tensor:
         """Returns [batch, length, model_dim] for x of the same shape.
 
         Args:
           x: the queries' inputs; a single position may lack `length`.
-          memory: the inputs of keys and values, [batch, length, model_dim] of any length,
+          context: the inputs of keys and values, [batch, length, model_dim] of any length,
             or their keys and values from `project_keys_values`; default: x itself.
-          bias: added to the scores, which are [batch, heads, length, memory_length].
-          angles: rotary angles, by which queries and keys are rotated.
+          bias: added to the scores, which are [batch, heads, length, kv_length].
+          rope: a rotary embedding, by which queries and keys are rotated.
           training: whether attention weights are dropped.
-          extra_logit: the score of one additional memory position, whose value is zero.
+          sink_logit: the score of one additional position of keys, whose value is zero.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
-        q = self.apply_rotary(self.project_to_heads(self.query, x), angles)
-        cache = self.memory_keys_values(x, memory, angles)
-        return self._attend(x, q, cache, bias, training, extra_logit)
+        q = self.apply_rope(self.project_to_heads(self.query, x), rope)
+        cache = self.context_keys_values(x, context, rope)
+        return self._attend(x, q, cache, bias, training, sink_logit)
 
-    def memory_keys_values(
-        self, x: Tensor, memory: Tensor | Cache | None, angles: Angles | None
+    def context_keys_values(
+        self, x: Tensor, context: Tensor | Cache | None, rope: RotaryEmbedding | None
     ) -> Cache:
-        """Returns keys and values [..., memory_length, heads, key] of the memory of
+        """Returns keys and values [..., kv_length, heads, key] of the context of
         `__call__`."""
         check_tensors(x=x)
-        if isinstance(memory, Cache):
-            return memory
-        return self.project_keys_values(x if memory is None else memory, angles)
+        if isinstance(context, Cache):
+            return context
+        return self.project_keys_values(x if context is None else context, rope)
 
     def attend_cached(
         self,
         x: Tensor,
         cache: Cache,
         bias: Tensor | None = None,
-        extra_logit: Tensor | float | None = None,
+        sink_logit: Tensor | float | None = None,
     ) -> Tensor:
         """Returns what `__call__` does, with keys and values that are computed already.
 
@@ -134,7 +136,7 @@ class MultiHeadAttention(Heads):
         check_tensors(x=x)
         check_record(Cache, cache=cache)
         q = self.project_to_heads(self.query, x)
-        return self._attend(x, q, cache, bias, False, extra_logit)
+        return self._attend(x, q, cache, bias, False, sink_logit)
 
     def _attend(
         self,
@@ -143,16 +145,16 @@ class MultiHeadAttention(Heads):
         cache: Cache,
         bias: Tensor | None,
         training: bool,
-        extra_logit: Tensor | float | None,
+        sink_logit: Tensor | float | None,
     ) -> Tensor:
         """Returns the output [batch, length, model_dim] for queries q of x."""
         y = dot_product_attention(
             q,
             *cache,
-            self.memory_dim,
+            self.kv_length_dim,
             self.key_dim,
             bias,
-            extra_logit,
+            sink_logit,
             self.scale,
             lambda weights: self.dropout(weights, training),
         )

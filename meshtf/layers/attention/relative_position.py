@@ -1,11 +1,11 @@
 """Relative positions: a bias of attention scores by the distance of query and key.
 
-    bias = RelativeBias(mesh, "heads:8")(positions, memory)      # [length, memory_length, heads]
-    bias = distance_slopes(positions, memory, "heads:8")         # ALiBi, without variables
-    y = attention(x, bias=bias + causal_bias(...))
+    bias = RelativeBias(mesh, "heads:8")(positions, kv_positions)
+    bias = distance_slopes(positions, kv_positions, "heads:8")    # ALiBi, without variables
+    y = attention(x, bias=bias + causal_bias(...))    # [length, kv_length, heads]
 
 Positions are integers: mtf.range(mesh, "length:128"), or those of each example, [batch,
-length]; the dimension of the positions of keys is `memory_length`.
+length]; the dimension of the positions of keys is `kv_length`.
 """
 
 from __future__ import annotations
@@ -35,21 +35,23 @@ class RelativeBias(Module):
     section 2.1).
 
     Half of the buckets hold one distance each; the rest grow logarithmically up to
-    `max_distance`, and all larger distances share the last one. Where memory may be
-    ahead of the query, half of all buckets are for memory ahead.
+    `max_distance`, and all larger distances share the last one. Where context may be
+    ahead of the query, half of all buckets are for context ahead.
 
     Args:
       mesh: where the table lies.
       heads_dim: such as "heads:8".
       buckets: the count of buckets.
       max_distance: all distances from this on share a bucket.
-      both_ways: whether memory may be ahead of the query, as in an encoder.
+      both_ways: whether context may be ahead of the query, as in an encoder.
       initializer: default: normal with variance 1 / buckets.
       name: the last component of the path of its variable.
 
     Raises:
       ShapeError: there are too few buckets, or too many for `max_distance`.
     """
+
+    default_name = "relative_bias"
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class RelativeBias(Module):
         max_distance: int = 128,
         both_ways: bool = False,
         initializer: Initializer | None = None,
-        name: str = "relative_bias",
+        name: str | None = None,
     ) -> None:
         check_ints(buckets=buckets, max_distance=max_distance)
         check_bools(both_ways=both_ways)
@@ -82,17 +84,17 @@ class RelativeBias(Module):
                 name="table",
             )
 
-    def __call__(self, positions: Tensor, memory_positions: Tensor) -> Tensor:
-        """Returns [..., length, memory_length, heads] for positions of these names."""
-        check_tensors(positions=positions, memory_positions=memory_positions)
-        behind = outer(positions, memory_positions, subtract)
+    def __call__(self, positions: Tensor, kv_positions: Tensor) -> Tensor:
+        """Returns [..., length, kv_length, heads] for positions of these names."""
+        check_tensors(positions=positions, kv_positions=kv_positions)
+        behind = outer(positions, kv_positions, subtract)
         return gather(self.table, self.buckets(behind), _BUCKETS)
 
     def buckets(self, behind: Tensor) -> Tensor:
         """Returns the bucket of each distance, int32 with the shape of `behind`.
 
         Args:
-          behind: how many positions the memory is behind the query; negative if ahead.
+          behind: how many positions the context is behind the query; negative if ahead.
         """
         check_tensors(behind=behind)
         if self.both_ways:
@@ -113,7 +115,7 @@ class RelativeBias(Module):
 
 def distance_slopes(
     positions: Tensor,
-    memory_positions: Tensor,
+    kv_positions: Tensor,
     heads_dim: ShapeLike,
     dtype: str = "float32",
 ) -> Tensor:
@@ -126,14 +128,14 @@ def distance_slopes(
 
     Args:
       positions: integers, such as [length].
-      memory_positions: integers, such as [memory_length].
+      kv_positions: integers, such as [kv_length].
       heads_dim: such as "heads:8".
       dtype: of the bias.
 
     Returns:
-      [length, memory_length, heads].
+      [length, kv_length, heads].
     """
-    check_tensors(positions=positions, memory_positions=memory_positions)
+    check_tensors(positions=positions, kv_positions=kv_positions)
     heads = Shape(heads_dim)
     lower_power = 2 ** int(math.log2(heads.size))
     head_index = _merged_index(positions, heads, dtype)
@@ -142,7 +144,7 @@ def distance_slopes(
         (head_index + 1.0) * (-8 / lower_power),
         (head_index * 2.0 + (1.0 - 2 * lower_power)) * (-4 / lower_power),
     )
-    distance = cast(abs(outer(positions, memory_positions, subtract)), dtype)
+    distance = cast(abs(outer(positions, kv_positions, subtract)), dtype)
     return outer(-distance, exp(exponent * math.log(2.0)))
 
 

@@ -1,11 +1,12 @@
-"""Rotary positions: each pair of elements of a head is rotated by an angle that is
-proportional to the position (RoPE: Su et al., 2021, arXiv 2104.09864).
+"""Rotary position embedding (RoPE): each pair of elements of a head is rotated by an angle that is
+proportional to the position (Su et al., 2021, arXiv 2104.09864).
 
-    angles = rotary_angles(mtf.range(mesh, "length:128"), "key:64")
-    q, k = rotate(q, "key", angles), rotate(k, "key", angles)
+    embedding = rope(mtf.range(mesh, "length:128"), "key:64")
+    q = apply_rope(q, "key", embedding)
+    k = apply_rope(k, "key", embedding)
 
 Then q · k depends on positions only by their difference. Element i is paired with element
-i + key / 2. All layers can share the angles.
+i + key / 2. All layers can share the embedding.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from meshtf.ops.shapes.slice import concat
 from meshtf.ops.windows.shift import roll
 
 
-class Angles(NamedTuple):
+class RotaryEmbedding(NamedTuple):
     """Cosines and signed sines of the angles of each position.
 
     Attributes:
@@ -41,26 +42,26 @@ class Angles(NamedTuple):
     sin: Tensor
 
 
-def rotary_angles(
+def rope(
     positions: Tensor,
     key_dim: ShapeLike,
-    longest: float = 10000.0,
+    theta: float = 10000.0,
     dtype: str = "float32",
-) -> Angles:
-    """Returns the angles position * longest**(-2 i / key) of pair i, for both of its
-    elements: positions [...] -> [..., key].
+) -> RotaryEmbedding:
+    """Returns cosines and sines [..., key] of the angles position * theta**(-2 i / key) of
+    pair i, for both of its elements; positions are [...].
 
     Args:
       positions: integers, such as mtf.range(mesh, "length:128").
       key_dim: the size of a head, such as "key:64".
-      longest: the period of the slowest pair is about 2 * pi * longest positions.
-      dtype: of the angles: "float64" for heads in float64.
+      longest: the period of the slowest pair is about 2 * pi * theta positions.
+      dtype: of the embedding: "float64" for heads in float64.
 
     Raises:
       ShapeError: the size of a head is odd.
     """
     positions = as_tensor("positions", positions)
-    check_floats(longest=longest)
+    check_floats(theta=theta)
     name = single_dim(key_dim).name
     size = single_dim(key_dim).size
     if size % 2:
@@ -68,18 +69,20 @@ def rotary_angles(
             f"rotary positions rotate pairs: {name}:{size} must have an even size."
         )
     pair_index = range_(positions.mesh, Dimension(name, size // 2), dtype)
-    frequencies = exp(pair_index * (-2.0 * math.log(longest) / size))
+    frequencies = exp(pair_index * (-2.0 * math.log(theta) / size))
     angles = outer(cast(positions, dtype), frequencies)
     angles = transpose(angles, (*positions.shape.names, name))
     sines = sin(angles)
-    return Angles(concat([cos(angles)] * 2, name), concat([-sines, sines], name))
+    return RotaryEmbedding(
+        concat([cos(angles)] * 2, name), concat([-sines, sines], name)
+    )
 
 
-def rotate(x: Tensor, key_dim: str, angles: Angles) -> Tensor:
-    """Returns x [..., length, key] with each pair of elements along `key_dim` rotated
-    by its angle.
+def apply_rope(x: Tensor, key_dim: str, embedding: RotaryEmbedding) -> Tensor:
+    """Returns x [..., length, key] with each pair of elements along `key_dim` rotated by
+    its angle.
     """
     x, key_dim = tensor_along(x, key_dim, dim_name="key_dim")
-    check_record(Angles, angles=angles)
+    check_record(RotaryEmbedding, embedding=embedding)
     swapped = roll(x, key_dim, x.shape[key_dim] // 2)
-    return x * in_type_of(x, angles.cos) + swapped * in_type_of(x, angles.sin)
+    return x * in_type_of(x, embedding.cos) + swapped * in_type_of(x, embedding.sin)

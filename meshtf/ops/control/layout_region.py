@@ -175,7 +175,7 @@ def _check_axes_exist(x: Tensor, dim: str, axes: Iterable[str]) -> None:
                 explain_error(
                     f'"{dim}" cannot be sharded along "{axis}": the mesh has no axis '
                     f"{axis!r}." + (f" Did you mean {close}?" if close else ""),
-                    mesh=repr(mesh),
+                    mesh=str(mesh),
                     tensor=repr(x.shape),
                     **{"from": Source.of_caller()},
                     way_out="Name one of its axes; if it may be absent: Mesh(..., "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import tensorflow as tf
 
@@ -12,6 +12,7 @@ from meshtf.graph import (
     Cotangents,
     LocalTensors,
     Op,
+    Operators,
     Role,
     Sample,
     Spec,
@@ -20,7 +21,7 @@ from meshtf.graph import (
     apply_all,
 )
 from meshtf.graph.arguments import as_tensors
-from meshtf.names import Names, Shape, dtype_name, has_gradient, names_of
+from meshtf.names import Dimension, Names, Shape, dtype_name, has_gradient, names_of
 from meshtf.names.arguments import as_callable, as_dim, as_sequence, check_bools, refuse
 from meshtf.ops.control.slicewise_check import check_names, check_slices
 
@@ -146,6 +147,28 @@ class SlicewiseGrad(Op):
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         return tuple(gradients)
+
+
+@overload
+def slicewise(
+    fn: Callable[..., Any],
+    xs: Sequence[Operators[Any]],
+    shapes: Shape | str | Dimension | None = None,
+    dtypes: object = None,
+    cut: Names = (),
+    check: bool = True,
+) -> Tensor: ...
+
+
+@overload
+def slicewise(
+    fn: Callable[..., Any],
+    xs: Sequence[Operators[Any]],
+    shapes: list[Any],
+    dtypes: object = None,
+    cut: Names = (),
+    check: bool = True,
+) -> list[Tensor]: ...
 
 
 def slicewise(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import tensorflow as tf
 
@@ -30,6 +30,9 @@ from meshtf.graph import (
 from meshtf.graph.recorder import RecomputeGroup
 from meshtf.names import Shape
 from meshtf.names.arguments import as_callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class StopGradient(GradientBarrier):
@@ -80,7 +83,7 @@ def _ordering_token(x: Tensor) -> Tensor:
 OPERATORS["ordering_token"] = _ordering_token
 
 
-def recompute(fn: Callable[..., Any]) -> Callable[..., Any]:
+def recompute(fn: Callable[P, R]) -> Callable[P, R]:
     """Returns fn, whose intermediate tensors are recomputed in the backward pass.
 
     They are not stored, which saves device memory. As `jax.checkpoint`. Random ops inside
@@ -89,7 +92,7 @@ def recompute(fn: Callable[..., Any]) -> Callable[..., Any]:
     as_callable("fn", fn)
 
     @functools.wraps(fn)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         with context(recompute_group=RecomputeGroup()):
             return fn(*args, **kwargs)
 

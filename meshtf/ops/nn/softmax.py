@@ -37,7 +37,7 @@ from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise.arithmetic import add, divide, maximum, multiply, subtract
 from meshtf.ops.elementwise.unary import exp, log, negative
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.reductions.logsumexp import check_extra_logit
+from meshtf.ops.reductions.logsumexp import check_sink_logit
 from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
 
 _SAMPLES = (
@@ -245,49 +245,49 @@ def _log_softmax(x: Any, axis: int) -> Any:
     return shifted - tf.math.log(total)
 
 
-def softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
+def softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
     """Returns exp(x) / sum(exp(x)) along `dim`: the shape of x.
 
     Args:
       x: the logits.
       dim: along which the probabilities sum to 1.
-      extra_logit: an additional element of each sum, a number or a tensor whose names
+      sink_logit: an additional element of each sum, a number or a tensor whose names
         are other names of x: the probabilities then sum to less than 1, so attention may
         attend to nothing.
 
     Raises:
-      ShapeError: x lacks `dim`, or the extra logit has it.
+      ShapeError: x lacks `dim`, or the sink logit has it.
       DTypeError: x is not of floats.
     """
     x, dim = tensor_along(x, dim)
-    if extra_logit is None:
+    if sink_logit is None:
         return apply(Softmax(dim), x)
-    shifted, total = _with_extra_logit(x, dim, extra_logit)
+    shifted, total = _with_sink_logit(x, dim, sink_logit)
     return cast(divide(exp(shifted), total), x.dtype)
 
 
-def log_softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
+def log_softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
     """Returns the logarithm of softmax(x) along `dim`: the shape of x. Takes and raises
     what `softmax` does.
     """
     x, dim = tensor_along(x, dim)
-    if extra_logit is None:
+    if sink_logit is None:
         return apply(LogSoftmax(dim), x)
-    shifted, total = _with_extra_logit(x, dim, extra_logit)
+    shifted, total = _with_sink_logit(x, dim, sink_logit)
     return cast(subtract(shifted, log(total)), x.dtype)
 
 
-def _with_extra_logit(x: Tensor, dim: str, extra_logit: Any) -> tuple[Tensor, Tensor]:
-    """Returns x - max and the sum of exponentials of that along `dim`, both with the
-    extra logit counted.
+def _with_sink_logit(x: Tensor, dim: str, sink_logit: Any) -> tuple[Tensor, Tensor]:
+    """Returns x - max and the sum of exponentials of that along `dim`, both with the extra
+    logit counted.
     """
     require_dim(x.shape, dim)
     require_floating(x.spec, "softmax")
-    check_extra_logit(x.shape.without(dim), extra_logit)
+    check_sink_logit(x.shape.without(dim), sink_logit)
     x = cast(x, accumulation_dtype(x.dtype))
-    if not is_scalar(extra_logit):
-        extra_logit = cast(extra_logit, x.dtype)
-    largest = stop_gradient(maximum(reduce_max(x, dim), extra_logit))
+    if not is_scalar(sink_logit):
+        sink_logit = cast(sink_logit, x.dtype)
+    largest = stop_gradient(maximum(reduce_max(x, dim), sink_logit))
     shifted = subtract(x, largest)
     total = reduce_sum(exp(shifted), dim)
-    return shifted, add(total, exp(subtract(extra_logit, largest)))
+    return shifted, add(total, exp(subtract(sink_logit, largest)))

@@ -119,7 +119,7 @@ def shifted_exponentials(x: Any, axes: list[int]) -> tuple[Any, Any]:
 
 
 def reduce_logsumexp(
-    x: Tensor, dims: Names | None = None, extra_logit: Any = None
+    x: Tensor, dims: Names | None = None, sink_logit: Any = None
 ) -> Tensor:
     """Returns log(sum(exp(x))) over `dims`, by default all: x [..., dims] -> [...];
     -inf where all x are.
@@ -127,11 +127,11 @@ def reduce_logsumexp(
     Args:
       x: floats.
       dims: the names to sum over.
-      extra_logit: an additional element of each sum: a number, or a tensor whose names
+      sink_logit: an additional element of each sum: a number, or a tensor whose names
         are names of the result, such as one number for each attention head.
 
     Raises:
-      ShapeError: x lacks a name of `dims` or of `extra_logit`, or both of these have
+      ShapeError: x lacks a name of `dims` or of `sink_logit`, or both of these have
         it.
     """
     x = as_tensor("x", x)
@@ -139,26 +139,26 @@ def reduce_logsumexp(
     # The gradient is exp(x - y), which needs y more precise than half floats.
     y = apply(LogSumExp(names), cast(x, accumulation_dtype(x.dtype)))
     y = cast(y, x.dtype)
-    if extra_logit is None:
+    if sink_logit is None:
         return y
-    check_extra_logit(y.shape, extra_logit)
-    return logaddexp(y, extra_logit)
+    check_sink_logit(y.shape, sink_logit)
+    return logaddexp(y, sink_logit)
 
 
-def check_extra_logit(sums: Shape, extra_logit: Any) -> None:
-    """Checks that an extra logit has no names besides those of the sums. Raises
+def check_sink_logit(sums: Shape, sink_logit: Any) -> None:
+    """Checks that a sink logit has no names besides those of the sums. Raises
     ShapeError.
     """
-    if is_scalar(extra_logit):
+    if is_scalar(sink_logit):
         return
-    shape = as_tensor("extra_logit", extra_logit).shape
+    shape = as_tensor("sink_logit", sink_logit).shape
     unknown = [n for n in shape.names if n not in sums]
     if unknown:
         raise ShapeError(
             explain_error(
-                f'the extra logit has the dimension "{unknown[0]}", which is summed or '
+                f'the sink logit has the dimension "{unknown[0]}", which is summed or '
                 "absent.",
-                extra_logit=repr(shape),
+                sink_logit=repr(shape),
                 sums=repr(sums),
                 way_out="Give it only names of the sums.",
             )

@@ -219,4 +219,5 @@ def names_or_all(x: Tensor, dims: Names | None) -> tuple[str, ...]:
     return names_of(dims, x.shape)
 
 
-OPERATORS["reduce_sum"] = reduce_sum
+for _function in (reduce_sum, reduce_mean, reduce_max, reduce_min):
+    OPERATORS[_function.__name__] = _function

@@ -175,7 +175,7 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
     if mesh.abstract:
         raise MeshError(
             explain_error(
-                f"nothing runs on the mesh {mesh!r}: it is abstract.",
+                f"nothing runs on the mesh {mesh}: it is abstract.",
                 way_out='Remove devices="abstract" to run programs, or ask for a plan: '
                 "mtf.explain(fn, ...).",
             )

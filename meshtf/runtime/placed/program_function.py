@@ -62,6 +62,12 @@ class Compiled:
         self.cpus = only_cpus(devices_of(self.mesh))
         self.config = CPU_CONFIG if self.cpus and not jit else PLAIN_CONFIG
 
+    def __repr__(self) -> str:
+        return (
+            f"<compiled program on {self.mesh}: {len(self.program.steps)} steps, "
+            f"{len(self.collectives)} collectives>"
+        )
+
     def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
         """Runs the program on the arguments' tensors and returns the results' shards."""
         results = self.program.results

@@ -81,7 +81,7 @@ class Port:
         return region(self.spec.shape, self.placement, key, mesh)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Export:
     """A program as a StableHLO module of one replica.
 
@@ -100,6 +100,12 @@ class Export:
     inputs: tuple[Port, ...]
     results: tuple[Port, ...]
     values: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return (
+            f"<mtf.Export on {self.mesh}: {len(self.module):,} bytes, "
+            f"{len(self.inputs)} inputs, {len(self.results)} results>"
+        )
 
     def save(self, folder: str) -> None:
         """Writes a folder with `module.mlirbc`, `values.npz` and `manifest.json`. It

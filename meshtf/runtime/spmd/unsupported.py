@@ -31,7 +31,7 @@ def refusal(mesh: Mesh) -> PlanError:
         explain_error(
             'runtime="spmd" does not run on TensorFlow devices. '
             + " ".join(_WHY.get(k, "") for k in kinds).strip(),
-            mesh=repr(mesh),
+            mesh=str(mesh),
             devices=", ".join(dict.fromkeys(devices)),
             way_out='Take runtime="placed", which runs on all of these, or hand the '
             "program to a PJRT host: mtf.export(fn, ...).save(folder).",

@@ -112,7 +112,7 @@ def _layouts(
 def _check_layout(case: Expected, mesh: Mesh, report: Report) -> None:
     """Adds the results of a sample under one layout to the report."""
     shapes = [shape for _, shape in case.arrays]
-    where = f"{case.op} {shapes} on {mesh!r}, layout {mesh.layout}"
+    where = f"{case.op} {shapes} on {mesh}, layout {mesh.layout}"
     rules = {dim: axes[0] for dim, axes in mesh.layout.items()}
     if not is_legal(case.shapes, mesh.axes, rules):
         _check_refused(case, mesh, where, report)

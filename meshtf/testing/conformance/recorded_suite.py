@@ -137,7 +137,7 @@ def _check_program(
 ) -> None:
     """Runs all samples for which a layout is legal, and adds the results to the report."""
     legal = [case for case in cases if is_legal(case.shapes, mesh.axes, rules)]
-    where = f"mtf.function on {mesh!r}, layout {mesh.layout}"
+    where = f"mtf.function on {mesh}, layout {mesh.layout}"
     rng = generator(report.seed, "variants", where)
     report.cases += len(legal)
     try:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 
 _MAX_SHOWN = 5  # failures that are printed
+_MAX_LINES = 20  # of a repr
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Report:
     """Counts and failures of one or more conformance runs."""
 
@@ -45,6 +46,13 @@ class Report:
     def __bool__(self) -> bool:
         """Returns whether there were cases and all of them passed."""
         return bool(self.cases) and not self.failures
+
+    def __repr__(self) -> str:
+        """Returns the first lines of the report."""
+        lines = str(self).split("\n")
+        if len(lines) > _MAX_LINES:
+            lines[_MAX_LINES - 1 :] = ["..."]
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         """Returns the counts, and the first failures."""

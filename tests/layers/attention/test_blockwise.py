@@ -1,5 +1,5 @@
 """Blockwise attention: the numbers of plain attention, under every layout, in linear
-memory.
+context.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LAYOUTS = [
     ("", ""),
     ("x:2;y:2", "length:x;heads:y"),
     ("x:2;y:2", "batch:x;heads:y"),
-    ("x:2;y:2", "memory_length:x;length:y"),
+    ("x:2;y:2", "kv_length:x;length:y"),
 ]
 
 
@@ -25,13 +25,13 @@ def arrays(rng):
 def attend(mesh, q, k, v, block, rows=True):
     """Returns attention and its gradients; without a block, by all scores at once."""
     positions = mtf.range(mesh, "length:8")
-    memory = mtf.rename(positions, "length", "memory_length")
+    context = mtf.rename(positions, "length", "kv_length")
 
     def bias_of(at):
         visible = layers.mask_bias(
-            mtf.outer(at["positions"], memory, mtf.greater_equal)
+            mtf.outer(at["positions"], context, mtf.greater_equal)
         )
-        return visible + layers.distance_slopes(at["positions"], memory, "heads:2")
+        return visible + layers.distance_slopes(at["positions"], context, "heads:2")
 
     at = {"positions": positions, "segments": None}
     if block:
@@ -47,8 +47,8 @@ def test_blocks_change_no_number(rng, axes, layout, block):
     mesh = mtf.Mesh(axes, layout)
     names = {
         "q": "batch;heads;length;key",
-        "k": "batch;heads;memory_length;key",
-        "v": "batch;heads;memory_length;key",
+        "k": "batch;heads;kv_length;key",
+        "v": "batch;heads;kv_length;key",
     }
     given = arrays(rng)
 
@@ -66,8 +66,8 @@ def test_scores_of_all_positions_are_never_there():
     mesh = mtf.Mesh("", devices="abstract")
     names = {
         "q": "batch;heads;length;key",
-        "k": "batch;heads;memory_length;key",
-        "v": "batch;heads;memory_length;key",
+        "k": "batch;heads;kv_length;key",
+        "v": "batch;heads;kv_length;key",
     }
 
     def peak(length, block):
@@ -96,11 +96,11 @@ def test_the_layer_is_multi_head_attention(rng):
     x = mtf.asarray(
         mesh, rng.normal(size=(2, 8, 8)).astype("float32"), "batch;length;d_model"
     )
-    angles = layers.rotary_angles(mtf.range(mesh, "length:8"), "key:4")
+    rope = layers.rope(mtf.range(mesh, "length:8"), "key:4")
     for variable, other in zip(some.variables, plain.variables, strict=True):
         variable.assign(other.numpy())
     np.testing.assert_allclose(
-        some(x, angles=angles).numpy(), plain(x, angles=angles).numpy(), atol=1e-6
+        some(x, rope=rope).numpy(), plain(x, rope=rope).numpy(), atol=1e-6
     )
 
 
@@ -110,7 +110,7 @@ def test_blocks_that_do_not_divide_are_refused(rng):
         mtf.asarray(mesh, x, names)
         for x, names in zip(
             arrays(rng),
-            ["batch;heads;length;key", *["batch;heads;memory_length;key"] * 2],
+            ["batch;heads;length;key", *["batch;heads;kv_length;key"] * 2],
         )
     )
     with pytest.raises(

@@ -13,8 +13,8 @@ from meshtf import layers
 LAYOUTS = [
     "",
     "batch:x;heads:y",
-    "memory_length:x;batch:y",
-    "memory_length:y;d:x",
+    "kv_length:x;batch:y",
+    "kv_length:y;d:x",
     "key:x",
 ]
 LENGTH = 8
@@ -25,7 +25,7 @@ def mesh(request):
     return mtf.Mesh("x:2;y:2", request.param)
 
 
-def steps(attention, mesh, x, angles=None, start=0, positions=None):
+def steps(attention, mesh, x, rope=None, start=0, positions=None):
     """Returns what all steps give, side by side, as an array: a scan that carries the
     cache.
     """
@@ -36,10 +36,12 @@ def steps(attention, mesh, x, angles=None, start=0, positions=None):
     def walk(x, start):
         def turn(state, row):
             keys, values, position = state
-            y, cache = attention.step(row, layers.Cache(keys, values), position, angles)
+            y, cache = attention.decode_step(
+                row, layers.Cache(keys, values), position, rope
+            )
             return (*cache, position + 1), y
 
-        cache = attention.empty_cache(x, *([positions] if positions else []))
+        cache = attention.init_cache(x, *([positions] if positions else []))
         return mtf.scan(turn, (*cache, start), x, "length")[1]
 
     return mtf.transpose(walk(x, np.asarray(start, "int32")), "batch;length;d").numpy()
@@ -52,21 +54,17 @@ def steps(attention, mesh, x, angles=None, start=0, positions=None):
 )
 def test_steps_equal_a_whole_pass(mesh, rng, shared, turned):
     attention = layers.MultiHeadAttention(
-        mesh, "d:8", "heads:2", "key:4", memory_heads_dim=shared
+        mesh, "d:8", "heads:2", "key:4", kv_heads_dim=shared
     )
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
-    angles = (
-        layers.rotary_angles(mtf.range(mesh, f"length:{LENGTH}"), "key:4")
-        if turned
-        else None
-    )
+    rope = layers.rope(mtf.range(mesh, f"length:{LENGTH}"), "key:4") if turned else None
     whole = attention(
         mtf.asarray(mesh, x, "batch;length;d"),
-        angles=angles,
-        bias=layers.causal_bias(mesh, f"length:{LENGTH}", f"memory_length:{LENGTH}"),
+        rope=rope,
+        bias=layers.causal_bias(mesh, f"length:{LENGTH}", f"kv_length:{LENGTH}"),
     )
     np.testing.assert_allclose(
-        steps(attention, mesh, x, angles, positions=LENGTH),
+        steps(attention, mesh, x, rope, positions=LENGTH),
         whole.numpy(),
         rtol=1e-4,
         atol=1e-5,
@@ -81,7 +79,7 @@ def test_steps_equal_a_whole_pass(mesh, rng, shared, turned):
         ("", "length:2"),
         ("batch:x;heads:y", ""),
         ("batch:x;heads:y", "length:1"),
-        ("length_memory:x;d:y", ""),
+        ("length_context:x;d:y", ""),
     ],
 )
 def test_local_steps_equal_a_whole_pass_with_a_small_cache(layout, radius, rng):
@@ -91,8 +89,8 @@ def test_local_steps_equal_a_whole_pass_with_a_small_cache(layout, radius, rng):
     )
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
     whole = attention(mtf.asarray(mesh, x, "batch;length;d")).numpy()
-    size = attention.empty_cache(mtf.asarray(mesh, x[:, 0], "batch;d")).keys.shape
-    assert size["length_memory"] == {"": 4, "length:1": 2, "length:2": 3}[radius]
+    size = attention.init_cache(mtf.asarray(mesh, x[:, 0], "batch;d")).keys.shape
+    assert size["length_context"] == {"": 4, "length:1": 2, "length:2": 3}[radius]
     np.testing.assert_allclose(steps(attention, mesh, x), whole, rtol=1e-4, atol=1e-5)
 
 
@@ -113,9 +111,7 @@ def test_a_full_cache_forgets_the_oldest(mesh, rng):
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
     found = steps(attention, mesh, x, positions=4)
     distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)
-    visible = mtf.asarray(
-        mesh, (distance >= 0) & (distance < 4), "length;memory_length"
-    )
+    visible = mtf.asarray(mesh, (distance >= 0) & (distance < 4), "length;kv_length")
     whole = attention(
         mtf.asarray(mesh, x, "batch;length;d"), bias=layers.mask_bias(visible)
     )
@@ -124,11 +120,11 @@ def test_a_full_cache_forgets_the_oldest(mesh, rng):
 
 def test_a_decoder_looks_at_keys_and_values_that_are_there(mesh, rng):
     attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
-    x, memory = rng.normal(size=(2, 2, 4, 8)).astype("float32")
-    x, memory = (mtf.asarray(mesh, a, "batch;length;d") for a in (x, memory))
-    bias = mtf.asarray(mesh, np.array([0, 0, -1e9, 0], "float32"), "memory_length")
-    whole = attention(x, memory, bias).numpy()
-    cache = attention.project_keys_values(memory)
+    x, context = rng.normal(size=(2, 2, 4, 8)).astype("float32")
+    x, context = (mtf.asarray(mesh, a, "batch;length;d") for a in (x, context))
+    bias = mtf.asarray(mesh, np.array([0, 0, -1e9, 0], "float32"), "kv_length")
+    whole = attention(x, context, bias).numpy()
+    cache = attention.project_keys_values(context)
     for i in range(4):
         row = mtf.asarray(mesh, x.numpy()[:, i], "batch;d")
         np.testing.assert_allclose(

@@ -132,10 +132,10 @@ def test_layer(rng):
             "key:4",
             "length:4",
             dropout_rate=0.25,
-            memory_heads_dim="",
+            kv_heads_dim="",
         )
-        angles = layers.rotary_angles(mtf.range(mesh, "length:16"), "key:4")
-        return local, lambda x: local(x, angles=angles, training=True, extra_logit=0.0)
+        rope = layers.rope(mtf.range(mesh, "length:16"), "key:4")
+        return local, lambda x: local(x, rope=rope, training=True, sink_logit=0.0)
 
     x = numbers(rng, 2, 16, 8)
     agree(make, {"x": (x, "batch;length;d")}, ["length:x;heads:y", "batch:x", "d:x"])
@@ -172,7 +172,7 @@ def test_layer_equals_attention_with_a_mask(rng):
     )
     whole = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
     ahead = mtf.outer(
-        mtf.range(mesh, "memory_length:16"), mtf.range(mesh, "length:16"), mtf.subtract
+        mtf.range(mesh, "kv_length:16"), mtf.range(mesh, "length:16"), mtf.subtract
     )
     bias = layers.mask_bias((ahead <= 0) & (ahead >= -3))
     np.testing.assert_allclose(
@@ -218,4 +218,4 @@ def test_what_is_refused():
         mesh, "d:8", "heads:2", "key:4", "length:4", causal=False
     )
     with refuses(mtf.ShapeError, "steps are for causal attention along one dimension"):
-        both.empty_cache(mtf.ones(mesh, "batch:2;d:8"))
+        both.init_cache(mtf.ones(mesh, "batch:2;d:8"))

@@ -13,7 +13,7 @@ SEGMENTS = np.array([[1, 1, 2, 2], [1, 2, 3, 0]], "int32")
 
 
 @pytest.fixture(
-    params=["", "length:x", "memory_length:x", "length:x;memory_length:y", "batch:x"],
+    params=["", "length:x", "kv_length:x", "length:x;kv_length:y", "batch:x"],
     ids=str,
 )
 def mesh(request):
@@ -21,11 +21,11 @@ def mesh(request):
 
 
 def test_causal(mesh):
-    found = layers.causal_mask(mesh, "length:4", "memory_length:4").numpy()
+    found = layers.causal_mask(mesh, "length:4", "kv_length:4").numpy()
     np.testing.assert_array_equal(found, np.tri(4, dtype=bool))
-    found = layers.causal_mask(mesh, "length:4", "memory_length:2", stride=2).numpy()
+    found = layers.causal_mask(mesh, "length:4", "kv_length:2", stride=2).numpy()
     np.testing.assert_array_equal(found, [[0, 0], [1, 0], [1, 0], [1, 1]])
-    bias = layers.causal_bias(mesh, "length:4", "memory_length:4").numpy()
+    bias = layers.causal_bias(mesh, "length:4", "kv_length:4").numpy()
     np.testing.assert_array_equal(bias, np.where(np.tri(4), 0, np.float32(-1e9)))
 
 
@@ -34,7 +34,7 @@ def test_padding_and_segments(mesh):
         mtf.asarray(mesh, x, "batch;length") for x in (TOKENS, SEGMENTS)
     )
     padding = layers.padding_mask(tokens)
-    assert padding.shape.names == ("batch", "memory_length")
+    assert padding.shape.names == ("batch", "kv_length")
     np.testing.assert_array_equal(padding.numpy(), TOKENS != 0)
     same = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
     np.testing.assert_array_equal(layers.segment_mask(segments).numpy(), same)
@@ -50,8 +50,8 @@ def test_padding_and_segments(mesh):
 def test_a_row_that_sees_nothing_has_no_nan(dtype):
     mesh = mtf.Mesh("")
     bias = layers.mask_bias(
-        mtf.full(mesh, "length:2;memory_length:4", False, "bool"), dtype
+        mtf.full(mesh, "length:2;kv_length:4", False, "bool"), dtype
     )
     assert bias.dtype == dtype
-    weights = mtf.softmax(bias, "memory_length").numpy().astype("float32")
+    weights = mtf.softmax(bias, "kv_length").numpy().astype("float32")
     np.testing.assert_allclose(weights, np.full((2, 4), 0.25))

@@ -1,4 +1,4 @@
-"""Attention against numpy: heads that share, extra logits, memories; steps against
+"""Attention against numpy: heads that share, sink logits, contexts; steps against
 whole passes.
 """
 
@@ -12,7 +12,7 @@ from meshtf import layers
 from tests.support.layer_agreement import agree
 from tests.support.refusals import refuses
 
-LAYOUTS = ["batch:x;heads:y", "length:x", "memory_length:y", "key:x;batch:y"]
+LAYOUTS = ["batch:x;heads:y", "length:x", "kv_length:y", "key:x;batch:y"]
 
 
 def numbers(rng, *shape):
@@ -37,15 +37,15 @@ def test_dot_product_attention(rng, extra):
     logit = numbers(rng, 4) if extra == "heads" else extra
     inputs = {
         "q": (q, "batch;heads;length;key"),
-        "k": (k, "batch;heads;memory_length;key"),
-        "v": (v, "batch;heads;memory_length;value"),
-        "bias": (bias, "length;memory_length"),
+        "k": (k, "batch;heads;kv_length;key"),
+        "v": (v, "batch;heads;kv_length;value"),
+        "bias": (bias, "length;kv_length"),
     }
     inputs |= {"extra": (logit, "heads")} if extra == "heads" else {}
 
     def call(q, k, v, bias, given=extra):
         return layers.dot_product_attention(
-            q, k, v, bias=bias, extra_logit=given, scale=0.3
+            q, k, v, bias=bias, sink_logit=given, scale=0.3
         )
 
     y, _ = agree(lambda mesh: (None, call), inputs, LAYOUTS)
@@ -60,10 +60,10 @@ def test_who_sees_nothing_looks_at_the_extra_row(rng):
     mesh = mtf.Mesh("")
     q, k = (
         mtf.asarray(mesh, numbers(rng, 4, 8), f"{n};key")
-        for n in ("length", "memory_length")
+        for n in ("length", "kv_length")
     )
-    nothing = mtf.full(mesh, "memory_length:4", -1e9)
-    y = layers.dot_product_attention(q, k, k, bias=nothing, extra_logit=0.0)
+    nothing = mtf.full(mesh, "kv_length:4", -1e9)
+    y = layers.dot_product_attention(q, k, k, bias=nothing, sink_logit=0.0)
     assert not y.numpy().any()
 
 
@@ -80,11 +80,11 @@ def test_heads_that_share_keys_and_values(rng, heads, shared):
 
     def make(mesh):
         attention = layers.MultiHeadAttention(
-            mesh, "d:8", heads, "key:4", memory_heads_dim=shared
+            mesh, "d:8", heads, "key:4", kv_heads_dim=shared
         )
         kernels.update({v.name.split("/")[1]: v.numpy() for v in attention.variables})
         return attention, lambda x: attention(
-            x, bias=layers.causal_bias(x.mesh, x.shape.dim("length"), "memory_length:4")
+            x, bias=layers.causal_bias(x.mesh, x.shape.dim("length"), "kv_length:4")
         )
 
     x = numbers(rng, 2, 4, 8)
@@ -112,7 +112,7 @@ def test_heads_that_share_are_some_of_all():
         "Split the heads by names",
     ):
         layers.MultiHeadAttention(
-            mtf.Mesh(""), "d:8", "heads:8", "key:4", memory_heads_dim="heads:2"
+            mtf.Mesh(""), "d:8", "heads:8", "key:4", kv_heads_dim="heads:2"
         )
 
 
@@ -138,11 +138,9 @@ def test_compressed_memory(rng):
         attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
 
         def call(x):
-            memory = layers.compress_mean(x, "length", 2)
-            visible = layers.causal_mask(
-                x.mesh, "length:8", "memory_length:4", stride=2
-            )
-            return attention(x, memory, layers.mask_bias(visible), extra_logit=0.0)
+            context = layers.compress_mean(x, "length", 2)
+            visible = layers.causal_mask(x.mesh, "length:8", "kv_length:4", stride=2)
+            return attention(x, context, layers.mask_bias(visible), sink_logit=0.0)
 
         return attention, call
 
@@ -152,7 +150,7 @@ def test_compressed_memory(rng):
         {"x": (x, "batch;length;d")},
         ["length:x", "batch:x;heads:y", "length:y;d:x"],
     )
-    assert not y[:, 0].any()  # no whole row of memory lies behind the first
+    assert not y[:, 0].any()  # no whole row of context lies behind the first
     changed = x.copy()
     changed[:, 5] += 1.0  # which is seen when its row is full
     later, _ = agree(make, {"x": (changed, "batch;length;d")}, [])

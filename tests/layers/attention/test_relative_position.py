@@ -35,7 +35,7 @@ def test_each_distance_has_its_bucket(both_ways, layout):
     mesh = mtf.Mesh("x:2;y:2", layout)
     module = layers.RelativeBias(mesh, "heads:2", both_ways=both_ways)
     there = mtf.range(mesh, "length:200")
-    bias = module(there, mtf.rename(there, "length", "memory_length")).numpy()
+    bias = module(there, mtf.rename(there, "length", "kv_length")).numpy()
     table = module.table.numpy()
     for i, j in [
         (0, 0),
@@ -53,16 +53,16 @@ def test_each_distance_has_its_bucket(both_ways, layout):
 def test_slopes_are_those_of_the_paper():
     mesh = mtf.Mesh("x:2", "heads:x")
     there = mtf.range(mesh, "length:4")
-    memory = mtf.rename(there, "length", "memory_length")
-    bias = layers.distance_slopes(there, memory, "heads:8").numpy()
+    context = mtf.rename(there, "length", "kv_length")
+    bias = layers.distance_slopes(there, context, "heads:8").numpy()
     np.testing.assert_allclose(bias[3, 2], [-(2.0**-i) for i in range(1, 9)], rtol=1e-6)
     np.testing.assert_allclose(bias[3, 0], 3 * bias[3, 2], rtol=1e-6)
-    twelve = layers.distance_slopes(there, memory, "heads:12").numpy()[1, 0]
+    twelve = layers.distance_slopes(there, context, "heads:12").numpy()[1, 0]
     np.testing.assert_allclose(twelve[:8], bias[1, 0], rtol=1e-6)
     np.testing.assert_allclose(
         twelve[8:], [-(2.0 ** -(i + 0.5)) for i in range(4)], rtol=1e-6
     )
-    groups = layers.distance_slopes(there, memory, "kv_heads:2;heads:4").numpy()
+    groups = layers.distance_slopes(there, context, "kv_heads:2;heads:4").numpy()
     np.testing.assert_allclose(groups.reshape(4, 4, 8), bias, rtol=1e-6)
 
 

@@ -184,12 +184,12 @@ def test_layers_refuse_inputs_without_their_dimension(make):
 
 def test_attention_refuses_keys_and_values_without_their_dimension():
     mesh = mtf.Mesh("", "")
-    q, k = mtf.ones(mesh, "length:4;key:2"), mtf.ones(mesh, "memory_length:4;key:2")
+    q, k = mtf.ones(mesh, "length:4;key:2"), mtf.ones(mesh, "kv_length:4;key:2")
     assert layers.dot_product_attention(q, k, k).shape == mtf.Shape("length:4;key:2")
     for keys, rows in (
         (mtf.rename(k, "key", "kye"), k),
-        (k, mtf.rename(k, "memory_length", "rows")),
-        (mtf.rename(k, "memory_length", "rows"), k),
+        (k, mtf.rename(k, "kv_length", "rows")),
+        (mtf.rename(k, "kv_length", "rows"), k),
     ):
         with pytest.raises(mtf.ShapeError, match="no dimension"):
             layers.dot_product_attention(q, keys, rows)

@@ -73,7 +73,7 @@ PROGRAMS = {
     "softmax": lambda x: [
         mtf.softmax(x, "d"),
         mtf.log_softmax(x, "d"),
-        mtf.softmax(x, "d", extra_logit=0.3),
+        mtf.softmax(x, "d", sink_logit=0.3),
         mtf.reduce_logsumexp(x, "d", 0.1),
     ],
     "losses": lambda x: [
@@ -110,7 +110,7 @@ PROGRAMS = {
     ],
     "waves": lambda x: [
         _LAYERS.sinusoids(mtf.range(x.mesh, "h:6"), "d:4", dtype="float64"),
-        *_LAYERS.rotary_angles(mtf.range(x.mesh, "h:6"), "d:4", dtype="float64"),
+        *_LAYERS.rope(mtf.range(x.mesh, "h:6"), "d:4", dtype="float64"),
         _LAYERS.distance_slopes(
             mtf.range(x.mesh, "h:6"),
             mtf.range(x.mesh, "memory:6"),

@@ -72,28 +72,28 @@ def test_what_is_refused(mesh):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_extra_logit_takes_its_share(mesh, dtype):
+def test_a_sink_logit_takes_its_share(mesh, dtype):
     x = mtf.asarray(mesh, LOGITS, "b;d", dtype=dtype)
     extra = np.array([1, 1, -INF, 0], "float32")
-    for extra_logit, values in (
+    for sink_logit, values in (
         (mtf.asarray(mesh, extra, "b"), extra),
         (2.0, np.full(4, 2.0)),
     ):
         both = np.concatenate([LOGITS, values[:, None]], 1).astype("float32")
         rough = {"rtol": 1e-6 if dtype == "float32" else 1e-2}
-        y = mtf.softmax(x, "d", extra_logit)
+        y = mtf.softmax(x, "d", sink_logit)
         assert y.dtype == dtype
         np.testing.assert_allclose(
             y.numpy().astype("float32"), tf.nn.softmax(both)[:, :4], **rough
         )
         np.testing.assert_allclose(
-            mtf.log_softmax(x, "d", extra_logit).numpy().astype("float32"),
+            mtf.log_softmax(x, "d", sink_logit).numpy().astype("float32"),
             tf.nn.log_softmax(both)[:, :4],
             **rough,
         )
 
 
-def test_the_gradient_of_an_extra_logit(mesh):
+def test_the_gradient_of_a_sink_logit(mesh):
     array = np.random.default_rng(0).normal(size=(4, 4)).astype("float32")
     x, extra = (
         mtf.asarray(mesh, array, "b;d"),
@@ -119,7 +119,7 @@ def test_where_all_logits_are_masked_the_extra_one_takes_all(mesh):
     np.testing.assert_array_equal(
         mtf.reduce_logsumexp(x, "d", extra).numpy(), np.zeros(4)
     )
-    with pytest.raises(mtf.ShapeError, match='(?s)extra logit has the dimension "d"'):
+    with pytest.raises(mtf.ShapeError, match='(?s)sink logit has the dimension "d"'):
         mtf.softmax(x, "d", x)
 
 

@@ -31,7 +31,7 @@ PROMPTS = [[3], [5, 1, 7, 2], [6, 6], [1, 2, 3]]
 MESHES = [
     ("", ""),
     ("x:2;y:2", "batch:x; heads:y; vocab:y; d_ff:y"),
-    ("x:2;y:2", "batch:y; memory_length:x"),
+    ("x:2;y:2", "batch:y; kv_length:x"),
     ("x:4", "length:x; vocab:x"),
 ]
 
@@ -90,9 +90,9 @@ def test_greedy_decoding_of_an_encoder_decoder():
 
 def test_one_trace_serves_all_prompts_counts_and_seeds(monkeypatch):
     traced = []
-    real = LanguageModel.step
+    real = LanguageModel.decode_step
     monkeypatch.setattr(
-        LanguageModel, "step", lambda *args: traced.append(1) or real(*args)
+        LanguageModel, "decode_step", lambda *args: traced.append(1) or real(*args)
     )
     decoder = Decoder(
         language_model(),
@@ -132,7 +132,7 @@ def prefill_by_steps(model, tokens, cache, lengths, prefix_lm=False):
     def step(cache, step_index):
         positions = mtf.maximum(step_index - padding, 0)
         x = model.embeddings(mtf.gather(tokens, positions, "length"), positions)
-        _, cache = model.decoder.step(x, cache, step_index, positions)
+        _, cache = model.decoder.decode_step(x, cache, step_index, positions)
         return cache, None
 
     blocks = cache.blocks

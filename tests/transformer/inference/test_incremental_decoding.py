@@ -40,7 +40,7 @@ KINDS = {
     "mixture": {"moe_every": 2},
     "mixtures": {"moe_every": 1, "scanned": True},
 }
-BY_HEADS, BY_MEMORY = "batch:x; heads:y; vocab:y; d_ff:y", "memory_length:x; d_model:y"
+BY_HEADS, BY_MEMORY = "batch:x; heads:y; vocab:y; d_ff:y", "kv_length:x; d_model:y"
 
 
 def mixture(*args, **kwargs):
@@ -65,7 +65,7 @@ def walk(model, tokens, start):
     """Returns logits [batch length vocab], one position after the other."""
 
     def turn(held, row):
-        logits, held = model.step(*row, held)
+        logits, held = model.decode_step(*row, held)
         return held, logits
 
     length = tokens.shape.dim("length")
@@ -80,7 +80,7 @@ def both(kind, layout, tokens, **changes):
     @mtf.function(mesh=model.mesh, tokens="batch;length")
     def run(tokens):
         batch, length = tokens.shape.without("length"), tokens.shape["length"]
-        return model(tokens), walk(model, tokens, model.start(batch, length))
+        return model(tokens), walk(model, tokens, model.init_cache(batch, length))
 
     return [x.numpy() for x in run(tokens)]
 
@@ -107,13 +107,13 @@ def after(model, tokens, read, **settings):
     @mtf.function(mesh=model.mesh, tokens="batch;length", read="batch")
     def run(tokens, read):
         batch, length = tokens.shape.without("length"), tokens.shape.dim("length")
-        held = model.start(batch, length.size, settings.get("window"))
+        held = model.init_cache(batch, length.size, settings.get("window"))
         held = model.prefill(tokens, held, read, settings.get("prefix", False))
 
         def turn(held, turn):
             place = mtf.minimum(read + turn, length.size - 1)
             row = mtf.gather(tokens, place, "length")
-            logits, held = model.step(length.size + turn, row, held)
+            logits, held = model.decode_step(length.size + turn, row, held)
             return held, logits
 
         _, logits = mtf.scan(turn, held, mtf.range(model.mesh, length), "length")
@@ -154,7 +154,9 @@ def test_a_window_is_the_same_when_all_is_read_at_once(rng, kind):
     @mtf.function(mesh=model.mesh, tokens="batch;length")
     def stepped(tokens):
         return walk(
-            model, tokens, model.start(tokens.shape.without("length"), LENGTH, window=3)
+            model,
+            tokens,
+            model.init_cache(tokens.shape.without("length"), LENGTH, window=3),
         )
 
     wanted = stepped(tokens).numpy()
@@ -232,7 +234,7 @@ def test_an_encoder_with_padding_is_looked_at_step_by_step(rng, kind, layout):
             batch["tokens"].shape["length"],
         )
         encoded, _ = model.encode(batch)
-        start = model.start(rows, length, encoded)
+        start = model.init_cache(rows, length, encoded)
         return model(batch["inputs"], batch["tokens"]), walk(
             model, batch["tokens"], start
         )
@@ -254,7 +256,9 @@ def test_a_window_sees_the_last_positions_alone(rng, kind):
     @mtf.function(mesh=model.mesh, tokens="batch;length")
     def windowed(tokens):
         return walk(
-            model, tokens, model.start(tokens.shape.without("length"), LENGTH, window=3)
+            model,
+            tokens,
+            model.init_cache(tokens.shape.without("length"), LENGTH, window=3),
         )
 
     seen = windowed(tokens).numpy()
@@ -270,4 +274,4 @@ def test_a_window_sees_the_last_positions_alone(rng, kind):
 def test_more_positions_than_learned_ones_are_refused():
     model = LanguageModel(mtf.Mesh(""), architecture("learned"))
     with pytest.raises(mtf.ShapeError, match="9 tokens have more positions than the 8"):
-        model.start(mtf.Shape("batch:2"), 9)
+        model.init_cache(mtf.Shape("batch:2"), 9)

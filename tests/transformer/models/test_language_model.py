@@ -39,7 +39,7 @@ PAIRS = [
     },
     {"axes": "data:2;model:2", "layout": "batch:data; length:model"},
     {"axes": "model:4", "layout": "d_model:model"},
-    {"axes": "data:2;model:2", "layout": "memory_length:data; d_kv:model; d_ff:model"},
+    {"axes": "data:2;model:2", "layout": "kv_length:data; d_kv:model; d_ff:model"},
     {
         "axes": "model:2;data:2",
         "layout": "vocab:model; d_ff:model; heads:model; batch:data",

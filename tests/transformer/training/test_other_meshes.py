@@ -21,7 +21,7 @@ from transformer.models.pipelined_language_model import PipelinedLanguageModel
 from transformer.training.evaluation import Evaluation
 from transformer.training.load_trained import Trained
 
-RULES = "batch:data; memory_length:rows; heads:model; d_ff:model; vocab:model"
+RULES = "batch:data; kv_length:rows; heads:model; d_ff:model; vocab:model"
 SIZES = {"d_model": 16, "d_ff": 32, "heads": 2, "d_kv": 8, "blocks": 2, "vocab": 32}
 
 

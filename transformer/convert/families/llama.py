@@ -58,7 +58,7 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
             kv_heads=settings.get("num_key_value_heads", heads),
             activation="swiglu",
             epsilon=settings.get("rms_norm_eps", 1e-6),
-            rotary_base=rotary.get("rope_theta", settings.get("rope_theta", 10000.0)),
+            rope_theta=rotary.get("rope_theta", settings.get("rope_theta", 10000.0)),
             max_length=settings.get("max_position_embeddings", 2048),
             tied=tied,
             scaled_logits=not tied,
@@ -81,8 +81,8 @@ def _write(model: LanguageModel) -> dict[str, Any]:
         "rms_norm_eps": a.epsilon,
         "max_position_embeddings": a.max_length,
         "tie_word_embeddings": a.tied,
-        "rope_parameters": {"rope_type": "default", "rope_theta": a.rotary_base},
-        "rope_theta": a.rotary_base,
+        "rope_parameters": {"rope_type": "default", "rope_theta": a.rope_theta},
+        "rope_theta": a.rope_theta,
     }
 
 

@@ -120,8 +120,7 @@ def test_a_mesh_and_a_layout_of_gin(folder, capsys, made, no_steps):
     ((one, _),) = made
     mesh = one.model.mesh
     assert (
-        repr(mesh) == "data:2;model:2"
-        and repr(mesh.layout) == "batch:data; heads:model"
+        str(mesh) == "data:2;model:2" and repr(mesh.layout) == "batch:data; heads:model"
     )
     assert mesh.strict and mesh.variable_layout.axes("d_model") == ("data",)
     assert (

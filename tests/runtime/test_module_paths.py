@@ -1,0 +1,184 @@
+"""Names of variables from the attributes of their modules, and summaries of modules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+
+LAYOUT = "d:x"
+
+
+class Mlp(mtf.Module):
+    """Variables and layers without names."""
+
+    def __init__(self, mesh, name=None):
+        super().__init__(name)
+        self.w = mtf.Variable(mesh, "d:4;h:8", "normal")
+        self.out = mtf.layers.Dense(mesh, "h:8", "d:4", use_bias=True)
+        self.dropout = mtf.layers.Dropout(0.5)
+
+    def __call__(self, x, training=False):
+        return self.out(self.dropout(mtf.einsum([x, self.w], "b;h"), training))
+
+
+class ScopedMlp(mtf.Module):
+    """The same with names and a scope."""
+
+    def __init__(self, mesh):
+        super().__init__("mlp")
+        with self.scope():
+            self.w = mtf.Variable(mesh, "d:4;h:8", "normal", "w")
+            self.out = mtf.layers.Dense(mesh, "h:8", "d:4", use_bias=True, name="out")
+
+
+class Model(mtf.Module):
+    """Modules in attributes, lists and dicts; one has a name."""
+
+    def __init__(self, mesh):
+        super().__init__()
+        self.stem = Mlp(mesh)
+        self.blocks = []
+        for _ in range(2):
+            self.blocks.append(Mlp(mesh))
+        self.heads = {"left": Mlp(mesh), "right": Mlp(mesh, name="other")}
+        self.shared = self.stem
+        self.gated = mtf.layers.FeedForward(mesh, "d:4", "h:8", "swiglu")
+        self.repeated = mtf.layers.Repeat(lambda: Mlp(mesh), "layers:2")
+
+
+@pytest.fixture
+def mesh():
+    return mtf.Mesh("x:2", LAYOUT)
+
+
+def names(module):
+    """Returns the names of all variables."""
+    return sorted(v.name for v in module.variables)
+
+
+def test_module_pathss_name_variables(mesh):
+    assert names(Mlp(mesh)) == ["mlp/out/bias", "mlp/out/kernel", "mlp/w"]
+    mlps = ["stem", "blocks_0", "blocks_1", "heads_left", "other", "repeated/mlp"]
+    of_mlps = [
+        f"model/{mlp}/{v}" for mlp in mlps for v in ("out/bias", "out/kernel", "w")
+    ]
+    gated = [f"model/gated/{layer}/kernel" for layer in ("wi_0", "wi_1", "wo")]
+    assert names(Model(mesh)) == sorted(of_mlps + gated)
+
+
+def test_values_depend_on_the_name_alone(mesh):
+    scoped = {v.name: v.numpy() for v in ScopedMlp(mesh).variables}
+    for v in Mlp(mesh).variables:
+        np.testing.assert_array_equal(v.numpy(), scoped[v.name])
+    model = Model(mesh)
+    assert (model.stem.w.numpy() != model.blocks[0].w.numpy()).any()
+    assert (model.blocks[0].w.numpy() != model.blocks[1].w.numpy()).any()
+
+
+def test_a_scope_around_is_in_the_path(mesh):
+    with mtf.scope("outer"):
+        assert names(Mlp(mesh))[-1] == "outer/mlp/w"
+
+
+def test_what_is_made_before_the_constructor_of_the_base_belongs_outside(mesh):
+    class Holder(mtf.Module):
+        def __init__(self):
+            mlp = Mlp(mesh)
+            super().__init__()
+            self.mlp = mlp
+
+    assert names(Holder())[-1] == "mlp/w"
+
+
+def test_subclasses_name_once(mesh):
+    class Wider(Mlp):
+        def __init__(self, mesh):
+            super().__init__(mesh)
+            self.extra = mtf.Variable(mesh, "h:8", "zeros")
+
+    assert names(Wider(mesh)) == [
+        f"wider/{v}" for v in ("extra", "out/bias", "out/kernel", "w")
+    ]
+
+
+def test_modules_of_attributes_train_under_layouts():
+    results = []
+    for layout in ("", "d:x", "b:x", "h:x"):
+        mesh = mtf.Mesh("x:2", layout)
+        mlp = Mlp(mesh)
+
+        @mtf.function(x="b;d")
+        def gradients(x, mlp=mlp):
+            with mtf.seed(1):
+                loss = (mlp(x, training=True) * 2.0).mean()
+            return [loss, *mtf.gradients([loss], [mlp.w, mlp.out.kernel])]
+
+        x = np.ones((4, 4), "float32")
+        results.append([y.numpy() for y in gradients(x)])
+    for result in results[1:]:
+        for y, want in zip(result, results[0], strict=True):
+            np.testing.assert_allclose(y, want, rtol=1e-5)
+
+
+def test_no_name_before_the_constructor_returns(mesh):
+    class Reads(mtf.Module):
+        def __init__(self, read):
+            super().__init__()
+            self.w = mtf.Variable(mesh, "d:4", "zeros")
+            read(self.w)
+
+    for read in (lambda w: w.numpy(), lambda w: w.name, lambda w: w.assign(w * 2.0)):
+        with pytest.raises(mtf.PlanError, match='(?s)no name before.*name="...'):
+            Reads(read)
+    texts = []
+    assert Reads(lambda w: texts.append(repr(w))).w.name == "reads/w"
+    assert "'reads/?'" in texts[0]
+
+
+def test_what_no_attribute_holds_has_no_name(mesh):
+    class Drops(mtf.Module):
+        def __init__(self):
+            super().__init__()
+            self.names = [mtf.layers.Dropout(0.5).default_name]
+
+    with pytest.raises(
+        mtf.PlanError, match="(?s)in no attribute.*Drops.*test_module_paths"
+    ):
+        Drops()
+
+
+def test_variables_outside_of_modules_need_a_name(mesh):
+    with pytest.raises(mtf.ArgumentError, match='"name" takes a string'):
+        mtf.Variable(mesh, "d:4", "zeros")
+
+
+def test_summary(mesh):
+    lines = Mlp(mesh).summary().split("\n")
+    assert lines[0].split() == [
+        "variable",
+        "shape",
+        "placement",
+        "parameters",
+        "bytes",
+        "per",
+        "device",
+    ]
+    rows = [line.split() for line in lines[1:]]
+    assert ["mlp/w", "[d:4", "h:8]", "d/x", "32", "64"] in rows
+    assert ["mlp/out/bias", "[d:4]", "d/x", "4", "8"] in rows
+    assert rows[-1] == ["total", "68", "136"]
+
+
+def test_repr_of_a_large_module(mesh):
+    model = Model(mesh)
+    lines = repr(model).split("\n")
+    assert lines[0] == "<Model 'model'>"
+    assert len(lines) <= 20
+    assert "... and 5 more" in lines[-2]
+    assert lines[-1].split()[0] == "total"
+    html = model._repr_html_()
+    assert html.count("<tr>") == 2 + len(model.variables)
+    assert "model/stem/w" in html
+    assert repr(mtf.layers.Dropout(0.5)) == "<Dropout 'dropout'>"
