@@ -155,7 +155,7 @@ def slicewise(
     xs: Sequence[Operators[Any]],
     shapes: Shape | str | Dimension | None = None,
     dtypes: object = None,
-    cut: Names = (),
+    shardable: Names = (),
     check: bool = True,
 ) -> Tensor: ...
 
@@ -166,7 +166,7 @@ def slicewise(
     xs: Sequence[Operators[Any]],
     shapes: list[Any],
     dtypes: object = None,
-    cut: Names = (),
+    shardable: Names = (),
     check: bool = True,
 ) -> list[Tensor]: ...
 
