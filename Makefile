@@ -8,7 +8,8 @@
 #   make mutants      breaks some sixty rules one by one: the tests must notice each
 #   make fuzz         draws programs and compares them with TensorFlow's, for MINUTES=30
 #   make bert         pretrains and fine-tunes small BERTs: examples/bert/README.md
-#   make gallery      writes docs/layouts.md and its pictures anew
+#   make docs         writes a reference of all public names to build/docs
+#   make gallery      writes docs/reference/layouts.md and its pictures anew
 
 VENV := .venv
 TESTS ?=
@@ -17,7 +18,7 @@ WORKERS ?= 2
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: train train-long test quick public mutants fuzz bert gallery clean
+.PHONY: train train-long test quick public mutants fuzz bert docs gallery clean
 
 train: $(VENV)/.run
 	$(VENV)/bin/python -m transformer.train $(FLAGS)
@@ -48,11 +49,23 @@ fuzz: $(VENV)/.test
 bert: $(VENV)/.text
 	PYTHON=$(VENV)/bin/python sh examples/bert/walk.sh runs/bert
 
+# pdoc cannot resolve the annotations of named tuples, and shows them as they are written.
+docs: export PDOC_ALLOW_EXEC = 1
+docs: $(VENV)/.docs
+	$(VENV)/bin/python -W error::UserWarning \
+	  -W 'ignore:Error parsing type annotation ForwardRef:UserWarning' \
+	  -m pdoc -d google -o build/docs meshtf transformer \
+	  '!meshtf.ops' '!meshtf.partition' '!meshtf.runtime'
+
 gallery: $(VENV)/.run
 	$(VENV)/bin/python -m benchmarks.gallery
 
 $(VENV)/.test: $(VENV)/.run
 	$(VENV)/bin/python -m pip install --quiet -e '.[test]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.run
+	$(VENV)/bin/python -m pip install --quiet -e '.[docs]'
 	@touch $@
 
 $(VENV)/.text: $(VENV)/.run

@@ -35,6 +35,8 @@ EXTRAS = {
     # compared with; nothing imports these, tests neither. transformers 5 unties T5 1.1
     # as that file says.
     "hf": ["torch>=2.4", "transformers>=5.23,<6", "safetensors>=0.4.5"],
+    # `make docs` writes the reference from docstrings: small, plain Python, no plugins.
+    "docs": ["pdoc>=15"],
     "test": [
         "pytest>=8.1",  # runs the tests and the doctests
         "pytest-xdist>=3.5",  # on more than one core
@@ -49,6 +51,8 @@ EXTRAS = {
         "tokenizers>=0.20",  # vocabularies of word pieces
         "sentencepiece>=0.2",  # and of sentence pieces
         "hypothesis>=6.100",  # draws programs, and shrinks those that fail
+        "nbclient>=0.10",  # runs the notebooks of docs/learn/
+        "ipykernel>=6",  # in a kernel, as readers do
     ],
 }
 

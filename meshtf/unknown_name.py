@@ -15,7 +15,7 @@
     AttributeError: 'meshtf' has no 'reduce_men'. Did you mean reduce_mean, ...
 
 Names of Mesh-TensorFlow are looked up in `mesh_tensorflow_names.txt`, a copy of the tables
-of docs/mesh_tensorflow.md.
+of docs/explain/mesh_tensorflow.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ module.
 It takes the gin files and settings of `python -m transformer.train` and writes a folder:
 the program of one replica (module.mlirbc), what a host must know to run it
 (manifest.json), and the initial values of all variables (values.npz). It needs no devices
-and reads no data. docs/spmd.md says how any PJRT host runs the module. Exit code: 0, or 1
+and reads no data. docs/explain/spmd.md says how any PJRT host runs the module. Exit code: 0, or 1
 if there is an error; then nothing is written.
 """
 

@@ -1,5 +1,5 @@
 """The layouts of `configs/layouts/`, each as a picture with what it costs: writes
-docs/layouts.md.
+docs/reference/layouts.md.
 
     python -m benchmarks.gallery
 
@@ -45,9 +45,9 @@ not grow with the batch, so larger batches hide it; memory is what ends it.""",
     "tensor_parallel": Layout(
         "Tensor parallel",
         """\
-Take it where one layer is too large for a device, or the batch too small to be cut, and keep the
-axis within a host: what is moved are activations, twice a block forward and twice backward, and it
-grows with the batch. An axis can be no longer than there are heads.""",
+Take it where one layer is too large for a device, or the batch too small to be sharded, and keep
+the axis within a host: what is moved are activations, twice a block forward and twice backward, and
+it grows with the batch. An axis can be no longer than there are heads.""",
     ),
     "data_and_tensor": Layout(
         "Data and tensor parallel",
@@ -91,15 +91,15 @@ layout trains it to the same numbers. To train under one, or to see the whole pl
 
 This page is written by `make gallery`, from forecasts (`mtf.explain`). All numbers are of one
 position and one step of training, with AdamW and gradients clipped by their norm. *Received* are
-the bytes that come from other positions. *Repeated* is the part of the flops that other positions
-do as well.
+the bytes that come from other positions. *Redundant* is the share of FLOPs that other positions do
+with equal results.
 """
 
 
 def main() -> None:
     """Writes the page and its pictures."""
     for name, text in page().items():
-        path = ROOT / "docs" / name
+        path = ROOT / "docs" / "reference" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(path.relative_to(ROOT))
@@ -214,7 +214,7 @@ def _moved(forecast: Forecast, tensor: PlacedTensor) -> tuple[str, ...]:
 
 def _compared(alone: Forecast, forecasts: dict[str, Forecast]) -> Iterator[str]:
     columns = ("parameters", "gradients", "optimizer state", "activations", "peak")
-    heads = ["", *columns, "received", "flops", "repeated"]
+    heads = ["", *columns, "received", "FLOPs", "redundant"]
     yield _line(heads)
     yield "|---" + "|--:" * (len(heads) - 1) + "|"
     named = {"one position": alone} | {

@@ -1,5 +1,5 @@
 """The published models of `configs/models/` on meshes of up to 2,048 positions:
-docs/models.md.
+docs/reference/models.md.
 
     python -m benchmarks.gallery.published_models
 
@@ -80,22 +80,22 @@ of one on a mesh, with every op and every move, before there is any device:
 .venv/bin/python -m meshtf explain --gin_file=models/llama2_7b.gin --gin_file=layouts/grids/64x8.gin
 ```
 
-A grid cuts batches along its first axis, and at rest variables as well (FSDP); along its second the
-model says what is cut: heads, hidden layers and vocabulary. Heads that no longer divide are told
-(`LayoutError`), and so is a batch; GPT-2 XL (25 heads) and T5 1.1 small (6) leave attention whole.
-Vocabularies are filled up to a multiple of 128 (`Architecture.vocab_multiple`): GPT-2's 50,257 to
-50,304 and BERT's 30,522 to 30,592. The rows that come in are never predicted, and are not counted
+A grid shards batches along its first axis, and variables at rest as well (FSDP); along its second
+heads, hidden layers and vocabulary. Heads or batches that an axis does not divide are a
+`LayoutError`; GPT-2 XL (25 heads) and T5 1.1 small (6) leave attention replicated. Vocabularies
+are padded to a multiple of 128 (`Architecture.vocab_multiple`): GPT-2's 50,257 to
+50,304 and BERT's 30,522 to 30,592. The ids that pad it are never predicted, and are not counted
 below.
 
-Batches have the published size; where a position would have more than 1/128 of one, it learns its
-part bit by bit (`train.microbatches`). Activations are bfloat16, variables float32, blocks one
-traced body (`Architecture.scanned`), so each of these forecasts takes about a second. The six other
-layouts of `configs/layouts/` go with these models, too. The files have no texts (`ShapesOnly`): to
-train, bind `train.data` to data that has.
+Batches have the published size; where a position would have more than 1/128 of one, it
+accumulates gradients over microbatches (`train.microbatches`). Activations are bfloat16, variables
+float32, blocks one traced body (`Architecture.scanned`), so each of these forecasts takes about a
+second. The six other layouts of `configs/layouts/` fit these models, too. The files have no data
+(`ShapesOnly`): to train, bind `train.data`.
 
 This page is written by `python -m benchmarks.gallery.published_models`, from forecasts
 (`mtf.explain`). All but the parameters is of one position and one step: *lasting* are
-parameters and optimizer state, *peak* is the most that is held at once, *received* are
+parameters and optimizer state, *peak* is the most memory at one time, *received* are
 the bytes that come from other positions.
 tests/transformer/models/test_published.py holds all counts to formulas, and all meshes
 to having neither error nor note.
@@ -107,7 +107,7 @@ to having neither error nor note.
 
 def main() -> None:
     """Writes the page."""
-    path = ROOT / "docs" / "models.md"
+    path = ROOT / "docs" / "reference" / "models.md"
     path.write_text(
         HEAD + "".join(f"{line}\n" for name in MODELS for line in rows(name)),
         encoding="utf-8",

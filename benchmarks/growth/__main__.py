@@ -3,8 +3,8 @@
     python -m benchmarks.growth                            # about 15 minutes on two quiet cores
     python -m benchmarks.growth --only=planning            # seconds; or devices, layers, ...
     python -m benchmarks.growth --only=devices --sizes=8,64 --rounds=3
-    python -m benchmarks.growth --svg=docs --json=growth.json
-    python -m benchmarks.growth --svg=docs --drawn=growth.json       # draws what was measured
+    python -m benchmarks.growth --svg=FOLDER --json=growth.json
+    python -m benchmarks.growth --svg=FOLDER --drawn=growth.json     # draws what was measured
 
 The training step of a small language model, in graph mode, with plain TensorFlow doing
 the same on one device. Devices are positions of one device, and as many logical ones;

@@ -2,7 +2,7 @@
 
 Example:
 
-    Path("docs/growth_layers.svg").write_text(picture("layers", rows))
+    Path("docs/explain/performance/growth_layers.svg").write_text(picture("layers", rows))
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Does a mixture of experts pay? Held-out bits per byte, beside a dense model of equal
 flops.
 
-    python -m benchmarks.moe.quality --seeds=0,1 --svg=docs/moe_pays.svg --json=moe_pays.json
+    python -m benchmarks.moe.quality --seeds=0,1 --svg=moe_pays.svg --json=moe_pays.json
     python -m benchmarks.moe.quality --gin_param='steps = 300' --every=100
 
 Both language models (configs/moe_pays_dense.gin, configs/moe_pays.gin) see the same

@@ -27,9 +27,6 @@ from meshtf.names.dimension import Dimension
 from meshtf.names.parse import parse_pairs
 from meshtf.names.source import Source
 
-ShapeLike: TypeAlias = Union[
-    "Shape", str, Dimension, Iterable[Dimension], Iterable[tuple[str, int]]
-]
 _NAMES = 'names of dimensions, such as ["d"]'
 
 
@@ -151,6 +148,11 @@ class Shape:
 
     def __repr__(self) -> str:
         return "[" + " ".join(map(repr, self._dims)) + "]"
+
+
+ShapeLike: TypeAlias = Union[
+    Shape, str, Dimension, Iterable[Dimension], Iterable[tuple[str, int]]
+]
 
 
 def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:

@@ -37,6 +37,9 @@ Rule = tuple[str, Callable[[Sequence[Variable]], Optimizer]]
 def match_names(pattern: str) -> Callable[[Variable], bool]:
     """Returns a function that says whether the name of a variable contains a match of
     the regular expression `pattern`. It can be a `decay_mask`.
+
+    Args:
+      pattern: a regular expression, which may match anywhere in the name.
     """
     pattern = as_pattern("pattern", pattern)
     return lambda variable: re.search(pattern, variable.name) is not None
@@ -47,6 +50,9 @@ def exclude_names(pattern: str) -> Callable[[Variable], bool]:
     the regular expression `pattern`. It can be a `decay_mask`:
 
         AdamW(variables, 1e-3, decay_mask=exclude_names("bias|norm"))
+
+    Args:
+      pattern: a regular expression, which may match anywhere in the name.
     """
     pattern = as_pattern("pattern", pattern)
     return lambda variable: re.search(pattern, variable.name) is None

@@ -62,6 +62,12 @@ def warmup_cosine(
 
     Step s, counted from 0, is multiplied by (s + 1) / warmup_steps during the warmup;
     the rate is `final` from step `total_steps` on.
+
+    Args:
+      peak: the highest rate.
+      warmup_steps: the steps of the warmup.
+      total_steps: the step from which on the rate is `final`.
+      final: the last rate.
     """
     check_floats(peak=peak, final=final)
     check_ints(warmup_steps=warmup_steps, total_steps=total_steps)
@@ -76,7 +82,12 @@ def warmup_cosine(
 
 
 def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
-    """Returns a rate that rises linearly to `peak`, then falls as 1 / sqrt(step)."""
+    """Returns a rate that rises linearly to `peak`, then falls as 1 / sqrt(step).
+
+    Args:
+      peak: the highest rate.
+      warmup_steps: the steps in which the rate rises.
+    """
     check_floats(peak=peak)
     check_ints(warmup_steps=warmup_steps)
 
@@ -92,7 +103,11 @@ def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
 
 
 def linear_warmup(steps: int) -> Schedule:
-    """Returns a factor that rises linearly to 1: (s + 1) / steps at step s."""
+    """Returns a factor that rises linearly to 1: (s + 1) / steps at step s.
+
+    Args:
+      steps: the steps in which it rises.
+    """
     check_ints(steps=steps)
     return lambda step: _warmup(step, steps)
 
@@ -100,6 +115,10 @@ def linear_warmup(steps: int) -> Schedule:
 def linear_decay(total_steps: int, steps: int) -> Schedule:
     """Returns a factor that is 1, then falls linearly to 0 over the last `steps` of
     `total_steps` steps.
+
+    Args:
+      total_steps: the step from which on the factor is 0.
+      steps: the steps in which it falls.
     """
     check_ints(total_steps=total_steps, steps=steps)
 
@@ -113,13 +132,21 @@ def linear_decay(total_steps: int, steps: int) -> Schedule:
 def cosine_decay(total_steps: int, final: float = 0.0) -> Schedule:
     """Returns a factor that falls from 1 along half a cosine to `final` at step
     `total_steps`.
+
+    Args:
+      total_steps: the step from which on the factor is `final`.
+      final: the last factor.
     """
     check_ints(total_steps=total_steps)
     return warmup_cosine(1.0, 0, total_steps, final)
 
 
 def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
-    """Returns 1 / sqrt(max(step + 1, warmup_steps)): constant, then falling."""
+    """Returns 1 / sqrt(max(step + 1, warmup_steps)): constant, then falling.
+
+    Args:
+      warmup_steps: the steps in which the rate is constant.
+    """
     check_ints(warmup_steps=warmup_steps)
 
     def rate(step: Tensor) -> Tensor:
@@ -179,6 +206,10 @@ def product(*factors: Rate) -> Schedule:
 def delay(schedule: Schedule, steps: int) -> Schedule:
     """Returns a schedule that starts `steps` steps later, and until then has its value
     at step 0.
+
+    Args:
+      schedule: a function of the step.
+      steps: the delay.
     """
     as_callable("schedule", schedule, "a schedule: a function of the step")
     check_ints(steps=steps)

@@ -1,4 +1,4 @@
-"""Copies the tables of docs/mesh_tensorflow.md into meshtf/mesh_tensorflow_names.txt.
+"""Copies the tables of docs/explain/mesh_tensorflow.md into meshtf/mesh_tensorflow_names.txt.
 
     python -m tests.documentation.former_names
 
@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "mesh_tensorflow.md"
+PAGE = ROOT / "docs" / "explain" / "mesh_tensorflow.md"
 FILE = ROOT / "meshtf" / "mesh_tensorflow_names.txt"
 
 HEADER = """# What takes the place of the names of Mesh-TensorFlow 0.1.21: name, tab, text.
-# Written by `python -m tests.documentation.former_names` from docs/mesh_tensorflow.md.
+# Written by `python -m tests.documentation.former_names` from docs/explain/mesh_tensorflow.md.
 """
 
 

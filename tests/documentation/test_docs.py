@@ -1,7 +1,7 @@
-"""What README.md, docs/ and examples/ say is run, and what they name is there.
+"""The code of README.md, docs/ and examples/ is run, and the names in them exist.
 
-A block of Python in README.md is run, and prints, or raises, what the block of text
-after it says.
+A block of Python of a page is run, and prints, or raises, what the block of text after
+it says.
 """
 
 from __future__ import annotations
@@ -29,21 +29,26 @@ from transformer.training.reporting import run_report
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PAGES = {
-    path.name: path.read_text(encoding="utf-8")
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in [
+        *sorted(ROOT.glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "examples").rglob("*.md")),
+    ]
 }
-# Pages whose programs print what stands below them.
-RUN = [
-    "README.md",
-    "checkpoints.md",
-    "design.md",
-    "moe.md",
-    "pipeline.md",
-    "transformer.md",
-]
+# Pages whose programs are not run by this file, and why.
+NOT_RUN = {
+    "docs/explain/mesh_tensorflow.md": "tests/documentation/test_inventory.py runs it",
+    "docs/explain/spmd.md": "a fragment, of a host that has no meshtf",
+    "docs/reference/clusters.md": "needs workers; tests/cluster runs the like",
+    "docs/reference/data.md": "tests/transformer/data/test_page.py runs it",
+    "docs/reference/known_models.md": "needs the files of a known model",
+}
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN = [name for name in PAGES if name not in NOT_RUN and "```python" in PAGES[name]]
 
 
 def blocks(text: str, kind: str) -> list[str]:
@@ -64,26 +69,40 @@ def printed(code: str, names: dict, capsys) -> str:
 def test_code_does_what_it_says(page, capsys, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.chdir(tmp_path)  # where what it writes may lie
-    names, found = {}, FENCE.findall(PAGES[page])
-    for (kind, code), (after, text) in zip(found, found[1:]):
+    names = {}
+    fences = [*FENCE.findall(PAGES[page]), ("end", "")]
+    for (kind, code), (next_kind, text) in zip(fences, fences[1:]):
         if kind == "python":
-            assert after == "text"
+            assert next_kind == "text"
             assert printed(code, names, capsys) == text
 
 
-def test_a_plan_in_the_readme_is_what_explain_prints(capsys):
-    found = re.findall(
-        r"```sh\n\S+ -m meshtf (explain .*)\n```\n\n```text\n(.*?)\n\.\.\.\n```",
-        README,
-        re.DOTALL,
-    )
-    assert found
-    for command, text in found:
+def test_pages_that_are_not_run_have_programs():
+    assert all("```python" in PAGES[name] for name in NOT_RUN)
+
+
+PLAN = re.compile(
+    r"```sh\n\S+ -m meshtf (explain .*)\n```\n\n```text\n(.*?)\n\.\.\.\n```",
+    re.DOTALL,
+)
+
+
+@pytest.mark.parametrize("page", [name for name in PAGES if PLAN.search(PAGES[name])])
+def test_a_plan_is_what_explain_prints(page, capsys):
+    for command, text in PLAN.findall(PAGES[page]):
         with flagsaver.flagsaver(), pytest.raises(SystemExit) as left:
             explain.main(flags.FLAGS(command.split()))
         gin.clear_config()
         assert left.value.code == 0
         assert capsys.readouterr().out.startswith(text)
+
+
+def test_the_readme_is_short():
+    assert len(README.split()) <= 1200
+
+
+def test_the_readme_shows_a_plan():
+    assert PLAN.search(README)
 
 
 def test_a_run_costs_what_the_readme_says():
@@ -227,14 +246,39 @@ def test_commands_name_targets_files_and_settings_that_are_there():
 def test_files_that_are_named_are_there(page):
     text = PAGES[page]
     for name in re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text):
+        folder = (ROOT / page).parent
         places = [ROOT / name, ROOT / "meshtf" / name, ROOT / "tests" / name]
+        places.append(folder.parent / name)
         assert any(place.exists() for place in places) or name.startswith("runs/"), name
-    for name in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (ROOT / "docs" / name).exists() or (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"`[^`]*`", "", FENCE.sub("", PAGES[page]))
+    for name, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", prose):
+        target = (ROOT / page).parent / name if name else ROOT / page
+        assert target.exists(), name
+        if heading:
+            assert heading in anchors(target.read_text(encoding="utf-8")), heading
+
+
+def anchors(text: str) -> set[str]:
+    """Returns the names by which links reach the headings of a page."""
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    words = [re.sub(r"[^\w\- ]", "", title.lower()) for title in titles]
+    return {title.strip().replace(" ", "-") for title in words}
+
+
+def test_the_index_leads_to_every_page():
+    index = ROOT / "docs" / "README.md"
+    links = re.findall(r"\]\(([^)#:]+)", PAGES["docs/README.md"])
+    linked = {(index.parent / name).resolve() for name in links}
+    pages = {ROOT / name for name in PAGES if name.startswith("docs/")}
+    assert not pages - linked - {index}
 
 
 def test_the_map_of_the_tree_is_true():
-    tree = README.partition("## Where things are")[2]
+    tree = CONTRIBUTING.partition("## Where things are")[2]
     inside = re.findall(r"^      ((?:\S+[/.]\S* +)+)", tree, re.MULTILINE)
     for name in " ".join(inside).split():
         assert (ROOT / "meshtf" / name).exists(), name

@@ -1,4 +1,4 @@
-"""docs/layouts.md and its pictures are what `make gallery` writes today."""
+"""docs/reference/layouts.md and its pictures are what `make gallery` writes today."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.gallery import __main__ as gallery
 from benchmarks.gallery.layout_svg import picture
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "reference"
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def test_the_page_is_up_to_date():
     assert there == files.keys()
     for name, text in files.items():
         assert (DOCS / name).read_text(encoding="utf-8") == text, (
-            f"docs/{name} is not what the forecasts say: make gallery writes it anew"
+            f"docs/reference/{name} is not what the forecasts say: make gallery writes it anew"
         )
 
 

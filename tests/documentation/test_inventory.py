@@ -1,4 +1,4 @@
-"""docs/mesh_tensorflow.md: a row for every name of Mesh-TensorFlow, and every row is
+"""docs/explain/mesh_tensorflow.md: a row for every name of Mesh-TensorFlow, and every row is
 true.
 """
 
@@ -20,7 +20,7 @@ import meshtf as mtf
 from meshtf.testing import label, registered_ops
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "mesh_tensorflow.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explain" / "mesh_tensorflow.md").read_text(encoding="utf-8")
 NAMES = [
     line
     for line in (ROOT / "tests" / "data" / "mesh_tensorflow_names.txt")

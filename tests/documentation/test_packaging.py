@@ -108,6 +108,7 @@ def test_what_is_asked_for(wheel):
     extras = set(re.findall(r"^Provides-Extra: (\S+)", text, re.MULTILINE))
     assert extras == {
         "convert",
+        "docs",
         "examples",
         "hf",
         "jax",

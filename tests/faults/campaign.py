@@ -107,7 +107,7 @@ class Campaign:
             "ByteText.corpus": "@data.text_files",
             "Evaluation.num_examples": 8,
             "sample.max_new_tokens": 2,
-            "data.text_files.pattern": repr(f"{self.folder}/text/*.md"),
+            "data.text_files.pattern": repr(f"{self.folder}/text/**/*.md"),
             "Architecture.d_model": 16,
             "Architecture.d_ff": 32,
             "Architecture.heads": 2,

@@ -96,7 +96,7 @@ def training(folder, steps):
         "Evaluation.num_examples": 8,
         "ByteText.corpus": "@data.text_files",
         "sample.max_new_tokens": 2,
-        "data.text_files.pattern": repr(f"{ROOT}/docs/*.md"),
+        "data.text_files.pattern": repr(f"{ROOT}/docs/**/*.md"),
         "Architecture.d_model": 16,
         "Architecture.d_ff": 32,
         "Architecture.heads": 2,

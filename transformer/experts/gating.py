@@ -109,7 +109,11 @@ def switch(
     """Returns the routing of the Switch Transformer: the likeliest expert, its
     probability as gate.
 
-    Arguments are those of `top_2`.
+    Args:
+      logits: [*groups, length, experts_all].
+      nonpadding: bool [*groups, length]; None: all are tokens.
+      training: which capacity counts.
+      capacity: of experts; default: `Capacity()`.
     """
     return _route_choices(_likeliest(logits, 1, nonpadding), capacity, training)
 

@@ -97,7 +97,7 @@ class Case(Dumped):
         if self.runtime in PEERS or not self.grid:
             known = PEERS[self.runtime][0] if self.grid else "plain TensorFlow"
             return known.format(self.grid) + (", oneDNN" if self.onednn else "")
-        more = {"": "", "state": " state cut", "variables": " FSDP"}[self.cut]
+        more = {"": "", "state": " ZeRO-1", "variables": " FSDP"}[self.cut]
         more += " recompute" if self.recompute else ""
         where = "8 logical devices" if self.devices else "one device"
         return f"meshtf {self.grid}{more}, {where}"

@@ -1,4 +1,4 @@
-"""What docs/data.md says: its program prints what stands below it, its names
+"""What docs/reference/data.md says: its program prints what stands below it, its names
 are there.
 """
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from transformer import data
 from transformer.data.datasets import tasks
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(
-    encoding="utf-8"
-)
+PAGE = (
+    Path(__file__).resolve().parents[3] / "docs" / "reference" / "data.md"
+).read_text(encoding="utf-8")
 
 
 def test_the_program_prints_what_is_below_it(tmp_path, monkeypatch, capsys):

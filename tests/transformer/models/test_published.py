@@ -23,7 +23,7 @@ from transformer.training.training_run import Run
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "configs" / "models"
-PAGE = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "models.md").read_text(encoding="utf-8")
 SHARED = {
     "base",
     "t5",
@@ -178,7 +178,7 @@ def test_explain_has_nothing_to_say_against_it(name, grid):
     lasting = forecast.memory.parameters + forecast.memory.optimizer_state
     assert lasting < forecast.memory.peak < HBM
     assert costs(grid, forecast) in PAGE, (
-        "python -m benchmarks.gallery.published_models writes docs/models.md anew"
+        "python -m benchmarks.gallery.published_models writes docs/reference/models.md anew"
     )
 
 

@@ -60,7 +60,12 @@ def specs(features: Features, batch_size: int) -> dict[str, tf.TensorSpec]:
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelFeatures(Features):
-    """Predicts each of `targets` from those before it."""
+    """Predicts each of `targets` from those before it.
+
+    Attributes:
+      length: the tokens of an example, padding included.
+      packed: whether an example holds several texts.
+    """
 
     length: int
     packed: bool = False
@@ -81,6 +86,9 @@ class PrefixFeatures(Features):
 
     `prefix` is true for tokens that all tokens may attend to: the 0 at the start and the
     inputs.
+
+    Attributes:
+      length: the tokens of an example, padding included.
     """
 
     length: int
@@ -103,7 +111,13 @@ class PrefixFeatures(Features):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoderFeatures(Features):
-    """Predicts `targets` from `inputs` and the targets before."""
+    """Predicts `targets` from `inputs` and the targets before.
+
+    Attributes:
+      inputs: the tokens of the inputs, padding included.
+      targets: the tokens of the targets, padding included.
+      packed: whether an example holds several pairs.
+    """
 
     inputs: int
     targets: int
@@ -128,7 +142,12 @@ class EncoderDecoderFeatures(Features):
 
 @dataclasses.dataclass(frozen=True)
 class BertFeatures(Features):
-    """Predicts masked tokens, and whether the second text follows the first."""
+    """Predicts masked tokens, and whether the second text follows the first.
+
+    Attributes:
+      length: the tokens of an example, padding included.
+      predictions: the most masked tokens of an example.
+    """
 
     length: int
     predictions: int
@@ -160,7 +179,11 @@ class BertFeatures(Features):
 
 @dataclasses.dataclass(frozen=True)
 class ClassifierFeatures(Features):
-    """Predicts the class of one text or of a pair."""
+    """Predicts the class of one text or of a pair.
+
+    Attributes:
+      length: the tokens of an example, padding included.
+    """
 
     length: int
 

@@ -84,7 +84,11 @@ def prefix_language_model(
     """Returns a task for a decoder with full attention on a prefix of each example, which
     predicts the rest. The length of the prefix is random in each epoch.
 
-    Arguments are those of `language_model`.
+    Args:
+      name: the name of the task.
+      source: documents with a field "text".
+      vocabulary: None: bytes.
+      length: the tokens of an example.
     """
     vocabulary = vocabulary or ByteVocabulary()
     return Task(

@@ -63,8 +63,16 @@ def json_lines(
     share: float = 0.05,
     on_bad: str = "refuse",
 ) -> Source:
-    """Returns a source in which each line is a JSON object with at least these fields;
-    the other arguments are those of `text_lines`."""
+    """Returns a source in which each line is a JSON object.
+
+    Args:
+      pattern: a glob of the files; `**` matches any number of folders.
+      fields: names that each object must have.
+      held_out: a glob of the files that are held out.
+      share: without such a glob, the fraction of all examples, at their end, that is held
+        out.
+      on_bad: "refuse", or "skip", which skips bad records and warns of their number.
+    """
     return Files(JsonLines(tuple(fields)), pattern, held_out, share, on_bad)
 
 
@@ -77,11 +85,16 @@ def tsv(
     share: float = 0.05,
     on_bad: str = "refuse",
 ) -> Source:
-    """Returns a source in which each line has these columns, with tabs between; the
-    other arguments are those of `text_lines`.
+    """Returns a source in which each line has these columns, with tabs between.
 
     Args:
+      pattern: a glob of the files; `**` matches any number of folders.
+      columns: the names of the columns, which are the fields of examples.
       header: whether the first line of a file only names the columns.
+      held_out: a glob of the files that are held out.
+      share: without such a glob, the fraction of all examples, at their end, that is held
+        out.
+      on_bad: "refuse", or "skip", which skips bad records and warns of their number.
     """
     return Files(Tsv(tuple(columns), header), pattern, held_out, share, on_bad)
 
@@ -93,8 +106,16 @@ def tfrecords(
     share: float = 0.05,
     on_bad: str = "refuse",
 ) -> Source:
-    """Returns a source of records that are `tf.train.Example`; arguments as for
-    `text_lines`. With "skip", a file is read up to its first damaged record."""
+    """Returns a source of records that are `tf.train.Example`.
+
+    Args:
+      pattern: a glob of the files; `**` matches any number of folders.
+      held_out: a glob of the files that are held out.
+      share: without such a glob, the fraction of all examples, at their end, that is held
+        out.
+      on_bad: "refuse", or "skip": a file is read up to its first damaged record, with a
+        warning.
+    """
     return Files(TFRecords(), pattern, held_out, share, on_bad)
 
 

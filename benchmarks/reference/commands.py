@@ -1,0 +1,177 @@
+"""docs/reference/commands.md: every command with its flags.
+
+Flags are read from the source: modules that are run as commands define flags of equal
+names, which one process cannot have.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from meshtf.__main__ import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = """# Commands
+
+Every command with its flags. `--help` prints the same, `--helpfull` the flags of absl as well.
+Exit codes: 0, or 1 for an error; those of clusters are in [clusters](clusters.md#faults).
+`python -m benchmarks.reference` writes this page from the source.
+"""
+TRANSFORMER = (
+    "train",
+    "evaluate",
+    "score",
+    "decode",
+    "export_saved_model",
+    "tokenize",
+    "train_vocabulary",
+    "convert",
+)
+BERT = (
+    "make_tasks",
+    "create_pretraining_data",
+    "run_pretraining",
+    "run_classifier",
+    "run_squad",
+)
+SHARED = {  # modules of flags that several commands have -> their headings
+    "transformer.cli.command_line": "Flags of configurations",
+    "meshtf.cluster.timeouts": "Flags of supervision",
+    "examples.bert.shared.program_flags": "Flags of BERT programs",
+    "examples.bert.shared.fine_tuning": "Flags of fine-tuning",
+}
+
+
+class Flag(NamedTuple):
+    """A flag: its name, the source of its default, what it may be, its help."""
+
+    name: str
+    default: str
+    choices: str
+    help: str
+
+
+def page() -> str:
+    """Returns the text of the page."""
+    lines = [HEAD, "## Library: `python -m meshtf`\n"]
+    for command, (module, _) in COMMANDS.items():
+        lines.extend(section(f"python -m meshtf {command}", module))
+    lines.append("## Transformers\n")
+    for name in TRANSFORMER:
+        lines.extend(section(f"python -m transformer.{name}", f"transformer.{name}"))
+    lines.append("## BERT\n")
+    for name in BERT:
+        lines.extend(
+            section(f"python -m examples.bert.{name}", f"examples.bert.{name}")
+        )
+    lines.append("## Flags that several commands have\n")
+    for module, title in SHARED.items():
+        lines.append(f"### {title}\n")
+        lines.extend(table(flags_of(module)))
+    return "\n".join(lines)
+
+
+def section(command: str, module: str) -> Iterator[str]:
+    """Yields the lines of one command."""
+    docstring = inspect.cleandoc(ast.get_docstring(tree(module)) or "")
+    title, _, rest = docstring.partition("\n\n")
+    yield f"### `{command}`\n"
+    yield f"{' '.join(title.split())}\n"
+    examples = [
+        line.removeprefix("    ")
+        for line in rest.split("\n")
+        if line.startswith("    ") and "python -m" in line
+    ]
+    if examples:
+        yield "```text\n" + "\n".join(examples) + "\n```\n"
+    yield from table(flags_of(module))
+    shared = [name for name in adopted(module) if name in SHARED]
+    links = [f"[{SHARED[name].lower()}](#{anchor(SHARED[name])})" for name in shared]
+    if links:
+        yield f"Also: {', '.join(links)}.\n"
+
+
+def table(flags: list[Flag]) -> Iterator[str]:
+    """Yields the lines of a table of flags."""
+    if flags:
+        yield "| flag | default | meaning |\n|---|---|---|"
+        for flag in flags:
+            choices = f" One of {flag.choices}." if flag.choices else ""
+            meaning = f"{flag.help}{choices}".replace("|", r"\|")
+            yield f"| `--{flag.name}` | {flag.default} | {meaning} |"
+        yield ""
+
+
+def anchor(title: str) -> str:
+    """Returns the name by which links reach a heading."""
+    return title.lower().replace(" ", "-")
+
+
+@functools.cache
+def tree(module: str) -> ast.Module:
+    """Returns the syntax tree of a module."""
+    path = ROOT / module.replace(".", "/")
+    file = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def flags_of(module: str) -> list[Flag]:
+    """Returns the flags that a module defines, in the order of its source."""
+    calls = [node for node in ast.walk(tree(module)) if isinstance(node, ast.Call)]
+    defining = [
+        call for call in calls if ast.unparse(call.func).startswith("flags.DEFINE_")
+    ]
+    return [
+        flag_of(module, call) for call in sorted(defining, key=lambda call: call.lineno)
+    ]
+
+
+def value_of(module: str, expression: ast.expr) -> Any:
+    """Returns the value of an expression in a module."""
+    try:
+        return ast.literal_eval(expression)
+    except ValueError:
+        names = vars(importlib.import_module(module))
+        return eval(ast.unparse(expression), dict(names))
+
+
+def flag_of(module: str, call: ast.Call) -> Flag:
+    """Returns the flag that a call of flags.DEFINE_... in a module defines."""
+    name, default, *rest = (ast.unparse(argument) for argument in call.args)
+    default = repr(value_of(module, call.args[1]))
+    keywords = {key.arg: key.value for key in call.keywords}
+    required = ast.unparse(keywords.get("required", ast.Constant(False))) == "True"
+    choices = rest.pop(0) if "enum" in ast.unparse(call.func) else ""
+    text = call.args[-1]
+    words = text.value if isinstance(text, ast.Constant) else ast.unparse(text)
+    return Flag(
+        name.strip("'"),
+        "required" if required else f"`{default}`",
+        choices.strip("[]").replace("'", "`"),
+        " ".join(str(words).split()),
+    )
+
+
+def adopted(module: str) -> list[str]:
+    """Returns the modules whose flags a module adopts, those of these included."""
+    imported = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    direct = [
+        imported[ast.unparse(node.args[0])]
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "flags.adopt_module_key_flags"
+        and ast.unparse(node.args[0]) in imported
+    ]
+    inner = [name for one in direct for name in adopted(one)]
+    return list(dict.fromkeys([*direct, *inner]))

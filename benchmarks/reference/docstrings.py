@@ -1,0 +1,45 @@
+"""The sections of docstrings: what they say of each parameter.
+
+>>> from benchmarks.reference.docstrings import parameters, summary
+>>> text = '''Adds two numbers.
+...
+...     Args:
+...       x: the first
+...         number.
+...       y: the second one.
+...
+...     Raises:
+...       ValueError: there is none.
+...     '''
+>>> summary(text), parameters(text)
+('Adds two numbers.', {'x': 'the first number.', 'y': 'the second one.'})
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Example):$")
+_ENTRY = re.compile(r"^  \*{0,2}(\w+): (.*)$")
+
+
+def summary(docstring: str) -> str:
+    """Returns the first paragraph of a docstring, as one line."""
+    return " ".join(inspect.cleandoc(docstring).split("\n\n")[0].split())
+
+
+def parameters(docstring: str) -> dict[str, str]:
+    """Returns what the sections Args and Attributes say, by the names of parameters."""
+    meanings: dict[str, str] = {}
+    section = name = ""
+    for line in inspect.cleandoc(docstring).split("\n"):
+        if match := _SECTION.match(line):
+            section = match[1]
+        elif section in ("Args", "Attributes"):
+            if entry := _ENTRY.match(line):
+                name = entry[1]
+                meanings[name] = entry[2]
+            elif line.startswith("    "):
+                meanings[name] += f" {line.strip()}"
+    return meanings
