@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 from meshtf.errors import ArgumentError, ShapeError, explain_error
 from meshtf.names.arguments import (
@@ -150,9 +150,9 @@ class Shape:
         return "[" + " ".join(map(repr, self._dims)) + "]"
 
 
-ShapeLike: TypeAlias = Union[
-    Shape, str, Dimension, Iterable[Dimension], Iterable[tuple[str, int]]
-]
+ShapeLike: TypeAlias = (
+    Shape | str | Dimension | Iterable[Dimension] | Iterable[tuple[str, int]]
+)
 
 
 def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:
