@@ -7,7 +7,7 @@ backward pass, unless the mesh says `keep_gathered`.
 
     builder = Builder(mesh, planners)
     builder.node(node)
-    builder.steps, builder.bring(tensor, placement, None)
+    builder.steps, builder.reshard_to(tensor, placement, None)
 """
 
 from __future__ import annotations
