@@ -81,9 +81,7 @@ class Gather(Op):
         return (Spec(ids.shape + rest, table.dtype),)
 
     def role(self, factor: str) -> Role:
-        if factor == self.dim:
-            return Role.SUM
-        return Role.MAP
+        return Role.SUM if factor == self.dim else Role.MAP
 
     def local(self, context: LocalContext, table: Any, ids: Any) -> LocalTensors:
         global_ids = ids
@@ -149,9 +147,7 @@ class SegmentSum(Op):
         return (Spec(self.like, x.dtype),)
 
     def role(self, factor: str) -> Role:
-        if factor in self.like:
-            return Role.MAP
-        return Role.SUM
+        return Role.MAP if factor in self.like else Role.SUM
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
         sums = reduce_segments(
