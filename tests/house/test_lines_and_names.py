@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.documentation.test_house import ROOT, Function, files, here, tree
 from tests.house.allowances import (
     DENSE_FUNCTIONS,
     MIRRORS_NO_FILE,
     RETIRED_STILL_USED,
     WITHOUT_SHAPES,
 )
-from tests.documentation.test_house import ROOT, Function, files, here, tree
 
 MAX_MEAN_DENSITY = 8.7  # syntax nodes a code line, over a package
 MAX_FUNCTION_DENSITY = 20.0
