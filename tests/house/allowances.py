@@ -95,8 +95,6 @@ RETIRED_STILL_USED: dict[str, set[str]] = {
     "meshtf/checkpoints/inspection/report.py": {"different"},
     "meshtf/display/tables.py": {"numbers"},
     "meshtf/mesh/mesh.py": {"place"},
-    "meshtf/ops/control/slicewise_check.py": {"halves"},
-    "meshtf/ops/elementwise/where_cast_clip.py": {"number"},
     "meshtf/testing/conformance/compare.py": {"same", "want"},
     "meshtf/testing/conformance/eager_suite.py": {"want"},
     "meshtf/testing/conformance/reference.py": {"want"},

@@ -187,8 +187,10 @@ def _run_halves(
     half_sizes = sizes | {name: sizes[name] // 2}
     results = []
     for i in range(2):
-        halves = [_half_of(array, x, name, i) for array, x in zip(arrays, inputs)]
-        result = _run(fn, halves, outputs, half_sizes)
+        arrays_of_half = [
+            _half_of(array, x, name, i) for array, x in zip(arrays, inputs)
+        ]
+        result = _run(fn, arrays_of_half, outputs, half_sizes)
         if result is None:
             return None
         results.append(result)

@@ -93,11 +93,11 @@ class Where(Op):
         ]
         dtype = tensors[0].dtype if tensors else self.dtype
         values = []
-        for number in (self.x, self.y):
-            if number is None:
+        for constant in (self.x, self.y):
+            if constant is None:
                 values.append(tensors.pop(0))
             else:
-                values.append(tf.constant(number, dtype))
+                values.append(tf.constant(constant, dtype))
         return (tf.where(condition, *values),)
 
     def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> Cotangents:
