@@ -42,8 +42,8 @@ from meshtf.ops.scans.cumulative import (
     cummin,
     cumprod,
     cumulative_logsumexp,
-    linear_recurrence,
 )
+from meshtf.ops.scans.linear_recurrence import linear_recurrence
 
 __all__ = [
     "acos",

@@ -258,9 +258,13 @@ class _BeamSearch:
         """Returns the best scores of a pool, and values of the same sequences: [*batch,
         beam, ...].
         """
-        scores, indices = top_k(scores, self.pool_dim, [self.beam])
-        selected = [gather(x, indices, self.pool_dim) for x in values]
-        return transpose(scores, self.shape), [self._beams_first(x) for x in selected]
+        best_scores, indices = top_k(scores, self.pool_dim, [self.beam])
+        best_scores = transpose(best_scores, self.shape)
+        best_values = []
+        for x in values:
+            selected = gather(x, indices, self.pool_dim)
+            best_values.append(self._beams_first(selected))
+        return best_scores, best_values
 
     def of_parents(self, x: Tensor, parents: Tensor) -> Tensor:
         """Returns x[..., beam, ...] of the beams that sequences extend; x itself if it is

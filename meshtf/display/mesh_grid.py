@@ -78,7 +78,8 @@ def html_mesh(title: str, axes: Mapping[str, int], devices: Sequence[str]) -> st
 
 def _coordinates(axes: Mapping[str, int]) -> list[tuple[int, ...]]:
     """Returns the coordinates of all positions that are drawn."""
-    positions = itertools.product(*map(range, axes.values()))
+    indices = [range(size) for size in axes.values()]
+    positions = itertools.product(*indices)
     return list(itertools.islice(positions, MAX_CELLS))
 
 

@@ -39,38 +39,34 @@ def plan_call(builder: Builder, node: Node) -> None:
     if op.body not in builder.planned_bodies:
         builder.planned_bodies[op.body] = _plan_first_call(builder, node, op)
     planned = builder.planned_bodies[op.body]
-    arguments = tuple(
-        _argument(builder, x, value.placement, node)
-        for x, value in zip(node.inputs, planned.arguments)
-    )
-    outs = tuple(
-        Value(y.spec, result.placement)
-        for y, result in zip(node.outputs, planned.program.results)
-    )
+    arguments = []
+    for x, value in zip(node.inputs, planned.arguments):
+        arguments.append(_argument(builder, x, value.placement, node))
+    outputs = []
+    for y, result in zip(node.outputs, planned.program.results):
+        outputs.append(Value(y.spec, result.placement))
     builder.steps.append(
         CallStep(
             node=node,
             body=planned.program,
             body_arguments=planned.arguments,
-            arguments=arguments,
+            arguments=tuple(arguments),
             captured_values=planned.captures,
-            outs=outs,
+            outs=tuple(outputs),
             wait_for=_waits(builder, node, op),
         )
     )
-    set_outputs(builder, node, outs)
+    set_outputs(builder, node, outputs)
 
 
 def _waits(builder: Builder, node: Node, op: Call) -> tuple[Value, ...]:
     """Returns the values that a call waits for: those of the calls that it follows, and
     its own control dependency.
     """
-    waits = [
-        value
-        for x in op.wait_for
-        if x in builder.values
-        for value in builder.values[x].values()
-    ]
+    waits: list[Value] = []
+    for x in op.wait_for:
+        if x in builder.values:
+            waits.extend(builder.values[x].values())
     wait_for = builder.control_dependencies.of_node(node)
     if wait_for is not None:
         waits.append(wait_for)
@@ -84,12 +80,13 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
     those of the arguments, the body is planned again.
     """
     stage = builder.preferred.stage(node)
-    placements = {
-        argument: with_stage(
-            builder.mesh, reduced_placement(builder.placement_of(x)), stage
-        )
-        for x, argument in zip(node.inputs, op.body.arguments)
-    }
+    placements: dict[Tensor, Placement] = {}  # of the arguments of the body
+    zeros = set()  # arguments that are zeros at the first call
+    for x, argument in zip(node.inputs, op.body.arguments):
+        placement = reduced_placement(builder.placement_of(x))
+        placements[argument] = with_stage(builder.mesh, placement, stage)
+        if _is_zero(x):
+            zeros.add(argument)
     captures = node.inputs[len(op.body.arguments) :]
 
     def plan() -> tuple[list[Value], Builder]:
@@ -100,15 +97,15 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
         return arguments, body_builder
 
     arguments, inner = plan()
-    zeros = {argument for x, argument in zip(node.inputs, placements) if _is_zero(x)}
     sums = _sums(inner, op.body, zeros)
-    if any(placements[total] != placement for total, placement in sums.values()):
-        placements |= dict(sums.values())
+    planned_placements = dict(placements)
+    placements.update(sums.values())
+    if placements != planned_placements:
         arguments, inner = plan()
-    results = [
-        inner.reshard_to(x, _result_placement(inner, x, sums), node)
-        for x in op.body.results
-    ]
+    results = []
+    for x in op.body.results:
+        placement = _result_placement(inner, x, sums)
+        results.append(inner.reshard_to(x, placement, node))
     body = Program(builder.mesh, tuple(inner.steps), tuple(results))
     varying = set(arguments)
     body, invariant = hoist_invariant_steps(body, varying)

@@ -8,6 +8,7 @@ one tensor at any time.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -39,6 +40,63 @@ class _ForwardPass(NamedTuple):
     results: tuple[Tensor, ...]
 
 
+@dataclasses.dataclass(eq=False)
+class _Chunk:
+    """The bodies of a chunk, and what their calls have returned so far.
+
+    Attributes:
+      index: of the chunk in the model.
+      stage: the index of the stage at which it runs.
+      body: its layers.
+      outputs: the results of the body that the next chunk takes; deferred tensors
+        follow them.
+      structure: the nested structure of the outputs.
+      deferred: calls to make once a batch, after its last microbatch.
+      forward_passes: by microbatch.
+      cotangents: by microbatch, those of the body's arguments.
+      gradient_sums: of the captures of `backward`, over the calls so far.
+    """
+
+    index: int
+    stage: int
+    body: Body
+    outputs: tuple[Tensor, ...]
+    structure: Any
+    deferred: list[DeferredCall]
+    forward_passes: dict[int, _ForwardPass] = dataclasses.field(default_factory=dict)
+    cotangents: dict[int, dict[Tensor, Tensor]] = dataclasses.field(
+        default_factory=dict
+    )
+    gradient_sums: list[Tensor] = dataclasses.field(default_factory=list)
+
+    def record_backward(self, indices: Sequence[int]) -> None:
+        """Records the backward body, for cotangents of the outputs at `indices`."""
+        outputs = [self.outputs[i] for i in indices]
+        self.cotangent_indices = indices
+        self.backward: BackwardBody = backward_body(self.body, outputs)
+        self.body_with_residuals = self.backward.with_residuals(self.body)
+
+    def outputs_of(self, microbatch: int) -> list[Tensor]:
+        """Returns the outputs for a microbatch."""
+        results = self.forward_passes[microbatch].results
+        return list(results[: len(self.outputs)])
+
+    def deferred_tensors_of(self, microbatch: int) -> Sequence[Tensor]:
+        """Returns the tensors of deferred calls for a microbatch."""
+        start = len(self.outputs)
+        end = start + sum(len(entry.tensors) for entry in self.deferred)
+        return self.forward_passes[microbatch].results[start:end]
+
+    def residuals_of(self, microbatch: int) -> list[Tensor]:
+        """Returns what the backward pass takes of the forward pass of a microbatch."""
+        body = self.body_with_residuals
+        forward = self.forward_passes[microbatch]
+        recorded = (*body.arguments, *body.results)
+        computed = (*forward.arguments, *forward.results)
+        values = dict(zip(recorded, computed))
+        return [values[x] for x in self.backward.residuals]
+
+
 class RecordedChunks:
     """The bodies of a pipeline's chunks, and their calls.
 
@@ -60,62 +118,46 @@ class RecordedChunks:
         self.pipe = pipe
         self.loss_of = loss_of
         self.loss_inputs = loss_inputs
-        self.mesh = tf.nest.flatten(example)[0].mesh
-        # Dimensions that were derived from the microbatch; see `microbatch`.
-        self.derived_dims: dict[Any, Any] = {}
-        self.bodies: list[Body] = []
-        # For each chunk: the results of its body that the next chunk takes.
-        self.outputs: list[tuple[Tensor, ...]] = []
-        # For each chunk: calls to make once a batch, after its last microbatch.
-        self.deferred: list[list[DeferredCall]] = []
-        # For each chunk: the nested structure of its output.
-        self.structures: list[Any] = []
-        for k in range(len(pipe.model_chunks)):
-            example = self._record(k, example)
         self.num_loss_inputs = 0
         if loss_of is not None:
             self.num_loss_inputs = len(tf.nest.flatten(loss_inputs))
+        self.mesh = tf.nest.flatten(example)[0].mesh
+        # Dimensions that were derived from the microbatch; see `microbatch`.
+        self.derived_dims: dict[Any, Any] = {}
+        self.chunks: list[_Chunk] = []
+        for k in range(len(pipe.model_chunks)):
+            example = self._record(k, example)
+        self.last_chunk = self.chunks[-1]
         # For each stage: the results of its latest call.
         self.latest: dict[int, tuple[Tensor, ...]] = {}
-        # By chunk and microbatch.
-        self.forward_passes: dict[tuple[int, int], _ForwardPass] = {}
-        # By chunk and microbatch: the cotangents of the body's arguments.
-        self.cotangents: dict[tuple[int, int], dict[Tensor, Tensor]] = {}
-        # By chunk.
-        self.backwards: dict[int, BackwardBody] = {}
-        self.bodies_with_residuals: dict[int, Body] = {}
-        self.gradient_sums: dict[int, list[Tensor]] = {}
-        # By chunk: the indices of the outputs that have cotangents.
-        self.cotangent_indices: dict[int, list[int]] = {}
 
     @property
     def captures(self) -> list[Tensor]:
         """The tensors that the chunks capture, each once."""
-        return list(dict.fromkeys(x for body in self.bodies for x in body.captures))
+        captures: dict[Tensor, None] = {}
+        for chunk in self.chunks:
+            captures.update(dict.fromkeys(chunk.body.captures))
+        return list(captures)
 
     def forward(self, index: int, x: Any) -> Any:
         """Returns the output of the last chunk for microbatch `index`."""
         flat = tf.nest.flatten(x)
-        for k, body in enumerate(self.bodies):
+        for chunk in self.chunks:
             arguments = [self._index_tensor(index), *flat]
-            results = self._call(CallId(k, index), body, arguments)
-            self.forward_passes[k, index] = _ForwardPass((), results)
-            num_outputs = len(self.outputs[k])
-            flat = list(results[:num_outputs])
-        return tf.nest.pack_sequence_as(self.structures[-1], flat)
+            results = self._call(
+                chunk, CallId(chunk.index, index), chunk.body, arguments
+            )
+            chunk.forward_passes[index] = _ForwardPass((), results)
+            flat = chunk.outputs_of(index)
+        return tf.nest.pack_sequence_as(self.last_chunk.structure, flat)
 
     def finish(self) -> None:
         """Makes the deferred calls of all chunks, after the last microbatch."""
-        for k, deferred in enumerate(self.deferred):
-            # The results of a forward pass are outputs, deferred tensors, residuals.
-            start = len(self.outputs[k])
-            end = start + sum(len(entry.tensors) for entry in deferred)
-            deferred_tensors = []
-            for m in range(self.pipe.microbatches):
-                results = self.forward_passes[k, m].results
-                deferred_tensors.append(results[start:end])
-            sums = [add_n(list(terms)) for terms in zip(*deferred_tensors)]
-            call_with_means(deferred, sums, self.pipe.microbatches)
+        num_microbatches = self.pipe.microbatches
+        for chunk in self.chunks:
+            tensors = [chunk.deferred_tensors_of(m) for m in range(num_microbatches)]
+            sums = [add_n(list(terms)) for terms in zip(*tensors)]
+            call_with_means(chunk.deferred, sums, num_microbatches)
 
     def run(
         self, inputs: Sequence[Sequence[Tensor]], schedule: Schedule
@@ -132,19 +174,17 @@ class RecordedChunks:
         """
         self._record_backwards()
         for task in schedule.order():
-            k = schedule.model_chunk(task)
+            chunk = self.chunks[schedule.model_chunk(task)]
             m = task.microbatch
             if task.kind == "forward":
-                self._forward(k, m, inputs[m])
+                self._forward(chunk, m, inputs[m])
             else:
-                self._backward(k, m)
+                self._backward(chunk, m)
         self.finish()
-        last_chunk = len(self.bodies) - 1
         microbatches = range(len(inputs))
         losses = []
         for m in microbatches:
-            loss, *_ = self.forward_passes[last_chunk, m].results
-            losses.append(loss)
+            losses += self.last_chunk.outputs_of(m)
         mean_loss = add_n(losses) * (1.0 / len(losses))
         input_cotangents = [self._input_cotangents(m) for m in microbatches]
         return mean_loss, input_cotangents, self._capture_cotangents()
@@ -157,25 +197,24 @@ class RecordedChunks:
         """
         pipe = self.pipe
         stage_index = pipe.stage_of(k)
-        last_chunk = len(pipe.model_chunks) - 1
-        with_loss = k == last_chunk and self.loss_of is not None
         flat = tf.nest.flatten(example)
-        if with_loss:
+        loss_of = None
+        loss_inputs = []
+        if k == len(pipe.model_chunks) - 1 and self.loss_of is not None:
+            loss_of = self.loss_of
             loss_inputs = tf.nest.flatten(self.loss_inputs)
-        else:
-            loss_inputs = []
-        outputs: list[Any] = []
+        recorded: list[Any] = []
 
         def run(index: Tensor, *xs: Tensor) -> Sequence[Tensor]:
             def chunk(*xs: Tensor) -> Any:
                 layer_inputs = list(xs[: len(flat)])
                 x = tf.nest.pack_sequence_as(example, layer_inputs)
-                if not with_loss:
+                if loss_of is None:
                     return run_chunk(pipe, k, index, x, self.derived_dims)
                 rest = tf.nest.pack_sequence_as(self.loss_inputs, list(xs[len(flat) :]))
                 with stage(stage_index):
                     return run_chunk(
-                        pipe, k, index, x, self.derived_dims, self.loss_of, rest
+                        pipe, k, index, x, self.derived_dims, loss_of, rest
                     )
 
             run_layers = chunk
@@ -183,21 +222,20 @@ class RecordedChunks:
                 run_layers = recompute(chunk)
             with deferred_calls() as deferred:
                 output = run_layers(*xs)
-            outputs.append(output)
-            self.deferred.append(deferred)
+            recorded.extend([output, deferred])
             deferred_tensors = [x for entry in deferred for x in entry.tensors]
             return [*tf.nest.flatten(output), *deferred_tensors]
 
         with context(stage=stage_index):
             specs = [x.spec for x in (*flat, *loss_inputs)]
             body = record_body(run, [_INDEX_SPEC, *specs])
-        (output,) = outputs
+        output, deferred = recorded
         num_outputs = len(tf.nest.flatten(output))
-        results = body.results[:num_outputs]
-        self.bodies.append(body)
-        self.structures.append(tf.nest.map_structure(lambda x: 0, output))
-        self.outputs.append(results)
-        return tf.nest.pack_sequence_as(output, list(results))
+        outputs = body.results[:num_outputs]
+        structure = tf.nest.map_structure(lambda x: 0, output)
+        chunk = _Chunk(k, stage_index, body, outputs, structure, deferred)
+        self.chunks.append(chunk)
+        return tf.nest.pack_sequence_as(output, list(outputs))
 
     def _record_backwards(self) -> None:
         """Records the backward bodies, from the last chunk to the first one, and makes
@@ -207,31 +245,26 @@ class RecordedChunks:
         variable on which the loss does not depend has no gradient then, as without a
         pipeline, so that an optimizer does not change it.
         """
-        next_backward = None
-        for k in reversed(range(len(self.bodies))):
-            outputs = self.outputs[k]
+        for chunk in reversed(self.chunks):
+            outputs = chunk.outputs
             indices = [i for i, y in enumerate(outputs) if has_gradient(y.dtype)]
-            if next_backward is not None:
-                with_cotangents = set(next_backward.arguments)
-                next_arguments = self._next_arguments(k)
+            if chunk is not self.last_chunk:
+                with_cotangents = set(self._next_chunk(chunk).backward.arguments)
+                next_arguments = self._next_arguments(chunk)
                 indices = [i for i in indices if next_arguments[i] in with_cotangents]
-            differentiated = [outputs[i] for i in indices]
-            backward = backward_body(self.bodies[k], differentiated)
-            body_with_residuals = backward.with_residuals(self.bodies[k])
-            self.cotangent_indices[k] = indices
-            self.backwards[k] = backward
-            self.bodies_with_residuals[k] = body_with_residuals
-            next_backward = backward
-        for k in range(len(self.bodies)):
-            self.gradient_sums[k] = self._zeros(k)
+            chunk.record_backward(indices)
+        for chunk in self.chunks:
+            chunk.gradient_sums = self._zeros(chunk)
 
-    def _next_arguments(self, k: int) -> Sequence[Tensor]:
-        """Returns the arguments of the next chunk's body that take the outputs of chunk
-        k.
+    def _next_chunk(self, chunk: _Chunk) -> _Chunk:
+        return self.chunks[chunk.index + 1]
+
+    def _next_arguments(self, chunk: _Chunk) -> Sequence[Tensor]:
+        """Returns the arguments of the next chunk's body that take the outputs of a
+        chunk.
         """
-        _index, *arguments = self.bodies[k + 1].arguments
-        num_outputs = len(self.outputs[k])
-        return arguments[:num_outputs]
+        _index, *arguments = self._next_chunk(chunk).body.arguments
+        return arguments[: len(chunk.outputs)]
 
     def _index_tensor(self, index: int) -> Tensor:
         """Returns the index of a microbatch as an int32 scalar."""
@@ -239,109 +272,96 @@ class RecordedChunks:
             return full(self.mesh, "", index, "int32")
 
     def _call(
-        self, call_id: CallId, body: Body, arguments: Sequence[Tensor]
+        self, chunk: _Chunk, call_id: CallId, body: Body, arguments: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         """Calls a body at the stage of its chunk, after this stage's previous call."""
-        stage_index = self.pipe.stage_of(call_id.chunk)
-        previous = self.latest.get(stage_index, ())
-        with stage(stage_index):
+        previous = self.latest.get(chunk.stage, ())
+        with stage(chunk.stage):
             results = call(body, arguments, previous, call_id=call_id)
-        self.latest[stage_index] = results
+        self.latest[chunk.stage] = results
         return results
 
-    def _zeros(self, k: int) -> list[Tensor]:
-        """Returns the initial gradient sums of the captures of chunk k."""
+    def _zeros(self, chunk: _Chunk) -> list[Tensor]:
+        """Returns the initial gradient sums of the captures of a chunk."""
         sums = []
-        with stage(self.pipe.stage_of(k)):
-            for x in self.backwards[k].captures:
+        with stage(chunk.stage):
+            for x in chunk.backward.captures:
                 dtype = accumulation_dtype(x.dtype)
                 sums.append(zeros(self.mesh, x.shape, dtype))
         return sums
 
-    def _forward(self, k: int, m: int, inputs: Sequence[Tensor]) -> None:
-        """Calls chunk k on microbatch m, for which `inputs` are those of the pipeline."""
+    def _forward(self, chunk: _Chunk, m: int, inputs: Sequence[Tensor]) -> None:
+        """Calls a chunk on microbatch m, for which `inputs` are those of the pipeline."""
         num_layer_inputs = len(inputs) - self.num_loss_inputs
-        if k == 0:
+        if chunk.index == 0:
             xs = list(inputs[:num_layer_inputs])
         else:
-            num_outputs = len(self.outputs[k - 1])
-            xs = list(self.forward_passes[k - 1, m].results[:num_outputs])
-        last_chunk = len(self.bodies) - 1
-        if k == last_chunk:
+            xs = self.chunks[chunk.index - 1].outputs_of(m)
+        if chunk is self.last_chunk:
             xs += inputs[num_layer_inputs:]
         arguments = (self._index_tensor(m), *xs)
-        results = self._call(CallId(k, m), self.bodies_with_residuals[k], arguments)
-        self.forward_passes[k, m] = _ForwardPass(arguments, results)
+        call_id = CallId(chunk.index, m)
+        results = self._call(chunk, call_id, chunk.body_with_residuals, arguments)
+        chunk.forward_passes[m] = _ForwardPass(arguments, results)
 
-    def _backward(self, k: int, m: int) -> None:
-        """Calls the backward body of chunk k on microbatch m.
+    def _backward(self, chunk: _Chunk, m: int) -> None:
+        """Calls the backward body of a chunk on microbatch m.
 
         Its results are the cotangents of the arguments that have some, then the new
         gradient sums.
         """
-        backward = self.backwards[k]
-        self.cotangents[k, m] = {}
+        backward = chunk.backward
+        cotangents: dict[Tensor, Tensor] = {}
+        chunk.cotangents[m] = cotangents
         if not backward.body.results:
             return
         arguments = [
-            *self._residuals(k, m),
-            *self._output_cotangents(k, m),
-            *self.gradient_sums[k],
+            *chunk.residuals_of(m),
+            *self._output_cotangents(chunk, m),
+            *chunk.gradient_sums,
         ]
-        call_id = CallId(k, m, backward=True)
-        results = iter(self._call(call_id, backward.body, arguments))
+        call_id = CallId(chunk.index, m, backward=True)
+        results = iter(self._call(chunk, call_id, backward.body, arguments))
         with_cotangents = set(backward.arguments)
-        for x in self.bodies[k].arguments:
+        for x in chunk.body.arguments:
             if x in with_cotangents:
-                self.cotangents[k, m][x] = next(results)
-        self.gradient_sums[k] = list(results)
+                cotangents[x] = next(results)
+        chunk.gradient_sums = list(results)
 
-    def _residuals(self, k: int, m: int) -> list[Tensor]:
-        """Returns what the backward pass of chunk k takes of the forward pass of
-        microbatch m.
-        """
-        body = self.bodies_with_residuals[k]
-        forward = self.forward_passes[k, m]
-        recorded = (*body.arguments, *body.results)
-        computed = (*forward.arguments, *forward.results)
-        values = dict(zip(recorded, computed))
-        return [values[x] for x in self.backwards[k].residuals]
-
-    def _output_cotangents(self, k: int, m: int) -> list[Tensor]:
-        """Returns the cotangents of the outputs of chunk k for microbatch m: of the
+    def _output_cotangents(self, chunk: _Chunk, m: int) -> list[Tensor]:
+        """Returns the cotangents of the outputs of a chunk for microbatch m: of the
         loss, or from the next chunk.
         """
-        indices = self.cotangent_indices[k]
-        last_chunk = len(self.bodies) - 1
-        if k == last_chunk:
+        indices = chunk.cotangent_indices
+        if chunk is self.last_chunk:
             weight = 1.0 / self.pipe.microbatches  # the loss is a mean
-            dtypes = [self.outputs[k][i].dtype for i in indices]
-            with stage(self.pipe.stage_of(k)):
+            dtypes = [chunk.outputs[i].dtype for i in indices]
+            with stage(chunk.stage):
                 return [full(self.mesh, "", weight, dtype) for dtype in dtypes]
-        cotangents = self.cotangents[k + 1, m]
-        next_arguments = self._next_arguments(k)
+        cotangents = self._next_chunk(chunk).cotangents[m]
+        next_arguments = self._next_arguments(chunk)
         return [cotangents[next_arguments[i]] for i in indices]
 
     def _input_cotangents(self, m: int) -> list[Tensor | None]:
         """Returns the cotangents of the inputs of the first layer, then those of
         `loss_inputs`, for microbatch m.
         """
-        _index, *layer_arguments = self.bodies[0].arguments
-        start_cotangents = [self.cotangents[0, m].get(x) for x in layer_arguments]
-        last_chunk = len(self.bodies) - 1
-        if last_chunk == 0:
-            return start_cotangents
-        arguments = self.bodies[last_chunk].arguments
-        loss_arguments = arguments[len(arguments) - self.num_loss_inputs :]
-        loss_cotangents = self.cotangents[last_chunk, m]
-        return [*start_cotangents, *map(loss_cotangents.get, loss_arguments)]
+        start_chunk = self.chunks[0]
+        _index, *layer_arguments = start_chunk.body.arguments
+        start_cotangents = start_chunk.cotangents[m]
+        cotangents = [start_cotangents.get(x) for x in layer_arguments]
+        if start_chunk is not self.last_chunk:
+            arguments = self.last_chunk.body.arguments
+            loss_arguments = arguments[len(arguments) - self.num_loss_inputs :]
+            loss_cotangents = self.last_chunk.cotangents[m]
+            cotangents += [loss_cotangents.get(x) for x in loss_arguments]
+        return cotangents
 
     def _capture_cotangents(self) -> list[Tensor | None]:
         """Returns the cotangents of captures, those of several chunks added up."""
         totals: dict[Tensor, Tensor] = {}
-        for k in range(len(self.bodies)):
-            captures = self.backwards[k].captures
-            for x, total in zip(captures, self.gradient_sums[k]):
+        for chunk in self.chunks:
+            for x, total in zip(chunk.backward.captures, chunk.gradient_sums):
                 with context(primals=(x,)):
                     totals[x] = totals[x] + total if x in totals else total
         return [

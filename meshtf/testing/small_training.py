@@ -56,8 +56,10 @@ class _Block(mtf.Module):
         x = self.embed(ids)
         bias = mtf.layers.causal_bias(self.mesh, length, [("kv_length", length.size)])
         x = mtf.rms_norm(x + self.attend(x, bias=bias), "d_model")
-        x = x + self.outer(mtf.dropout(mtf.gelu(self.inner(x)), 0.25))
-        return mtf.reduce_mean(mtf.cross_entropy(self.embed.attend(x), labels, "vocab"))
+        hidden = mtf.gelu(self.inner(x))
+        x = x + self.outer(mtf.dropout(hidden, 0.25))
+        logits = self.embed.attend(x)
+        return mtf.reduce_mean(mtf.cross_entropy(logits, labels, "vocab"))
 
 
 def check_training(

@@ -32,7 +32,8 @@ from meshtf.ops.random.random import DropoutMask, Random
 from meshtf.ops.reductions.logsumexp import LogSumExp
 from meshtf.ops.reductions.moments import Prod, ProdGrad
 from meshtf.ops.reductions.reduce import Reduce
-from meshtf.ops.scans.cumulative import Cumsum, LinearRecurrence, Scan
+from meshtf.ops.scans.cumulative import Cumsum, Scan
+from meshtf.ops.scans.linear_recurrence import LinearRecurrence
 from meshtf.ops.shapes.reshape import Rename, Reshape
 from meshtf.ops.shapes.slice import Concat, Pad, Slice
 from meshtf.ops.sorting.merge_sort import MergeSplit

@@ -77,7 +77,7 @@ CONSTRUCTS = (
     Mutant(
         "half of the odd padding is before",
         WINDOW,
-        "_around",
+        "_padding_elements",
         "(total // 2, total - total // 2)",
         "(total - total // 2, total // 2)",
         TEST_CONVOLUTION,

@@ -206,14 +206,21 @@ def _shape(rule: Rule, shapes: Shapes, sizes: Sizes) -> mtf.Shape:
     """Returns the shape, in our dimensions, of the section of a variable that is in one
     tensor.
     """
-    dims = list(shapes[rule.names()[0]])[0 if rule.layer is None else 1 :]
+    name, *_ = rule.names()
+    dims = list(shapes[name])
+    if rule.layer is not None:
+        del dims[0]
     return mtf.Shape([(dim.name, sizes.get(dim.name, dim.size)) for dim in dims])
 
 
 def _axis_sizes(rule: Rule, shape: mtf.Shape) -> list[list[int]]:
     """Returns the sizes of the dimensions that each axis of the tensor merges."""
-    size_of = {"*": len(rule.names()), **dict(zip(shape.names, shape.sizes))}
-    return [[size_of[name] for name in axis] for axis in rule.axis_dims()]
+    size_of = {"*": len(rule.names())}
+    size_of.update(zip(shape.names, shape.sizes))
+    axis_sizes = []
+    for axis in rule.axis_dims():
+        axis_sizes.append([size_of[name] for name in axis])
+    return axis_sizes
 
 
 def _tensor_shape(rule: Rule, shape: mtf.Shape) -> tuple[int, ...]:

@@ -89,7 +89,8 @@ def _absent(name: str, shape: Shape) -> str:
 def tensor_along(
     x: Any, dim: Any, name: str = "x", dim_name: str = "dim"
 ) -> tuple[Tensor, str]:
-    """Returns the arguments `x` and `dim` of a public function as a tensor and a name.
+    """Returns the arguments `x` and `dim` of a public function as a tensor [..., dim, ...]
+    and a name.
 
     Args:
       x: a tensor or variable.

@@ -41,7 +41,7 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import has_gradient
 from meshtf.names.arguments import as_callable, described
-from meshtf.ops.control.nested_values import flatten
+from meshtf.ops.control.nested_values import flatten, leaves, pack
 from meshtf.ops.variables.read_write import transpose_like
 
 
@@ -103,21 +103,19 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         start_serial = next_serial()
         nodes = getattr(current_executor(), "nodes", [])  # none in eager mode
         start = len(nodes)
-        returned = fn(*tf.nest.pack_sequence_as(args, arguments), **kwargs)
-        intermediates = tuple(y for node in nodes[start:] for y in node.outputs)
+        positional = tf.nest.pack_sequence_as(args, arguments)
+        returned = fn(*positional, **kwargs)
+        intermediates: list[Tensor] = []
+        for node in nodes[start:]:
+            intermediates.extend(node.outputs)
         result, user_rule = _result_and_rule(returned, fn, source)
-        leaves = flatten(result)
-        ys = [as_tensor("result", y) for y in leaves if y is not None]
-        rule = GradientRule(
-            inputs,
-            _captures(ys, inputs, start_serial),
-            len(ys),
-            intermediates,
-            functools.partial(_cotangents, user_rule, inputs, ys, source, current()),
+        ys = [as_tensor("result", y) for y in leaves(result)]
+        cotangents = functools.partial(
+            _cotangents, user_rule, inputs, ys, source, current()
         )
-        results = iter([result_of(rule, k, y) for k, y in enumerate(ys)])
-        result_leaves = [None if y is None else next(results) for y in leaves]
-        return tf.nest.pack_sequence_as(result, result_leaves)
+        captures = _captures(ys, inputs, start_serial)
+        rule = GradientRule(inputs, captures, len(ys), tuple(intermediates), cotangents)
+        return pack(result, [result_of(rule, k, y) for k, y in enumerate(ys)])
 
     return wrapped
 
@@ -199,10 +197,11 @@ def _cotangents(
       forward: the context of the call.
       dys: the cotangent of each result, or None.
     """
-    cotangents = [
-        OPERATORS["zeros_like"](y) if dy is None and has_gradient(y.dtype) else dy
-        for y, dy in zip(ys, dys, strict=True)
-    ]
+    cotangents = []
+    for y, dy in zip(ys, dys, strict=True):
+        if dy is None and has_gradient(y.dtype):
+            dy = OPERATORS["zeros_like"](y)
+        cotangents.append(dy)
     with context(iterations=forward.iterations, layer_entries=forward.layer_entries):
         dxs = rule(*cotangents)
     if isinstance(dxs, (list, tuple)):
@@ -219,8 +218,14 @@ def _cotangents(
                 way_out="Return one for each tensor among the arguments, or None.",
             )
         )
-    dxs = [dx.tensor() if hasattr(dx, "tensor") else dx for dx in dxs]
-    return [None if dx is None else _like(dx, x, source) for x, dx in zip(inputs, dxs)]
+    checked = []
+    for x, dx in zip(inputs, dxs):
+        if hasattr(dx, "tensor"):
+            dx = dx.tensor()
+        if dx is not None:
+            dx = _like(dx, x, source)
+        checked.append(dx)
+    return checked
 
 
 def _like(dx: Any, x: Tensor, source: Source) -> Tensor:

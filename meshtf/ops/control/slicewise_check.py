@@ -187,8 +187,10 @@ def _run_halves(
     half_sizes = sizes | {name: sizes[name] // 2}
     results = []
     for i in range(2):
-        half = [_half(array, x, name, i) for array, x in zip(arrays, inputs)]
-        result = _run(fn, half, outputs, half_sizes)
+        arrays_of_half = [
+            _half_of(array, x, name, i) for array, x in zip(arrays, inputs)
+        ]
+        result = _run(fn, arrays_of_half, outputs, half_sizes)
         if result is None:
             return None
         results.append(result)
@@ -218,7 +220,7 @@ def _between(seed: int, x: Spec, sizes: _Sizes) -> Any:
     return (0.1 + 0.8 * abs(np.tanh(y))).astype(y.dtype)
 
 
-def _half(array: Any, x: Spec, name: str, i: int) -> Any:
+def _half_of(array: Any, x: Spec, name: str, i: int) -> Any:
     """Returns half i of an input along a dimension; all of it if it lacks that."""
     if name not in x.shape:
         return array

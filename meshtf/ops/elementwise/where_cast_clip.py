@@ -80,30 +80,25 @@ class Where(Op):
         for value in (self.x, self.y):
             if value is not None:
                 check_scalar(value, dtype)
-        return (
-            Spec(broadcast_shape(condition.shape, *(b.shape for b in branches)), dtype),
-        )
+        shape = broadcast_shape(condition.shape, *(b.shape for b in branches))
+        return (Spec(shape, dtype),)
 
     def local(
         self, context: LocalContext, condition: Any, *branches: Any
     ) -> LocalTensors:
-        out = context.outputs[0]
-        condition_shape, *branch_shapes = context.inputs
-        tensors = [
-            align(b, s, out) for b, s in zip(branches, branch_shapes, strict=True)
+        (out,) = context.outputs
+        condition, *tensors = [
+            align(x, shape, out)
+            for x, shape in zip((condition, *branches), context.inputs, strict=True)
         ]
-        dtype = self.dtype
-        if branches:
-            dtype = branches[0].dtype
-        if self.x is None:
-            x = tensors.pop(0)
-        else:
-            x = tf.constant(self.x, dtype)
-        if self.y is None:
-            y = tensors.pop(0)
-        else:
-            y = tf.constant(self.y, dtype)
-        return (tf.where(align(condition, condition_shape, out), x, y),)
+        dtype = tensors[0].dtype if tensors else self.dtype
+        values = []
+        for constant in (self.x, self.y):
+            if constant is None:
+                values.append(tensors.pop(0))
+            else:
+                values.append(tf.constant(constant, dtype))
+        return (tf.where(condition, *values),)
 
     def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> Cotangents:
         # Selected, never multiplied: a NaN in the branch that was not taken stays out.

@@ -33,7 +33,7 @@ Checked: TypeAlias = int | slice | Tensor
 
 
 def index_by_name(x: Any, index: Any) -> Tensor:
-    """Returns entries of x: see `Operators.__getitem__`."""
+    """Returns entries of x [batch, length, ...]: see `Operators.__getitem__`."""
     x = as_tensor("x", x)
     indices = {dim: _checked(x, dim, i) for dim, i in _indices_by_name(x, index)}
     tensors = {}

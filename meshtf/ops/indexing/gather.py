@@ -81,9 +81,7 @@ class Gather(Op):
         return (Spec(ids.shape + rest, table.dtype),)
 
     def role(self, factor: str) -> Role:
-        if factor == self.dim:
-            return Role.SUM
-        return Role.MAP
+        return Role.SUM if factor == self.dim else Role.MAP
 
     def local(self, context: LocalContext, table: Any, ids: Any) -> LocalTensors:
         global_ids = ids
@@ -98,9 +96,8 @@ class Gather(Op):
         y = self._lookup(context, table, ids)
         if is_local is not None:
             ids_sizes = context.inputs[1].sizes
-            is_local = tf.reshape(
-                is_local, [*ids_sizes, *[1] * (len(y.shape) - len(ids_sizes))]
-            )
+            num_rest = len(y.shape) - len(ids_sizes)
+            is_local = tf.reshape(is_local, [*ids_sizes, *[1] * num_rest])
             y = tf.where(is_local, y, tf.zeros([], y.dtype))
         return (mark_out_of_range(context, self.dim, y, global_ids, self.out_of_range),)
 
@@ -149,9 +146,7 @@ class SegmentSum(Op):
         return (Spec(self.like, x.dtype),)
 
     def role(self, factor: str) -> Role:
-        if factor in self.like:
-            return Role.MAP
-        return Role.SUM
+        return Role.MAP if factor in self.like else Role.SUM
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
         sums = reduce_segments(
@@ -195,17 +190,11 @@ class OneHot(Op):
         if context.num_shards(self.dim.name) > 1:
             offset = context.shard_offset(self.dim.name)
             ids = tf.cast(ids, tf.int64) - tf.cast(offset, tf.int64)
-        is_bool = (
-            self.dtype == "bool"
-        )  # the default values 1 and 0 do not convert to bool
-        y = tf.one_hot(
-            as_index_dtype(ids),
-            context.local_size(self.dim.name),
-            on_value=True if is_bool else None,
-            off_value=False if is_bool else None,
-            dtype=tf.as_dtype(self.dtype),
-        )
-        return (y,)
+        ids = as_index_dtype(ids)
+        size = context.local_size(self.dim.name)
+        if self.dtype == "bool":  # the default values 1 and 0 do not convert to bool
+            return (tf.one_hot(ids, size, True, False, dtype=tf.bool),)
+        return (tf.one_hot(ids, size, dtype=tf.as_dtype(self.dtype)),)
 
     def gradient(self, dy: Tensor, y: Tensor, ids: Tensor) -> Cotangents:
         return [None]

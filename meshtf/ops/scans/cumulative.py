@@ -4,10 +4,7 @@
     totals       3   7      each shard exchanges its total
     cumsum(x)   [1 3] [6 10]   the local running sum, plus the totals of the earlier shards
 
-A linear recurrence, h[i] = a[i] * h[i - 1] + b[i], works likewise: a shard exchanges the
-product of its factors and its last h from 0, which give its last h from any initial
-value. The gradients of prod, max, min and logsumexp are such recurrences. They do not
-divide, so they are right where factors are zero and where values are large.
+The gradients of prod, max, min and logsumexp are linear recurrences.
 
 Half floats are computed in float32 and rounded once, at the end: in bfloat16 a sum of
 ones stops at 256.
@@ -19,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
     Cotangents,
     LocalContext,
@@ -32,23 +29,24 @@ from meshtf.graph import (
     Tensor,
     apply,
 )
-from meshtf.graph.arguments import as_tensor
 from meshtf.names import accumulation_dtype, is_floating, is_integer
-from meshtf.names.arguments import as_bool, as_dim
+from meshtf.names.arguments import as_bool
 from meshtf.ops.common.accumulation_dtype import widen
-from meshtf.ops.common.broadcasting import broadcast_operands, broadcast_shape
 from meshtf.ops.common.checks import (
     require_dim,
     require_floating,
-    same_dtype,
     tensor_along,
 )
 from meshtf.ops.elementwise.arithmetic import equal, multiply, subtract
 from meshtf.ops.elementwise.unary import exp, logical_not
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
-from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.logsumexp import log_sum_exp
-from meshtf.ops.scans.scan_kernels import NEUTRAL, running, running_linear
+from meshtf.ops.scans.linear_recurrence import (
+    LinearRecurrence,
+    is_earlier_shard,
+    last_element,
+)
+from meshtf.ops.scans.scan_kernels import NEUTRAL, running
 from meshtf.ops.windows.shift import shift
 
 
@@ -92,9 +90,9 @@ class Cumsum(OpWithStatistics):
         axis = context.axis(0, self.dim)
         x = widen(x)
         y = self._running(context, x)
-        total = _last(y, axis, self.reverse)
+        total = last_element(y, axis, self.reverse)
         if self.exclusive:
-            total = total + _last(x, axis, self.reverse)
+            total = total + last_element(x, axis, self.reverse)
         return Statistics(exchanged=(total,), residuals=(y,))
 
     def local_sharded(
@@ -158,7 +156,9 @@ class Scan(OpWithStatistics):
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
         y = running(self.kind, widen(x), axis, self.reverse)
-        return Statistics(exchanged=(_last(y, axis, self.reverse),), residuals=(y,))
+        return Statistics(
+            exchanged=(last_element(y, axis, self.reverse),), residuals=(y,)
+        )
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
@@ -166,7 +166,7 @@ class Scan(OpWithStatistics):
         reduce = _REDUCE[self.kind]
         totals = gathered[0]
         neutral = tf.constant(NEUTRAL[self.kind](totals.dtype), totals.dtype)
-        is_earlier = _earlier(context, self.dim, self.reverse, totals)
+        is_earlier = is_earlier_shard(context, self.dim, self.reverse, totals)
         totals = tf.where(is_earlier, totals, neutral)
         offset = tf.broadcast_to(reduce(totals, [0]), x.shape)
         y = reduce(tf.stack([offset, residuals[0]]), [0])
@@ -182,92 +182,6 @@ _REDUCE = {
     "min": tf.reduce_min,
     "logsumexp": log_sum_exp,
 }
-
-
-class LinearRecurrence(OpWithStatistics):
-    """h[i] = a[i] * h[i - 1] + b[i] along `dim`, from h = 0; reverse: from the end."""
-
-    dim: str
-    reverse: bool = False
-    samples = (
-        Sample(("d",), ("b:4;d:8", "b:4;d:8")),
-        Sample(("d", True), ("d:6;b:2", "d:6;b:2")),
-        Sample(("d", True), ("d:4", "d:4")),
-        Sample(("d",), ("d:5;b:3", "d:5;b:3")),
-    )
-
-    def output_specs(self, a: Spec, b: Spec) -> Specs:
-        require_dim(a.shape, self.dim)
-        if a.shape != b.shape:
-            raise ShapeError(
-                f"a linear recurrence takes two tensors of one shape, not {a.shape!r} "
-                f"and {b.shape!r}."
-            )
-        require_floating(a, "linear_recurrence")
-        return (Spec(a.shape, same_dtype(a, b)),)
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
-
-    def statistics_specs(self, a: Spec, b: Spec) -> Specs:
-        return (Spec(a.shape.without(self.dim), accumulation_dtype(a.dtype)),) * 2
-
-    def local(self, context: LocalContext, a: Any, b: Any) -> LocalTensors:
-        axis = context.axis(0, self.dim)
-        _, h = running_linear(widen(a), widen(b), axis, self.reverse)
-        return (tf.cast(h, b.dtype),)
-
-    def statistics(self, context: LocalContext, a: Any, b: Any) -> Statistics:
-        axis = context.axis(0, self.dim)
-        ys = running_linear(widen(a), widen(b), axis, self.reverse)
-        return Statistics(tuple(_last(y, axis, self.reverse) for y in ys), ys)
-
-    def local_sharded(
-        self, context: LocalContext, gathered: Any, residuals: Any, a: Any, b: Any
-    ) -> LocalTensors:
-        factor, h = residuals
-        factors, lasts = gathered
-        _, ends = running_linear(factors, lasts, 0, self.reverse)
-        previous_ends = tf.roll(ends, -1 if self.reverse else 1, 0)
-        # The initial value is the last h of the previous shard. The start shard has
-        # none: multiplying 0 by an infinite factor would give NaN.
-        initial = tf.gather(previous_ends, context.shard_index(self.dim))
-        is_earlier = _earlier(context, self.dim, self.reverse, ends)
-        is_start = tf.logical_not(tf.reduce_any(is_earlier))
-        h = tf.where(is_start, h, h + factor * initial)
-        return (tf.cast(h, b.dtype),)
-
-    def gradient(self, dy: Any, y: Any, a: Any, b: Any) -> Cotangents:
-        offset = 1 if self.reverse else -1
-        next_a = shift(a, self.dim, offset)
-        db = apply(LinearRecurrence(self.dim, not self.reverse), next_a, dy)
-        previous_h = shift(y, self.dim, -offset)
-        return [multiply(db, previous_h), db]
-
-
-def _last(y: Any, axis: int, reverse: bool) -> Any:
-    """Returns the last element of y along `axis` in the order of the scan: a shard's
-    total, with size 1 along `axis`.
-    """
-    if reverse:
-        last = slice(0, 1)
-    else:
-        last = slice(-1, None)
-    return y[(slice(None),) * axis + (last,)]
-
-
-def _earlier(context: LocalContext, dim: str, reverse: bool, gathered: Any) -> Any:
-    """Returns a mask over the shards, true for those earlier in the scan than this one.
-
-    Its shape is `[num_shards, 1, ...]`, which broadcasts over `gathered`.
-    """
-    indices = tf.range(gathered.shape[0])
-    local_index = context.shard_index(dim)
-    if reverse:
-        mask = indices > local_index
-    else:
-        mask = indices < local_index
-    return tf.reshape(mask, [-1] + [1] * (len(gathered.shape) - 1))
 
 
 def _prod_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
@@ -371,32 +285,6 @@ def cumulative_logsumexp(
       DTypeError: x is not floating.
     """
     return _scan("logsumexp", x, dim, exclusive, reverse)
-
-
-def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> Tensor:
-    """Returns h with h[i] = a[i] * h[i - 1] + b[i] along `dim`, starting from 0.
-
-    Use it for moving averages and linear recurrent layers. A device makes log2(size)
-    passes over its shards of both tensors (Hillis and Steele 1986).
-
-    Args:
-      a: floats, or a tensor of fewer dimensions, which is broadcast.
-      b: likewise.
-      dim: the name along which h runs.
-      reverse: whether it runs from the end: h[i] = a[i] * h[i + 1] + b[i].
-
-    Raises:
-      ShapeError: neither has `dim`, or sizes conflict.
-      DTypeError: their data types differ, or are not floating.
-    """
-    a = as_tensor("a", a)
-    b = as_tensor("b", b)
-    dim = as_dim("dim", dim)
-    a, b = broadcast_operands("linear_recurrence", a, b)
-    shape = broadcast_shape(a.shape, b.shape)
-    return apply(
-        LinearRecurrence(dim, reverse), broadcast(a, shape), broadcast(b, shape)
-    )
 
 
 def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Tensor:

@@ -77,9 +77,8 @@ class Slice(WindowedOp):
         return (context.window(0, self.dim, x),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [
-            pad(dy, self.dim, self.begin, x.shape[self.dim] - self.begin - self.size)
-        ]
+        after = x.shape[self.dim] - self.begin - self.size
+        return [pad(dy, self.dim, self.begin, after)]
 
 
 class Pad(WindowedOp):
@@ -144,7 +143,8 @@ class Concat(WindowedOp):
         for x in xs:
             require_dim(x.shape, self.dim)
         require_alike(xs, "concat", self.dim)
-        return (Spec(xs[0].shape.resize(self.dim, sum(self.sizes)), xs[0].dtype),)
+        shape = xs[0].shape.resize(self.dim, sum(self.sizes))
+        return (Spec(shape, xs[0].dtype),)
 
     def _begins(self) -> list[int]:
         """Returns the index at which each input begins in the output."""
@@ -158,29 +158,30 @@ class Concat(WindowedOp):
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         names = context.outputs[0].names
         axis = names.index(self.dim)
-        sharded = context.num_shards(self.dim) > 1
-        if sharded:
-            # Each input is padded to the range of this device's shard of the output.
-            xs = tuple(context.window(i, self.dim, x) for i, x in enumerate(xs))
-        xs = tuple(
-            arrange(x, shape.names, names) for x, shape in zip(xs, context.inputs)
-        )
-        if not sharded:
-            return (tf.concat(xs, axis),)
-        index = tf.reshape(
-            tf.range(context.local_size(self.dim)) + context.shard_offset(self.dim),
-            [-1 if i == axis else 1 for i in range(len(names))],
-        )
-        y = xs[-1]
-        for x, end in zip(xs[-2::-1], self._begins()[:0:-1]):
-            y = tf.where(index < end, x, y)
+        is_sharded = context.num_shards(self.dim) > 1
+        arranged = []
+        for i, x in enumerate(xs):
+            if is_sharded:
+                # Padded to the range of this device's shard of the output.
+                x = context.window(i, self.dim, x)
+            arranged.append(arrange(x, context.inputs[i].names, names))
+        if not is_sharded:
+            return (tf.concat(arranged, axis),)
+        index_shape = [1] * len(names)
+        index_shape[axis] = -1
+        local_index = tf.range(context.local_size(self.dim))
+        index = tf.reshape(local_index + context.shard_offset(self.dim), index_shape)
+        y = arranged[0]
+        for x, begin in zip(arranged[1:], self._begins()[1:]):
+            y = tf.where(index < begin, y, x)
         return (y,)
 
     def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
-        return [
-            transpose(slice(dy, self.dim, begin, x.shape[self.dim]), x.shape)
-            for begin, x in zip(self._begins(), xs)
-        ]
+        dxs = []
+        for begin, x in zip(self._begins(), xs):
+            dx = slice(dy, self.dim, begin, x.shape[self.dim])
+            dxs.append(transpose(dx, x.shape))
+        return dxs
 
 
 class Chunk(Op):

@@ -124,7 +124,7 @@ class Kernels:
         return self.strides
 
     @property
-    def _same(self) -> bool:
+    def _has_same_padding(self) -> bool:
         """Whether the kernel's "SAME" padding is that of x: faster than to pad first."""
         if self._dilated:
             return False
@@ -142,7 +142,7 @@ class Kernels:
         # equal strides.
         return {
             "strides": [1, *self._lift(self._steps, self._steps[-1]), 1],
-            "padding": "SAME" if self._same else "VALID",
+            "padding": "SAME" if self._has_same_padding else "VALID",
         }
 
     # Conversions from and to the shapes that the kernel takes.
@@ -166,7 +166,7 @@ class Kernels:
     @property
     def _margins(self) -> list[tuple[int, int]]:
         """Padding of x before and after, other than the kernel's."""
-        if self._same:
+        if self._has_same_padding:
             return [(0, 0)] * len(self.sizes)
         margins = []
         for (before, after), extra in zip(self.pads, self._extra):

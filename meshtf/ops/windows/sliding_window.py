@@ -159,7 +159,7 @@ def transposed_sizes(
             yield dim, windows * strides[dim]
         else:
             extent = (taps[dim] - 1) * dilations[dim] + 1
-            padding_size = sum(_around(paddings[dim], 1, 1, 1, dim))
+            padding_size = sum(_padding_elements(paddings[dim], 1, 1, 1, dim))
             yield dim, (windows - 1) * strides[dim] + extent - padding_size
 
 
@@ -253,7 +253,7 @@ def _slide(
         if value < 1:
             raise ShapeError(f'the {argument} of "{dim}" is at least 1, not {value}.')
     extent = (taps - 1) * dilation + 1
-    before, after = _around(padding, size, extent, stride, dim)
+    before, after = _padding_elements(padding, size, extent, stride, dim)
     windows = (size + before + after - extent) // stride + 1
     if windows < 1:
         raise ShapeError(
@@ -267,7 +267,7 @@ def _slide(
     return Slide(dim, size, taps, stride, dilation, before, windows)
 
 
-def _around(
+def _padding_elements(
     padding: Padding, size: int, extent: int, stride: int, dim: str
 ) -> tuple[int, int]:
     """Returns the elements of padding before and after. Raises ShapeError."""

@@ -137,8 +137,13 @@ def _type(x: Any, shape: Sequence[int]) -> str:
 
 def _table(rows: Sequence[Sequence[int]]) -> str:
     """Returns a table of integers as an MLIR constant."""
-    text = ", ".join(f"[{', '.join(map(str, row))}]" for row in rows)
-    return f"dense<[{text}]> : tensor<{len(rows)}x{len(rows[0])}xi64>"
+    num_columns = len(rows[0])
+    row_texts = []
+    for row in rows:
+        entries = ", ".join(map(str, row))
+        row_texts.append(f"[{entries}]")
+    table = ", ".join(row_texts)
+    return f"dense<[{table}]> : tensor<{len(rows)}x{num_columns}xi64>"
 
 
 def _resized(x: Any, axis: int, factor: float) -> list[int]:

@@ -56,5 +56,5 @@ def test_sizes_that_no_convolution_gives_are_refused():
     x, kernel = mtf.ones(mesh, X), mtf.ones(mesh, K)
     with refuses(mtf.ShapeError, 'of 20 elements of "h" gives 10, not the 8'):
         mtf.conv_transpose(x, kernel, "h:i;w:j", stride=2, output_size={"h": 20})
-    with refuses(mtf.ShapeError, 'the rows names "b"'):
+    with refuses(mtf.ShapeError, 'the output_size names "b"'):
         mtf.conv_transpose(x, kernel, "h:i;w:j", output_size={"b": 20})

@@ -74,5 +74,8 @@ def _flat_shards(x: Any, axis: int, num_shards: int, device: str) -> Any:
 def _unpacked(packed: Any, shapes: Sequence[Any], device: str) -> Bundle:
     """Returns the tensors of a flat tensor, given their shapes."""
     sizes = [math.prod(shape) for shape in shapes]
-    tensors = split(reshape(packed, [-1], device), sizes, 0, device)
-    return tuple(reshape(x, shape, device) for x, shape in zip(tensors, shapes))
+    flat = reshape(packed, [-1], device)
+    tensors = []
+    for x, shape in zip(split(flat, sizes, 0, device), shapes):
+        tensors.append(reshape(x, shape, device))
+    return tuple(tensors)

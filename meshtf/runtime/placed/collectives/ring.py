@@ -52,8 +52,10 @@ def reduce_scatter(
 
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
     """Returns all tensors concatenated along an axis, on each device."""
-    gathered = share_chunks(xs, devices)
-    return [concat(shards, axis, device) for shards, device in zip(gathered, devices)]
+    outputs = []
+    for shards, device in zip(share_chunks(xs, devices), devices):
+        outputs.append(concat(shards, axis, device))
+    return outputs
 
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
