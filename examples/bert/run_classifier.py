@@ -124,7 +124,7 @@ def examples(
     )
     task = data.Task(
         "classes",
-        fine_tuning.Given(train, held_out),
+        fine_tuning.InMemorySource(train, held_out),
         vocabulary,
         data.ClassifierFeatures(length),
         preprocessors=[number if labelled else _unlabelled, tokens],

@@ -57,7 +57,7 @@ def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
     )
     task = data.Task(
         "pretraining",
-        fine_tuning.Given(train, held_out),
+        fine_tuning.InMemorySource(train, held_out),
         vocabulary,
         data.BertFeatures(program_flags.LENGTH.value, program_flags.PREDICTIONS.value),
         preprocessors=[functools.partial(pretraining_records.from_record, vocab=vocab)],

@@ -26,7 +26,7 @@ import meshtf as mtf
 from examples.bert.datasets import squad_json
 from examples.bert.datasets.squad_json import Question
 from examples.bert.datasets.squad_windows import Shape, Window, windows
-from examples.bert.evaluation.best_spans import Found, answer
+from examples.bert.evaluation.best_spans import Prediction, answer
 from examples.bert.evaluation.rule_baseline import best_rule
 from examples.bert.evaluation.squad_metrics import (
     best_threshold,
@@ -91,7 +91,7 @@ class SpanFeatures:
         }
 
 
-class Asked:
+class QuestionSet:
     """Questions, and their windows.
 
     Args:
@@ -134,7 +134,7 @@ def read(path: str | None, needed: bool, answered: bool) -> list[Question]:
     )
 
 
-def find(model: SpanExtractor, rows: data.TaskData, asked: Asked) -> dict[str, Found]:
+def find(model: SpanExtractor, rows: data.TaskData, asked: QuestionSet) -> dict[str, Prediction]:
     """Returns what the model tells of each question, by its id."""
 
     @mtf.function(mesh=model.mesh, jit=fine_tuning.JIT.value, batch=model.features)
@@ -162,7 +162,7 @@ def find(model: SpanExtractor, rows: data.TaskData, asked: Asked) -> dict[str, F
     return found
 
 
-def write(found: dict[str, Found]) -> dict[str, str]:
+def write(found: dict[str, Prediction]) -> dict[str, str]:
     """Writes the files of predictions; returns what is told."""
     negative = _NEGATIVE.value
     told = {
@@ -172,7 +172,7 @@ def write(found: dict[str, Found]) -> dict[str, str]:
     files = {
         "predictions": told,
         "nbest_predictions": {
-            id_: one.listed(_BEST.value, negative) for id_, one in found.items()
+            id_: one.nbest(_BEST.value, negative) for id_, one in found.items()
         },
     }
     if negative:
@@ -187,7 +187,7 @@ def write(found: dict[str, Found]) -> dict[str, str]:
 def evaluate(
     learned: Sequence[Question],
     questions: Sequence[Question],
-    found: dict[str, Found],
+    found: dict[str, Prediction],
     told: dict[str, str],
     step: int,
 ) -> None:
@@ -222,16 +222,16 @@ def main(argv: Sequence[str]) -> None:
         vocabulary = program_flags.vocabulary()
         config = program_flags.config(vocabulary)
         answering = fine_tuning.PREDICT.value or fine_tuning.EVAL.value
-        learned = Asked(
+        learned = QuestionSet(
             read(
                 _TRAIN.value, fine_tuning.TRAIN.value or _TRAIN.value is not None, True
             ),
             vocabulary,
         )
-        asked = Asked(
+        asked = QuestionSet(
             read(_PREDICT.value, answering, fine_tuning.EVAL.value), vocabulary
         )
-        source = fine_tuning.Given(learned.rows(), asked.rows())
+        source = fine_tuning.InMemorySource(learned.rows(), asked.rows())
         rows = data.TaskData(
             data.Task(
                 "questions",

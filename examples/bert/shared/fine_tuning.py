@@ -105,7 +105,7 @@ def prepare(argv: Sequence[str], **more: flags.FlagHolder[Any]) -> None:
     check_folder(OUTPUT.value, "--output_dir", FILES)
 
 
-class Given:
+class InMemorySource:
     """A source of examples that are held already."""
 
     def __init__(

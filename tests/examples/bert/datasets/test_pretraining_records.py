@@ -86,7 +86,7 @@ def test_what_a_record_says_comes_back(folder, text, vocabulary):
         found = data.BertFeatures(16, 4)(
             pretraining_records.from_record(row, (0,), vocab=40)
         )
-        for ours, theirs in pretraining_records.THEIRS.items():
+        for ours, theirs in pretraining_records.RECORD_KEYS.items():
             np.testing.assert_array_equal(found[ours].reshape(-1), row[theirs])
 
 
