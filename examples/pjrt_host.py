@@ -1,7 +1,7 @@
 """Trains by an exported step, with numpy and jaxlib only: neither meshtf nor TensorFlow.
 
-    python -m meshtf export --stablehlo=step
-    python -m examples.pjrt_host step 20          # 20 steps; each replica is a CPU device
+python -m meshtf export --stablehlo=step
+python -m examples.pjrt_host step 20          # 20 steps; each replica is a CPU device
 """
 
 import json

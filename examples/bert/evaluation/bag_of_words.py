@@ -38,7 +38,9 @@ class BagOfWords:
 
     def __call__(self, example: Mapping[str, np.ndarray]) -> int:
         """Returns the index of the likeliest class of an example."""
-        return int(np.argmax(self._prior + self._scores[:, self._words(example)].sum(1)))
+        return int(
+            np.argmax(self._prior + self._scores[:, self._words(example)].sum(1))
+        )
 
     def _words(self, example: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the ids of the features of an example: word pieces by text."""

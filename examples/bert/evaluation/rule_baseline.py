@@ -35,7 +35,6 @@ def fixed_rules(learned: Sequence[Question]) -> dict[str, Rule]:
         )
         rules[f"always {most_frequent!r}"] = lambda context: most_frequent
 
-
         def first_between(context: str) -> str:
             match = between.search(context)
             return match.group(1) if match else ""

@@ -145,7 +145,7 @@ def test_classes_begin_with_the_encoder_that_was_pretrained(folder, capsys):
         do_predict=True,
     )
     told = capsys.readouterr().out
-    assert re.search(r"beginning with (\d+) of (\d+) variables", told)
+    assert re.search(r"read (\d+) of (\d+) variables", told)
     assert "50.0% with 'new' for all, 100.0% by naive Bayes" in told
     assert saved(folder / "out") >= {
         "eval_results.txt",

@@ -92,7 +92,7 @@ def test_a_malformed_question_is_refused_or_left_out(tmp_path, capsys, wrong, sa
             '{"data": [{"paragraphs": [{"qas": []}]}]}',
             r"paragraphs\[0\] has no 'context'",
         ),
-        ('{"data": []}', "holds no question"),
+        ('{"data": []}', "has no questions"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path, text, says):

@@ -10,8 +10,8 @@ import pytest
 from examples.bert.datasets.squad_json import Answer, Question
 from examples.bert.datasets.squad_windows import (
     Shape,
-    window_spans,
     max_context_windows,
+    window_spans,
     windows,
 )
 from transformer.data import DataError
@@ -108,6 +108,6 @@ def test_each_token_is_its_windows_own_once(vocabulary):
 
 def test_no_room_for_a_context(vocabulary):
     with pytest.raises(
-        DataError, match="no room for a context beside a question of 5.*\n.*lower"
+        DataError, match="no room for a context after a question of 5.*\n.*lower"
     ):
         windows(0, question("Paris"), vocabulary, Shape(8, 30, 3))

@@ -92,8 +92,7 @@ def test_probabilities_of_the_list(vocabulary):
     assert [one["text"] for one in nbest].count("") == 1 and len(nbest) == 4
     assert sum(one["probability"] for one in nbest) == pytest.approx(1.0)
     ratio = (
-        nbest[0]["probability"]
-        / next(o for o in nbest if not o["text"])["probability"]
+        nbest[0]["probability"] / next(o for o in nbest if not o["text"])["probability"]
     )
     assert ratio == pytest.approx(math.exp(9.0 - 4.0))
     assert "" not in [one["text"] for one in found.nbest(3, negative=False)]

@@ -162,7 +162,7 @@ def test_a_flag_that_is_given_wins_and_says_so(folder, capsys, made, no_steps):
 def test_two_settings_of_one_flag_that_differ(folder, capsys):
     with pytest.raises(SystemExit):
         classify_by(folder, ["Mesh.seed = 3", "train.seed = 4"])
-    assert "Mesh.seed is 3: here both are --random_seed" in capsys.readouterr().err
+    assert "Mesh.seed is 3: in this program both are --random_seed" in capsys.readouterr().err
 
 
 def test_sizes_of_gin_win_over_those_of_the_file(folder, capsys, made, no_steps):
@@ -252,7 +252,7 @@ def test_settings_of_the_flags_optimizer(folder, made, no_steps):
 def test_a_flag_that_the_optimizer_does_not_take(folder, capsys):
     with pytest.raises(SystemExit):
         classify_by(folder, ["train.optimizer = @SGD"], weight_decay=0.1)
-    assert "--weight_decay=0.1: SGD takes no weight_decay" in capsys.readouterr().err
+    assert "--weight_decay=0.1: SGD has no weight_decay" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         classify_by(folder, ["train.optimizer = @SGD", "SGD.momentun = 0.9"])
     assert "Did you mean momentum" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_sizes_are_those_of_bert(folder):
     "changed, says",
     [
         ({"hidden_size": None}, "other.json: .*does not say 'hidden_size'"),
-        ({"num_attention_heads": 3}, "hidden_size 8 cannot be dealt out to 3 heads"),
+        ({"num_attention_heads": 3}, "3 heads do not divide hidden_size 8"),
         ({"hidden_act": "sine"}, "other.json: .*activation 'sine'"),
         ({"attention_probs_dropout_prob": 0.5}, "attention_probs_dropout_prob: 0.5"),
     ],
