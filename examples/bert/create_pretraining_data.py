@@ -73,7 +73,7 @@ def examples(
 
 def main(argv: Sequence[str]) -> None:
     """Reads texts and writes examples."""
-    with command_line.leaving_plainly():
+    with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
         paths = program_flags.files(program_flags.INPUT.value)
         outputs = _OUTPUT.value.split(",")

@@ -187,7 +187,7 @@ def predict(model: Classifier, examples: data.TaskData, files: Files) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Trains, evaluates, and predicts, as the flags say."""
-    with fine_tuning.leaving_plainly():
+    with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv)
         vocabulary = program_flags.vocabulary()
         config = program_flags.config(vocabulary)

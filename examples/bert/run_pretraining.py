@@ -127,7 +127,7 @@ def _nats(
 
 def main(argv: Sequence[str]) -> None:
     """Trains and evaluates, as the flags say."""
-    with fine_tuning.leaving_plainly():
+    with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv, steps=_STEPS)
         vocabulary = program_flags.vocabulary()
         config = program_flags.config(vocabulary)

@@ -198,7 +198,7 @@ def evaluate(
     if _NEGATIVE.value:
         best_texts = {id_: p.best[0].text for id_, p in predictions.items()}
         odds = {id_: p.null_odds for id_, p in predictions.items()}
-        for name, metric in (("exact", exact), ("f1", f1)):
+        for name, metric in (("exact", exact_match), ("f1", f1)):
             best, threshold = best_threshold(questions, best_texts, odds, metric)
             scores[f"best_{name}"] = best
             scores[f"best_{name}_thresh"] = threshold
@@ -211,7 +211,7 @@ def evaluate(
 
 def main(argv: Sequence[str]) -> None:
     """Trains, predicts, and evaluates, as the flags say."""
-    with fine_tuning.leaving_plainly():
+    with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv)
         vocabulary = program_flags.vocabulary()
         config = program_flags.config(vocabulary)

@@ -74,7 +74,7 @@ def write(
     """
     count = 0
     with contextlib.ExitStack() as stack:
-        unfinished = [stack.enter_context(whole_file(path)) for path in paths]
+        unfinished = [stack.enter_context(atomic_file(path)) for path in paths]
         writers = [
             stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in unfinished
         ]
@@ -111,7 +111,7 @@ def read(patterns: str, on_bad: str) -> Examples:
     Raises:
       DataError: a file or a record cannot be read.
     """
-    return InFiles(
+    return FileExamples(
         program_flags.files(patterns), TFRecords(), on_bad == "skip", patterns
     )
 

@@ -92,7 +92,7 @@ def windows(
       DataError: the question leaves no room for the context.
     """
     query = vocabulary.encode(question.text)[: shape.question]
-    ids, offsets = vocabulary.encode_with_places(question.context)
+    ids, offsets = vocabulary.encode_with_offsets(question.context)
     room = shape.length - len(query) - 3
     if room < 1:
         raise data.DataError(

@@ -34,7 +34,7 @@ def score(questions: Sequence[Question], texts: Mapping[str, str]) -> dict[str, 
         kinds = {"": kinds[""]}
     scores = {}
     for kind, subset in kinds.items():
-        for name, metric in (("exact", exact), ("f1", f1)):
+        for name, metric in (("exact", exact_match), ("f1", f1)):
             total = sum(
                 metric(texts[q.id], [a.text for a in q.answers])
                 for q in subset
@@ -59,7 +59,7 @@ def best_threshold(
       texts: the best non-empty predictions, by question id.
       odds: scores of "no answer" minus those of `texts`, by question id. The prediction
         is empty if the odds are above the threshold.
-      metric: `exact` or `f1`.
+      metric: `exact_match` or `f1`.
     """
     ranked = sorted(
         (

@@ -332,7 +332,7 @@ def _report_restored(
 
 
 @contextlib.contextmanager
-def leaving_plainly() -> Iterator[None]:
+def exit_on_user_errors() -> Iterator[None]:
     """Within the context, errors of the user and Ctrl-C end the program with a message
     instead of a traceback.
     """
@@ -340,7 +340,7 @@ def leaving_plainly() -> Iterator[None]:
         with command_line.exit_on_user_errors():
             yield
     except KeyboardInterrupt:
-        command_line.leave(
+        command_line.exit_with_message(
             "\nInterrupted. The same command continues from the checkpoint in "
             f"{OUTPUT.value}."
         )
@@ -385,5 +385,5 @@ def report(table: Mapping[str, tuple[str, str]], metrics: Mapping[str, float]) -
 
 def write_text(name: str, text: str) -> None:
     """Writes a file in --output_dir; it appears only when it is complete."""
-    with whole_file(Path(OUTPUT.value, name)) as path:
+    with atomic_file(Path(OUTPUT.value, name)) as path:
         path.write_text(text, encoding="utf-8")

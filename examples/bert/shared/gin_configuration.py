@@ -129,12 +129,12 @@ def refuse_unused() -> list[str]:
     unused = [
         key for key in _all_bound() if key not in _used_settings and not _used(key)
     ]
-    for key in filter(gin_settings.by_line, unused):
+    for key in filter(gin_settings.is_from_command_line, unused):
         raise command_line.ConfigError(
             f"{gin_settings.setting_name(key)} has no effect here.{gin_settings.location_of(key)}\n"
             f"  {_instead(key)}"
         )
-    names = sorted({gin_settings.shown(key) for key in unused})
+    names = sorted({gin_settings.setting_name(key) for key in unused})
     lines = list(_notes)
     if names:
         lines.append(f"without effect here: {', '.join(names)}")

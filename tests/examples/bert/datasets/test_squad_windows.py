@@ -102,7 +102,7 @@ def test_an_answer_that_is_cut_is_not_there(vocabulary):
 def test_each_token_is_its_windows_own_once(vocabulary):
     made = windows(0, question("Paris"), vocabulary, Shape(14, 4, 3))
     owned = np.concatenate([window.offsets[window.is_max_context] for window in made])
-    _, places = vocabulary.encode_with_places(CONTEXT)
+    _, places = vocabulary.encode_with_offsets(CONTEXT)
     assert sorted(map(tuple, owned)) == sorted(map(tuple, places))
 
 

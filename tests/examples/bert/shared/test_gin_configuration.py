@@ -162,7 +162,10 @@ def test_a_flag_that_is_given_wins_and_says_so(folder, capsys, made, no_steps):
 def test_two_settings_of_one_flag_that_differ(folder, capsys):
     with pytest.raises(SystemExit):
         classify_by(folder, ["Mesh.seed = 3", "train.seed = 4"])
-    assert "Mesh.seed is 3: in this program both are --random_seed" in capsys.readouterr().err
+    assert (
+        "Mesh.seed is 3: in this program both are --random_seed"
+        in capsys.readouterr().err
+    )
 
 
 def test_sizes_of_gin_win_over_those_of_the_file(folder, capsys, made, no_steps):
