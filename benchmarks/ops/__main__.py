@@ -101,7 +101,12 @@ def result_of(case: Case) -> mtf.Tensor:
     return case.ours(*tensors(case, mtf.Mesh("")))
 
 
-def measure(case: Case, gradient: bool, rounds: int, starts: int) -> list[Row]:
+def measure(
+    case: Case,
+    gradient: bool,
+    rounds: int,
+    starts: int,
+) -> list[Row]:
     """Returns a row for plain TensorFlow, for one position, and for eight cut either
     way.
     """

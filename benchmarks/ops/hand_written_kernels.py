@@ -52,7 +52,10 @@ def rms_norm(x: tf.Tensor, scale: tf.Tensor) -> Any:
 
 
 def layer_norm(
-    x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor, epsilon: float
+    x: tf.Tensor,
+    scale: tf.Tensor,
+    bias: tf.Tensor,
+    epsilon: float,
 ) -> tf.Tensor:
     """Returns x `[tokens, d]` with mean 0 and variance 1, scaled and shifted."""
 
@@ -154,7 +157,10 @@ def gelu_exact(x: tf.Tensor) -> Any:
 
 
 def cross_entropy(
-    logits: tf.Tensor, labels: tf.Tensor, z_loss: float, jit: bool
+    logits: tf.Tensor,
+    labels: tf.Tensor,
+    z_loss: float,
+    jit: bool,
 ) -> tf.Tensor:
     """Returns cross entropy + z_loss * logsumexp**2, [tokens], of logits `[tokens, vocab]`.
 

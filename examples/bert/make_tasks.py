@@ -118,7 +118,10 @@ def write_lines(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> 
     """Writes the classification task."""
 
     def examples(
-        stream: int, texts: Sequence[str], count: int, without: Iterable[str]
+        stream: int,
+        texts: Sequence[str],
+        count: int,
+        without: Iterable[str],
     ) -> list[tuple[str, str]]:
         draw = np.random.default_rng([program_flags.SEED.value, stream])
         return source_tasks.exchanged(texts, count, _FLIPPED.value, draw, without)

@@ -129,7 +129,10 @@ def examples(
 
 
 def evaluate(
-    model: Classifier, examples: data.TaskData, files: Files, step: int
+    model: Classifier,
+    examples: data.TaskData,
+    files: Files,
+    step: int,
 ) -> None:
     """Prints and writes the accuracy on dev.tsv, and that of the baselines."""
     metrics = Evaluation(model, examples, fine_tuning.EVAL_BATCH.value, None)()

@@ -95,7 +95,12 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
     variables = model.trainable_variables
     optimizer = mtf.optimizers.Adam(variables, 0.01)
 
-    @mtf.function(mesh=mesh, ids="batch;length", labels="batch;length", step="")
+    @mtf.function(
+        mesh=mesh,
+        ids="batch;length",
+        labels="batch;length",
+        step="",
+    )
     def train_step(ids: mtf.Tensor, labels: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
         with mtf.seed(seed, step):
             loss = model(ids, labels)
@@ -115,6 +120,11 @@ def _differences(
     """Yields a message for each array that differs."""
     limit = TOLERANCE["float32"]
     for name, value in expected.items():
-        if not np.allclose(actual[name], value, rtol=limit, atol=limit):
+        if not np.allclose(
+            actual[name],
+            value,
+            rtol=limit,
+            atol=limit,
+        ):
             error = np.max(np.abs(actual[name] - value))
             yield f"{name} is off by up to {error:.1e}"

@@ -103,7 +103,14 @@ def _initial_value(c: Config, name: str, rng: np.random.Generator) -> np.ndarray
 
 
 def _train(
-    c: Config, mesh: Mesh, w: Any, m: Any, v: Any, step: Any, tokens: Any, labels: Any
+    c: Config,
+    mesh: Mesh,
+    w: Any,
+    m: Any,
+    v: Any,
+    step: Any,
+    tokens: Any,
+    labels: Any,
 ) -> Any:
     """Returns the weights and moments after a step of Adam, and the loss."""
     loss_and_gradients = jax.value_and_grad(functools.partial(_loss, c, mesh))
@@ -125,7 +132,13 @@ def _train(
     return w, m, v, loss
 
 
-def _loss(c: Config, mesh: Mesh, w: dict[str, Any], tokens: Any, labels: Any) -> Any:
+def _loss(
+    c: Config,
+    mesh: Mesh,
+    w: dict[str, Any],
+    tokens: Any,
+    labels: Any,
+) -> Any:
     """Returns the mean cross entropy over all tokens of ids `[batch, length]`."""
 
     def constrain(x: Any, *spec: Any) -> Any:

@@ -109,7 +109,10 @@ def _by_choice(x: tf.Tensor) -> Any:
 
 
 def _losses(
-    c: Config, logits: tf.Tensor, probabilities: tf.Tensor, one_hot: tf.Tensor
+    c: Config,
+    logits: tf.Tensor,
+    probabilities: tf.Tensor,
+    one_hot: tf.Tensor,
 ) -> list[tf.Tensor]:
     """Returns the load-balancing loss and the z-loss of the router."""
     probabilities = tf.reshape(probabilities, [-1, c.length, c.experts])

@@ -47,7 +47,10 @@ class Question:
 
 
 def read(
-    path: str, negative: bool, on_bad: str = "refuse", answered: bool = True
+    path: str,
+    negative: bool,
+    on_bad: str = "refuse",
+    answered: bool = True,
 ) -> list[Question]:
     """Returns the questions of a file.
 
@@ -110,7 +113,12 @@ def _entries(path: str) -> Iterator[tuple[str, str, Any]]:
         raise data.DataError(f"{path}: {error}.") from error
 
 
-def _question(context: str, entry: Any, negative: bool, answered: bool) -> Question:
+def _question(
+    context: str,
+    entry: Any,
+    negative: bool,
+    answered: bool,
+) -> Question:
     """Returns the question of an entry. Raises MalformedError."""
     id_ = _get(entry, "id", str)
     text = _get(entry, "question", str)
@@ -136,7 +144,12 @@ def _question(context: str, entry: Any, negative: bool, answered: bool) -> Quest
     return Question(id_, text, context, tuple(answers))
 
 
-def _get(entry: Any, name: str, kind: type, location: str = "") -> Any:
+def _get(
+    entry: Any,
+    name: str,
+    kind: type,
+    location: str = "",
+) -> Any:
     """Returns a value of a JSON object. Raises MalformedError if it is missing or not of a
     type.
     """

@@ -83,7 +83,10 @@ class Window:
 
 
 def windows(
-    index: int, question: Question, vocabulary: data.WordPieceVocabulary, shape: Shape
+    index: int,
+    question: Question,
+    vocabulary: data.WordPieceVocabulary,
+    shape: Shape,
 ) -> list[Window]:
     """Returns the windows of the question with an index. They cover the context; a context
     without tokens has none.

@@ -24,7 +24,10 @@ class BagOfWords:
     """
 
     def __init__(
-        self, examples: Iterable[Mapping[str, np.ndarray]], classes: int, vocab: int
+        self,
+        examples: Iterable[Mapping[str, np.ndarray]],
+        classes: int,
+        vocab: int,
     ) -> None:
         self._vocab = vocab
         counts = np.ones([classes, 2 * vocab])

@@ -56,7 +56,12 @@ class Kind(NamedTuple):
 class Buffer:
     """One array for each replica, on the replicas' devices."""
 
-    def __init__(self, array: Any, kind: Kind, replicas: int):
+    def __init__(
+        self,
+        array: Any,
+        kind: Kind,
+        replicas: int,
+    ):
         self.array = array
         self.kind = kind
         self.replicas = replicas
@@ -85,7 +90,13 @@ class Runner:
       PlanError: XLA cannot compile the module.
     """
 
-    def __init__(self, module: bytes | str, replicas: int, *, quick: bool = False):
+    def __init__(
+        self,
+        module: bytes | str,
+        replicas: int,
+        *,
+        quick: bool = False,
+    ):
         if replicas < 1:
             raise MeshError(
                 explain_error(

@@ -25,7 +25,12 @@ TOLERANCE = {
 }
 
 
-def difference(x: Tensor, shape: Shape, want: Any, tolerance: float = 0.0) -> str:
+def difference(
+    x: Tensor,
+    shape: Shape,
+    want: Any,
+    tolerance: float = 0.0,
+) -> str:
     """Returns how an eager tensor differs from a named shape and array; "": it does not.
 
     Args:
@@ -41,7 +46,12 @@ def difference(x: Tensor, shape: Shape, want: Any, tolerance: float = 0.0) -> st
     if x.sharded_value is None or x.mesh is None:
         return "holds no value"
     shards = [np.asarray(v) for v in x.sharded_value.values]
-    expected = _local_sizes(x.mesh, x.sharded_value, want.shape, shape)
+    expected = _local_sizes(
+        x.mesh,
+        x.sharded_value,
+        want.shape,
+        shape,
+    )
     for position, value in enumerate(shards):
         if value.shape != expected or value.dtype != want.dtype:
             return (
@@ -49,7 +59,14 @@ def difference(x: Tensor, shape: Shape, want: Any, tolerance: float = 0.0) -> st
                 f"{x.sharded_value.placement} means {want.dtype}{list(expected)}"
             )
     grid = _reduced(x.mesh, x.sharded_value, shards)
-    return _differing_position(x.mesh, x.sharded_value, grid, shape, want, tolerance)
+    return _differing_position(
+        x.mesh,
+        x.sharded_value,
+        grid,
+        shape,
+        want,
+        tolerance,
+    )
 
 
 def same(value: Any, want: Any, tolerance: float) -> bool:
@@ -65,7 +82,10 @@ def same(value: Any, want: Any, tolerance: float) -> bool:
 
 
 def _local_sizes(
-    mesh: Mesh, sharded: ShardedValue, sizes: tuple[int, ...], shape: Shape
+    mesh: Mesh,
+    sharded: ShardedValue,
+    sizes: tuple[int, ...],
+    shape: Shape,
 ) -> tuple[int, ...]:
     """Returns the sizes of one shard."""
     local_sizes = list(sizes)
@@ -113,7 +133,12 @@ def _expected_shard(
 ) -> Any:
     """Returns the shard of an array at the coordinates of a position."""
     axis_sizes = mesh.axes.values()
-    for c, state, axis_size in zip(coord, sharded.placement, axis_sizes, strict=True):
+    for c, state, axis_size in zip(
+        coord,
+        sharded.placement,
+        axis_sizes,
+        strict=True,
+    ):
         if isinstance(state, Sharded):
             dim = shape.index(state.dim)
             local_size = want.shape[dim] // axis_size

@@ -65,7 +65,12 @@ def _shard_shape(shape: Sequence[int], axis: int, num_shards: int) -> list[int]:
     return sizes
 
 
-def _flat_shards(x: Any, axis: int, num_shards: int, device: str) -> Any:
+def _flat_shards(
+    x: Any,
+    axis: int,
+    num_shards: int,
+    device: str,
+) -> Any:
     """Returns the shards of x along an axis as [num_shards, elements of a shard]."""
     shards = x if axis == 0 else stack(split(x, num_shards, axis, device), device)
     return reshape(shards, [num_shards, -1], device)

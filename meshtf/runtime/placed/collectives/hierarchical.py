@@ -31,7 +31,10 @@ def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any
 
 
 def reduce_scatter(
-    xs: Sequence[Any], devices: Sequence[str], kind: str, axis: int
+    xs: Sequence[Any],
+    devices: Sequence[str],
+    kind: str,
+    axis: int,
 ) -> list[Any]:
     """Returns shard j of the reduced tensor on device j."""
     hosts = _hosts(devices)
@@ -99,7 +102,10 @@ def _leaders(hosts: Sequence[Sequence[int]], devices: Sequence[str]) -> list[str
 
 
 def _reduced_within(
-    xs: Sequence[Any], devices: Sequence[str], members: Sequence[int], kind: str
+    xs: Sequence[Any],
+    devices: Sequence[str],
+    members: Sequence[int],
+    kind: str,
 ) -> Any:
     """Returns the reduction of the tensors of a host, on its leader."""
     leader = devices[members[0]]
