@@ -70,12 +70,7 @@ def picture(forecast: Forecast, title: str, rows: Sequence[Row]) -> str:
             for i, row in enumerate(rows)
             for line in _row(forecast, row, top + ROW * i)
         ),
-        text(
-            MARGIN,
-            height - 18,
-            "note",
-            foot,
-        ),
+        text(MARGIN, height - 18, "note", foot),
     ]
     return document(title, WIDTH, height, body, LIGHT, DARK)
 
@@ -94,28 +89,14 @@ def _positions(forecast: Forecast) -> Iterator[str]:
             y = HEAD - 14 + 24 * level
             yield f'  <path class="rule" d="M{left} {y}H{right}"/>'
             yield text(
-                (left + right) / 2,
-                y - 7,
-                "code",
-                f"{axis} {i % size}",
-                "middle",
+                (left + right) / 2, y - 7, "code", f"{axis} {i % size}", "middle"
             )
 
 
 def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
     yield f'  <path class="rule" d="M{MARGIN} {y}H{WIDTH - MARGIN}"/>'
-    yield text(
-        MARGIN,
-        y + 26,
-        "name",
-        row.name,
-    )
-    yield text(
-        MARGIN,
-        y + 43,
-        "note",
-        row.note,
-    )
+    yield text(MARGIN, y + 26, "name", row.name)
+    yield text(MARGIN, y + 43, "note", row.note)
     axes = [axis for axis, _ in forecast.axes]
     for i, (dim, size) in enumerate(row.tensor.shape):
         over = "".join(
@@ -132,31 +113,11 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
     sizes = [size for _, size in forecast.axes]
     for position, coords in enumerate(itertools.product(*map(range, sizes))):
         held = {state: i for i, state in zip(coords, row.tensor.states)}
-        yield from box.part(
-            FIRST + STEP * position,
-            y,
-            held,
-            f"p{position % 4}",
-        )
-    yield text(
-        RIGHT,
-        y + 26,
-        "name",
-        _share(row.tensor, forecast.positions),
-    )
-    yield text(
-        RIGHT,
-        y + 43,
-        "note",
-        f"{bytes_text(row.tensor.bytes)} each",
-    )
+        yield from box.part(FIRST + STEP * position, y, held, f"p{position % 4}")
+    yield text(RIGHT, y + 26, "name", _share(row.tensor, forecast.positions))
+    yield text(RIGHT, y + 43, "note", f"{bytes_text(row.tensor.bytes)} each")
     for i, move in enumerate(row.moves):
-        yield text(
-            RIGHT,
-            y + 63 + 15 * i,
-            "code",
-            move,
-        )
+        yield text(RIGHT, y + 63 + 15 * i, "code", move)
 
 
 def _share(tensor: PlacedTensor, positions: int) -> str:
@@ -184,32 +145,12 @@ class _Box:
         """Yields the box as one, with the names of its edges."""
         y = self._base(y)
         (width, height), (dx, dy) = self.front, self.depth
-        yield from _faces(
-            (x, y),
-            self.front,
-            self.depth,
-            "all",
-        )
-        yield text(
-            x + width / 2,
-            y + height + 13,
-            "edge",
-            self.dims[2],
-            "middle",
-        )
-        yield text(
-            x - 5,
-            y + height / 2 + 4,
-            "edge",
-            self.dims[1],
-            "end",
-        )
+        yield from _faces((x, y), self.front, self.depth, "all")
+        yield text(x + width / 2, y + height + 13, "edge", self.dims[2], "middle")
+        yield text(x - 5, y + height / 2 + 4, "edge", self.dims[1], "end")
         if self.dims[0]:
             yield text(
-                x + width + dx / 2 + 7,
-                y + height + dy / 2 + 8,
-                "edge",
-                self.dims[0],
+                x + width + dx / 2 + 7, y + height + dy / 2 + 8, "edge", self.dims[0]
             )
 
     def part(
@@ -242,10 +183,7 @@ class _Box:
             )
             mine = all(held.get(dim, i) == i for dim, i in zip(self.dims, index))
             yield from _faces(
-                corner,
-                (size[1], size[0]),
-                depth,
-                f"held {kind}" if mine else "other",
+                corner, (size[1], size[0]), depth, f"held {kind}" if mine else "other"
             )
 
     def _base(self, y: float) -> float:

@@ -96,35 +96,16 @@ class _Plot:
 
     def drawn(self, label: str, colours: Mapping[str, str]) -> Iterator[str]:
         """Yields axes, curves and points."""
-        yield text(
-            self.left,
-            TOP - 14,
-            "name",
-            self.panel.title,
-        )
+        yield text(self.left, TOP - 14, "name", self.panel.title)
         for level in self.levels():
             yield f'  <path class="rule" d="M{self.left:g} {self.y(level):g}h{self.width:g}"/>'
             yield text(
-                self.left - 8,
-                self.y(level) + 4,
-                "code",
-                f"{level:,.10g}",
-                "end",
+                self.left - 8, self.y(level) + 4, "code", f"{level:,.10g}", "end"
             )
         for n in self.ticks:
-            yield text(
-                self.x(n),
-                TOP + HEIGHT + 20,
-                "code",
-                f"{n:g}",
-                "middle",
-            )
+            yield text(self.x(n), TOP + HEIGHT + 20, "code", f"{n:g}", "middle")
         yield text(
-            self.left + self.width / 2,
-            TOP + HEIGHT + 42,
-            "note",
-            label,
-            "middle",
+            self.left + self.width / 2, TOP + HEIGHT + 42, "note", label, "middle"
         )
         for series, curve in self.panel.curves.items():
             between = _between(self.panel.points[series])
@@ -181,21 +162,6 @@ def figure(
             if name in colours
             else f'  <path class="goal" d="M{x - 8:g} {y - 4}h16"/>'
         )
-        body += [
-            mark,
-            text(
-                round(x + 14, 1),
-                y,
-                "note",
-                name,
-            ),
-        ]
+        body += [mark, text(round(x + 14, 1), y, "note", name)]
         x += wide + 14
-    return document(
-        title,
-        WIDTH,
-        y + 22,
-        body,
-        LIGHT,
-        DARK,
-    )
+    return document(title, WIDTH, y + 22, body, LIGHT, DARK)

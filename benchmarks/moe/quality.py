@@ -173,31 +173,15 @@ def picture(curves: Sequence[Curve]) -> str:
         )
         body.append(
             text(
-                LEFT - 10,
-                round(y(tick / 10) + 4, 1),
-                "code",
-                f"{tick / 10:.1f}",
-                "end",
+                LEFT - 10, round(y(tick / 10) + 4, 1), "code", f"{tick / 10:.1f}", "end"
             )
         )
     for step in steps:
         body.append(
-            text(
-                round(x(step), 1),
-                HEIGHT - BOTTOM + 22,
-                "code",
-                str(step),
-                "middle",
-            )
+            text(round(x(step), 1), HEIGHT - BOTTOM + 22, "code", str(step), "middle")
         )
     body.append(
-        text(
-            round(x(steps[-1] / 2), 1),
-            HEIGHT - 18,
-            "note",
-            "steps",
-            "middle",
-        )
+        text(round(x(steps[-1] / 2), 1), HEIGHT - 18, "note", "steps", "middle")
     )
     for model, own in grouped(curves).items():
         body += curve(model, own, x, y)
@@ -235,14 +219,7 @@ def curve(
         for step, value in c.points
     ]
     end = round(line[-1][1] + (-6 if model == "dense" else 8), 1)
-    body.append(
-        text(
-            WIDTH - RIGHT + 12,
-            end,
-            "name",
-            NAMES[model],
-        )
-    )
+    body.append(text(WIDTH - RIGHT + 12, end, "name", NAMES[model]))
     last = list(means(own).values())[-1]
     cost = f"{last:.3f} bits, {flops_text(own[0].flops)} a token"
     body.append(
@@ -260,12 +237,7 @@ def main(argv: list[str]) -> None:
     """Trains, prints a table, and writes what is asked for."""
     del argv
     curves = [
-        train(
-            model,
-            int(seed),
-            FLAGS.every,
-            command_line.GIN_PARAM.value,
-        )
+        train(model, int(seed), FLAGS.every, command_line.GIN_PARAM.value)
         for seed in FLAGS.seeds
         for model in CONFIGS
     ]

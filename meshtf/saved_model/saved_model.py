@@ -204,7 +204,8 @@ class SavedModel:
 
 def _shape_data(spec: Spec) -> dict[str, Any]:
     """Returns data type and named shape, as plain data."""
-    return {"dtype": spec.dtype, "shape": [[d.name, d.size] for d in spec.shape]}
+    shape = [[d.name, d.size] for d in spec.shape]
+    return {"dtype": spec.dtype, "shape": shape}
 
 
 def _identifiers(names: Iterable[str]) -> list[str]:

@@ -56,8 +56,11 @@ class _Block(mtf.Module):
         x = self.embed(ids)
         bias = mtf.layers.causal_bias(self.mesh, length, [("kv_length", length.size)])
         x = mtf.rms_norm(x + self.attend(x, bias=bias), "d_model")
-        x = x + self.outer(mtf.dropout(mtf.gelu(self.inner(x)), 0.25))
-        return mtf.reduce_mean(mtf.cross_entropy(self.embed.attend(x), labels, "vocab"))
+        h = mtf.gelu(self.inner(x))
+        x = x + self.outer(mtf.dropout(h, 0.25))
+        logits = self.embed.attend(x)
+        losses = mtf.cross_entropy(logits, labels, "vocab")
+        return mtf.reduce_mean(losses)
 
 
 def check_training(

@@ -183,8 +183,8 @@ COMMUNICATION = (
         "what is made in a block waits only if it is the first",
         "meshtf.runtime.placed.program.program_writer",
         "ProgramWriter._controls",
-        "not any((x in waiting.nodes for x in inputs))",
-        "not waiting.nodes",
+        "not any((x in block.nodes for x in inputs))",
+        "not block.nodes",
         TEST_WRITER,
     ),
     Mutant(

@@ -125,7 +125,7 @@ def windows(
 def window_spans(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
     """Returns the first token of each window, and the one after its last.
 
-    >>> cut(10, room=4, stride=3)
+    >>> window_spans(10, room=4, stride=3)
     [(0, 4), (3, 7), (6, 10)]
     """
     spans = []
@@ -141,7 +141,7 @@ def window_spans(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
 def max_context_windows(spans: list[tuple[int, int]], tokens: int) -> np.ndarray:
     """Returns the index of the window in which each token has maximum context: [tokens].
 
-    >>> own_windows([(0, 4), (3, 7), (6, 10)], 10).tolist()
+    >>> max_context_windows([(0, 4), (3, 7), (6, 10)], 10).tolist()
     [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     """
     if not spans:

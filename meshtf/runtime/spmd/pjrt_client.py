@@ -217,7 +217,9 @@ class Runner:
         """Runs the module once; each input and each result is a list with the array of
         every replica.
         """
-        return [self.get(x) for x in self.run([self.put(x) for x in inputs])]
+        buffers = [self.put(x) for x in inputs]
+        results = self.run(buffers)
+        return [self.get(x) for x in results]
 
     def _check(self, inputs: Sequence[Buffer]) -> None:
         """Checks the inputs of a run. Raises as `run` does."""

@@ -148,13 +148,16 @@ def _region(x: Any, kind: str) -> str:
 
 def _type(x: Any, shape: Sequence[int]) -> str:
     """Returns the MLIR type of a tensor with the data type of x, as "tensor<4x8xf32>"."""
-    return f"tensor<{'x'.join([*map(str, shape), _TYPES[x.dtype.name]])}>"
+    sizes = map(str, shape)
+    element_type = _TYPES[x.dtype.name]
+    return f"tensor<{'x'.join([*sizes, element_type])}>"
 
 
 def _table(rows: Sequence[Sequence[int]]) -> str:
     """Returns a table of integers as an MLIR constant."""
-    text = ", ".join(f"[{', '.join(map(str, row))}]" for row in rows)
-    return f"dense<[{text}]> : tensor<{len(rows)}x{len(rows[0])}xi64>"
+    lists = [f"[{', '.join(map(str, row))}]" for row in rows]
+    sizes = f"{len(rows)}x{len(rows[0])}"
+    return f"dense<[{', '.join(lists)}]> : tensor<{sizes}xi64>"
 
 
 def _resized(x: Any, axis: int, factor: float) -> list[int]:

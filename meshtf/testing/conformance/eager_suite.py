@@ -172,8 +172,8 @@ def _check_gradients(
     if case.gradients is None:
         return ""
     dxs = case.backward(ys, xs, dys)
-    for i, (dx, want) in enumerate(zip(dxs, case.gradients, strict=True)):
-        if (dx is None) != (want is None):
+    for i, (dx, expected_dx) in enumerate(zip(dxs, case.gradients, strict=True)):
+        if (dx is None) != (expected_dx is None):
             existing = "none" if dx is None else "one"
             return f"gradient {i}: {existing}, unlike on one device"
         if dx is None:
@@ -182,7 +182,7 @@ def _check_gradients(
         if problem := difference(
             dx,
             shape,
-            want,
+            expected_dx,
             case.rounding,
         ):
             return f"gradient {i}: {problem}"

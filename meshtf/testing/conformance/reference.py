@@ -17,7 +17,7 @@ from meshtf.graph import Op, Sample, ShardedValue, Tensor, apply_all, gradients
 from meshtf.mesh import Mesh
 from meshtf.names import Shape, has_gradient, is_complex
 from meshtf.runtime.storage.asarray import asarray
-from meshtf.testing.conformance.compare import TOLERANCE, difference, same
+from meshtf.testing.conformance.compare import TOLERANCE, difference, is_close
 from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.samples import draw_all, generator
 
@@ -226,16 +226,16 @@ def _compare_gradient(
 ) -> str:
     """Returns how the gradient of one input differs from the tape's, or ""; None is 0."""
     array, shape = case.arrays[index]
-    want = np.zeros_like(array)
+    expected = np.zeros_like(array)
     if tape_gradient is not None:
-        want = tf.convert_to_tensor(tape_gradient).numpy()
+        expected = tf.convert_to_tensor(tape_gradient).numpy()
     if dx is not None:
         return difference(
             dx,
             shape,
-            want,
+            expected,
             case.rounding,
         )
-    if same(np.zeros_like(want), want, case.rounding):
+    if is_close(np.zeros_like(expected), expected, case.rounding):
         return ""
     return "none, the tape has one"

@@ -79,5 +79,6 @@ def _flat_shards(
 def _unpacked(packed: Any, shapes: Sequence[Any], device: str) -> Bundle:
     """Returns the tensors of a flat tensor, given their shapes."""
     sizes = [math.prod(shape) for shape in shapes]
-    tensors = split(reshape(packed, [-1], device), sizes, 0, device)
+    flat = reshape(packed, [-1], device)
+    tensors = split(flat, sizes, 0, device)
     return tuple(reshape(x, shape, device) for x, shape in zip(tensors, shapes))

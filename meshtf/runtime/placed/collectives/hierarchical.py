@@ -98,7 +98,8 @@ def _hosts(devices: Sequence[str]) -> list[list[int]]:
 
 def _leaders(hosts: Sequence[Sequence[int]], devices: Sequence[str]) -> list[str]:
     """Returns the first device of each host."""
-    return [devices[members[0]] for members in hosts]
+    first_members = [members[0] for members in hosts]
+    return [devices[index] for index in first_members]
 
 
 def _reduced_within(
@@ -127,4 +128,6 @@ def _sent_to_members(
 
 def _concat(xs: Sequence[Any], axis: int, device: str) -> Any:
     """Returns tensors concatenated along an axis; a single tensor is not copied."""
-    return xs[0] if len(xs) == 1 else tensor_ops.concat(xs, axis, device)
+    if len(xs) == 1:
+        return xs[0]
+    return tensor_ops.concat(xs, axis, device)

@@ -153,22 +153,24 @@ class ProgramWriter:
           output_name: the name of the output in the op's definition.
           controls: names of nodes that it waits for.
         """
-        node = self.definition.node_def.add()
-        node.name = self._new_name(kind)
-        node.op = kind
-        node.device = device
-        node.input.extend(x.name for x in inputs)
-        waits = self._controls(node.name, [x.node for x in inputs])
-        node.input.extend(dict.fromkeys([*(f"^{name}" for name in controls), *waits]))
+        node_def = self.definition.node_def.add()
+        node_def.name = self._new_name(kind)
+        node_def.op = kind
+        node_def.device = device
+        node_def.input.extend(x.name for x in inputs)
+        waits = self._controls(node_def.name, [x.node for x in inputs])
+        node_def.input.extend(
+            dict.fromkeys([*(f"^{name}" for name in controls), *waits])
+        )
         for name, value in attributes.items():
             if isinstance(value, int):
-                node.attr[name].i = value
+                node_def.attr[name].i = value
             elif isinstance(value, tf.DType):
-                node.attr[name].type = value.as_datatype_enum
+                node_def.attr[name].type = value.as_datatype_enum
             else:
-                node.attr[name].CopyFrom(value)
+                node_def.attr[name].CopyFrom(value)
         return [
-            SymbolicTensor(self, f"{node.name}:{output_name}:{k}", shape, dtype)
+            SymbolicTensor(self, f"{node_def.name}:{output_name}:{k}", shape, dtype)
             for k, (shape, dtype) in enumerate(outputs)
         ]
 
@@ -183,13 +185,13 @@ class ProgramWriter:
         key = array.tobytes(), array.shape, dtype, device
         if key not in self._constants:
             proto = tf.make_tensor_proto(array, dtype)
-            node = self.definition.node_def.add()
-            node.name = self._new_name("Const")
-            node.op = "Const"
-            node.device = device
-            node.attr["value"].tensor.CopyFrom(proto)
-            node.attr["dtype"].type = dtype.as_datatype_enum
-            name = f"{node.name}:output:0"
+            node_def = self.definition.node_def.add()
+            node_def.name = self._new_name("Const")
+            node_def.op = "Const"
+            node_def.device = device
+            node_def.attr["value"].tensor.CopyFrom(proto)
+            node_def.attr["dtype"].type = dtype.as_datatype_enum
+            name = f"{node_def.name}:output:0"
             shape = tf.TensorShape(array.shape)
             self._constants[key] = SymbolicTensor(self, name, shape, dtype)
         return self._constants[key]

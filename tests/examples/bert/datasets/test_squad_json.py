@@ -67,7 +67,7 @@ def test_answers_are_not_needed_to_be_told(tmp_path):
         ("text", "is no object, but str"),
         (
             {"id": "2", "question": "?", "answers": []},
-            "no answer; take --version_2_with_negative",
+            "no answer; give --version_2_with_negative",
         ),
         (entry("2", "paris", "9"), "'answer_start' that is str instead of int"),
     ],

@@ -89,7 +89,7 @@ def left_out(monkeypatch):
         ({"gin_param": ["LAMB.beta_1 = 0.3"]}, "LAMB.beta_1 has no effect here"),
         (
             {"gin_param": ["Architecture.dropout = 0.3"]},
-            "BERT has its own: bert_architecture.dropout",
+            "BERT's sizes are set by bert_architecture.dropout",
         ),
         ({"gin_param": ["bert_architecture.headz = 4"]}, "takes no 'headz'"),
         ({"gin_file": ["nowhere.gin"]}, "there is no gin file 'nowhere.gin'"),
@@ -150,7 +150,7 @@ def test_a_flag_that_is_given_wins_and_says_so(folder, capsys, made, no_steps):
     )
     ((one, _),) = made
     out = capsys.readouterr().out
-    assert repr(one.model.mesh) == "data:2"
+    assert str(one.model.mesh) == "data:2"
     assert "gin      --mesh=data:2 wins over Mesh.axes = 'data:4'" in out
     assert "gin      --train_batch_size=4 wins over train.batch_size = 8" in out
     assert "gin      --learning_rate=0.01 wins over AdamW.learning_rate = 0.5" in out
@@ -375,6 +375,4 @@ def test_an_occupied_folder_is_refused(folder, capsys):
     (folder / "out" / "letter.txt").write_text("x")
     with pytest.raises(SystemExit):
         classify(folder)
-    assert (
-        "--output_dir=" in (err := capsys.readouterr().err) and "but letter.txt" in err
-    )
+    assert "--output_dir=" in (err := capsys.readouterr().err) and "letter.txt" in err
