@@ -1,11 +1,10 @@
-"""Likely lines of Python, by beam search and at random, from counts of what follows
-what.
+"""Generates likely lines of Python, by beam search and by sampling, from bigram counts.
 
     python -m examples.decode
 
-Nothing is trained: two tables hold how often a word comes next, or next but one, in the
-modules of the standard library. Words are cut over one half of the mesh, lines over the
-other.
+Nothing is trained: two tables of log-probabilities say how often a word follows another
+one directly, or at distance two, in the modules of the standard library. The vocabulary is
+sharded along one mesh axis, the batch of lines along the other.
 """
 
 import os
@@ -17,65 +16,81 @@ import numpy as np
 
 import meshtf as mtf
 
-WORDS, LENGTH = 2048, 12
-BEGINNINGS = ("for", "def", "if", "raise")
+VOCAB_SIZE = 2048
+LENGTH = 12
+END_ID = 0  # the newline that ends a line
+RARE_ID = VOCAB_SIZE - 1  # stands for all words that are not in the vocabulary
+FIRST_WORDS = ("for", "def", "if", "raise")
 
 
-def count() -> tuple[list[str], list[np.ndarray]]:
-    """Returns words, the first of which ends a line, and two tables of
-    log-probabilities.
-    """
-    text = "".join(
-        path.read_text("utf-8")
-        for path in sorted(Path(os.__file__).parent.glob("*.py"))
-    )
+def read_words() -> list[str]:
+    """Returns the words, signs and newlines of all modules, without comments."""
+    paths = sorted(Path(os.__file__).parent.glob("*.py"))
+    text = "".join(path.read_text("utf-8") for path in paths)
     text = re.sub(r'#[^\n]*|"{3}.*?"{3}', "", text, flags=re.DOTALL)
-    found = re.findall(r"\w+|[^\w\s]|\n", text)
-    words = [word for word, _ in Counter(found).most_common(WORDS - 1)]
-    words.insert(0, words.pop(words.index("\n")))
-    number = {word: i for i, word in enumerate(words)}
-    ids = np.array(
-        [number.get(word, WORDS - 1) for word in found]
-    )  # the last: any rare word
-    tables = []
-    for distance in (1, 2):
-        pairs = np.full((WORDS, WORDS), 0.001)
-        np.add.at(pairs, (ids[:-distance], ids[distance:]), 1)
-        tables.append(np.log(pairs / pairs.sum(1, keepdims=True)).astype("float32"))
-    return words, tables
+    return re.findall(r"\w+|[^\w\s]|\n", text)
+
+
+def make_vocabulary(words: list[str]) -> list[str]:
+    """Returns the most frequent words by id; the newline has id 0."""
+    vocabulary = [word for word, _ in Counter(words).most_common(VOCAB_SIZE - 1)]
+    vocabulary.remove("\n")
+    return ["\n", *vocabulary]
+
+
+def log_probabilities(ids: np.ndarray, distance: int) -> np.ndarray:
+    """Returns log p(word at i + distance | word at i): [VOCAB_SIZE, VOCAB_SIZE]."""
+    counts = np.full((VOCAB_SIZE, VOCAB_SIZE), 0.001)
+    np.add.at(counts, (ids[:-distance], ids[distance:]), 1)
+    return np.log(counts / counts.sum(1, keepdims=True)).astype("float32")
+
+
+def as_text(ids: np.ndarray, vocabulary: list[str]) -> str:
+    """Returns a generated line, without the id that ends it."""
+    return " ".join(vocabulary[i] for i in ids if i != END_ID)
 
 
 if __name__ == "__main__":
     mtf.configure_process()
-    words, tables = count()
+    words = read_words()
+    vocabulary = make_vocabulary(words)
+    id_of = {word: i for i, word in enumerate(vocabulary)}
+    word_ids = np.array([id_of.get(word, RARE_ID) for word in words])
+
     mesh = mtf.Mesh("data:2; model:2", layout="batch:data; vocab:model")
-    after, later = (mtf.asarray(mesh, table, "here; vocab") for table in tables)
+    bigrams = mtf.asarray(mesh, log_probabilities(word_ids, 1), "previous; vocab")
+    skip_bigrams = mtf.asarray(mesh, log_probabilities(word_ids, 2), "previous; vocab")
 
     def step(
-        position: mtf.Tensor, ids: mtf.Tensor, before: mtf.Tensor
-    ) -> tuple:  # state: a word
-        return mtf.gather(after, ids, "here") + 0.5 * mtf.gather(
-            later, before, "here"
-        ), ids
+        position: mtf.Tensor, ids: mtf.Tensor, previous_ids: mtf.Tensor
+    ) -> tuple[mtf.Tensor, mtf.Tensor]:
+        """Returns logits [batch, vocab] of the next word, and the new state: `ids`."""
+        logits = mtf.gather(bigrams, ids, "previous")
+        skip_logits = mtf.gather(skip_bigrams, previous_ids, "previous")
+        return logits + 0.5 * skip_logits, ids
 
     @mtf.function(mesh=mesh, prompt="batch; length")
-    def lines(prompt: mtf.Tensor) -> list[mtf.Tensor]:
-        known = {"eos_id": 0, "vocab_size": WORDS - 1}
+    def generate(prompt: mtf.Tensor) -> list[mtf.Tensor]:
         state = mtf.zeros(mesh, "batch:4; beam:4", "int32")
-        best = mtf.decoding.beam_search(
-            step, prompt, "beam:4", state, alpha=1.5, **known
+        beams, scores = mtf.decoding.beam_search(
+            step,
+            prompt,
+            "beam:4",
+            state,
+            alpha=1.5,
+            eos_id=END_ID,
+            vocab_size=RARE_ID,  # so that the id of rare words is never generated
         )
         with mtf.seed(1):
             state = mtf.zeros(mesh, "batch:4", "int32")
-            return [
-                *best,
-                *mtf.decoding.sample(step, prompt, state, top_p=0.8, **known),
-            ]
+            samples, _ = mtf.decoding.sample(
+                step, prompt, state, top_p=0.8, eos_id=END_ID, vocab_size=RARE_ID
+            )
+        return [beams, scores, samples]
 
-    begun = [[words.index(word), *[-1] * (LENGTH - 1)] for word in BEGINNINGS]
-    best, scores, drawn, _ = (x.numpy() for x in lines(np.array(begun, "int32")))
-    for ids, score in zip(best.reshape(-1, LENGTH), scores.ravel()):
-        print(f"{score:6.2f}  " + " ".join(words[i] for i in ids if i))
-    print(
-        *(" drawn  " + " ".join(words[i] for i in ids if i) for ids in drawn), sep="\n"
-    )
+    prompts = [[id_of[word], *[-1] * (LENGTH - 1)] for word in FIRST_WORDS]
+    beams, scores, samples = (x.numpy() for x in generate(np.array(prompts, "int32")))
+    for ids, score in zip(beams.reshape(-1, LENGTH), scores.ravel()):
+        print(f"{score:6.2f}  {as_text(ids, vocabulary)}")
+    for ids in samples:
+        print(f"sample  {as_text(ids, vocabulary)}")

@@ -1,9 +1,7 @@
 """Trains by an exported step, with numpy and jaxlib only: neither meshtf nor TensorFlow.
 
-Usage:
-
-    python -m meshtf export --stablehlo=step
-    python -m examples.pjrt_host step 20          # 20 steps; each replica is a CPU device
+python -m meshtf export --stablehlo=step
+python -m examples.pjrt_host step 20          # 20 steps; each replica is a CPU device
 """
 
 import json
@@ -16,13 +14,8 @@ from jaxlib import _jax, xla_client
 
 
 def shard(array, port, axes):
-    """Returns the shards of all replicas; replicas are in the order of mesh positions, the
-    last axis fastest.
-
-    Args:
-      array: the global array of an input.
-      port: the input's entry in the manifest.
-      axes: the sizes of the mesh axes by name.
+    """Returns the shards of all replicas of a global array, given its entry in the manifest.
+    Replicas are in the order of mesh positions, the last axis fastest.
     """
     shards = [np.asarray(array, port["dtype"])]
     names = [name for name, _ in port["shape"]]
@@ -44,19 +37,12 @@ def batches(inputs, steps):
         rng = np.random.default_rng(step)
         starts = rng.integers(0, len(text) - length, (batch_size, 1))
         windows = text[starts + np.arange(length + 1)]
-        yield {
-            "batch_tokens": windows[:, :-1],
-            "batch_targets": windows[:, 1:],
-            "step": step,
-        }
+        tokens, targets = windows[:, :-1], windows[:, 1:]
+        yield {"batch_tokens": tokens, "batch_targets": targets, "step": step}
 
 
 class Host:
-    """Runs the module of an exported step on CPU devices.
-
-    Args:
-      folder: the folder of the export.
-    """
+    """Runs the module in the folder of an exported step on CPU devices."""
 
     def __init__(self, folder):
         self.manifest = json.loads(Path(folder, "manifest.json").read_text())
@@ -66,19 +52,17 @@ class Host:
         options = xla_client.CompileOptions()
         options.num_replicas = replicas
         module = Path(folder, "module.mlirbc").read_bytes()
-        client = self.devices[0].client
-        self.program = client.compile_and_load(module, device_list, options)
-        # "Manual": jaxlib assumes nothing about how the arrays of devices are related.
-        manual = xla_client.HloSharding.manual()
+        compile_and_load = self.devices[0].client.compile_and_load
+        self.program = compile_and_load(module, device_list, options)
+        manual = xla_client.HloSharding.manual()  # arrays of devices may differ
         self.sharding = xla_client.GSPMDSharding(device_list, manual)
 
     def put(self, shards):
         """Returns shards, one on each device, as an input of the program."""
         x = shards[0]
         aval = SimpleNamespace(shape=x.shape, dtype=x.dtype, weak_type=False)
-        return _jax.batched_device_put(
-            aval, self.sharding, shards, self.devices, enable_x64=True
-        )
+        args = aval, self.sharding, shards, self.devices
+        return _jax.batched_device_put(*args, enable_x64=True)
 
     def put_inputs(self, values, kinds):
         """Returns the inputs of some kinds on the devices by name, given global arrays."""
@@ -91,8 +75,8 @@ class Host:
 
     def run(self, inputs):
         """Runs the program and returns its outputs: [outputs][replicas]."""
-        ordered = [inputs[port["name"]] for port in self.manifest["inputs"]]
-        results = self.program.execute_sharded(ordered)
+        arrays = [inputs[port["name"]] for port in self.manifest["inputs"]]
+        results = self.program.execute_sharded(arrays)
         return results.disassemble_into_single_device_arrays()
 
 
@@ -100,8 +84,8 @@ def main(folder, steps="10"):
     """Trains on the source of a module of the standard library, and prints losses."""
     host = Host(folder)
     ports = host.manifest["inputs"]
-    values = np.load(Path(folder, "values.npz"))
-    variables = host.put_inputs(values, ("parameter", "state"))
+    initial_values = np.load(Path(folder, "values.npz"))
+    variables = host.put_inputs(initial_values, ("parameter", "state"))
     for step, arguments in enumerate(batches(ports, int(steps))):
         outputs = host.run(variables | host.put_inputs(arguments, ("argument",)))
         for port in ports:

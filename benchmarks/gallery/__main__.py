@@ -187,7 +187,12 @@ def rows(forecast: Forecast) -> list[Row]:
             ("d_model", "d_ff"),
             _moved(forecast, kernel),
         ),
-        Row("Its optimizer state", "Adam's first moment", state, ("d_model", "d_ff")),
+        Row(
+            "Its optimizer state",
+            "Adam's first moment",
+            state,
+            ("d_model", "d_ff"),
+        ),
     ]
 
 

@@ -154,7 +154,11 @@ class _Box:
             )
 
     def part(
-        self, x: float, y: float, held: dict[str, int], kind: str
+        self,
+        x: float,
+        y: float,
+        held: dict[str, int],
+        kind: str,
     ) -> Iterator[str]:
         """Yields the box in its parts, those that are held solid."""
         y = self._base(y)

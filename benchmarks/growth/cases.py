@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from benchmarks.step.cases.sizes import Config, Dumped
 
-SMALL = Config(vocab=512, batch=2, length=32, d_model=64, d_ff=256, heads=8, layers=2)
+SMALL = Config(
+    vocab=512,
+    batch=2,
+    length=32,
+    d_model=64,
+    d_ff=256,
+    heads=8,
+    layers=2,
+)
 PLAIN = "plain TensorFlow"
 _BOTH = "batch:data; heads:model; d_ff:model; vocab:model"
 

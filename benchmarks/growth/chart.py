@@ -48,7 +48,12 @@ class Panel(NamedTuple):
 class _Plot:
     """The place of a panel, and where numbers lie in it."""
 
-    def __init__(self, panel: Panel, left: float, width: float) -> None:
+    def __init__(
+        self,
+        panel: Panel,
+        left: float,
+        width: float,
+    ) -> None:
         self.panel = panel
         self.left = left + LEFT
         self.width = width - LEFT - RIGHT
@@ -124,7 +129,11 @@ def _between(points: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def figure(
-    title: str, note: str, label: str, panels: Sequence[Panel], goal: str = ""
+    title: str,
+    note: str,
+    label: str,
+    panels: Sequence[Panel],
+    goal: str = "",
 ) -> str:
     """Returns panels side by side as an SVG document.
 

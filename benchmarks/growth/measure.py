@@ -45,7 +45,12 @@ COLUMNS = {
 }
 
 
-def measured(part: str, sizes: Sequence[int], rounds: int, starts: int) -> list[Row]:
+def measured(
+    part: str,
+    sizes: Sequence[int],
+    rounds: int,
+    starts: int,
+) -> list[Row]:
     """Returns the points of a part whose cases run in processes of their own."""
     return [
         row for group in GROUPS[part](sizes) for row in measure(group, rounds, starts)

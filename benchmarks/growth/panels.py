@@ -51,4 +51,10 @@ def picture(part: str, rows: Sequence[Row]) -> str:
             )
         )
     goal = "goal: 1.3 and 3 times plain TensorFlow" if part == "devices" else ""
-    return figure(TITLES[part], NOTES[part], COUNTED[part], panels, goal)
+    return figure(
+        TITLES[part],
+        NOTES[part],
+        COUNTED[part],
+        panels,
+        goal,
+    )

@@ -44,10 +44,19 @@ class Meshed(MeshModel):
 
     def __init__(self, case: Case, devices: str | None) -> None:
         c = case.config
-        self.mesh = mtf.Mesh(case.axes, layout=case.layout, devices=devices, seed=0)
+        self.mesh = mtf.Mesh(
+            case.axes,
+            layout=case.layout,
+            devices=devices,
+            seed=0,
+        )
         self.model = model(self.mesh, case)
         self.optimizer = mtf.optimizers.Adam(
-            self.model.trainable_variables, c.learning_rate, c.beta1, c.beta2, c.epsilon
+            self.model.trainable_variables,
+            c.learning_rate,
+            c.beta1,
+            c.beta2,
+            c.epsilon,
         )
         self.step = 0
 

@@ -36,7 +36,12 @@ _NOTHING_MORE: Mapping[str, str] = {}
 class WorkerError(RuntimeError):
     """A worker has ended, or was ended, before it answered."""
 
-    def __init__(self, name: str, code: int, said: str):
+    def __init__(
+        self,
+        name: str,
+        code: int,
+        said: str,
+    ):
         errors = [
             line
             for line in said.splitlines()
@@ -125,7 +130,10 @@ class Process:
 
 
 def measure(
-    group: list[Case], rounds: int, starts: int, losses: int
+    group: list[Case],
+    rounds: int,
+    starts: int,
+    losses: int,
 ) -> tuple[list[Row], dict[str, str]]:
     """Returns rows of the cases of a group, and why some peers do not run, by their
     names.

@@ -85,7 +85,10 @@ def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
 
 
 def measure(
-    name: str, dropout: float, batch: int, **settings: Any
+    name: str,
+    dropout: float,
+    batch: int,
+    **settings: Any,
 ) -> tuple[dict[str, float], list[Tensor]]:
     """Returns what a worker says of a layout, with the peak, and the tensors alive
     then.

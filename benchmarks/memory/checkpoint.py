@@ -103,7 +103,15 @@ def stall(folder: Path) -> dict[str, list[float]]:
         int((_MEGABYTES.value * 2**20 / (4 * 4 * 3)) ** 0.5) // 8 * 8
     )  # Adam keeps two more
     draw = mtf.layers.initializers.normal(0.01)
-    w = [mtf.Variable(mesh, f"d:{size}; e:{size}", draw, f"w{k}") for k in range(4)]
+    w = [
+        mtf.Variable(
+            mesh,
+            f"d:{size}; e:{size}",
+            draw,
+            f"w{k}",
+        )
+        for k in range(4)
+    ]
     adam = mtf.optimizers.Adam(w)
 
     @mtf.function(x="batch; d", step="")

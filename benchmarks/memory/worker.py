@@ -50,7 +50,10 @@ class Alone(Placed):
         super().__init__(*args)
         self.devices = self.devices[:1]
         self.variables = BatchedVariables(
-            self.mesh, self.devices, self.segments, self.program
+            self.mesh,
+            self.devices,
+            self.segments,
+            self.program,
         )
 
     def _execute_before(self, steps: Sequence[Step]) -> None:
@@ -76,9 +79,24 @@ class Alone(Placed):
             x = identity(x, self.devices[0], self.values[step.wait_for][0])
         cut = _axis(step, step.reshard.after)
         join = _axis(step, step.reshard.before)
-        return [self._stand_in(step.reshard.kind, x, number, cut, join)]
+        return [
+            self._stand_in(
+                step.reshard.kind,
+                x,
+                number,
+                cut,
+                join,
+            )
+        ]
 
-    def _stand_in(self, kind: str, x: Any, number: int, cut: int, join: int) -> Any:
+    def _stand_in(
+        self,
+        kind: str,
+        x: Any,
+        number: int,
+        cut: int,
+        join: int,
+    ) -> Any:
         def run(x: Any) -> Any:
             with tf.device(self.devices[0]):
                 return _stand_in(kind, x, number, cut, join)
@@ -91,7 +109,15 @@ class Alone(Placed):
         number = self.mesh.axes[move.axis]
         how = SimpleNamespace(
             **{
-                kind: lambda xs, *_: [self._stand_in(move.kind, xs[0], number, 0, 0)]
+                kind: lambda xs, *_: [
+                    self._stand_in(
+                        move.kind,
+                        xs[0],
+                        number,
+                        0,
+                        0,
+                    )
+                ]
                 for kind in ("all_reduce", "reduce_scatter")
             }
         )
@@ -118,7 +144,13 @@ def _axis(step: ReshardStep, state: State) -> int:
     )
 
 
-def _stand_in(kind: str, x: Any, number: int, cut: int, join: int) -> Any:
+def _stand_in(
+    kind: str,
+    x: Any,
+    number: int,
+    cut: int,
+    join: int,
+) -> Any:
     """Returns a tensor of the size that a collective gives, made the way a ring makes
     it.
     """

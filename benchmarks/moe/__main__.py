@@ -80,7 +80,12 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
 
     @mtf.function(mesh=mesh)
     def step(
-        x: Any, tokens: Any, weights: Any, sources: Any, gates: Any, slots: Any
+        x: Any,
+        tokens: Any,
+        weights: Any,
+        sources: Any,
+        gates: Any,
+        slots: Any,
     ) -> Any:
         found = dataclasses.replace(
             routing,
@@ -189,7 +194,12 @@ def measure(
 def _check(runs: Sequence[Run]) -> None:
     """Refuses two ways to dispatch that do not agree."""
     for have, want in zip(*(run() for run in runs), strict=True):
-        np.testing.assert_allclose(have.numpy(), want.numpy(), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(
+            have.numpy(),
+            want.numpy(),
+            rtol=1e-3,
+            atol=1e-4,
+        )
 
 
 def table(told: dict[str, list[dict[str, Any]]]) -> str:
@@ -212,7 +222,11 @@ def main(argv: list[str]) -> None:
     del argv
     small = {"d_model": 256, "d_ff": 1024} if FLAGS.quick else {}
     size = Size(
-        FLAGS.axes, FLAGS.layout, factor=FLAGS.factor, update=FLAGS.update, **small
+        FLAGS.axes,
+        FLAGS.layout,
+        factor=FLAGS.factor,
+        update=FLAGS.update,
+        **small,
     )
     told = measure(
         size,

@@ -58,7 +58,12 @@ class Curve:
     points: list[tuple[int, float]]  # steps, held-out bits per byte
 
 
-def train(model: str, seed: int, every: int, params: Sequence[str]) -> Curve:
+def train(
+    model: str,
+    seed: int,
+    every: int,
+    params: Sequence[str],
+) -> Curve:
     """Trains a model, measuring it after each `every` steps, and tells of it on the
     way.
     """

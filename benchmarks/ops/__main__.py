@@ -14,6 +14,7 @@ the ratios within a turn. Results are compared with TensorFlow's.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -101,7 +102,12 @@ def result_of(case: Case) -> mtf.Tensor:
     return case.ours(*tensors(case, mtf.Mesh("")))
 
 
-def measure(case: Case, gradient: bool, rounds: int, starts: int) -> list[Row]:
+def measure(
+    case: Case,
+    gradient: bool,
+    rounds: int,
+    starts: int,
+) -> list[Row]:
     """Returns a row for plain TensorFlow, for one position, and for eight cut either
     way.
     """
@@ -219,11 +225,10 @@ def main(argv: list[str]) -> None:
                 file,
                 indent=1,
             )
+    all_groups = itertools.chain.from_iterable(measured.values())
     wrong = [
         f"{row.group}, {row.name}: off by {row.losses[0]:.1e}"
-        for groups in measured.values()
-        for rows in groups
-        for row in rows
+        for row in itertools.chain.from_iterable(all_groups)
         if not row.losses[0] < 1e-4
     ]
     if wrong:

@@ -21,7 +21,10 @@ def masked(x: tf.Tensor, mask: tf.Tensor) -> Any:
 
 
 def philox_mask(
-    shape: Sequence[int], rate: float, seed: tf.Tensor, path: str
+    shape: Sequence[int],
+    rate: float,
+    seed: tf.Tensor,
+    path: str,
 ) -> tf.Tensor:
     """Returns 0 or 1 / (1 - rate), from sixteen bits of Philox for each number.
 
@@ -44,7 +47,10 @@ def philox_mask(
 
 
 def hash_mask(
-    shape: Sequence[int], rate: float, seed: tf.Tensor, path: str
+    shape: Sequence[int],
+    rate: float,
+    seed: tf.Tensor,
+    path: str,
 ) -> tf.Tensor:
     """Returns the mask of meshtf's dropout op of this path under
     `mtf.seed(0, step)`.

@@ -48,7 +48,12 @@ class Case:
             for text, names in zip(self.inputs, self.names())
         ]
 
-    def _array(self, kind: str, sizes: tuple[int, ...], rng: Any) -> np.ndarray:
+    def _array(
+        self,
+        kind: str,
+        sizes: tuple[int, ...],
+        rng: Any,
+    ) -> np.ndarray:
         if kind == "int":
             return rng.integers(0, self.below, sizes).astype("int32")
         real = rng.normal(size=sizes).astype("float32")
@@ -68,7 +73,12 @@ def _layers(h: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
     def turn(i: tf.Tensor, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return i + 1, tf.tanh(tf.matmul(h, w[i]) * 0.06)
 
-    return tf.while_loop(lambda i, _: i < 8, turn, (0, h), maximum_iterations=8)[1]
+    return tf.while_loop(
+        lambda i, _: i < 8,
+        turn,
+        (0, h),
+        maximum_iterations=8,
+    )[1]
 
 
 def _named_layers(h: mtf.Tensor, w: mtf.Tensor) -> mtf.Tensor:
@@ -94,7 +104,13 @@ def _conv(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def _conv_transpose(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    return tf.nn.conv2d_transpose(x, kernel, [16, 64, 64, 16], 2, "SAME")
+    return tf.nn.conv2d_transpose(
+        x,
+        kernel,
+        [16, 64, 64, 16],
+        2,
+        "SAME",
+    )
 
 
 IMAGES = "b:16;h:32;w:32;c:32"
@@ -118,7 +134,14 @@ CASES = (
         _attend,
         "n",
     ),
-    Case("elementwise", "gelu", (ROWS,), mtf.gelu, lambda x: tf.nn.gelu(x, True), "d"),
+    Case(
+        "elementwise",
+        "gelu",
+        (ROWS,),
+        mtf.gelu,
+        lambda x: tf.nn.gelu(x, True),
+        "d",
+    ),
     Case(
         "elementwise",
         "x * y + z[d]",
@@ -302,7 +325,14 @@ CASES = (
         below=9,
         exact=False,
     ),
-    Case("a call alone", "relu of 64 numbers", ("b:8;d:8",), mtf.relu, tf.nn.relu, "d"),
+    Case(
+        "a call alone",
+        "relu of 64 numbers",
+        ("b:8;d:8",),
+        mtf.relu,
+        tf.nn.relu,
+        "d",
+    ),
     Case(
         "loops",
         "scan of 8 layers",

@@ -111,7 +111,12 @@ def measure(microbatches: int, pairs: int, minutes: float) -> Row:
         one, two = (
             worker.ask("steps", 2)["loss"][-1] for worker in workers
         )  # they warm up
-        row = Row(microbatches, [], (one, two), (workers[0].start, workers[1].start))
+        row = Row(
+            microbatches,
+            [],
+            (one, two),
+            (workers[0].start, workers[1].start),
+        )
         while len(row.quiet) < pairs and (time.monotonic() < end or not row.pairs):
             _wait_for_quiet(end)
             row.pairs.append(_pair(*workers, -(-SAMPLE // microbatches)))
@@ -154,7 +159,10 @@ def _processor_time() -> float:
 
 
 def timelines(
-    microbatches: int, chunks: int = 1, tries: int = 20, minutes: float = 0.0
+    microbatches: int,
+    chunks: int = 1,
+    tries: int = 20,
+    minutes: float = 0.0,
 ) -> dict[str, Timeline]:
     """Returns what was predicted from the costs of chunks on one stage, and what was
     measured.
@@ -194,7 +202,12 @@ def _timeline(calls: list[Any], stages: int) -> Timeline:
     return Timeline(
         tuple(
             Span(
-                Task(chunk % stages, microbatch, what, chunk // stages),
+                Task(
+                    chunk % stages,
+                    microbatch,
+                    what,
+                    chunk // stages,
+                ),
                 what,
                 start,
                 end,

@@ -78,7 +78,12 @@ Peaks: TypeAlias = Callable[[Sequence[int]], Sequence[float]]
 class Block(mtf.Module):
     """Attention and a feed-forward layer, each beside the identity, after a norm."""
 
-    def __init__(self, mesh: mtf.Mesh, sizes: Sizes, name: str) -> None:
+    def __init__(
+        self,
+        mesh: mtf.Mesh,
+        sizes: Sizes,
+        name: str,
+    ) -> None:
         super().__init__(name)
         d_model = sizes.dim("d_model")
         with self.scope():
@@ -86,11 +91,17 @@ class Block(mtf.Module):
                 mesh, d_model, name="attention_norm"
             )
             self.attention = mtf.layers.MultiHeadAttention(
-                mesh, d_model, sizes.dim("heads"), sizes.dim("d_kv")
+                mesh,
+                d_model,
+                sizes.dim("heads"),
+                sizes.dim("d_kv"),
             )
             self.norm = mtf.layers.LayerNorm(mesh, d_model, name="norm")
             self.ff = mtf.layers.FeedForward(
-                mesh, d_model, sizes.dim("d_ff"), activation="relu"
+                mesh,
+                d_model,
+                sizes.dim("d_ff"),
+                activation="relu",
             )
 
     def __call__(self, x: mtf.Tensor) -> mtf.Tensor:
@@ -117,12 +128,22 @@ def explained(
     chunks[0] += 1
     chunks[-1] += 1
     pipe = mtf.pipeline.GPipe(
-        layers, stages, sizes.microbatches, schedule, partition=chunks, recompute=True
+        layers,
+        stages,
+        sizes.microbatches,
+        schedule,
+        partition=chunks,
+        recompute=True,
     )
     variables = pipe.trainable_variables
     optimizer = mtf.optimizers.SGD(variables, 0.01, momentum=0.9)
 
-    @mtf.function(mesh=mesh, tokens="batch;length", targets="batch;length", step="")
+    @mtf.function(
+        mesh=mesh,
+        tokens="batch;length",
+        targets="batch;length",
+        step="",
+    )
     def train_step(
         tokens: mtf.Tensor, targets: mtf.Tensor, step: mtf.Tensor
     ) -> mtf.Tensor:
@@ -135,7 +156,12 @@ def explained(
         return loss
 
     tokens = tf.TensorSpec([sizes.batch, sizes.length], tf.int32)
-    return mtf.explain(train_step, tokens, tokens, tf.TensorSpec([], tf.int32))
+    return mtf.explain(
+        train_step,
+        tokens,
+        tokens,
+        tf.TensorSpec([], tf.int32),
+    )
 
 
 def row(forecast: mtf.Forecast, blocks: int) -> Row:
@@ -152,7 +178,11 @@ def row(forecast: mtf.Forecast, blocks: int) -> Row:
 
 
 def largest(
-    peaks: Peaks, stages: int, limit: float, few: int, many: int
+    peaks: Peaks,
+    stages: int,
+    limit: float,
+    few: int,
+    many: int,
 ) -> tuple[int, ...]:
     """Returns the most blocks of each stage whose peak is no more than the limit.
 
@@ -201,7 +231,10 @@ def largest(
 
 
 def search(
-    sizes: Sizes, stages: int, limit: float, schedule: str
+    sizes: Sizes,
+    stages: int,
+    limit: float,
+    schedule: str,
 ) -> tuple[tuple[int, ...], Row]:
     """Returns the blocks of each stage of the largest model, and its row."""
     rows: dict[tuple[int, ...], Row] = {}
@@ -219,7 +252,12 @@ def search(
     return found, rows[found]
 
 
-def lines(stages: int, found: tuple[int, ...], ours: Row, seconds: float) -> list[str]:
+def lines(
+    stages: int,
+    found: tuple[int, ...],
+    ours: Row,
+    seconds: float,
+) -> list[str]:
     """Returns lines of the table: of the paper, if it has them, and of what
     was found.
     """
@@ -256,9 +294,21 @@ def _main(argv: list[str]) -> None:
     )
     for stages in map(int, _FLAGS.stages):
         start = time.process_time()
-        found, ours = search(Sizes(), stages, _FLAGS.limit, _FLAGS.schedule)
+        found, ours = search(
+            Sizes(),
+            stages,
+            _FLAGS.limit,
+            _FLAGS.schedule,
+        )
         print(
-            "\n".join(lines(stages, found, ours, time.process_time() - start)),
+            "\n".join(
+                lines(
+                    stages,
+                    found,
+                    ours,
+                    time.process_time() - start,
+                )
+            ),
             flush=True,
         )
 
@@ -266,5 +316,10 @@ def _main(argv: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_list("stages", ["1", "8", "32", "128"], "Numbers of stages.")
     flags.DEFINE_float("limit", 16e9, "The most bytes that a stage holds.")
-    flags.DEFINE_enum("schedule", "gpipe", ["gpipe", "1f1b"], "The order of work.")
+    flags.DEFINE_enum(
+        "schedule",
+        "gpipe",
+        ["gpipe", "1f1b"],
+        "The order of work.",
+    )
     run_main(_main)

@@ -62,7 +62,10 @@ class Block(mtf.Module):
         with self.scope():
             self.norm = mtf.layers.LayerNorm(mesh, f"d_model:{D_MODEL}", name="norm")
             self.ff = mtf.layers.FeedForward(
-                mesh, f"d_model:{D_MODEL}", f"d_ff:{D_FF}", name="ff"
+                mesh,
+                f"d_model:{D_MODEL}",
+                f"d_ff:{D_FF}",
+                name="ff",
             )
 
     def __call__(self, x: mtf.Tensor) -> mtf.Tensor:
@@ -87,7 +90,11 @@ def make(case: Case) -> Any:
     variables = pipe.trainable_variables
     optimizer = mtf.optimizers.SGD(variables, 0.01)
 
-    @mtf.function(mesh=mesh, x="batch;d_model", labels="batch;d_model")
+    @mtf.function(
+        mesh=mesh,
+        x="batch;d_model",
+        labels="batch;d_model",
+    )
     def step(x: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
         loss = pipe.loss(
             lambda y, labels: mtf.reduce_mean(mtf.square(y - labels)), x, labels

@@ -26,7 +26,12 @@ from benchmarks.step.cases.cases import SIZES, sized, spmd_cases
 from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
-flags.DEFINE_enum("size", "quick", list(SIZES), "How large a model.")
+flags.DEFINE_enum(
+    "size",
+    "quick",
+    list(SIZES),
+    "How large a model.",
+)
 flags.DEFINE_list("grids", ["8x1", "4x2"], "Meshes of data x model.")
 flags.DEFINE_integer("rounds", 10, "How many steps of each case are timed.")
 flags.DEFINE_integer(
@@ -60,7 +65,12 @@ def main(argv: list[str]) -> None:
     measured = []
     wrong = []
     for group in spmd_cases(sized("lm", FLAGS.size), FLAGS.grids, with_jax):
-        rows, _ = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
+        rows, _ = measure(
+            group,
+            FLAGS.rounds,
+            FLAGS.starts,
+            FLAGS.losses,
+        )
         print(f"\n{table(rows, 'compile')}\n{beside(rows)}", flush=True)
         wrong += agreement(rows, _TOLERANCE)
         measured += rows

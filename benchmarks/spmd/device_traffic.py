@@ -128,7 +128,11 @@ def _received(
             kinds = {_sort(name) for name, _ in readers[node.name]} or {_LOAD}
             kind, axis = min(kinds - {_LOAD} or kinds)
             yield Crossing(
-                kind, axis, _device(node, "send"), _device(node, "recv"), size
+                kind,
+                axis,
+                _device(node, "send"),
+                _device(node, "recv"),
+                size,
             )
 
 

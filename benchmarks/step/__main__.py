@@ -29,12 +29,20 @@ from benchmarks.step.cases.sizes import MODELS
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("model", "lm", MODELS, "Which model.")
-flags.DEFINE_enum("size", "quick", list(SIZES), "How large a model.")
+flags.DEFINE_enum(
+    "size",
+    "quick",
+    list(SIZES),
+    "How large a model.",
+)
 flags.DEFINE_list("modes", ["graph"], "graph, xla or both.")
 flags.DEFINE_list("dropouts", ["0"], "Rates of dropout.")
 flags.DEFINE_list("only", [""], "Compare only cases with one of these in their names.")
 flags.DEFINE_multi_enum(
-    "peer", [], ["all", *PEERS], "What else trains it on eight devices."
+    "peer",
+    [],
+    ["all", *PEERS],
+    "What else trains it on eight devices.",
 )
 flags.DEFINE_bool(
     "onednn", False, "Whether to compare what is TensorFlow's with oneDNN, too."
@@ -56,8 +64,20 @@ def main(argv: list[str]) -> None:
     wrong = []
     refused = {}
     rates = list(map(float, FLAGS.dropouts))
-    for group in cases(config, FLAGS.modes, rates, FLAGS.only, peers, FLAGS.onednn):
-        rows, why = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
+    for group in cases(
+        config,
+        FLAGS.modes,
+        rates,
+        FLAGS.only,
+        peers,
+        FLAGS.onednn,
+    ):
+        rows, why = measure(
+            group,
+            FLAGS.rounds,
+            FLAGS.starts,
+            FLAGS.losses,
+        )
         blocks = [
             table(rows),
             beside(group, rows),

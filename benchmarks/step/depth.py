@@ -44,7 +44,10 @@ class Block(mtf.Module):
         with self.scope():
             self.norm = mtf.layers.RMSNorm(mesh, f"d:{D_MODEL}", name="norm")
             self.ff = mtf.layers.FeedForward(
-                mesh, f"d:{D_MODEL}", f"f:{D_FF}", name="ff"
+                mesh,
+                f"d:{D_MODEL}",
+                f"f:{D_FF}",
+                name="ff",
             )
 
     def __call__(self, x: mtf.Tensor) -> mtf.Tensor:
@@ -110,7 +113,12 @@ def measure(layers: int) -> dict[str, dict[str, float]]:
                 f"--steps={FLAGS.steps}",
                 f"--layout={FLAGS.layout}",
             ]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if done.returncode:
                 raise RuntimeError(done.stderr)
             found = json.loads(done.stdout.splitlines()[-1])

@@ -36,10 +36,24 @@ class Size:
 
 
 SMALL = Size(
-    vocab=64, d_model=16, d_ff=32, heads=8, d_kv=4, blocks=1, batch=8, length=8
+    vocab=64,
+    d_model=16,
+    d_ff=32,
+    heads=8,
+    d_kv=4,
+    blocks=1,
+    batch=8,
+    length=8,
 )
 MEDIUM = Size(
-    vocab=2048, d_model=256, d_ff=1024, heads=8, d_kv=32, blocks=3, batch=16, length=128
+    vocab=2048,
+    d_model=256,
+    d_ff=1024,
+    heads=8,
+    d_kv=32,
+    blocks=3,
+    batch=16,
+    length=128,
 )
 
 
@@ -90,7 +104,10 @@ class Case:
             ),
         )
         rows = np.random.default_rng(0).integers(
-            0, size.vocab, (size.batch, size.length + 1), np.int32
+            0,
+            size.vocab,
+            (size.batch, size.length + 1),
+            np.int32,
         )
         tokens, targets = (np.ascontiguousarray(x) for x in (rows[:, :-1], rows[:, 1:]))
         batch = {"tokens": tokens, "targets": targets}

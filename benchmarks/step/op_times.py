@@ -141,7 +141,12 @@ def _sum(times: Times, kinds: set[str]) -> tuple[int, float]:
 def define_flags() -> None:
     """Defines what the command line takes."""
     flags.DEFINE_enum("model", "lm", MODELS, "Which model.")
-    flags.DEFINE_enum("size", "quick", list(SIZES), "How large a model.")
+    flags.DEFINE_enum(
+        "size",
+        "quick",
+        list(SIZES),
+        "How large a model.",
+    )
     flags.DEFINE_list("grids", ["1x1"], "Meshes: 1x1, 8x1, 4x2 or 1x8.")
     flags.DEFINE_integer("rounds", 7, "How often each side takes its turn.")
     flags.DEFINE_float(

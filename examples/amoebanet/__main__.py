@@ -47,7 +47,12 @@ def loss_of(logits: mtf.Tensor, digits: mtf.Tensor) -> mtf.Tensor:
     return mtf.layers.softmax_cross_entropy(logits, digits, "classes")
 
 
-@mtf.function(mesh=MESH, x=IMAGES, digits="batch", step="")
+@mtf.function(
+    mesh=MESH,
+    x=IMAGES,
+    digits="batch",
+    step="",
+)
 def train_step(x: mtf.Tensor, digits: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
     """Updates the network by one batch, and returns the mean loss, a scalar."""
     loss = trained.loss(loss_of, x, digits)

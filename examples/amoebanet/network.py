@@ -80,7 +80,11 @@ class FactorizedReduce(mtf.Module):
     """
 
     def __init__(
-        self, mesh: mtf.Mesh, in_channels: int, out_channels: int, name: str = "reduce"
+        self,
+        mesh: mtf.Mesh,
+        in_channels: int,
+        out_channels: int,
+        name: str = "reduce",
     ) -> None:
         super().__init__(name)
 
@@ -121,7 +125,12 @@ class Convolutions(mtf.Module):
     """
 
     def __init__(
-        self, mesh: mtf.Mesh, channels: int, windows: str, stride: int, name: str
+        self,
+        mesh: mtf.Mesh,
+        channels: int,
+        windows: str,
+        stride: int,
+        name: str,
     ) -> None:
         super().__init__(name)
         sizes = [tuple(map(int, window.split("x"))) for window in windows.split()]
@@ -156,7 +165,11 @@ class Convolutions(mtf.Module):
 
 
 def operation(
-    mesh: mtf.Mesh, description: str, channels: int, stride: int, name: str
+    mesh: mtf.Mesh,
+    description: str,
+    channels: int,
+    stride: int,
+    name: str,
 ) -> Operation:
     """Returns an operation of a cell, such as "conv 1x7 7x1", "max 3" or "none". It keeps
     the number of channels.
@@ -175,7 +188,12 @@ class Stem(mtf.Module):
     (y, y), the pair for the first cell.
     """
 
-    def __init__(self, mesh: mtf.Mesh, colors: int, channels: int) -> None:
+    def __init__(
+        self,
+        mesh: mtf.Mesh,
+        colors: int,
+        channels: int,
+    ) -> None:
         super().__init__("stem")
         with self.scope():
             self.conv = mtf.layers.Conv(
@@ -248,7 +266,12 @@ class Classifier(mtf.Module):
     (x[batch, height, width, channels], _) -> logits[batch, classes].
     """
 
-    def __init__(self, mesh: mtf.Mesh, channels: int, classes: int) -> None:
+    def __init__(
+        self,
+        mesh: mtf.Mesh,
+        channels: int,
+        classes: int,
+    ) -> None:
         super().__init__("classifier")
         with self.scope():
             self.dense = mtf.layers.Dense(
@@ -260,7 +283,11 @@ class Classifier(mtf.Module):
 
 
 def amoebanet_d(
-    mesh: mtf.Mesh, cells: int, filters: int, classes: int, colors: int = 3
+    mesh: mtf.Mesh,
+    cells: int,
+    filters: int,
+    classes: int,
+    colors: int = 3,
 ) -> list[mtf.Module]:
     """Returns cells + 6 layers: a stem, `cells` normal cells, four reduction cells among
     them, and a classifier.

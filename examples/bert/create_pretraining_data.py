@@ -1,12 +1,11 @@
-"""Makes rows for pretraining of texts: pairs of sentences with some of their tokens
-hidden.
+"""Makes pretraining examples from texts: pairs of sentences with masked tokens.
 
     python -m examples.bert.create_pretraining_data --input_file='text/*.txt' \\
-        --output_file=rows.tfrecord --vocab_file=vocab.txt --max_seq_length=128 \\
+        --output_file=examples.tfrecord --vocab_file=vocab.txt --max_seq_length=128 \\
         --max_predictions_per_seq=20 --masked_lm_prob=0.15 --dupe_factor=5
 
-A line is a sentence, and an empty line ends a document. Every copy (--dupe_factor)
-pairs and hides anew. Equal flags make equal files.
+A line is a sentence, and an empty line ends a document. Each of the --dupe_factor passes
+over the texts draws new pairs and masks. Equal flags give equal files.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from transformer.data.preprocessors import SentencePairs, mask_tokens
 from transformer.data.sources import Example
 
 _OUTPUT = flags.DEFINE_string(
-    "output_file", None, "TFRecord files to write, by turns; with commas between."
+    "output_file", None, "TFRecord files to write in turn, separated by commas."
 )
 _RATE = flags.DEFINE_float(
-    "masked_lm_prob", 0.15, "The part of all tokens that is hidden."
+    "masked_lm_prob", 0.15, "The fraction of tokens that are masked."
 )
 _COPIES = flags.DEFINE_integer(
-    "dupe_factor", 10, "How many times each text is used.", lower_bound=1
+    "dupe_factor", 10, "Passes over the texts.", lower_bound=1
 )
 _SHORT = flags.DEFINE_float(
-    "short_seq_prob", 0.1, "The part of rows that are made shorter."
+    "short_seq_prob", 0.1, "The fraction of examples that are shortened."
 )
 _WORDS = flags.DEFINE_bool(
-    "do_whole_word_mask", False, "Hide all pieces of a word or none."
+    "do_whole_word_mask", False, "Mask all pieces of a word or none."
 )
 for name in (
     "input_file",
@@ -52,18 +51,18 @@ for name in (
     flags.declare_key_flag(name)
 
 
-def rows(
+def examples(
     documents: Sequence[Example], vocabulary: data.WordPieceVocabulary
 ) -> Iterator[Example]:
-    """Yields rows: `tokens`, `token_types`, what is hidden, and whether the second part
-    is another's.
+    """Yields examples: `tokens`, `token_types`, the masked tokens and their positions, and
+    whether the second text follows the first one.
     """
     seed = program_flags.SEED.value
     pairs = SentencePairs(vocabulary, program_flags.LENGTH.value, short=_SHORT.value)
     for copy in range(_COPIES.value):
-        for k, row in enumerate(pairs(documents, (seed, copy, 0))):
+        for k, example in enumerate(pairs(documents, (seed, copy, 0))):
             yield mask_tokens(
-                row,
+                example,
                 (seed, copy, 1, k),
                 vocabulary=vocabulary,
                 predictions=program_flags.PREDICTIONS.value,
@@ -73,7 +72,7 @@ def rows(
 
 
 def main(argv: Sequence[str]) -> None:
-    """Reads texts and writes rows."""
+    """Reads texts and writes examples."""
     with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
         paths = program_flags.files(program_flags.INPUT.value)
@@ -82,20 +81,19 @@ def main(argv: Sequence[str]) -> None:
             check_writable(output, "--output_file")
         vocabulary = program_flags.vocabulary()
         documents = pretraining_records.documents(paths)
+        sentences = sum(text["text"].count("\n") + 1 for text in documents)
         print(
-            f"{len(documents):,} documents, "
-            f"{sum(text['text'].count(chr(10)) + 1 for text in documents):,} "
-            f"sentences, of {', '.join(map(str, paths))}",
+            f"{len(documents):,} documents, {sentences:,} sentences, of "
+            f"{', '.join(map(str, paths))}",
             flush=True,
         )
-        number = pretraining_records.write(
-            outputs,
-            rows(documents, vocabulary),
-            data.BertFeatures(
-                program_flags.LENGTH.value, program_flags.PREDICTIONS.value
-            ),
+        features = data.BertFeatures(
+            program_flags.LENGTH.value, program_flags.PREDICTIONS.value
         )
-        print(f"{number:,} rows are in {', '.join(outputs)}", flush=True)
+        count = pretraining_records.write(
+            outputs, examples(documents, vocabulary), features
+        )
+        print(f"{count:,} examples are in {', '.join(outputs)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Makes all that the other programs need, of the source of Python's standard library.
+"""Makes all data that the other programs need from the source of Python's standard library.
 
     python -m examples.bert.make_tasks --output_dir=runs/bert/tasks
 
-Into the folder go texts (`train.txt`, `held_out.txt`: a line is a sentence, a file is a
-document), a vocabulary, the sizes of a small model, a task of classes
-(`exchanged/*.tsv`) and one of questions (`questions/*.json`); see source_tasks.py. What
-is held out comes of other files of the library.
+Writes texts (`train.txt`, `held_out.txt`: a line is a sentence, a file is a document), a
+vocabulary, the sizes of a small model, a classification task (`exchanged/*.tsv`) and a
+task of questions (`questions/*.json`); see source_tasks.py. Held-out data is from other
+files of the library than training data.
 """
 
 from __future__ import annotations
@@ -32,22 +32,26 @@ _OUTPUT = fine_tuning.OUTPUT
 for name in ("output_dir", "random_seed"):  # so that --help shows them
     flags.declare_key_flag(name)
 _BYTES = flags.DEFINE_integer(
-    "text_bytes", 1_500_000, "About how much text is learned from."
+    "text_bytes", 1_500_000, "Approximate size of the training text."
 )
-_VOCAB = flags.DEFINE_integer("vocab_size", 2048, "The most pieces of the vocabulary.")
-_LINES = flags.DEFINE_integer("lines", 12_000, "Lines of the task of classes.")
+_VOCAB = flags.DEFINE_integer("vocab_size", 2048, "Maximum size of the vocabulary.")
+_LINES = flags.DEFINE_integer(
+    "lines", 12_000, "Training examples of the classification task."
+)
 _CONTEXTS = flags.DEFINE_integer(
-    "contexts", 6_000, "Contexts of the task of questions."
+    "contexts", 6_000, "Training contexts of the task of questions."
 )
-_FUNCTIONS = flags.DEFINE_integer("functions", 2, "Heads of functions in a context.")
+_FUNCTIONS = flags.DEFINE_integer(
+    "functions", 2, "Signatures of functions in a context."
+)
 _FLIPPED = flags.DEFINE_float(
-    "flipped", 0.1, "The part of the classes' labels that are wrong."
+    "flipped", 0.1, "The fraction of labels of the classification task that are wrong."
 )
 _IMPOSSIBLE = flags.DEFINE_float(
-    "impossible", 0.2, "The part of questions without an answer."
+    "impossible", 0.2, "The fraction of questions without an answer."
 )
 _WIDTH = flags.DEFINE_integer("hidden_size", 128, "The width of the small model.")
-_HELD_OUT = 0.1  # of all files
+_HELD_OUT = 0.1  # the fraction of files that are held out
 
 
 def main(argv: Sequence[str]) -> None:
@@ -62,19 +66,19 @@ def write() -> None:
     """Writes the folder of the flags."""
     with atomic_folder(_OUTPUT.value) as folder:
         source = data.documents(lambda: data.python_library(share=_HELD_OUT))
-        train, held_out = (
-            [text["text"] for text in side()]
-            for side in (source.train, source.held_out)
-        )
+        train = [document["text"] for document in source.train()]
+        held_out = [document["text"] for document in source.held_out()]
         print(
-            f"{len(train)} files of the standard library to learn from, "
+            f"{len(train)} files of the standard library for training, "
             f"{len(held_out)} held out",
             flush=True,
         )
         write_questions(folder / "questions", train, held_out)
         write_lines(folder / "exchanged", train, held_out)
         write_texts(
-            folder, _some(train, _BYTES.value), _some(held_out, _BYTES.value // 10)
+            folder,
+            _sample(train, _BYTES.value),
+            _sample(held_out, _BYTES.value // 10),
         )
         print(f"texts, vocabulary and tasks are in {_OUTPUT.value}")
 
@@ -84,59 +88,69 @@ def write_questions(
 ) -> None:
     """Writes the task of questions."""
     folder.mkdir()
-    for k, (name, texts, number) in enumerate(
-        (("train", train, _CONTEXTS.value), ("dev", held_out, _CONTEXTS.value // 20))
-    ):
+    splits = [
+        ("train", train, _CONTEXTS.value),
+        ("dev", held_out, _CONTEXTS.value // 20),
+    ]
+    for k, (name, texts, paragraphs) in enumerate(splits):
         draw = np.random.default_rng([program_flags.SEED.value, 2, k])
-        asked = source_tasks.questions(
-            texts, number, _FUNCTIONS.value, _IMPOSSIBLE.value, draw
+        task = source_tasks.questions(
+            texts, paragraphs, _FUNCTIONS.value, _IMPOSSIBLE.value, draw
         )
-        text = json.dumps(asked, indent=1) + "\n"
+        text = json.dumps(task, indent=1) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 def write_texts(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> None:
-    """Writes texts, vocabulary and sizes."""
+    """Writes texts, vocabulary and the sizes of the model."""
     _write_text(folder / "train.txt", train)
     _write_text(folder / "held_out.txt", held_out)
     pieces = train_word_pieces(train, _VOCAB.value)
     (folder / "vocab.txt").write_text(
         "".join(f"{piece}\n" for piece in pieces), encoding="utf-8"
     )
-    (folder / "bert_config.json").write_text(json.dumps(_sizes(), indent=1) + "\n")
+    (folder / "bert_config.json").write_text(
+        json.dumps(_model_sizes(), indent=1) + "\n"
+    )
 
 
 def write_lines(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> None:
-    """Writes the task of classes."""
+    """Writes the classification task."""
 
-    def lines(
-        side: int, texts: Sequence[str], number: int, without: Iterable[str]
+    def examples(
+        stream: int,
+        texts: Sequence[str],
+        count: int,
+        without: Iterable[str],
     ) -> list[tuple[str, str]]:
-        draw = np.random.default_rng([program_flags.SEED.value, side])
-        return source_tasks.exchanged(texts, number, _FLIPPED.value, draw, without)
+        draw = np.random.default_rng([program_flags.SEED.value, stream])
+        return source_tasks.exchanged(texts, count, _FLIPPED.value, draw, without)
 
-    known = (line for text in train for line in source_tasks.sentences(text))
-    held = lines(1, held_out, _LINES.value // 8, known)
-    half = len(held) // 2
+    train_lines = (line for text in train for line in source_tasks.sentences(text))
+    train_examples = examples(0, train, _LINES.value, ())
+    held_out_examples = examples(1, held_out, _LINES.value // 8, train_lines)
+    middle = len(held_out_examples) // 2
     folder.mkdir()
-    for name, rows in (
-        ("train", lines(0, train, _LINES.value, ())),
-        ("dev", held[:half]),
-        ("test", held[half:]),
+    for name, pairs in (
+        ("train", train_examples),
+        ("dev", held_out_examples[:middle]),
+        ("test", held_out_examples[middle:]),
     ):
         with open(folder / f"{name}.tsv", "w", encoding="utf-8") as file:
             file.write("label\ttext_a\n")
-            file.writelines(f"{label}\t{line}\n" for label, line in rows)
+            file.writelines(f"{label}\t{line}\n" for label, line in pairs)
 
 
-def _some(texts: Sequence[str], size: int) -> list[str]:
-    """Returns texts from all over, about so many letters."""
+def _sample(texts: Sequence[str], size: int) -> list[str]:
+    """Returns randomly chosen texts, in their order, with about `size` characters."""
     order = np.random.default_rng(program_flags.SEED.value).permutation(len(texts))
     sizes = np.cumsum([len(texts[k]) for k in order])
-    return [texts[k] for k in sorted(order[: int(np.searchsorted(sizes, size)) + 1])]
+    count = int(np.searchsorted(sizes, size)) + 1
+    return [texts[k] for k in sorted(order[:count])]
 
 
-def _sizes() -> dict[str, Any]:
+def _model_sizes() -> dict[str, Any]:
+    """Returns the contents of bert_config.json."""
     width = _WIDTH.value
     return {
         "vocab_size": _VOCAB.value,
@@ -154,6 +168,7 @@ def _sizes() -> dict[str, Any]:
 
 
 def _write_text(path: Path, texts: Iterable[str]) -> None:
+    """Writes documents: a line is a sentence, an empty line ends a document."""
     with open(path, "w", encoding="utf-8") as file:
         for text in texts:
             file.write("\n".join(source_tasks.sentences(text)) + "\n\n")

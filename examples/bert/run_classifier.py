@@ -1,14 +1,14 @@
-"""Learns to tell classes of texts, or of pairs of texts, in tab-separated files.
+"""Trains a classifier of texts, or of pairs of texts, in tab-separated files.
 
     python -m examples.bert.run_classifier --data_dir=data/MRPC --task_name=mrpc \\
         --bert_config_file=bert_config.json --vocab_file=vocab.txt \\
         --init_checkpoint=runs/pretrained --output_dir=runs/mrpc \\
         --do_train --do_eval --do_predict --num_train_epochs=3 --learning_rate=2e-5
 
-Reads train.tsv, dev.tsv and test.tsv. `tables.TASKS` has what --task_name says of
-columns; --label_column and its like say another. --do_predict writes test_results.tsv:
-a line for each text, with a probability for each class. Baselines: the most frequent
-class, and naive Bayes.
+Reads train.tsv, dev.tsv and test.tsv. `tsv.TASKS` has the columns of each --task_name;
+--label_column, --text_a_column and --text_b_column override them. --do_predict writes
+test_results.tsv: a line for each text, with a probability for each class. Baselines: the
+most frequent class, and naive Bayes.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from transformer.training.evaluation import Evaluation
 
 _DATA = flags.DEFINE_string("data_dir", None, "The folder of the .tsv files.")
 _TASK = flags.DEFINE_enum(
-    "task_name", "tsv", list(tsv.TASKS), "Whose columns the files have."
+    "task_name", "tsv", list(tsv.TASKS), "The task whose columns the files have."
 )
 _LABEL = flags.DEFINE_string(
-    "label_column", None, "The name or number of the classes' column."
+    "label_column", None, "The name or index of the column of classes."
 )
 _TEXT_A = flags.DEFINE_string(
-    "text_a_column", None, "That of the text, or the first of two."
+    "text_a_column", None, "The column of the text, or of the first text of a pair."
 )
-_TEXT_B = flags.DEFINE_string("text_b_column", None, "That of the second one.")
+_TEXT_B = flags.DEFINE_string("text_b_column", None, "The column of the second text.")
 _HEADER = flags.DEFINE_bool(
     "header", None, "Whether the first line of a file names the columns."
 )
@@ -59,7 +59,7 @@ flags.adopt_module_key_flags(fine_tuning)
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """What there is to learn from, to measure on, and to tell."""
+    """The examples for training, evaluation (dev) and prediction (test)."""
 
     columns: tsv.Columns
     classes: tuple[str, ...]
@@ -69,37 +69,33 @@ class Files:
 
 
 def read() -> Files:
-    """Returns what the flags name; reads train.tsv, and of the others those that are
-    needed.
-    """
-    given = {
+    """Reads train.tsv, and dev.tsv and test.tsv if the flags need them."""
+    overrides = {
         "label": _LABEL.value,
         "text_a": _TEXT_A.value,
         "text_b": _TEXT_B.value,
         "header": _HEADER.value,
     }
     columns = dataclasses.replace(
-        tsv.TASKS[_TASK.value], **{k: v for k, v in given.items() if v is not None}
+        tsv.TASKS[_TASK.value],
+        **{name: value for name, value in overrides.items() if value is not None},
     )
     folder = Path(_DATA.value)
     bad = fine_tuning.ON_BAD.value
     classes = tuple(_LABELS.value or ())
     train = tsv.read(folder / "train.tsv", columns, bad, classes)
     classes = classes or tsv.labels_of(train, columns)
-    dev = (
-        tsv.read(folder / f"{columns.dev}.tsv", columns, bad, classes)
-        if fine_tuning.EVAL.value
-        else ()
-    )
-    test = (
-        tsv.read(folder / "test.tsv", columns, bad, labelled=False)
-        if fine_tuning.PREDICT.value
-        else ()
-    )
+    dev: Examples = ()
+    if fine_tuning.EVAL.value:
+        dev = tsv.read(folder / f"{columns.dev}.tsv", columns, bad, classes)
+    test: Examples = ()
+    if fine_tuning.PREDICT.value:
+        test = tsv.read(folder / "test.tsv", columns, bad, labelled=False)
     return Files(columns, classes, train, dev, test)
 
 
-def _unlabelled(example: Example, seed: Seed) -> Example:
+def _add_dummy_label(example: Example, seed: Seed) -> Example:
+    """Returns an example with label 0, for prediction."""
     return {**example, "labels": np.int32(0)}
 
 
@@ -110,11 +106,11 @@ def examples(
     vocabulary: data.WordPieceVocabulary,
     labelled: bool = True,
 ) -> data.TaskData:
-    """Returns rows of tokens in batches."""
+    """Returns training and held-out examples as batches of tokens."""
     columns = files.columns
     length = program_flags.LENGTH.value
-    number = functools.partial(label, classes=files.classes, field=columns.label)
-    tokens = functools.partial(
+    add_label = functools.partial(label, classes=files.classes, field=columns.label)
+    tokenize = functools.partial(
         pair,
         vocabulary=vocabulary,
         bos_id=vocabulary.bos_id,
@@ -124,51 +120,56 @@ def examples(
     )
     task = data.Task(
         "classes",
-        fine_tuning.Given(train, held_out),
+        fine_tuning.InMemorySource(train, held_out),
         vocabulary,
         data.ClassifierFeatures(length),
-        preprocessors=[number if labelled else _unlabelled, tokens],
+        preprocessors=[add_label if labelled else _add_dummy_label, tokenize],
     )
     return data.TaskData(task, seed=program_flags.SEED.value)
 
 
-def evaluate(model: Classifier, rows: data.TaskData, files: Files, step: int) -> None:
-    """Prints and writes how many classes of dev.tsv are told right."""
-    found = Evaluation(model, rows, fine_tuning.EVAL_BATCH.value, None)()
-    task = rows.task
+def evaluate(
+    model: Classifier,
+    examples: data.TaskData,
+    files: Files,
+    step: int,
+) -> None:
+    """Prints and writes the accuracy on dev.tsv, and that of the baselines."""
+    metrics = Evaluation(model, examples, fine_tuning.EVAL_BATCH.value, None)()
+    task = examples.task
     bag = BagOfWords(
-        (task.arrays(row, (0,)) for row in files.train),
+        (task.arrays(example, (0,)) for example in files.train),
         len(files.classes),
-        rows.vocabulary.size,
+        examples.vocabulary.size,
     )
-    usual = int(bag.frequent.argmax())
-    right = np.zeros(2)
-    for row in files.dev:
-        arrays = task.arrays(row, (0,))
-        right += np.array([usual, bag(arrays)]) == arrays["labels"]
-    frequent, naive = right / len(files.dev)
-    ours = f"{found['accuracy']:.1%}"
+    most_frequent = int(bag.frequent.argmax())
+    num_right = np.zeros(2)
+    for example in files.dev:
+        arrays = task.arrays(example, (0,))
+        predictions = np.array([most_frequent, bag(arrays)])
+        num_right += predictions == arrays["labels"]
+    frequent_accuracy, bayes_accuracy = num_right / len(files.dev)
     fine_tuning.report(
         {
-            "classes told right": (
-                ours,
-                f"{frequent:.1%} with {files.classes[usual]!r} for all, {naive:.1%} by "
-                "naive Bayes",
+            "accuracy": (
+                f"{metrics['accuracy']:.1%}",
+                f"{frequent_accuracy:.1%} with {files.classes[most_frequent]!r} for "
+                f"all, {bayes_accuracy:.1%} by naive Bayes",
             ),
-            "nats": (
-                f"{found['loss']:.3f}",
+            "loss in nats": (
+                f"{metrics['loss']:.3f}",
                 f"{np.log(len(files.classes)):.3f} at random",
             ),
         },
         {
-            "eval_accuracy": found["accuracy"],
-            "eval_loss": found["loss"],
+            "eval_accuracy": metrics["accuracy"],
+            "eval_loss": metrics["loss"],
             "global_step": step,
         },
     )
 
 
-def predict(model: Classifier, rows: data.TaskData, files: Files) -> None:
+def predict(model: Classifier, examples: data.TaskData, files: Files) -> None:
     """Writes the probabilities of all classes for each line of test.tsv."""
 
     @mtf.function(mesh=model.mesh, jit=fine_tuning.JIT.value, batch=model.features)
@@ -176,9 +177,10 @@ def predict(model: Classifier, rows: data.TaskData, files: Files) -> None:
         return mtf.softmax(model(batch)[0], "classes")
 
     lines = []
-    for batch in rows.held_out(fine_tuning.EVAL_BATCH.value):
-        found = probabilities(dict(batch)).numpy()[batch["counts"].numpy() > 0]
-        lines += ["\t".join(f"{p:.6f}" for p in row) for row in found]
+    for batch in examples.held_out(fine_tuning.EVAL_BATCH.value):
+        is_real = batch["counts"].numpy() > 0
+        values = probabilities(dict(batch)).numpy()[is_real]
+        lines += ["\t".join(f"{p:.6f}" for p in row) for row in values]
     fine_tuning.write_text("test_results.tsv", "".join(f"{line}\n" for line in lines))
     print(
         f"probabilities of {', '.join(files.classes)} for {len(lines):,} texts are in "
@@ -187,24 +189,24 @@ def predict(model: Classifier, rows: data.TaskData, files: Files) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Trains, measures, and tells."""
+    """Trains, evaluates, and predicts, as the flags say."""
     with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv)
         vocabulary = program_flags.vocabulary()
         config = program_flags.config(vocabulary)
         files = read()
-        rows = examples(files.train, files.dev, files, vocabulary)
+        batches = examples(files.train, files.dev, files, vocabulary)
         model = program_flags.build(Classifier, config, labels=len(files.classes))
         steps, warmup = fine_tuning.steps_of(len(files.train))
         trainer = fine_tuning.trainer(model, steps, warmup)
         fine_tuning.introduce(
             model,
-            f"{len(files.train):,} to learn from, {len(files.dev):,} held out; classes "
+            f"{len(files.train):,} for training, {len(files.dev):,} held out; classes "
             f"{', '.join(files.classes)}",
         )
-        fine_tuning.train(trainer, rows, steps)
+        fine_tuning.train(trainer, batches, steps)
         if fine_tuning.EVAL.value:
-            evaluate(model, rows, files, trainer.steps_done)
+            evaluate(model, batches, files, trainer.steps_done)
         if fine_tuning.PREDICT.value:
             predict(
                 model,

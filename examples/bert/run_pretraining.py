@@ -1,13 +1,12 @@
-"""Pretrains BERT on rows that create_pretraining_data made: hidden tokens, and next
+"""Pretrains BERT on the examples of create_pretraining_data: masked tokens, and next
 sentences.
 
-    python -m examples.bert.run_pretraining --input_file=rows.tfrecord --eval_file=other.tfrecord \\
+    python -m examples.bert.run_pretraining --input_file=train.tfrecord --eval_file=dev.tfrecord \\
         --bert_config_file=bert_config.json --vocab_file=vocab.txt --output_dir=runs/pretrained \\
         --do_train --do_eval --train_batch_size=32 --num_train_steps=1000 --num_warmup_steps=100 \\
         --learning_rate=1e-3 --optimizer=lamb --mesh='data:4;model:2'
 
-Baselines, of what was learnt from: always the most frequent token and the most frequent
-answer.
+Baselines: the most frequent token and the most frequent answer of the training examples.
 """
 
 from __future__ import annotations
@@ -30,34 +29,32 @@ from transformer.models.bert import Bert
 from transformer.training.evaluation import Evaluation
 
 _EVAL = flags.DEFINE_string(
-    "eval_file", None, "What to measure on; by default the same."
+    "eval_file", None, "Examples for evaluation; by default those of --input_file."
 )
 _STEPS = flags.DEFINE_integer(
-    "num_train_steps", 100_000, "Steps in all.", lower_bound=1
+    "num_train_steps", 100_000, "Total number of steps.", lower_bound=1
 )
 _WARMUP = flags.DEFINE_integer(
-    "num_warmup_steps", 10_000, "Those in which the rate climbs."
+    "num_warmup_steps", 10_000, "Steps of linear warmup of the learning rate."
 )
 _EVAL_STEPS = flags.DEFINE_integer(
-    "max_eval_steps", 100, "The most batches that are measured.", lower_bound=1
+    "max_eval_steps", 100, "Maximum number of evaluation batches.", lower_bound=1
 )
 flags.adopt_module_key_flags(program_flags)
 flags.adopt_module_key_flags(fine_tuning)
-_COUNTED = 20_000  # rows of which the baselines are counted
+_COUNTED = 20_000  # examples from which the baselines are computed
 
 
 def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
-    """Returns the rows of the flags, in batches."""
-    train, held_out = (
-        pretraining_records.read(patterns, fine_tuning.ON_BAD.value)
-        for patterns in (
-            program_flags.INPUT.value,
-            _EVAL.value or program_flags.INPUT.value,
-        )
+    """Returns the examples of the flags, in batches."""
+    on_bad = fine_tuning.ON_BAD.value
+    train = pretraining_records.read(program_flags.INPUT.value, on_bad)
+    held_out = pretraining_records.read(
+        _EVAL.value or program_flags.INPUT.value, on_bad
     )
     task = data.Task(
         "pretraining",
-        fine_tuning.Given(train, held_out),
+        fine_tuning.InMemorySource(train, held_out),
         vocabulary,
         data.BertFeatures(program_flags.LENGTH.value, program_flags.PREDICTIONS.value),
         preprocessors=[functools.partial(pretraining_records.from_record, vocab=vocab)],
@@ -65,64 +62,62 @@ def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
     return data.TaskData(task, seed=program_flags.SEED.value)
 
 
-def evaluate(model: Bert, rows: data.TaskData, step: int) -> None:
-    """Prints and writes how many hidden tokens and next sentences are told right."""
-    batch = fine_tuning.EVAL_BATCH.value
-    found = Evaluation(model, rows, batch, batch * _EVAL_STEPS.value)()
-    source = rows.task.source
-    tokens, follows = _counts(source.train())
-    held_tokens, held_follows = _counts(source.held_out())
-    usual = max(tokens, key=tokens.get)
-    usual_label = max(follows, key=follows.get)
-    piece = rows.vocabulary.pieces[usual]
+def evaluate(model: Bert, examples: data.TaskData, step: int) -> None:
+    """Prints and writes the accuracy on masked tokens and next sentences."""
+    batch_size = fine_tuning.EVAL_BATCH.value
+    num_examples = batch_size * _EVAL_STEPS.value
+    metrics = Evaluation(model, examples, batch_size, num_examples)()
+    source = examples.task.source
+    tokens, labels = _counts(source.train())
+    held_out_tokens, held_out_labels = _counts(source.held_out())
+    token = max(tokens, key=tokens.get)
+    label = max(labels, key=labels.get)
+    piece = examples.vocabulary.pieces[token]
+    nats = _nats(tokens, held_out_tokens, model.architecture.vocab)
+    token_accuracy = held_out_tokens[token] / held_out_tokens.total()
+    label_accuracy = held_out_labels[label] / held_out_labels.total()
     fine_tuning.report(
         {
-            "hidden tokens, nats": (
-                f"{found['loss']:.3f}",
-                f"{_nats(tokens, held_tokens, model.architecture.vocab):.3f} by how "
-                "frequent they are",
+            "masked tokens: loss in nats": (
+                f"{metrics['loss']:.3f}",
+                f"{nats:.3f} by their frequencies",
             ),
-            "hidden tokens told right": (
-                f"{found['accuracy']:.1%}",
-                f"{held_tokens[usual] / held_tokens.total():.1%} with {piece!r} for "
-                "all",
+            "masked tokens: accuracy": (
+                f"{metrics['accuracy']:.1%}",
+                f"{token_accuracy:.1%} with {piece!r} for all",
             ),
-            "next sentences told right": (
-                f"{found['next_sentence_accuracy']:.1%}",
-                f"{held_follows[usual_label] / held_follows.total():.1%} with the more "
-                "frequent answer",
+            "next sentences: accuracy": (
+                f"{metrics['next_sentence_accuracy']:.1%}",
+                f"{label_accuracy:.1%} with the more frequent answer",
             ),
         },
         {
             "global_step": step,
-            "masked_lm_loss": found["loss"],
-            "masked_lm_accuracy": found["accuracy"],
-            "next_sentence_accuracy": found["next_sentence_accuracy"],
+            "masked_lm_loss": metrics["loss"],
+            "masked_lm_accuracy": metrics["accuracy"],
+            "next_sentence_accuracy": metrics["next_sentence_accuracy"],
         },
     )
 
 
 def _counts(
-    rows: Sequence[data.sources.Example],
+    examples: Sequence[data.sources.Example],
 ) -> tuple[collections.Counter[int], collections.Counter[int]]:
-    """Returns how often each token was hidden, and each answer about next sentences
-    right.
-    """
+    """Returns the numbers of each masked token, and of each next-sentence label."""
     tokens: collections.Counter[int] = collections.Counter()
-    follows: collections.Counter[int] = collections.Counter()
-    for hidden, label in pretraining_records.masked_ids(
-        itertools.islice(rows, _COUNTED)
-    ):
-        tokens.update(hidden.tolist())
-        follows[label] += 1
-    return tokens, follows
+    labels: collections.Counter[int] = collections.Counter()
+    subset = itertools.islice(examples, _COUNTED)
+    for masked_ids, label in pretraining_records.masked_ids(subset):
+        tokens.update(masked_ids.tolist())
+        labels[label] += 1
+    return tokens, labels
 
 
 def _nats(
     counts: collections.Counter[int], held_out: collections.Counter[int], vocab: int
 ) -> float:
-    """Returns the mean of -ln p where p is how frequent a token was, counted once more
-    each.
+    """Returns the mean of -ln p over held-out tokens, where p is the frequency of a token
+    with add-one smoothing.
     """
     ids = np.fromiter(held_out, int)
     p = (np.array([counts[i] for i in ids]) + 1.0) / (counts.total() + vocab)
@@ -131,18 +126,18 @@ def _nats(
 
 
 def main(argv: Sequence[str]) -> None:
-    """Trains, and measures."""
+    """Trains and evaluates, as the flags say."""
     with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv, steps=_STEPS)
         vocabulary = program_flags.vocabulary()
         config = program_flags.config(vocabulary)
-        rows = examples(vocabulary, config.architecture.vocab)
+        batches = examples(vocabulary, config.architecture.vocab)
         model = program_flags.build(Bert, config)
         trainer = fine_tuning.trainer(model, _STEPS.value, _WARMUP.value)
-        fine_tuning.introduce(model, rows)
-        fine_tuning.train(trainer, rows, _STEPS.value, part="")
+        fine_tuning.introduce(model, batches)
+        fine_tuning.train(trainer, batches, _STEPS.value, prefix="")
         if fine_tuning.EVAL.value:
-            evaluate(model, rows, trainer.steps_done)
+            evaluate(model, batches, trainer.steps_done)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Learns to find answers in texts: SQuAD 1.1, and 2.0 where there may be none.
+"""Trains extractive question answering: SQuAD 1.1, and SQuAD 2.0, where a question may
+have no answer.
 
     python -m examples.bert.run_squad --train_file=train-v2.0.json --predict_file=dev-v2.0.json \\
         --version_2_with_negative --bert_config_file=bert_config.json --vocab_file=vocab.txt \\
@@ -7,8 +8,8 @@
         --num_train_epochs=2 --learning_rate=3e-5
 
 --do_predict writes predictions.json, nbest_predictions.json and, for 2.0,
-null_odds.json; --do_eval scores them as SQuAD's own programs do, beside the best of
-`fixed_rules`.
+null_odds.json; --do_eval scores them as SQuAD's evaluation scripts do, and compares them
+with the best of `fixed_rules`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import meshtf as mtf
 from examples.bert.datasets import squad_json
 from examples.bert.datasets.squad_json import Question
 from examples.bert.datasets.squad_windows import Shape, Window, windows
-from examples.bert.evaluation.best_spans import Found, answer
+from examples.bert.evaluation.best_spans import Prediction, answer
 from examples.bert.evaluation.rule_baseline import best_rule
 from examples.bert.evaluation.squad_metrics import (
     best_threshold,
@@ -42,25 +43,30 @@ from transformer.data.sources import Example
 from transformer.models.base import Batch
 from transformer.models.bert import SpanExtractor
 
-_TRAIN = flags.DEFINE_string("train_file", None, "Questions to learn from, as JSON.")
+_TRAIN = flags.DEFINE_string("train_file", None, "Questions for training, as JSON.")
 _PREDICT = flags.DEFINE_string("predict_file", None, "Questions to answer.")
 _STRIDE = flags.DEFINE_integer(
-    "doc_stride", 128, "Tokens from window to window of a long context.", lower_bound=1
+    "doc_stride",
+    128,
+    "Tokens between the starts of two windows of a long context.",
+    lower_bound=1,
 )
 _QUERY = flags.DEFINE_integer(
-    "max_query_length", 64, "The most tokens of a question.", lower_bound=1
+    "max_query_length", 64, "Maximum number of tokens of a question.", lower_bound=1
 )
 _BEST = flags.DEFINE_integer(
     "n_best_size", 20, "Answers in nbest_predictions.json.", lower_bound=1
 )
 _ANSWER = flags.DEFINE_integer(
-    "max_answer_length", 30, "The most tokens of an answer.", lower_bound=1
+    "max_answer_length", 30, "Maximum number of tokens of an answer.", lower_bound=1
 )
 _NEGATIVE = flags.DEFINE_bool(
     "version_2_with_negative", False, "Whether there are questions without an answer."
 )
 _THRESHOLD = flags.DEFINE_float(
-    "null_score_diff_threshold", 0.0, "How much higher the score of no answer must be."
+    "null_score_diff_threshold",
+    0.0,
+    "Threshold on the score of no answer minus that of the best answer.",
 )
 flags.adopt_module_key_flags(program_flags)
 flags.adopt_module_key_flags(fine_tuning)
@@ -68,7 +74,7 @@ flags.adopt_module_key_flags(fine_tuning)
 
 @dataclasses.dataclass(frozen=True)
 class SpanFeatures:
-    """The first and the last token of an answer are told."""
+    """Features of an example: padded tokens, and the first and last token of the answer."""
 
     length: int
 
@@ -81,22 +87,19 @@ class SpanFeatures:
         }
 
     def __call__(self, example: Example) -> Arrays:
-        empty = self.length - len(example["tokens"])
-        return {
-            **example,
-            **{
-                name: np.pad(example[name], (0, empty))
-                for name in ("tokens", "token_types")
-            },
-        }
+        padding = (0, self.length - len(example["tokens"]))
+        features = dict(example)
+        for name in ("tokens", "token_types"):
+            features[name] = np.pad(example[name], padding)
+        return features
 
 
-class Asked:
+class QuestionSet:
     """Questions, and their windows.
 
     Args:
-      questions: as they were read.
-      vocabulary: makes tokens.
+      questions: the questions.
+      vocabulary: the vocabulary of their tokens.
     """
 
     def __init__(
@@ -113,145 +116,135 @@ class Asked:
     def __str__(self) -> str:
         return f"{len(self.questions):,} questions in {len(self.windows):,} windows"
 
-    def rows(self) -> list[Example]:
-        """Returns what the model is given; with the first answer of each question."""
-        return [
-            window.row(next(iter(self.questions[window.question].answers), None))
-            for window in self.windows
-        ]
+    def examples(self) -> list[Example]:
+        """Returns the features of all windows, with the first answer of each question."""
+        results = []
+        for window in self.windows:
+            answers = self.questions[window.question].answers
+            results.append(window.features(answers[0] if answers else None))
+        return results
 
 
 def read(path: str | None, needed: bool, answered: bool) -> list[Question]:
-    """Returns the questions of a file; none, if it is not needed."""
+    """Returns the questions of a file; [] if it is not needed."""
     if needed and path is None:
         raise data.DataError(
             "--train_file and --predict_file name the questions; one is missing."
         )
-    return (
-        squad_json.read(path, _NEGATIVE.value, fine_tuning.ON_BAD.value, answered)
-        if needed
-        else []
-    )
+    if not needed:
+        return []
+    return squad_json.read(path, _NEGATIVE.value, fine_tuning.ON_BAD.value, answered)
 
 
-def find(model: SpanExtractor, rows: data.TaskData, asked: Asked) -> dict[str, Found]:
-    """Returns what the model tells of each question, by its id."""
+def predict(
+    model: SpanExtractor, examples: data.TaskData, question_set: QuestionSet
+) -> dict[str, Prediction]:
+    """Returns the model's prediction for each question, by the question's id."""
 
     @mtf.function(mesh=model.mesh, jit=fine_tuning.JIT.value, batch=model.features)
     def logits(batch: Batch) -> tuple[mtf.Tensor, mtf.Tensor]:
         return model(batch)[:2]
 
-    made = [
-        logits(dict(batch)) for batch in rows.held_out(fine_tuning.EVAL_BATCH.value)
-    ]
-    start, end = (
-        np.concatenate([one[side].numpy() for one in made]) for side in (0, 1)
-    )
-    found = {}
-    numbers = np.array([window.question for window in asked.windows])
-    for k, question in enumerate(asked.questions):
-        mine = slice(*np.searchsorted(numbers, [k, k + 1]).tolist())
-        found[question.id] = answer(
+    batches = examples.held_out(fine_tuning.EVAL_BATCH.value)
+    outputs = [logits(dict(batch)) for batch in batches]
+    start_logits = np.concatenate([start.numpy() for start, _ in outputs])
+    end_logits = np.concatenate([end.numpy() for _, end in outputs])
+    predictions = {}
+    indices = np.array([window.question for window in question_set.windows])
+    for k, question in enumerate(question_set.questions):
+        windows_of_question = slice(*np.searchsorted(indices, [k, k + 1]).tolist())
+        predictions[question.id] = answer(
             question,
-            asked.windows[mine],
-            start[mine],
-            end[mine],
+            question_set.windows[windows_of_question],
+            start_logits[windows_of_question],
+            end_logits[windows_of_question],
             _BEST.value,
             _ANSWER.value,
         )
-    return found
+    return predictions
 
 
-def write(found: dict[str, Found]) -> dict[str, str]:
-    """Writes the files of predictions; returns what is told."""
+def write(predictions: dict[str, Prediction]) -> dict[str, str]:
+    """Writes the files of predictions, and returns the answers by question id."""
     negative = _NEGATIVE.value
-    told = {
-        id_: one.text(_THRESHOLD.value if negative else None)
-        for id_, one in found.items()
-    }
-    files = {
-        "predictions": told,
-        "nbest_predictions": {
-            id_: one.listed(_BEST.value, negative) for id_, one in found.items()
-        },
-    }
+    threshold = _THRESHOLD.value if negative else None
+    answers = {id_: p.text(threshold) for id_, p in predictions.items()}
+    nbest = {id_: p.nbest(_BEST.value, negative) for id_, p in predictions.items()}
+    files = {"predictions": answers, "nbest_predictions": nbest}
     if negative:
-        files["null_odds"] = {id_: one.null_odds for id_, one in found.items()}
+        files["null_odds"] = {id_: p.null_odds for id_, p in predictions.items()}
     for name, values in files.items():
-        fine_tuning.write_text(
-            f"{name}.json", json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-        )
-    return told
+        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+        fine_tuning.write_text(f"{name}.json", text)
+    return answers
 
 
 def evaluate(
-    learned: Sequence[Question],
+    train_questions: Sequence[Question],
     questions: Sequence[Question],
-    found: dict[str, Found],
-    told: dict[str, str],
+    predictions: dict[str, Prediction],
+    answers: dict[str, str],
     step: int,
 ) -> None:
-    """Prints and writes exact matches and F1, beside those of the best fixed rule."""
-    numbers = score(questions, told)
-    rule, baseline = best_rule(learned, questions)
-    rows = {
-        f"{name} in percent": (
-            f"{numbers[name]:.1f}",
+    """Prints and writes exact match and F1, and prints those of the best fixed rule."""
+    scores = score(questions, answers)
+    rule, baseline = best_rule(train_questions, questions)
+    table = {}
+    for name in ("exact", "f1"):
+        table[f"{name} in percent"] = (
+            f"{scores[name]:.1f}",
             f"{baseline[name]:.1f} with {rule}",
         )
-        for name in ("exact", "f1")
-    }
     if _NEGATIVE.value:
-        best = {id_: one.best[0].text for id_, one in found.items()}
-        odds = {id_: one.null_odds for id_, one in found.items()}
+        best_texts = {id_: p.best[0].text for id_, p in predictions.items()}
+        odds = {id_: p.null_odds for id_, p in predictions.items()}
         for name, metric in (("exact", exact_match), ("f1", f1)):
-            numbers[f"best_{name}"], numbers[f"best_{name}_thresh"] = best_threshold(
-                questions, best, odds, metric
+            best, threshold = best_threshold(questions, best_texts, odds, metric)
+            scores[f"best_{name}"] = best
+            scores[f"best_{name}_thresh"] = threshold
+            table[f"{name} with the best threshold"] = (
+                f"{best:.1f}",
+                f"(threshold {threshold:.3f})",
             )
-            rows[f"{name} with the best threshold"] = (
-                f"{numbers[f'best_{name}']:.1f}",
-                f"(threshold {numbers[f'best_{name}_thresh']:.3f})",
-            )
-    fine_tuning.report(rows, {**numbers, "global_step": step})
+    fine_tuning.report(table, {**scores, "global_step": step})
 
 
 def main(argv: Sequence[str]) -> None:
-    """Trains, answers, and scores."""
+    """Trains, predicts, and evaluates, as the flags say."""
     with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv)
         vocabulary = program_flags.vocabulary()
         config = program_flags.config(vocabulary)
-        answering = fine_tuning.PREDICT.value or fine_tuning.EVAL.value
-        learned = Asked(
-            read(
-                _TRAIN.value, fine_tuning.TRAIN.value or _TRAIN.value is not None, True
-            ),
+        needs_train = fine_tuning.TRAIN.value or _TRAIN.value is not None
+        needs_predictions = fine_tuning.PREDICT.value or fine_tuning.EVAL.value
+        train_questions = read(_TRAIN.value, needs_train, answered=True)
+        questions = read(_PREDICT.value, needs_predictions, fine_tuning.EVAL.value)
+        train_set = QuestionSet(train_questions, vocabulary)
+        question_set = QuestionSet(questions, vocabulary)
+        task = data.Task(
+            "questions",
+            fine_tuning.InMemorySource(train_set.examples(), question_set.examples()),
             vocabulary,
+            SpanFeatures(program_flags.LENGTH.value),
         )
-        asked = Asked(
-            read(_PREDICT.value, answering, fine_tuning.EVAL.value), vocabulary
-        )
-        source = fine_tuning.Given(learned.rows(), asked.rows())
-        rows = data.TaskData(
-            data.Task(
-                "questions",
-                source,
-                vocabulary,
-                SpanFeatures(program_flags.LENGTH.value),
-            ),
-            seed=program_flags.SEED.value,
-        )
+        examples = data.TaskData(task, seed=program_flags.SEED.value)
         model = program_flags.build(SpanExtractor, config)
-        steps, warmup = fine_tuning.steps_of(len(learned.windows))
+        steps, warmup = fine_tuning.steps_of(len(train_set.windows))
         trainer = fine_tuning.trainer(model, steps, warmup)
-        fine_tuning.introduce(model, f"{learned} to learn from, {asked} to answer")
-        fine_tuning.train(trainer, rows, steps)
-        if answering:
-            found = find(model, rows, asked)
-            told = write(found)
+        fine_tuning.introduce(
+            model, f"{train_set} for training, {question_set} to answer"
+        )
+        fine_tuning.train(trainer, examples, steps)
+        if needs_predictions:
+            predictions = predict(model, examples, question_set)
+            answers = write(predictions)
             if fine_tuning.EVAL.value:
                 evaluate(
-                    learned.questions, asked.questions, found, told, trainer.steps_done
+                    train_questions,
+                    questions,
+                    predictions,
+                    answers,
+                    trainer.steps_done,
                 )
 
 

@@ -230,10 +230,18 @@ class Function(Generic[P, R]):
         functools.update_wrapper(self, fn)
 
     @overload
-    def __get__(self, instance: None, owner: Any = None) -> Function[P, R]: ...
+    def __get__(
+        self,
+        instance: None,
+        owner: Any = None,
+    ) -> Function[P, R]: ...
 
     @overload
-    def __get__(self, instance: object, owner: Any = None) -> Callable[..., R]: ...
+    def __get__(
+        self,
+        instance: object,
+        owner: Any = None,
+    ) -> Callable[..., R]: ...
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

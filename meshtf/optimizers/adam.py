@@ -174,4 +174,6 @@ def bias_correction(beta: float, t: Tensor) -> Tensor:
     """Returns 1 - beta**t, the sum of the weights of a moving average that started at
     zero, after t updates.
     """
-    return 1.0 - exp(t * math.log(beta)) if beta else full(t.mesh, "", 1.0, t.dtype)
+    if not beta:
+        return full(t.mesh, "", 1.0, t.dtype)
+    return 1.0 - exp(t * math.log(beta))

@@ -43,7 +43,12 @@ def pulse_file(path: str | Path) -> Path:
 
 
 def _start_pulse(path: Path) -> None:
-    threading.Thread(target=_pulse, args=[path], daemon=True, name="pulse").start()
+    threading.Thread(
+        target=_pulse,
+        args=[path],
+        daemon=True,
+        name="pulse",
+    ).start()
 
 
 def _pulse(path: Path) -> None:

@@ -187,7 +187,10 @@ class HostReader:
         return Spec(shape, examples.dtype.name)
 
     def _shards(
-        self, examples: Mapping[str, Any], spec: Spec, placement: Placement
+        self,
+        examples: Mapping[str, Any],
+        spec: Spec,
+        placement: Placement,
     ) -> list[Any]:
         """Returns each position's shard of a tensor whose examples the hosts have
         read.
@@ -205,7 +208,10 @@ class HostReader:
 
 
 def _shard(
-    x: Any, section: _Section, shard_region: tuple[slice, ...], device: str
+    x: Any,
+    section: _Section,
+    shard_region: tuple[slice, ...],
+    device: str,
 ) -> Any:
     """Returns a region of a batch on a device, given the examples that its host read."""
     examples, *other_slices = shard_region

@@ -57,7 +57,10 @@ class Runtime(Protocol):
     """A way to run recorded functions on the devices of a mesh."""
 
     def compile(
-        self, recorded: Recorded, arguments: Sequence[Store], jit: bool
+        self,
+        recorded: Recorded,
+        arguments: Sequence[Store],
+        jit: bool,
     ) -> Executable:
         """Compiles a recorded function.
 

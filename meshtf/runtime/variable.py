@@ -216,13 +216,15 @@ class Variable(Operators[Tensor], Untracked):
         """Returns the distinct shards: the region of the variable that each covers, and
         a slot with its value.
         """
-        return [(region, slots[-1]) for region, slots in self.slots_by_region()]
+        by_region = self.slots_by_region()
+        return [(region, slots[-1]) for region, slots in by_region]
 
     def slots_by_region(self) -> list[tuple[Region, list[Slot]]]:
         """Returns the distinct regions of the variable, each with all slots that store
         it.
         """
-        return regions_of(self.slots(), self.shape, self.placement, self.mesh)
+        slots = self.slots()
+        return regions_of(slots, self.shape, self.placement, self.mesh)
 
     def read(self) -> list[Any]:
         """Returns the present shard of each position as a TensorFlow tensor on its

@@ -58,7 +58,12 @@ def export_saved_model(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Sav
     Raises:
       PlanError: it writes a variable, prints, or writes a summary.
     """
-    return SavedModel().add("serving_default", fn, *args, **kwargs)
+    return SavedModel().add(
+        "serving_default",
+        fn,
+        *args,
+        **kwargs,
+    )
 
 
 class _Signature(NamedTuple):
@@ -131,7 +136,11 @@ class SavedModel:
         return f"<mtf.SavedModel: {names}>"
 
     def add(
-        self, signature: str, fn: Callable[..., Any], *args: Any, **kwargs: Any
+        self,
+        signature: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
     ) -> SavedModel:
         """Adds a call fn(*args, **kwargs) with this name, and returns the model; arguments
         as of `export_saved_model`.
@@ -195,7 +204,8 @@ class SavedModel:
 
 def _shape_data(spec: Spec) -> dict[str, Any]:
     """Returns data type and named shape, as plain data."""
-    return {"dtype": spec.dtype, "shape": [[d.name, d.size] for d in spec.shape]}
+    shape = [[d.name, d.size] for d in spec.shape]
+    return {"dtype": spec.dtype, "shape": shape}
 
 
 def _identifiers(names: Iterable[str]) -> list[str]:

@@ -48,7 +48,12 @@ class Progress:
             remaining = (now - self._start) * (1 / fraction - 1)
             text += f", {spell_seconds(remaining)} left"
         if self._out.isatty():
-            print(f"\r{text:<{self._width}}", end="", file=self._out, flush=True)
+            print(
+                f"\r{text:<{self._width}}",
+                end="",
+                file=self._out,
+                flush=True,
+            )
             self._width = len(text)
         elif now - self._last_print >= EVERY:
             print(text, file=self._out, flush=True)
@@ -61,4 +66,9 @@ class Progress:
     def clear(self) -> None:
         """Clears the line, so that other output can be printed."""
         if self._out.isatty():
-            print("\r" + " " * self._width, end="\r", file=self._out, flush=True)
+            print(
+                "\r" + " " * self._width,
+                end="\r",
+                file=self._out,
+                flush=True,
+            )

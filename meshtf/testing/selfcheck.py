@@ -176,7 +176,11 @@ def selfcheck(ops: Sequence[type[Op]], quick: bool = False, seed: int = 0) -> in
 
 
 def check_kind(
-    kind: str, devices: Sequence[str], ops: Sequence[type[Op]], quick: bool, seed: int
+    kind: str,
+    devices: Sequence[str],
+    ops: Sequence[type[Op]],
+    quick: bool,
+    seed: int,
 ) -> list[Row]:
     """Checks ops and training on the devices of one kind, prints a row for each, and
     returns the rows.
@@ -223,7 +227,12 @@ def check_kind(
     check(
         "training",
         _nothing,
-        partial(small_training.check_training, seed, layouts, devices),
+        partial(
+            small_training.check_training,
+            seed,
+            layouts,
+            devices,
+        ),
     )
     return rows
 

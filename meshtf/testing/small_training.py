@@ -56,10 +56,11 @@ class _Block(mtf.Module):
         x = self.embed(ids)
         bias = mtf.layers.causal_bias(self.mesh, length, [("kv_length", length.size)])
         x = mtf.rms_norm(x + self.attend(x, bias=bias), "d_model")
-        hidden = mtf.gelu(self.inner(x))
-        x = x + self.outer(mtf.dropout(hidden, 0.25))
+        h = mtf.gelu(self.inner(x))
+        x = x + self.outer(mtf.dropout(h, 0.25))
         logits = self.embed.attend(x)
-        return mtf.reduce_mean(mtf.cross_entropy(logits, labels, "vocab"))
+        losses = mtf.cross_entropy(logits, labels, "vocab")
+        return mtf.reduce_mean(losses)
 
 
 def check_training(
@@ -97,7 +98,12 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
     variables = model.trainable_variables
     optimizer = mtf.optimizers.Adam(variables, 0.01)
 
-    @mtf.function(mesh=mesh, ids="batch;length", labels="batch;length", step="")
+    @mtf.function(
+        mesh=mesh,
+        ids="batch;length",
+        labels="batch;length",
+        step="",
+    )
     def train_step(ids: mtf.Tensor, labels: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
         with mtf.seed(seed, step):
             loss = model(ids, labels)
@@ -117,6 +123,11 @@ def _differences(
     """Yields a message for each array that differs."""
     limit = TOLERANCE["float32"]
     for name, value in expected.items():
-        if not np.allclose(actual[name], value, rtol=limit, atol=limit):
+        if not np.allclose(
+            actual[name],
+            value,
+            rtol=limit,
+            atol=limit,
+        ):
             error = np.max(np.abs(actual[name] - value))
             yield f"{name} is off by up to {error:.1e}"

@@ -1,4 +1,4 @@
-"""benchmarks.decoding on a tiny model: both write the same, and how it is told."""
+"""benchmarks.decoding on a tiny model: both decoders agree; the table and its ratios."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from transformer.models.architecture import Architecture
 TINY = Architecture(vocab=32, d_model=16, d_ff=16, heads=2, d_kv=8, blocks=2)
 
 
-def test_both_write_the_same_and_are_compared(monkeypatch):
+def test_both_decoders_return_the_same_and_are_timed(monkeypatch):
     monkeypatch.setitem(decoding.SIZES, "tiny", TINY)
-    result = decoding.measure("tiny", batch=3, length=5, number=8, rounds=2)
+    result = decoding.measure("tiny", batch=3, length=5, new_tokens=8, rounds=2)
     assert result.tokens == 3 * 8
-    assert len(result.by_hand) == len(result.meshtf) == 2
+    assert len(result.hand_written) == len(result.meshtf) == 2
     assert result.line().split()[:2] == ["tiny", "3"]
     assert len(result.line()) == decoding.HEAD.index("processor") + len("processor")
 
 
-def test_a_ratio_is_the_median_of_neighbours():
+def test_a_ratio_is_the_median_over_rounds():
     result = decoding.Result(
         "small",
         1,

@@ -52,5 +52,5 @@ def test_rates(name, step):
 
 
 def test_a_product_of_nothing_is_refused():
-    with refuses(mtf.PlanError, "one factor at least"):
+    with refuses(mtf.PlanError, "at least one factor"):
         optimizers.product()

@@ -232,7 +232,7 @@ def test_integers_start_with_what_is_exact(initializer, dtype, want, axes):
 )
 def test_other_floats_are_no_initial_values_of_integers(initializer, dtype):
     with pytest.raises(
-        mtf.DTypeError, match=f"(?s)'v' gave float32, .* is {dtype}.*mtf.full"
+        mtf.DTypeError, match=f"(?s)'v' returned float32, .* is {dtype}.*mtf.full"
     ):
         mtf.Variable(mtf.Mesh(""), "a:4", initializer, "v", dtype=dtype)
 

@@ -184,9 +184,18 @@ def _placed(one: Case) -> Iterator[Case]:
             ("4x2", ""),
             ("1x8", ""),
         ):
-            yield dataclasses.replace(one, grid=grid, cut=cut, devices=devices)
+            yield dataclasses.replace(
+                one,
+                grid=grid,
+                cut=cut,
+                devices=devices,
+            )
     yield dataclasses.replace(
-        one, grid="8x1", cut="variables", devices="logical:8", recompute=True
+        one,
+        grid="8x1",
+        cut="variables",
+        devices="logical:8",
+        recompute=True,
     )
 
 
@@ -196,4 +205,9 @@ def _beside(one: Case, peers: Iterable[str]) -> Iterator[Case]:
         compiled = peer in ("jax", "spmd")
         if (peer != "jax" or one.config.model == "lm") and (compiled or not one.jit):
             for grid in PEERS[peer][1]:
-                yield dataclasses.replace(one, grid=grid, runtime=peer, jit=compiled)
+                yield dataclasses.replace(
+                    one,
+                    grid=grid,
+                    runtime=peer,
+                    jit=compiled,
+                )

@@ -83,14 +83,22 @@ class ByHand:
 
         def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
             return hand_written_kernels.cross_entropy(
-                logits, labels, model.config.z_loss, jit=False
+                logits,
+                labels,
+                model.config.z_loss,
+                jit=False,
             )
 
         with tf.device(self.devices[i]):
             weights = {name: w.read_value() for name, w in model.weights.items()}
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(list(weights.values()))
-                loss = model.loss(weights, batch, lambda x, path: x, cross_entropy)
+                loss = model.loss(
+                    weights,
+                    batch,
+                    lambda x, path: x,
+                    cross_entropy,
+                )
             gradients = tape.gradient(loss, weights)
             return loss, {
                 name: tf.convert_to_tensor(g) for name, g in gradients.items()

@@ -104,7 +104,10 @@ class DTensorModel:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(list(weights.values()))
                 loss = self.model.loss(
-                    weights, batch, lambda x, path: x, _cross_entropy
+                    weights,
+                    batch,
+                    lambda x, path: x,
+                    _cross_entropy,
                 )
             gradients = tape.gradient(loss, weights)
             self._update(

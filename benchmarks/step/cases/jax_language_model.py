@@ -1,9 +1,8 @@
-"""The language model in JAX: one program over global arrays, cut by NamedSharding.
+"""The language model in JAX: one program on global arrays, sharded by NamedSharding.
 
-This is what the exported module is measured against, so it is written as one writes it
-in JAX: plain functions on a tree of parameters, `jax.jit` with shardings and donated
-buffers, and constraints where the partitioner should not have to guess. It knows
-nothing of meshtf.
+The exported module is compared with this program, so it is written as is usual in JAX:
+functions on a tree of parameters, `jax.jit` with shardings and donated buffers, and
+sharding constraints on activations. It does not use meshtf.
 
     model = JaxLM(case)
     step = model.train_step()
@@ -36,34 +35,38 @@ class JaxLM:
         self.config = case.config
         jax.config.update("jax_num_cpu_devices", 8)
         sizes = [int(n) for n in case.grid.split("x")]
-        self.mesh = Mesh(np.array(jax.devices("cpu")).reshape(sizes), ("data", "model"))
+        devices = np.array(jax.devices("cpu")).reshape(sizes)
+        self.mesh = Mesh(devices, ("data", "model"))
         self.shardings = {
-            name: NamedSharding(self.mesh, _cut(name)) for name in self.config.shapes()
+            name: NamedSharding(self.mesh, _partition_spec(name))
+            for name in self.config.shapes()
         }
         rng = np.random.default_rng(2)
         self.assign(
-            {name: _initial(self.config, name, rng) for name in self.config.shapes()}
+            {
+                name: _initial_value(self.config, name, rng)
+                for name in self.config.shapes()
+            }
         )
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Takes the values of all variables, and starts the optimizer anew."""
+        """Assigns all weights, and resets the optimizer."""
         zeros = {name: np.zeros_like(value) for name, value in values.items()}
-        self.weights, self.m, self.v = (
-            jax.device_put(tree, self.shardings) for tree in (values, zeros, zeros)
-        )
+        self.weights = jax.device_put(values, self.shardings)
+        self.m = jax.device_put(zeros, self.shardings)
+        self.v = jax.device_put(zeros, self.shardings)
         self.step = 0
 
     def train_step(self) -> Callable[[Batch], Any]:
-        """Returns a function of a batch that updates the variables and returns the
-        loss.
-        """
-        rows, whole = (NamedSharding(self.mesh, p) for p in (P("data"), P()))
+        """Returns a function of a batch that updates the weights and returns the loss."""
+        by_batch = NamedSharding(self.mesh, P("data"))
+        replicated = NamedSharding(self.mesh, P())
         state = (self.shardings,) * 3
         train = jax.jit(
             functools.partial(_train, self.config, self.mesh),
             donate_argnums=(0, 1, 2),
-            in_shardings=(*state, whole, rows, rows),
-            out_shardings=(*state, whole),
+            in_shardings=(*state, replicated, by_batch, by_batch),
+            out_shardings=(*state, replicated),
         )
 
         def step(batch: Batch) -> Any:
@@ -81,8 +84,8 @@ class JaxLM:
         return step
 
 
-def _cut(name: str) -> P:
-    """Returns how a variable is cut: heads, d_ff and vocab along "model"."""
+def _partition_spec(name: str) -> P:
+    """Returns the sharding of a weight: heads, d_ff and vocab along "model"."""
     if name.endswith("scale"):
         return P()
     if name.endswith(("embedding/table", "output/kernel", "wo/kernel")):
@@ -90,7 +93,8 @@ def _cut(name: str) -> P:
     return P(None, "model")
 
 
-def _initial(c: Config, name: str, rng: np.random.Generator) -> np.ndarray:
+def _initial_value(c: Config, name: str, rng: np.random.Generator) -> np.ndarray:
+    """Returns the initial value of a weight."""
     shape = c.shapes()[name]
     if name.endswith("scale"):
         return np.ones(shape, np.float32)
@@ -99,80 +103,107 @@ def _initial(c: Config, name: str, rng: np.random.Generator) -> np.ndarray:
 
 
 def _train(
-    c: Config, mesh: Mesh, w: Any, m: Any, v: Any, step: Any, tokens: Any, labels: Any
+    c: Config,
+    mesh: Mesh,
+    w: Any,
+    m: Any,
+    v: Any,
+    step: Any,
+    tokens: Any,
+    labels: Any,
 ) -> Any:
-    """Returns new weights and moments, and the loss."""
-    loss, gradients = jax.value_and_grad(functools.partial(_loss, c, mesh))(
-        w, tokens, labels
-    )
+    """Returns the weights and moments after a step of Adam, and the loss."""
+    loss_and_gradients = jax.value_and_grad(functools.partial(_loss, c, mesh))
+    loss, gradients = loss_and_gradients(w, tokens, labels)
     rate = c.learning_rate * jnp.sqrt(1 - c.beta2**step) / (1 - c.beta1**step)
-    m = jax.tree.map(lambda m, g: m + (1 - c.beta1) * (g - m), m, gradients)
-    v = jax.tree.map(lambda v, g: v + (1 - c.beta2) * (g * g - v), v, gradients)
-    w = jax.tree.map(lambda w, m, v: w - rate * m / (jnp.sqrt(v) + c.epsilon), w, m, v)
+
+    def first_moment(m: Any, g: Any) -> Any:
+        return m + (1 - c.beta1) * (g - m)
+
+    def second_moment(v: Any, g: Any) -> Any:
+        return v + (1 - c.beta2) * (g * g - v)
+
+    def update(w: Any, m: Any, v: Any) -> Any:
+        return w - rate * m / (jnp.sqrt(v) + c.epsilon)
+
+    m = jax.tree.map(first_moment, m, gradients)
+    v = jax.tree.map(second_moment, v, gradients)
+    w = jax.tree.map(update, w, m, v)
     return w, m, v, loss
 
 
-def _loss(c: Config, mesh: Mesh, w: dict[str, Any], tokens: Any, labels: Any) -> Any:
+def _loss(
+    c: Config,
+    mesh: Mesh,
+    w: dict[str, Any],
+    tokens: Any,
+    labels: Any,
+) -> Any:
     """Returns the mean cross entropy over all tokens of ids `[batch, length]`."""
 
-    def lie(x: Any, *spec: Any) -> Any:
+    def constrain(x: Any, *spec: Any) -> Any:
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
 
-    x = lie(w["language_model/embedding/table"][tokens], "data")
+    x = constrain(w["language_model/embedding/table"][tokens], "data")
     for i in range(c.layers):
-        path = f"language_model/decoder/block_{i}/"
-        own = {
-            name[len(path) :]: value
+        prefix = f"language_model/decoder/block_{i}/"
+        block = {
+            name.removeprefix(prefix): value
             for name, value in w.items()
-            if name.startswith(path)
+            if name.startswith(prefix)
         }
-        h = _rms_norm(x, own["attention_norm/scale"])
-        x = lie(x + _attention(c, own, h), "data")
-        h = jnp.einsum(
-            "bld,df->blf",
-            _rms_norm(x, own["feed_forward_norm/scale"]),
-            own["feed_forward/wi/kernel"],
-        )
-        h = jax.nn.gelu(lie(h, "data", None, "model"))
-        x = lie(x + jnp.einsum("blf,fd->bld", h, own["feed_forward/wo/kernel"]), "data")
+        h = _rms_norm(x, block["attention_norm/scale"])
+        x = constrain(x + _attention(c, block, h), "data")
+        h = _rms_norm(x, block["feed_forward_norm/scale"])
+        h = jnp.einsum("bld,df->blf", h, block["feed_forward/wi/kernel"])
+        h = jax.nn.gelu(constrain(h, "data", None, "model"))
+        h = jnp.einsum("blf,fd->bld", h, block["feed_forward/wo/kernel"])
+        x = constrain(x + h, "data")
     x = _rms_norm(x, w["language_model/decoder/norm/scale"])
     logits = jnp.einsum("bld,dv->blv", x, w["language_model/logits/kernel"])
-    return jnp.mean(_cross_entropy(c, lie(logits, "data", None, "model"), labels))
+    logits = constrain(logits, "data", None, "model")
+    return jnp.mean(_cross_entropy(c, logits, labels))
 
 
 def _rms_norm(x: Any, scale: Any) -> Any:
-    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-6) * scale
+    """Returns x [..., d] divided by its root mean square and scaled."""
+    mean_square = jnp.mean(jnp.square(x), -1, keepdims=True)
+    return x * jax.lax.rsqrt(mean_square + 1e-6) * scale
 
 
 def _attention(c: Config, w: dict[str, Any], x: Any) -> Any:
     """Returns causal self-attention of x `[batch, length, d_model]`."""
-    query, key, value = (
-        jnp.einsum("bld,dhk->blhk", x, w[f"attention/{name}/kernel"])
-        for name in ("query", "key", "value")
-    )
-    scores = jnp.einsum("blhk,bmhk->bhlm", _rotate(query) * c.key**-0.5, _rotate(key))
-    seen = jnp.tril(jnp.ones([c.length, c.length], bool))
-    weights = jax.nn.softmax(jnp.where(seen, scores, _MASKED), axis=-1)
+    query = jnp.einsum("bld,dhk->blhk", x, w["attention/query/kernel"])
+    key = jnp.einsum("bld,dhk->blhk", x, w["attention/key/kernel"])
+    value = jnp.einsum("bld,dhk->blhk", x, w["attention/value/kernel"])
+    query = _rotate(query) * c.key**-0.5
+    scores = jnp.einsum("blhk,bmhk->bhlm", query, _rotate(key))
+    is_visible = jnp.tril(jnp.ones([c.length, c.length], bool))
+    weights = jax.nn.softmax(jnp.where(is_visible, scores, _MASKED), axis=-1)
     y = jnp.einsum("bhlm,bmhk->blhk", weights, value)
     return jnp.einsum("blhk,hkd->bld", y, w["attention/output/kernel"])
 
 
 def _rotate(x: Any) -> Any:
     """Returns x `[batch, length, heads, key]` with rotary positions."""
-    half = x.shape[3] // 2
-    slower = 10000.0 ** (np.arange(half) * (-1.0 / half))
-    angles = np.arange(x.shape[1])[:, None, None] * slower
+    num_pairs = x.shape[3] // 2
+    frequencies = 10000.0 ** (np.arange(num_pairs) * (-1.0 / num_pairs))
+    angles = np.arange(x.shape[1])[:, None, None] * frequencies
     cos = np.cos(angles).astype(np.float32)
     sin = np.sin(angles).astype(np.float32)
-    first, second = jnp.split(x, 2, -1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+    a, b = jnp.split(x, 2, -1)
+    rotated_a = a * cos - b * sin
+    rotated_b = b * cos + a * sin
+    return jnp.concatenate([rotated_a, rotated_b], -1)
 
 
 def _cross_entropy(c: Config, logits: Any, labels: Any) -> Any:
-    """Returns the loss of each label; picked by comparing, which needs no gather across
-    devices.
+    """Returns the loss of each label. Its logit is selected by comparing ids, which needs
+    no gather across devices.
     """
     lse = jax.nn.logsumexp(logits, axis=-1)
-    hot = labels[..., None] == jnp.arange(c.vocab, dtype=labels.dtype)
-    loss = lse - jnp.sum(jnp.where(hot, logits, 0.0), -1)
-    return loss + c.z_loss * jnp.square(lse) if c.z_loss else loss
+    is_label = labels[..., None] == jnp.arange(c.vocab, dtype=labels.dtype)
+    loss = lse - jnp.sum(jnp.where(is_label, logits, 0.0), -1)
+    if c.z_loss:
+        loss += c.z_loss * jnp.square(lse)
+    return loss

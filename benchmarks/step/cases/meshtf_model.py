@@ -49,7 +49,11 @@ class MeshModel:
         )
         self.model = build(self.mesh, c, case.recompute)
         self.optimizer = mtf.optimizers.Adam(
-            self.model.trainable_variables, c.learning_rate, c.beta1, c.beta2, c.epsilon
+            self.model.trainable_variables,
+            c.learning_rate,
+            c.beta1,
+            c.beta2,
+            c.epsilon,
         )
         self.step = 0
 
@@ -83,7 +87,12 @@ class MeshModel:
     def recorded(self, jit: bool = False) -> Any:
         """Returns the `mtf.function` of a batch and the number of the step."""
 
-        @mtf.function(mesh=self.mesh, jit=jit, batch=self.model.features, step="")
+        @mtf.function(
+            mesh=self.mesh,
+            jit=jit,
+            batch=self.model.features,
+            step="",
+        )
         def train(batch: dict[str, mtf.Tensor], step: mtf.Tensor) -> mtf.Tensor:
             with mtf.seed(0, step):
                 loss = self.model.loss(batch, training=True)

@@ -38,7 +38,12 @@ class PlainBert(PlainModel):
         """
         c = self.config
         table = w["bert/embedding/table"]
-        x = self.encode(below(w, "bert/"), table, batch, drop)
+        x = self.encode(
+            below(w, "bert/"),
+            table,
+            batch,
+            drop,
+        )
         heads = below(w, "pretraining/")
         starts = tf.range(x.shape[0] // c.length) * c.length
         masked = tf.gather(
@@ -63,7 +68,11 @@ class PlainBert(PlainModel):
         return tf.reduce_sum(losses * weights) / count + tf.reduce_mean(pairs)
 
     def encode(
-        self, w: Weights, table: tf.Tensor, batch: dict[str, tf.Tensor], drop: Drop
+        self,
+        w: Weights,
+        table: tf.Tensor,
+        batch: dict[str, tf.Tensor],
+        drop: Drop,
     ) -> tf.Tensor:
         """Returns `[batch * length, d_model]`."""
         c = self.config
@@ -89,7 +98,11 @@ class PlainBert(PlainModel):
         return x
 
     def attention(
-        self, w: Weights, x: tf.Tensor, bias: tf.Tensor, drop: Drop
+        self,
+        w: Weights,
+        x: tf.Tensor,
+        bias: tf.Tensor,
+        drop: Drop,
     ) -> tf.Tensor:
         """Returns self-attention of x `[batch * length, d_model]`, with a bias of
         padding.
@@ -97,7 +110,14 @@ class PlainBert(PlainModel):
         query, key, value = (
             self.heads(w, name, x) for name in ("query", "key", "value")
         )
-        y = self.attended(w, query * self.config.key**-0.5, key, value, bias, drop)
+        y = self.attended(
+            w,
+            query * self.config.key**-0.5,
+            key,
+            value,
+            bias,
+            drop,
+        )
         return tf.nn.bias_add(y, w["output/bias"])
 
 
@@ -109,5 +129,8 @@ def dense(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
 def norm(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
     """Returns rows x, normalized."""
     return hand_written_kernels.layer_norm(
-        x, w[f"{name}_norm/scale"], w[f"{name}_norm/bias"], _EPSILON
+        x,
+        w[f"{name}_norm/scale"],
+        w[f"{name}_norm/bias"],
+        _EPSILON,
     )

@@ -68,7 +68,12 @@ class PlainLM(PlainModel):
         h = hand_written_kernels.gelu(tf.matmul(x, w["feed_forward/wi/kernel"]))
         return tf.matmul(h, w["feed_forward/wo/kernel"]), []
 
-    def attention(self, w: Weights, x: tf.Tensor, drop: Drop) -> tf.Tensor:
+    def attention(
+        self,
+        w: Weights,
+        x: tf.Tensor,
+        drop: Drop,
+    ) -> tf.Tensor:
         """Returns causal self-attention of x `[batch * length, d_model]`."""
         c = self.config
         query, key, value = (

@@ -1,9 +1,8 @@
-"""The language model with mixtures of experts by hand, in plain TensorFlow, on one
-device.
+"""The language model with mixtures of experts, hand-written in TensorFlow, on one device.
 
-Each token goes to the two likeliest experts of eight, by number: rows are looked up,
-nothing is multiplied with zeros and ones. A row of the batch is a group, in which each
-expert has so many slots; first choices come before second ones.
+Each token goes to the two likeliest of eight experts. Tokens are dispatched and combined by
+gathers, not by matmuls with one-hot masks. Each example of the batch is a group, in which
+each expert has `slots` slots; first choices take slots before second choices.
 
     loss = PlainMoE(Config("moe")).train_step()(batch)   # tokens, targets: int32 [batch, length]
 """
@@ -24,15 +23,24 @@ _Z = 1e-3
 
 
 class Routes(NamedTuple):
-    """Which token lies in which slot; slots are numbered by expert, row and place."""
+    """The assignment of tokens to slots. The index of a slot is that of [expert, example,
+    slot of the expert] in a flat array.
 
-    slots: tuple[
-        tf.Tensor, tf.Tensor
-    ]  # int32 [tokens]: of first and second choices; 0: dropped
-    gates: tuple[tf.Tensor, tf.Tensor]  # float32 [tokens, 1]; 0: dropped
-    kept: tuple[tf.Tensor, tf.Tensor]  # float32 [tokens, 1], 1 or 0
-    tokens: tf.Tensor  # int32 [slots]: the token in each; some one if empty
-    weights: tf.Tensor  # float32 [slots, 1]: its gate; 0 if empty
+    Attributes:
+      slots: for first and second choices, int32 [tokens]: the slot of each token; 0 for
+        dropped tokens.
+      gates: for first and second choices, float32 [tokens, 1]; 0 for dropped tokens.
+      is_routed: for first and second choices, float32 [tokens, 1]: 1, or 0 for dropped
+        tokens.
+      tokens: int32 [slots]: the token in each slot; any token in empty slots.
+      weights: float32 [slots, 1]: the gate of the token in each slot; 0 in empty slots.
+    """
+
+    slots: tuple[tf.Tensor, tf.Tensor]
+    gates: tuple[tf.Tensor, tf.Tensor]
+    is_routed: tuple[tf.Tensor, tf.Tensor]
+    tokens: tf.Tensor
+    weights: tf.Tensor
 
 
 class PlainMoE(PlainLM):
@@ -41,112 +49,112 @@ class PlainMoE(PlainLM):
     def feed_forward(
         self, w: Weights, x: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Returns what is added to the stream, and losses."""
+        """Returns the output of the sublayer, [tokens, d_model], and the router's losses."""
         if "moe/router/kernel" not in w:
             return super().feed_forward(w, x)
         c = self.config
         routes, losses = route(c, tf.matmul(x, w["moe/router/kernel"]))
-        h = tf.reshape(take(x, routes), [c.experts, -1, c.d_model])
+        h = tf.reshape(dispatch(x, routes), [c.experts, -1, c.d_model])
         h = hand_written_kernels.gelu(tf.matmul(h, w["moe/experts/wi/kernel"]))
         h = tf.matmul(h, w["moe/experts/wo/kernel"])
-        return bring_back(tf.reshape(h, [-1, c.d_model]), routes), losses
+        return combine(tf.reshape(h, [-1, c.d_model]), routes), losses
 
 
 def route(c: Config, logits: tf.Tensor) -> tuple[Routes, list[tf.Tensor]]:
-    """Returns the routes of tokens by logits `[tokens, experts]`, and the router's
+    """Returns the routes of tokens, given logits `[tokens, experts]`, and the router's
     losses.
     """
     tokens = logits.shape[0]
     batch = tokens // c.length
-    likely = tf.nn.softmax(logits)
-    gates, experts = tf.math.top_k(likely, 2)
+    probabilities = tf.nn.softmax(logits)
+    gates, experts = tf.math.top_k(probabilities, 2)
     gates /= tf.reduce_sum(gates, -1, keepdims=True)
-    # All choices of a row in a line: [batch, 2 * length], the first ones before the
-    # second ones.
-    line = _in_line(experts, batch)
-    chosen = tf.one_hot(line, c.experts)
-    place = tf.reduce_sum(tf.cumsum(chosen, 1, exclusive=True) * chosen, -1)
-    kept = place < c.slots
-    slot = (line * batch + tf.range(batch)[:, None]) * c.slots + tf.cast(
-        place, tf.int32
-    )
-    gate = tf.where(kept, _in_line(gates, batch), 0.0)
-    # Whoever is dropped writes to one slot more, which is cut off again.
-    number = c.experts * batch * c.slots
-    target = tf.reshape(tf.where(kept, slot, number), [-1, 1])
-    token = tf.reshape(tf.tile(tf.reshape(tf.range(tokens), [batch, -1]), [1, 2]), [-1])
-    slots = tf.where(kept, slot, 0)
-    kept = tf.cast(kept, tf.float32)
+    expert = _choices_of_examples(experts, batch)  # [batch, 2 * length], as all below
+    one_hot = tf.one_hot(expert, c.experts)
+    earlier = tf.cumsum(one_hot, 1, exclusive=True)  # earlier choices of each expert
+    slot_of_expert = tf.reduce_sum(earlier * one_hot, -1)
+    is_routed = slot_of_expert < c.slots
+    group = expert * batch + tf.range(batch)[:, None]
+    slot = group * c.slots + tf.cast(slot_of_expert, tf.int32)
+    gate = tf.where(is_routed, _choices_of_examples(gates, batch), 0.0)
+    # Dropped tokens are scattered to an additional slot, which is removed.
+    num_slots = c.experts * batch * c.slots
+    target = tf.reshape(tf.where(is_routed, slot, num_slots), [-1, 1])
+    token = tf.reshape(tf.range(tokens), [batch, -1])
+    token = tf.reshape(tf.tile(token, [1, 2]), [-1])
+    flat_gate = tf.stop_gradient(tf.reshape(gate, [-1]))
+    mask = tf.cast(is_routed, tf.float32)
     routes = Routes(
-        _by_choice(slots, batch),
-        tuple(g[:, None] for g in _by_choice(gate, batch)),
-        tuple(k[:, None] for k in _by_choice(kept, batch)),
-        tf.scatter_nd(target, token, [number + 1])[:-1],
-        tf.scatter_nd(target, tf.stop_gradient(tf.reshape(gate, [-1])), [number + 1])[
-            :-1, None
-        ],
+        slots=_by_choice(tf.where(is_routed, slot, 0)),
+        gates=tuple(x[:, None] for x in _by_choice(gate)),
+        is_routed=tuple(x[:, None] for x in _by_choice(mask)),
+        tokens=tf.scatter_nd(target, token, [num_slots + 1])[:-1],
+        weights=tf.scatter_nd(target, flat_gate, [num_slots + 1])[:-1, None],
     )
-    return routes, _losses(c, logits, likely, chosen)
+    return routes, _losses(c, logits, probabilities, one_hot)
 
 
-def _in_line(x: tf.Tensor, batch: int) -> tf.Tensor:
-    """Returns `[batch, 2 * length]` for x `[tokens, 2]`."""
-    return tf.reshape(
-        tf.transpose(tf.reshape(x, [batch, -1, 2]), [0, 2, 1]), [batch, -1]
-    )
-
-
-def _by_choice(x: tf.Tensor, batch: int) -> Any:
-    """Returns the `[tokens]` of first and of second choices for x
-    `[batch, 2 * length]`.
+def _choices_of_examples(x: tf.Tensor, batch: int) -> tf.Tensor:
+    """Returns `[batch, 2 * length]` for x `[tokens, 2]`: for each example all first choices,
+    then all second choices.
     """
-    return tuple(tf.reshape(half, [-1]) for half in tf.split(x, 2, 1))
+    x = tf.reshape(x, [batch, -1, 2])
+    return tf.reshape(tf.transpose(x, [0, 2, 1]), [batch, -1])
+
+
+def _by_choice(x: tf.Tensor) -> Any:
+    """Returns `[tokens]` for first and for second choices, for x `[batch, 2 * length]`."""
+    first_choices, second_choices = tf.split(x, 2, 1)
+    return tf.reshape(first_choices, [-1]), tf.reshape(second_choices, [-1])
 
 
 def _losses(
-    c: Config, logits: tf.Tensor, likely: tf.Tensor, chosen: tf.Tensor
+    c: Config,
+    logits: tf.Tensor,
+    probabilities: tf.Tensor,
+    one_hot: tf.Tensor,
 ) -> list[tf.Tensor]:
-    mean = tf.reduce_mean(tf.reshape(likely, [-1, c.length, c.experts]), 1)
-    balance = (
-        tf.reduce_mean(tf.reduce_sum(tf.reduce_mean(chosen, 1) * mean, -1)) * c.experts
-    )
-    return [
-        _BALANCE * balance,
-        _Z * tf.reduce_mean(tf.square(tf.reduce_logsumexp(logits, -1))),
-    ]
+    """Returns the load-balancing loss and the z-loss of the router."""
+    probabilities = tf.reshape(probabilities, [-1, c.length, c.experts])
+    importance = tf.reduce_mean(probabilities, 1)
+    load = tf.reduce_mean(one_hot, 1)
+    balance = tf.reduce_mean(tf.reduce_sum(load * importance, -1)) * c.experts
+    z = tf.reduce_mean(tf.square(tf.reduce_logsumexp(logits, -1)))
+    return [_BALANCE * balance, _Z * z]
 
 
-def take(x: tf.Tensor, routes: Routes) -> tf.Tensor:
-    """Returns the slots of all experts `[slots, d_model]` for tokens x
-    `[tokens, d_model]`.
-    """
+def dispatch(x: tf.Tensor, routes: Routes) -> tf.Tensor:
+    """Returns the inputs of all experts `[slots, d_model]`, for x `[tokens, d_model]`."""
 
     @tf.custom_gradient
-    def taken(x: tf.Tensor) -> Any:
+    def kernel(x: tf.Tensor) -> Any:
         def gradient(dy: tf.Tensor) -> tf.Tensor:
-            # A sum of looked-up rows; the tape would scatter.
-            return tf.add_n(
-                [tf.gather(dy, s) * k for s, k in zip(routes.slots, routes.kept)]
-            )
+            # A sum of two gathers; the tape would scatter.
+            terms = [
+                tf.gather(dy, slots) * mask
+                for slots, mask in zip(routes.slots, routes.is_routed)
+            ]
+            return tf.add_n(terms)
 
         return tf.gather(x, routes.tokens), gradient
 
-    return taken(x)
+    return kernel(x)
 
 
-def bring_back(results: tf.Tensor, routes: Routes) -> tf.Tensor:
-    """Returns `[tokens, d_model]` for what experts made of their slots
-    `[slots, d_model]`.
+def combine(outputs: tf.Tensor, routes: Routes) -> tf.Tensor:
+    """Returns `[tokens, d_model]`: the outputs of experts `[slots, d_model]`, weighted by
+    gates.
     """
 
     @tf.custom_gradient
-    def brought(results: tf.Tensor, *gates: tf.Tensor) -> Any:
-        rows = [tf.gather(results, s) for s in routes.slots]
+    def kernel(outputs: tf.Tensor, *gates: tf.Tensor) -> Any:
+        choices = [tf.gather(outputs, slots) for slots in routes.slots]
 
         def gradient(dy: tf.Tensor) -> Any:
-            by_gate = (tf.reduce_sum(dy * row, -1, keepdims=True) for row in rows)
-            return tf.gather(dy, routes.tokens) * routes.weights, *by_gate
+            dgates = [tf.reduce_sum(dy * x, -1, keepdims=True) for x in choices]
+            return tf.gather(dy, routes.tokens) * routes.weights, *dgates
 
-        return tf.add_n([row * gate for row, gate in zip(rows, gates)]), gradient
+        terms = [x * gate for x, gate in zip(choices, gates)]
+        return tf.add_n(terms), gradient
 
-    return brought(results, *routes.gates)
+    return kernel(outputs, *routes.gates)

@@ -80,7 +80,12 @@ class PlainModel(tf.Module):
         """Returns the training loss of a batch: a scalar."""
         raise NotImplementedError
 
-    def heads(self, w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
+    def heads(
+        self,
+        w: Weights,
+        name: str,
+        x: tf.Tensor,
+    ) -> tf.Tensor:
         """Returns `[batch, length, heads, key]` for x `[batch * length, d_model]`."""
         c = self.config
         y = tf.matmul(x, tf.reshape(w[f"{name}/kernel"], [c.d_model, -1]))
@@ -130,7 +135,12 @@ class PlainModel(tf.Module):
         def drop(x: tf.Tensor, path: str) -> tf.Tensor:
             # meshtf has a mask [batch, length, d_model] where this has rows
             shape = x.shape if x.shape.rank != 2 else [c.batch, c.length, x.shape[1]]
-            mask = MASKS[masks](shape, c.dropout, seed, f"{c.root}/{path}/dropout")
+            mask = MASKS[masks](
+                shape,
+                c.dropout,
+                seed,
+                f"{c.root}/{path}/dropout",
+            )
             return masked(x, tf.reshape(mask, x.shape))
 
         return drop if c.dropout else lambda x, path: x
@@ -171,7 +181,10 @@ class PlainModel(tf.Module):
 
         def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
             return hand_written_kernels.cross_entropy(
-                logits, labels, self.config.z_loss, jit
+                logits,
+                labels,
+                self.config.z_loss,
+                jit,
             )
 
         @tf.function(autograph=False, jit_compile=jit)

@@ -1,5 +1,4 @@
-"""Rows for pretraining as TFRecords, under the names that they have had since BERT came
-out.
+"""Pretraining examples as TFRecords, with the feature names of the original BERT programs.
 
     ours                  in a record
     tokens                input_ids              int64 [length]
@@ -10,7 +9,7 @@ out.
     masked_weights        masked_lm_weights      float [predictions]
     next_sentence_labels  next_sentence_labels   int64 [1]
 
-So records that other programs wrote are read here, and the other way round.
+So records of other programs can be read here, and records written here by others.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from transformer.data.batching.seeds import Seed
 from transformer.data.sources import Example, Examples, TFRecords
 from transformer.data.sources.files import FileExamples
 
-THEIRS = {
+RECORD_KEYS = {
     "tokens": "input_ids",
     "token_types": "segment_ids",
     "masked_positions": "masked_lm_positions",
@@ -40,103 +39,120 @@ THEIRS = {
 
 
 def documents(paths: Sequence[str | Path]) -> list[Example]:
-    """Returns the documents of text files: a sentence is a line, and an empty line ends
-    a document.
+    """Returns the documents of text files. A line is a sentence; an empty line ends a
+    document.
 
     Raises:
       DataError: a file cannot be read, or there is no document.
     """
-    found: list[list[str]] = [[]]
+    documents: list[list[str]] = [[]]
     for path in paths:
         try:
             with open(path, encoding="utf-8") as file:
                 for line in map(str.strip, file):
-                    found[-1].append(line) if line else found.append([])
+                    if line:
+                        documents[-1].append(line)
+                    else:
+                        documents.append([])
         except (OSError, UnicodeDecodeError) as error:
             raise data.DataError(f"{path} cannot be read as text: {error}.") from error
-        found.append([])
-    texts = [{"text": "\n".join(lines)} for lines in found if lines]
+        documents.append([])
+    texts = [{"text": "\n".join(lines)} for lines in documents if lines]
     if not texts:
         raise data.DataError(f"there is no text in {', '.join(map(str, paths))}.")
     return texts
 
 
 def write(
-    paths: Sequence[str], rows: Iterable[Example], features: data.BertFeatures
+    paths: Sequence[str], examples: Iterable[Example], features: data.BertFeatures
 ) -> int:
-    """Writes rows into files, by turns; returns how many there are. A file is there
-    whole or not.
+    """Writes examples to files in turn, and returns how many there are. Files appear only
+    when they are complete.
+
+    Raises:
+      DataError: there is no example.
     """
-    number = 0
+    count = 0
     with contextlib.ExitStack() as stack:
-        partial = [stack.enter_context(atomic_file(path)) for path in paths]
+        unfinished = [stack.enter_context(atomic_file(path)) for path in paths]
         writers = [
-            stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in partial
+            stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in unfinished
         ]
-        for number, row in enumerate(rows, 1):
-            writers[number % len(writers)].write(_record(features(row)))
-        if not number:
-            raise data.DataError("the texts make no row: they are too short.")
-    return number
+        for count, example in enumerate(examples, 1):
+            writers[count % len(writers)].write(_record(features(example)))
+        if not count:
+            raise data.DataError("there is no example: the texts are too short.")
+    return count
 
 
 def _record(arrays: dict[str, np.ndarray]) -> bytes:
-    values = {THEIRS[name]: value.reshape(-1) for name, value in arrays.items()}
+    """Returns a serialized tf.train.Example."""
+    values = {RECORD_KEYS[name]: value.reshape(-1) for name, value in arrays.items()}
     values["input_mask"] = (values["input_ids"] != 0).astype(np.int32)
-    features = {
-        name: tf.train.Feature(float_list=tf.train.FloatList(value=value))
-        if value.dtype.kind == "f"
-        else tf.train.Feature(int64_list=tf.train.Int64List(value=value))
-        for name, value in values.items()
-    }
-    return tf.train.Example(
-        features=tf.train.Features(feature=features)
-    ).SerializeToString(deterministic=True)
+    features = {}
+    for name, value in values.items():
+        if value.dtype.kind == "f":
+            floats = tf.train.FloatList(value=value)
+            features[name] = tf.train.Feature(float_list=floats)
+        else:
+            ints = tf.train.Int64List(value=value)
+            features[name] = tf.train.Feature(int64_list=ints)
+    record = tf.train.Example(features=tf.train.Features(feature=features))
+    return record.SerializeToString(deterministic=True)
 
 
 def read(patterns: str, on_bad: str) -> Examples:
-    """Returns the records of files, or globs, with commas between. Raises DataError:
-    one cannot be read, unless what is damaged is to be left out: on_bad="skip"."""
+    """Returns the records of files.
+
+    Args:
+      patterns: paths or globs, separated by commas.
+      on_bad: "refuse" to read damaged records, or "skip" them.
+
+    Raises:
+      DataError: a file or a record cannot be read.
+    """
     return FileExamples(
         program_flags.files(patterns), TFRecords(), on_bad == "skip", patterns
     )
 
 
 def from_record(example: Example, seed: Seed, *, vocab: int) -> Example:
-    """Returns a record under our names.
+    """Returns the features of a record under meshtf's names.
 
     Args:
       example: a record.
-      seed: is not used.
-      vocab: how many tokens the model knows.
+      seed: not used.
+      vocab: the size of the model's vocabulary.
 
     Raises:
-      DataError: something is missing, or a token is none of the model's.
+      DataError: a feature is missing, or a token is not in the vocabulary.
     """
-    missing = [name for name in THEIRS.values() if name not in example]
+    missing = [name for name in RECORD_KEYS.values() if name not in example]
     if missing:
         raise data.DataError(
             f"a record has no {missing[0]!r}, but {', '.join(example)}.\n"
-            "  create_pretraining_data writes records that fit."
+            "  create_pretraining_data writes records with all features."
         )
-    row = {ours: example[theirs] for ours, theirs in THEIRS.items()}
-    highest = max(int(row[name].max(initial=0)) for name in ("tokens", "masked_ids"))
+    features = {name: example[key] for name, key in RECORD_KEYS.items()}
+    ids = (features["tokens"], features["masked_ids"])
+    highest = max(int(x.max(initial=0)) for x in ids)
     if highest >= vocab:
         raise data.DataError(
-            f"a record has token {highest}; the model knows {vocab:,}.\n  Take the "
-            "configuration for the vocabulary that the records were made with."
+            f"a record has token {highest}, but the model has {vocab:,} tokens.\n  Use "
+            "the configuration for the vocabulary that the records were made with."
         )
-    real = row.pop("masked_weights") > 0
+    is_real = features.pop("masked_weights") > 0
     return {
-        **row,
-        "masked_positions": row["masked_positions"][real],
-        "masked_ids": row["masked_ids"][real],
-        "next_sentence_labels": row["next_sentence_labels"].reshape(()),
+        **features,
+        "masked_positions": features["masked_positions"][is_real],
+        "masked_ids": features["masked_ids"][is_real],
+        "next_sentence_labels": features["next_sentence_labels"].reshape(()),
     }
 
 
 def masked_ids(examples: Iterable[Example]) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields what was hidden in each record, and its next-sentence label."""
+    """Yields the masked tokens of each record, and its next-sentence label."""
     for example in examples:
-        real = example["masked_lm_weights"] > 0
-        yield example["masked_lm_ids"][real], int(example["next_sentence_labels"][0])
+        is_real = example["masked_lm_weights"] > 0
+        label = int(example["next_sentence_labels"][0])
+        yield example["masked_lm_ids"][is_real], label

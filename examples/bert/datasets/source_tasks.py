@@ -1,12 +1,13 @@
-"""Tasks made of source in Python: exchanged words, and questions about functions.
+"""Tasks generated from Python source: exchanged assignments, and questions about functions.
 
-    exchanged   is an assignment as it was written, or were its sides exchanged? A bag of words
-                cannot tell. Labels are flipped for a stated share, so that no one can
-                be right more often than for the rest.
-    questions   what does a function take, and what does it say of itself? The context has the heads
-                of several; each question is about one of them, or about none.
+    exchanged   Classify whether the sides of an assignment were exchanged. A bag of words has
+                no information about it. A given fraction of labels is flipped, which
+                limits the accuracy of any model.
+    questions   What parameters does a function take? The context has the signatures of
+                several functions; a question is about one of them, or about a function
+                that is not in the context.
 
-Both are functions of (texts, seed).
+Both depend on their texts and on a random generator only.
 """
 
 from __future__ import annotations
@@ -23,47 +24,46 @@ _ASSIGNMENT = re.compile(r"([^=#]+) = ([^=#]+)")
 
 
 def sentences(text: str) -> list[str]:
-    """Returns the lines of a text that are not empty, without spaces around."""
+    """Returns the non-empty lines of a text, stripped."""
     return [line for line in map(_plain, text.split("\n")) if line]
 
 
 def _plain(line: str) -> str:
-    """Returns a line without spaces around, and with one space for each stretch of them
-    inside.
-    """
+    """Returns a line stripped, with runs of spaces replaced by one space."""
     return " ".join(line.split())
 
 
 def exchanged(
     texts: Iterable[str],
-    number: int,
+    count: int,
     flipped: float,
     draw: np.random.Generator,
     without: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
-    """Returns pairs of label and assignment, half of them exchanged.
+    """Returns pairs (label, assignment); half of the assignments are exchanged.
 
     Args:
-      texts: where lines are taken from, each once.
-      number: the most pairs.
-      flipped: the part of labels that are wrong.
-      draw: makes random numbers.
-      without: lines that are left out.
+      texts: the source; each distinct line is used once.
+      count: maximum number of pairs.
+      flipped: the fraction of labels that are wrong.
+      draw: the random generator.
+      without: lines that are not used.
     """
-    left_out = set(without)
+    excluded = set(without)
     lines = {
         line: None
         for text in texts
         for line in sentences(text)
         if len(line) < 80 and _ASSIGNMENT.fullmatch(line)
     }
-    chosen = [line for line in lines if line not in left_out]
+    chosen = [line for line in lines if line not in excluded]
     draw.shuffle(chosen)
-    found = []
-    for k, line in enumerate(chosen[:number]):
-        kind = (k % 2) ^ int(draw.random() < flipped)
-        found.append((LABELS[kind], exchange(line) if k % 2 else line))
-    return found
+    pairs = []
+    for k, line in enumerate(chosen[:count]):
+        is_exchanged = k % 2
+        label = LABELS[is_exchanged ^ int(draw.random() < flipped)]
+        pairs.append((label, exchange(line) if is_exchanged else line))
+    return pairs
 
 
 def exchange(line: str) -> str:
@@ -75,23 +75,22 @@ def exchange(line: str) -> str:
     return _ASSIGNMENT.sub(r"\2 = \1", line)
 
 
-class Head(NamedTuple):
-    """The head of a function."""
+class Signature(NamedTuple):
+    """The signature of a function, with the first line of its docstring, or ""."""
 
     name: str
-    takes: str  # between its brackets
-    says: str  # the first line of its docstring, or ""
+    parameters: str
+    summary: str
 
     def text(self) -> str:
         """Returns it as source."""
-        return f"def {self.name}({self.takes}):" + (
-            f' """{self.says}"""' if self.says else ""
-        )
+        docstring = f' """{self.summary}"""' if self.summary else ""
+        return f"def {self.name}({self.parameters}):{docstring}"
 
 
-def heads(text: str) -> Iterator[Head]:
-    """Yields the heads of a module's functions; those that take something short besides
-    self.
+def signatures(text: str) -> Iterator[Signature]:
+    """Yields the short signatures of a module's functions that have parameters besides
+    self and cls.
     """
     try:
         tree = ast.parse(text)
@@ -99,15 +98,12 @@ def heads(text: str) -> Iterator[Head]:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            takes = ast.unparse(node.args)
-            says = (
-                (ast.get_docstring(node) or "")
-                .partition("\n")[0]
-                .replace('"', "")
-                .strip()
-            )
-            if takes not in ("", "self", "cls") and len(takes) < 40 and len(says) < 50:
-                yield Head(node.name, takes, says)
+            parameters = ast.unparse(node.args)
+            docstring = ast.get_docstring(node) or ""
+            summary = docstring.partition("\n")[0].replace('"', "").strip()
+            is_short = len(parameters) < 40 and len(summary) < 50
+            if parameters not in ("", "self", "cls") and is_short:
+                yield Signature(node.name, parameters, summary)
 
 
 def questions(
@@ -117,77 +113,65 @@ def questions(
     impossible: float,
     draw: np.random.Generator,
 ) -> dict[str, Any]:
-    """Returns a task in the format of SQuAD 2.0, which is that of 1.1 if nothing is
-    impossible.
+    """Returns a task in the format of SQuAD 2.0, or of SQuAD 1.1 if `impossible` is 0.
 
     Args:
-      texts: modules.
-      paragraphs: the most contexts.
-      functions: how many heads there are in a context.
-      impossible: the part of questions that are about a function of another context.
-      draw: makes random numbers.
+      texts: the source of modules.
+      paragraphs: maximum number of contexts.
+      functions: the number of signatures in a context.
+      impossible: the fraction of questions about a function of another context.
+      draw: the random generator.
     """
-    modules = [found for found in map(_different, texts) if len(found) >= functions]
-    groups: list[list[Head]] = []
-    while (
-        len(groups) < paragraphs and modules
-    ):  # the same ones again, grouped otherwise
-        for found in modules:
-            order = draw.permutation(len(found))
-            groups += [
-                [found[k] for k in order[at : at + functions]]
-                for at in range(0, len(found) - functions + 1, functions)
-            ]
+    modules = [_distinct_signatures(text) for text in texts]
+    modules = [module for module in modules if len(module) >= functions]
+    groups: list[list[Signature]] = []
+    while len(groups) < paragraphs and modules:  # each pass groups them anew
+        for module in modules:
+            order = draw.permutation(len(module))
+            for start in range(0, len(module) - functions + 1, functions):
+                groups.append([module[k] for k in order[start : start + functions]])
     groups = [groups[k] for k in draw.permutation(len(groups))]
-    made = [
+    entries = [
         _paragraph(k, group, groups[k - 1], impossible, draw)
         for k, group in enumerate(groups[:paragraphs])
     ]
-    return {
-        "version": "v2.0" if impossible else "1.1",
-        "data": [
-            {"title": "Functions of Python's standard library", "paragraphs": made}
-        ],
+    article = {
+        "title": "Functions of Python's standard library",
+        "paragraphs": entries,
     }
+    return {"version": "v2.0" if impossible else "1.1", "data": [article]}
 
 
-def _different(text: str) -> list[Head]:
-    """Returns the heads of a module's functions that differ in names and in what they
-    take.
-    """
-    by_takes = {head.takes: head for head in heads(text)}
-    return list({head.name: head for head in by_takes.values()}.values())
+def _distinct_signatures(text: str) -> list[Signature]:
+    """Returns signatures of a module with distinct names and distinct parameters."""
+    by_parameters = {s.parameters: s for s in signatures(text)}
+    return list({s.name: s for s in by_parameters.values()}.values())
 
 
 def _paragraph(
     k: int,
-    group: Sequence[Head],
-    others: Sequence[Head],
+    group: Sequence[Signature],
+    other_group: Sequence[Signature],
     impossible: float,
     draw: np.random.Generator,
 ) -> dict[str, Any]:
-    context = " ".join(head.text() for head in group)
-    asked = []
-    for i, head in enumerate(group):
-        stranger = others[i % len(others)].name
-        if draw.random() < impossible and stranger not in context:
-            asked.append(
-                {
-                    "id": f"{k}-{i}",
-                    "question": f"what does {stranger} take?",
-                    "answers": [],
-                    "is_impossible": True,
-                }
-            )
-            continue
-        start = context.index(f"def {head.name}(") + len(f"def {head.name}(")
-        answers = [{"text": head.takes, "answer_start": start}]
-        asked.append(
+    """Returns the context of a group of signatures with its questions, as in SQuAD."""
+    context = " ".join(signature.text() for signature in group)
+    entries = []
+    for i, signature in enumerate(group):
+        name = other_group[i % len(other_group)].name
+        answers = []
+        is_impossible = draw.random() < impossible and name not in context
+        if not is_impossible:
+            name = signature.name
+            start = context.index(f"def {name}(") + len(f"def {name}(")
+            answers = [{"text": signature.parameters, "answer_start": start}]
+        entries.append(
             {
                 "id": f"{k}-{i}",
-                "question": f"what does {head.name} take?",
+                "question": f"what does {name} take?",
                 "answers": answers,
-                "is_impossible": False,
+                "is_impossible": is_impossible,
             }
         )
-    return {"context": context, "qas": asked}
+    return {"context": context, "qas": entries}

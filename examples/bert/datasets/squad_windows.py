@@ -1,12 +1,12 @@
-"""Rows of questions and parts of their contexts, and the way back from tokens to
-characters.
+"""Model inputs of a question and a window of its context, and the character offsets of
+their tokens.
 
-    [CLS] question [SEP] part of the context [SEP]
+    [CLS] question [SEP] window of the context [SEP]
 
-A context that is too long is cut into windows that begin `stride` tokens apart. A token
-lies in several of them; the one where it has the most tokens around it, in front or
-behind, whichever are fewer, is *its* window, and only there may an answer begin with it
-(Devlin et al., 2018).
+A context that is too long is split into overlapping windows, which start `stride` tokens
+apart. An answer may only start at a token in the window where that token has maximum
+context: where the smaller of the numbers of tokens before and after it is largest (Devlin
+et al., 2018).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from examples.bert.datasets.squad_json import Answer, Question
 from transformer import data
 from transformer.data.sources import Example
 
-IMPOSSIBLE = 0  # where an answer begins and ends that is not there: at [CLS]
+NO_ANSWER = 0  # the index of [CLS], start and end of a question without an answer
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How rows are made.
+    """The sizes of model inputs.
 
     Attributes:
-      length: tokens of a row.
-      question: the most tokens of a question; what is behind them is cut off.
-      stride: from where a window begins to where the next one does.
+      length: maximum number of tokens of an input.
+      question: maximum number of tokens of a question; longer ones are truncated.
+      stride: number of tokens from the start of a window to that of the next one.
     """
 
     length: int
@@ -39,39 +39,41 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """A row, and where in the context its tokens are.
+    """A question and a window of its context.
 
     Attributes:
-      question: the number of its question.
-      tokens: int32 [tokens].
-      token_types: 0, and 1 for the context and what is behind it.
-      first: the place of the first token of the context.
-      places: int32 [context tokens, 2], from which character to before which.
-      own: bool [context tokens], whether this is a token's own window.
+      question: the index of the question.
+      tokens: token ids, int32 [length].
+      token_types: int32 [length]: 0 for the question, 1 for the context.
+      context_start: the index of the first token of the context.
+      offsets: int32 [context tokens, 2]: the first character of each token in the
+        context, and the one after its last.
+      is_max_context: bool [context tokens]: whether this is the window in which the token
+        has maximum context.
     """
 
     question: int
     tokens: np.ndarray
     token_types: np.ndarray
-    first: int
-    places: np.ndarray
-    own: np.ndarray
+    context_start: int
+    offsets: np.ndarray
+    is_max_context: np.ndarray
 
     def span(self, answer: Answer) -> tuple[int, int]:
-        """Returns the places of the first and the last token of an answer; of [CLS] if
-        it does not lie in this window as a whole."""
-        inside = np.flatnonzero(
-            (self.places[:, 1] > answer.start) & (self.places[:, 0] < answer.end)
-        )
-        if not len(inside) or (
-            self.places[0, 0] > answer.start or self.places[-1, 1] < answer.end
-        ):
-            return IMPOSSIBLE, IMPOSSIBLE
-        return self.first + int(inside[0]), self.first + int(inside[-1])
+        """Returns the indices of the first and the last token of an answer; those of
+        [CLS] if it is not completely in this window.
+        """
+        starts = self.offsets[:, 0]
+        ends = self.offsets[:, 1]
+        tokens = np.flatnonzero((ends > answer.start) & (starts < answer.end))
+        is_complete = starts[0] <= answer.start and ends[-1] >= answer.end
+        if not len(tokens) or not is_complete:
+            return NO_ANSWER, NO_ANSWER
+        return self.context_start + int(tokens[0]), self.context_start + int(tokens[-1])
 
-    def row(self, answer: Answer | None) -> Example:
-        """Returns what the model is given."""
-        start, end = (IMPOSSIBLE, IMPOSSIBLE) if answer is None else self.span(answer)
+    def features(self, answer: Answer | None) -> Example:
+        """Returns the model's inputs, and the labels `start` and `end`."""
+        start, end = (NO_ANSWER, NO_ANSWER) if answer is None else self.span(answer)
         return {
             "tokens": self.tokens,
             "token_types": self.token_types,
@@ -81,67 +83,72 @@ class Window:
 
 
 def windows(
-    number: int, question: Question, vocabulary: data.WordPieceVocabulary, shape: Shape
+    index: int,
+    question: Question,
+    vocabulary: data.WordPieceVocabulary,
+    shape: Shape,
 ) -> list[Window]:
-    """Returns the windows of a question, of this number; the last token of the last one
-    is the last of the context. A context without tokens has none."""
-    asked = vocabulary.encode(question.text)[: shape.question]
-    ids, places = vocabulary.encode_with_offsets(question.context)
-    room = shape.length - len(asked) - 3
+    """Returns the windows of the question with an index. They cover the context; a context
+    without tokens has none.
+
+    Raises:
+      DataError: the question leaves no room for the context.
+    """
+    query = vocabulary.encode(question.text)[: shape.question]
+    ids, offsets = vocabulary.encode_with_offsets(question.context)
+    room = shape.length - len(query) - 3
     if room < 1:
         raise data.DataError(
-            f"rows of {shape.length} tokens have no room for a context beside a "
-            f"question of {len(asked)}.\n  Raise --max_seq_length, or lower "
+            f"inputs of {shape.length} tokens have no room for a context after a "
+            f"question of {len(query)}.\n  Raise --max_seq_length, or lower "
             "--max_query_length."
         )
-    spans = cut(len(ids), room, shape.stride)
-    own = own_windows(spans, len(ids))
-    front = np.concatenate([[vocabulary.bos_id], asked, [vocabulary.eos_id]]).astype(
-        np.int32
-    )
-    made = []
-    for k, (begin, end) in enumerate(spans):
-        tokens = np.concatenate([front, ids[begin:end], [vocabulary.eos_id]]).astype(
-            np.int32
-        )
-        types = (np.arange(len(tokens)) >= len(front)).astype(np.int32)
-        made.append(
+    spans = window_spans(len(ids), room, shape.stride)
+    max_context = max_context_windows(spans, len(ids))
+    prefix = [vocabulary.bos_id, *query, vocabulary.eos_id]
+    results = []
+    for k, (start, end) in enumerate(spans):
+        tokens = np.array([*prefix, *ids[start:end], vocabulary.eos_id], np.int32)
+        results.append(
             Window(
-                number,
-                tokens,
-                types,
-                len(front),
-                places[begin:end],
-                own[begin:end] == k,
+                question=index,
+                tokens=tokens,
+                token_types=(np.arange(len(tokens)) >= len(prefix)).astype(np.int32),
+                context_start=len(prefix),
+                offsets=offsets[start:end],
+                is_max_context=max_context[start:end] == k,
             )
         )
-    return made
+    return results
 
 
-def cut(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Returns where windows begin and end.
+def window_spans(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """Returns the first token of each window, and the one after its last.
 
-    >>> cut(10, room=4, stride=3)
+    >>> window_spans(10, room=4, stride=3)
     [(0, 4), (3, 7), (6, 10)]
     """
-    found = []
-    begin = 0
-    while begin < tokens:
-        found.append((begin, min(begin + room, tokens)))
-        if begin + room >= tokens:
+    spans = []
+    start = 0
+    while start < tokens:
+        spans.append((start, min(start + room, tokens)))
+        if start + room >= tokens:
             break
-        begin += min(stride, room)
-    return found
+        start += min(stride, room)
+    return spans
 
 
-def own_windows(spans: list[tuple[int, int]], tokens: int) -> np.ndarray:
-    """Returns the number of each token's own window: int [tokens].
+def max_context_windows(spans: list[tuple[int, int]], tokens: int) -> np.ndarray:
+    """Returns the index of the window in which each token has maximum context: [tokens].
 
-    >>> own_windows([(0, 4), (3, 7), (6, 10)], 10).tolist()
+    >>> max_context_windows([(0, 4), (3, 7), (6, 10)], 10).tolist()
     [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     """
-    at = np.arange(tokens)
-    begin, end = np.array(spans, int).reshape(-1, 2, 1).transpose(1, 0, 2)
-    around = np.minimum(at - begin, end - 1 - at) + 0.01 * (end - begin)
-    inside = (begin <= at) & (at < end)
-    return np.where(inside, around, -1.0).argmax(0) if spans else np.zeros(0, int)
+    if not spans:
+        return np.zeros(0, int)
+    token = np.arange(tokens)
+    start, end = np.array(spans, int).reshape(-1, 2, 1).transpose(1, 0, 2)
+    # The longer window wins where two windows have equal context.
+    context = np.minimum(token - start, end - 1 - token) + 0.01 * (end - start)
+    is_in_window = (start <= token) & (token < end)
+    return np.where(is_in_window, context, -1.0).argmax(0)

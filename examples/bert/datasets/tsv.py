@@ -1,11 +1,11 @@
 """Texts and their classes in tab-separated files, as in GLUE (Wang et al., 2018).
 
     columns = Columns("label", "text_a", "text_b")
-    rows = read("data/train.tsv", columns, on_bad="refuse")       # {"label": ..., "text_a": ...}
-    read("data/dev.tsv", columns, "skip", classes=labels_of(rows, columns))
+    train = read("data/train.tsv", columns, on_bad="refuse")      # {"label": ..., "text_a": ...}
+    read("data/dev.tsv", columns, "skip", classes=labels_of(train, columns))
 
-A column is called by its name in the first line, or by its number, from 0, where there
-are no names. A line that is malformed is refused, with file and line, or left out.
+A column is identified by its name in the first line, or by its index, from 0, in files
+without names. A malformed line is an error with file and line, or is skipped.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from transformer.data.sources.formats import RecordError, Tsv
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Where in a line class and texts are.
+    """The columns of the class and of the texts.
 
     Attributes:
-      label: the class.
-      text_a: the text, or the first one of two.
-      text_b: the second one.
+      label: the column of the class.
+      text_a: the column of the text, or of the first text of a pair.
+      text_b: the column of the second text; None: there is one text.
       header: whether the first line names the columns.
-      dev: the name of the file to measure on, without .tsv.
+      dev: the name of the file for evaluation, without .tsv.
     """
 
     label: str
@@ -51,7 +51,7 @@ TASKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Labelled(Tsv):
-    """Lines whose label is one of these."""
+    """A format of lines whose label must be one of `classes`, if there are any."""
 
     label: str = ""
     classes: tuple[str, ...] = ()
@@ -76,22 +76,22 @@ def read(
     """Returns the lines of a file, each a dict by the names of its columns.
 
     Args:
-      path: of the file.
-      columns: which of them are looked at.
-      on_bad: "refuse" lines that are malformed, or "skip" them.
-      classes: what a label may be; none are given: anything.
-      labelled: whether there must be a label.
+      path: the path of the file.
+      columns: the columns to read.
+      on_bad: "refuse" to read malformed lines, or "skip" them.
+      classes: the allowed labels; (): all labels.
+      labelled: whether lines must have a label.
 
     Raises:
       DataError: the file cannot be read or lacks a column, or a line is refused.
     """
     names = _names(Path(path), columns)
-    wanted = [
-        columns.text_a,
-        *([columns.text_b] if columns.text_b else []),
-        *([columns.label] if labelled else []),
-    ]
-    missing = [name for name in wanted if name not in names]
+    required = [columns.text_a]
+    if columns.text_b:
+        required.append(columns.text_b)
+    if labelled:
+        required.append(columns.label)
+    missing = [name for name in required if name not in names]
     if missing:
         raise data.DataError(
             f"{path}:1: there is no column {missing[0]!r}, but {', '.join(names)}.\n"
@@ -103,23 +103,21 @@ def read(
 
 
 def _names(path: Path, columns: Columns) -> tuple[str, ...]:
-    """Returns the names of a file's columns: those in its first line, or numbers."""
+    """Returns the names of a file's columns: those in its first line, or indices."""
     try:
         with open(path, encoding="utf-8-sig") as file:
-            first = file.readline().rstrip("\r\n").split("\t")
+            fields = file.readline().rstrip("\r\n").split("\t")
     except (OSError, UnicodeDecodeError) as error:
         raise data.DataError(f"{path} cannot be read: {error}.") from error
-    return tuple(first) if columns.header else tuple(map(str, range(len(first))))
+    return tuple(fields) if columns.header else tuple(map(str, range(len(fields))))
 
 
-def labels_of(rows: Examples, columns: Columns) -> tuple[str, ...]:
-    """Returns all labels that occur, sorted. Raises DataError: there are fewer than
-    two.
-    """
-    found = tuple(sorted({row[columns.label] for row in rows}))
-    if len(found) < 2:
+def labels_of(examples: Examples, columns: Columns) -> tuple[str, ...]:
+    """Returns all labels that occur, sorted. Raises DataError if there are fewer than two."""
+    labels = tuple(sorted({example[columns.label] for example in examples}))
+    if len(labels) < 2:
         raise data.DataError(
-            f"the column {columns.label!r} holds one label alone, {found[0]!r}: there "
-            "is nothing to tell apart."
+            f"the column {columns.label!r} has only the label {labels[0]!r}: there is "
+            "nothing to classify."
         )
-    return found
+    return labels

@@ -1,10 +1,9 @@
-"""What a bag of words makes of texts: naive Bayes over word pieces, the baseline of a
-classifier.
+"""Naive Bayes on bags of word pieces, the baseline of the classifier.
 
 Example:
 
-    bag = BagOfWords(rows, classes=2, vocab=2048)       # rows: tokens, token_types, labels
-    bag(tokens, token_types)                            # a class
+    bag = BagOfWords(examples, classes=2, vocab=2048)   # tokens, token_types, labels
+    bag(example)                                        # the index of a class
 """
 
 from __future__ import annotations
@@ -15,32 +14,38 @@ import numpy as np
 
 
 class BagOfWords:
-    """Counts how often each piece was in texts of each class, first and second texts
-    apart.
+    """Counts how often each word piece occurs in texts of each class; first and second
+    texts of pairs are counted separately.
 
     Args:
-      rows: what is learned from: padded `tokens` and `token_types`, and `labels`.
-      classes: how many there are.
-      vocab: how many pieces there are.
+      examples: training examples: padded `tokens` and `token_types`, and `labels`.
+      classes: the number of classes.
+      vocab: the size of the vocabulary.
     """
 
     def __init__(
-        self, rows: Iterable[Mapping[str, np.ndarray]], classes: int, vocab: int
+        self,
+        examples: Iterable[Mapping[str, np.ndarray]],
+        classes: int,
+        vocab: int,
     ) -> None:
         self._vocab = vocab
         counts = np.ones([classes, 2 * vocab])
-        self.frequent = np.zeros(classes, int)  # how many rows each class has
-        for row in rows:
-            np.add.at(counts[int(row["labels"])], self._words(row), 1)
-            self.frequent[int(row["labels"])] += 1
+        self.frequent = np.zeros(classes, int)  # examples of each class
+        for example in examples:
+            np.add.at(counts[int(example["labels"])], self._words(example), 1)
+            self.frequent[int(example["labels"])] += 1
         prior = np.log(self.frequent + 1.0)
         self._scores = np.log(counts / counts.sum(1, keepdims=True))
         self._prior = prior
 
-    def __call__(self, row: Mapping[str, np.ndarray]) -> int:
-        """Returns the likeliest class of a row."""
-        return int(np.argmax(self._prior + self._scores[:, self._words(row)].sum(1)))
+    def __call__(self, example: Mapping[str, np.ndarray]) -> int:
+        """Returns the index of the likeliest class of an example."""
+        return int(
+            np.argmax(self._prior + self._scores[:, self._words(example)].sum(1))
+        )
 
-    def _words(self, row: Mapping[str, np.ndarray]) -> np.ndarray:
-        real = row["tokens"] != 0
-        return (row["tokens"] + self._vocab * row["token_types"])[real]
+    def _words(self, example: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the ids of the features of an example: word pieces by text."""
+        tokens = example["tokens"]
+        return (tokens + self._vocab * example["token_types"])[tokens != 0]

@@ -1,14 +1,14 @@
-"""From logits of windows to answers: the best spans, and whether there is an answer at
-all.
+"""From the logits of windows to an answer: the best spans, and whether there is an answer.
 
-    found = answer(question, windows, start_logits, end_logits, limits)
-    found.best[0].text           # the best span that is not empty
-    found.null_odds              # how much higher the score of "no answer" is
-    found.text(threshold=0.0)    # "" if the odds are above the threshold
+    prediction = answer(question, windows, start_logits, end_logits, size, longest)
+    prediction.best[0].text           # the best non-empty span
+    prediction.null_odds              # how much higher the score of "no answer" is
+    prediction.text(threshold=0.0)    # "" if the odds are above the threshold
 
-A span must lie in the context, begin in its token's own window, not end before it
-begins, and not be too long. Its score is the sum of two logits; that of no answer is
-the lowest that any window gives to [CLS] (Devlin et al., 2018).
+A span must be in the context, start at a token in the window where it has maximum context,
+not end before it starts, and not be too long. Its score is the sum of two logits. The
+score of "no answer" is the lowest score that any window gives to [CLS] (Devlin et al.,
+2018).
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from examples.bert.datasets.squad_json import Question
-from examples.bert.datasets.squad_windows import IMPOSSIBLE, Window
+from examples.bert.datasets.squad_windows import NO_ANSWER, Window
 
-_NOTHING = (
-    "empty"  # what is told where there is no span, and yet something must be told
-)
+_NO_SPAN = "empty"  # the answer if no span is possible, but an answer is required
 
 
 class Span(NamedTuple):
@@ -37,16 +35,16 @@ class Span(NamedTuple):
 
     @property
     def score(self) -> float:
-        """How good it is."""
+        """The sum of both logits."""
         return self.start_logit + self.end_logit
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """What is told of a question.
+class Prediction:
+    """The answers to a question.
 
     Attributes:
-      best: spans, the best first; there is always one.
+      best: non-empty spans, best first; at least one.
       null: the empty answer.
     """
 
@@ -55,23 +53,25 @@ class Found:
 
     @property
     def null_odds(self) -> float:
-        """How much higher the score of no answer is than that of the best span."""
+        """The score of no answer minus that of the best span."""
         return self.null.score - self.best[0].score
 
     def text(self, threshold: float | None) -> str:
-        """Returns the answer: nothing, if the odds are above the threshold. None: never
-        nothing.
+        """Returns the answer: "" if the odds are above the threshold. With None there
+        always is an answer.
         """
-        return (
-            ""
-            if threshold is not None and self.null_odds > threshold
-            else self.best[0].text
-        )
+        if threshold is not None and self.null_odds > threshold:
+            return ""
+        return self.best[0].text
 
-    def listed(self, size: int, negative: bool) -> list[dict[str, str | float]]:
-        """Returns the best answers with probabilities that sum to 1, as
-        nbest_predictions.json has them; with the empty one among them if there may be
-        none."""
+    def nbest(self, size: int, negative: bool) -> list[dict[str, str | float]]:
+        """Returns the best answers with probabilities that sum to 1, as in
+        nbest_predictions.json.
+
+        Args:
+          size: maximum number of non-empty answers.
+          negative: whether to include the empty answer.
+        """
         spans = sorted(
             [*self.best[:size], *([self.null] if negative else [])],
             key=lambda span: -span.score,
@@ -96,45 +96,50 @@ def answer(
     end: Sequence[np.ndarray],
     size: int,
     longest: int,
-) -> Found:
-    """Returns what the logits say of a question.
+) -> Prediction:
+    """Returns the answers to a question.
 
     Args:
-      question: gives the characters.
-      windows: all of its windows.
-      start: for each of them, logits [length] of the first token of an answer.
-      end: the same of the last one.
-      size: how many of the highest logits are looked at, and how many answers there
-        are.
-      longest: the most tokens of an answer.
+      question: the question.
+      windows: all windows of the question.
+      start: for each window, logits [length] for the first token of an answer.
+      end: for each window, logits [length] for the last token.
+      size: the number of highest logits that are combined, and of answers.
+      longest: maximum number of tokens of an answer.
     """
     spans: dict[str, Span] = {}
     nulls = []
-    for window, first, last in zip(windows, start, end, strict=True):
-        nulls.append(Span("", float(first[IMPOSSIBLE]), float(last[IMPOSSIBLE])))
-        for i, j in _candidates(window, first, last, size, longest):
-            begin, finish = (window.places[k - window.first] for k in (i, j))
-            text = question.context[begin[0] : finish[1]]
-            span = Span(text, float(first[i]), float(last[j]))
+    for window, starts, ends in zip(windows, start, end, strict=True):
+        nulls.append(Span("", float(starts[NO_ANSWER]), float(ends[NO_ANSWER])))
+        for i, j in _candidates(window, starts, ends, size, longest):
+            first_character = window.offsets[i - window.context_start][0]
+            end_character = window.offsets[j - window.context_start][1]
+            text = question.context[first_character:end_character]
+            span = Span(text, float(starts[i]), float(ends[j]))
             if text not in spans or spans[text].score < span.score:
                 spans[text] = span
     best = sorted(spans.values(), key=lambda span: -span.score)[:size]
-    return Found(
-        tuple(best) or (Span(_NOTHING, 0.0, 0.0),),
+    return Prediction(
+        tuple(best) or (Span(_NO_SPAN, 0.0, 0.0),),
         min(nulls, key=lambda span: span.score, default=Span("", 0.0, 0.0)),
     )
 
 
 def _candidates(
-    window: Window, first: np.ndarray, last: np.ndarray, size: int, longest: int
+    window: Window,
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    size: int,
+    longest: int,
 ) -> list[tuple[int, int]]:
-    """Returns the places of first and last tokens of spans that may be answers."""
-    inside = np.arange(window.first, window.first + len(window.places))
-    starts = _highest(inside[window.own], first, size)
-    ends = _highest(inside, last, size)
+    """Returns the indices of first and last tokens of spans that may be answers."""
+    context = window.context_start + np.arange(len(window.offsets))
+    starts = _highest(context[window.is_max_context], start_logits, size)
+    ends = _highest(context, end_logits, size)
     return [(i, j) for i in starts for j in ends if 0 <= j - i < longest]
 
 
-def _highest(places: np.ndarray, logits: np.ndarray, size: int) -> list[int]:
-    """Returns the places of the highest logits, the highest first."""
-    return places[np.argsort(-logits[places], kind="stable")[:size]].tolist()
+def _highest(indices: np.ndarray, logits: np.ndarray, size: int) -> list[int]:
+    """Returns those of `indices` that have the highest logits, highest first."""
+    order = np.argsort(-logits[indices], kind="stable")
+    return indices[order[:size]].tolist()

@@ -1,9 +1,10 @@
-"""Answers by rules that do not read the question: what a model that reads it must beat.
+"""Baselines that answer without reading the question.
 
-    rules = fixed_rules(training_questions)       # {"nothing": rule, ...}; rule(context) -> text
+    rules = fixed_rules(training_questions)       # {"no answer": rule, ...}; rule(context) -> text
 
-The rules are learned from the answers alone: the most frequent one; and what stands,
-for the first time in a context, between the two words that most answers stand between.
+Two rules are learned from the answers of training questions: always the most frequent
+answer; and the first text of a context between the two words that most frequently
+enclose answers.
 """
 
 from __future__ import annotations
@@ -16,33 +17,36 @@ from examples.bert.datasets.squad_json import Question
 from examples.bert.evaluation.squad_metrics import score
 
 Rule = Callable[[str], str]
-_PIECE = r"\w+|[^\w\s]"
+_WORD = r"\w+|[^\w\s]"
 
 
 def fixed_rules(learned: Sequence[Question]) -> dict[str, Rule]:
-    """Returns rules by what they say."""
+    """Returns the rules by their descriptions."""
     texts = collections.Counter(a.text for q in learned for a in q.answers)
-    sides = collections.Counter(
-        _sides(q.context, a.start, a.end) for q in learned for a in q.answers
+    enclosing = collections.Counter(
+        _enclosing_words(q.context, a.start, a.end) for q in learned for a in q.answers
     )
-    rules: dict[str, Rule] = {"nothing": lambda context: ""}
+    rules: dict[str, Rule] = {"no answer": lambda context: ""}
     if texts:
-        usual = texts.most_common(1)[0][0]
-        (left, right), _ = sides.most_common(1)[0]
+        most_frequent = texts.most_common(1)[0][0]
+        (left, right), _ = enclosing.most_common(1)[0]
         between = re.compile(
             re.escape(left) + r"\s*(\S.*?)\s*" + re.escape(right), re.DOTALL
         )
-        rules[f"always {usual!r}"] = lambda context: usual
-        rules[f"what is first between {left!r} and {right!r}"] = lambda context: (
-            found.group(1) if (found := between.search(context)) else ""
-        )
+        rules[f"always {most_frequent!r}"] = lambda context: most_frequent
+
+        def first_between(context: str) -> str:
+            match = between.search(context)
+            return match.group(1) if match else ""
+
+        rules[f"the first text between {left!r} and {right!r}"] = first_between
     return rules
 
 
 def best_rule(
     learned: Sequence[Question], questions: Sequence[Question]
 ) -> tuple[str, Mapping[str, float]]:
-    """Returns the rule that has the highest F1 on some questions, and its scores."""
+    """Returns the description of the rule with the highest F1, and its scores."""
     scores = {
         name: score(questions, {q.id: rule(q.context) for q in questions})
         for name, rule in fixed_rules(learned).items()
@@ -51,10 +55,8 @@ def best_rule(
     return name, scores[name]
 
 
-def _sides(context: str, start: int, end: int) -> tuple[str, str]:
-    """Returns the words, or other signs, before and behind an answer; "" at
-    the ends.
-    """
-    before = re.findall(_PIECE, context[max(start - 40, 0) : start])
-    behind = re.search(_PIECE, context[end:])
-    return before[-1] if before else "", behind.group() if behind else ""
+def _enclosing_words(context: str, start: int, end: int) -> tuple[str, str]:
+    """Returns the words or signs before and after an answer; "" at the ends."""
+    before = re.findall(_WORD, context[max(start - 40, 0) : start])
+    after = re.search(_WORD, context[end:])
+    return before[-1] if before else "", after.group() if after else ""

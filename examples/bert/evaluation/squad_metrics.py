@@ -1,10 +1,10 @@
-"""How answers are scored, as SQuAD's own programs do it: exact matches and F1 of words.
+"""Scores of answers as computed by SQuAD's evaluation scripts: exact match and F1.
 
     score(questions, {id: text})            # {"exact": 71.2, "f1": 80.5, "total": 500, ...}
     best_threshold(questions, {id: text}, {id: odds}, f1)
 
-The best score over all answers of a question counts. A question without an answer is
-told right by an empty text alone.
+The best score over all answers of a question counts. For a question without an answer
+only the empty text is right.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Metric = Callable[[str, Sequence[str]], float]
 
 
 def score(questions: Sequence[Question], texts: Mapping[str, str]) -> dict[str, float]:
-    """Returns the means of exact matches and F1, in percent, over all questions; and
-    over those that have an answer and those that have none, where there are both kinds.
+    """Returns the means of exact match and F1 over all questions, in percent. If there are
+    both questions with and without an answer, also their separate means.
 
     Args:
-      questions: with their answers.
-      texts: what is told, by the questions' ids; what is not told counts as wrong.
+      questions: the questions, with answers.
+      texts: predictions by question id; a missing one counts as wrong.
     """
     kinds = {
         "": list(questions),
@@ -32,17 +32,17 @@ def score(questions: Sequence[Question], texts: Mapping[str, str]) -> dict[str, 
     }
     if not kinds["HasAns_"] or not kinds["NoAns_"]:
         kinds = {"": kinds[""]}
-    found = {}
-    for kind, some in kinds.items():
+    scores = {}
+    for kind, subset in kinds.items():
         for name, metric in (("exact", exact_match), ("f1", f1)):
             total = sum(
                 metric(texts[q.id], [a.text for a in q.answers])
-                for q in some
+                for q in subset
                 if q.id in texts
             )
-            found[kind + name] = 100.0 * total / len(some)
-        found[f"{kind}total"] = len(some)
-    return found
+            scores[kind + name] = 100.0 * total / len(subset)
+        scores[f"{kind}total"] = len(subset)
+    return scores
 
 
 def best_threshold(
@@ -51,14 +51,14 @@ def best_threshold(
     odds: Mapping[str, float],
     metric: Metric,
 ) -> tuple[float, float]:
-    """Returns the highest score in percent that a threshold gives, and the lowest such
-    threshold.
+    """Returns the highest score over all thresholds, in percent, and the lowest threshold
+    that gives it.
 
     Args:
-      questions: with their answers.
-      texts: by id, the best answer that is not empty.
-      odds: by id, how much better it is to answer nothing: above the threshold nothing
-        is answered.
+      questions: the questions, with answers.
+      texts: the best non-empty predictions, by question id.
+      odds: scores of "no answer" minus those of `texts`, by question id. The prediction
+        is empty if the odds are above the threshold.
       metric: `exact_match` or `f1`.
     """
     ranked = sorted(
@@ -69,14 +69,15 @@ def best_threshold(
         )
         for q in questions
     )
-    right = sum(
-        nothing for _, _, nothing in ranked
-    )  # all thresholds below the lowest odds
-    best = right
+    # Below the lowest odds, all predictions are empty. Raising the threshold replaces
+    # empty predictions by texts, one question after another.
+    total = sum(score_if_empty for _, _, score_if_empty in ranked)
+    best = total
     threshold = ranked[0][0] - 1.0
-    for k, (here, told, nothing) in enumerate(ranked):
-        right += told - nothing
-        if right > best + 1e-9 and (k + 1 == len(ranked) or ranked[k + 1][0] > here):
-            best = right
-            threshold = here
+    for k, (question_odds, score_of_text, score_if_empty) in enumerate(ranked):
+        total += score_of_text - score_if_empty
+        is_last_of_equal = k + 1 == len(ranked) or ranked[k + 1][0] > question_odds
+        if total > best + 1e-9 and is_last_of_equal:
+            best = total
+            threshold = question_odds
     return 100.0 * best / len(ranked), threshold

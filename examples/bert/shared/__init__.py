@@ -1,1 +1,1 @@
-"""Flags, settings and the training loop of the programs."""
+"""Flags, settings and the training loop of BERT's programs."""

@@ -1,11 +1,11 @@
-"""What the three programs that train share: flags, how they start, learn, and measure.
+"""Flags, training and evaluation, shared by the three programs that train.
 
     fine_tuning.prepare(argv)          # gin, and whether --output_dir can be written
     trainer = fine_tuning.trainer(model, steps, warmup)
-    fine_tuning.train(trainer, examples, steps)      # from the checkpoint that there is
-    numbers = Evaluation(model, examples, batch_size=8)()
+    fine_tuning.train(trainer, examples, steps)      # from the last checkpoint, if any
+    metrics = Evaluation(model, examples, batch_size=8)()
 
-A program that is started again goes on from the last checkpoint in --output_dir.
+A program that is started again continues from the last checkpoint in --output_dir.
 """
 
 from __future__ import annotations
@@ -32,55 +32,59 @@ from transformer.training.reporting.metrics import Metrics
 from transformer.training.trainer import Trainer
 
 OUTPUT = flags.DEFINE_string(
-    "output_dir", None, "Where checkpoints and results are written."
+    "output_dir", None, "The folder for checkpoints and results."
 )
 INIT = flags.DEFINE_string(
     "init_checkpoint",
     None,
-    "A checkpoint to begin with, or a folder of some: what this model shares with it "
-    "is read, the rest is drawn.",
+    "An initial checkpoint, or a folder whose last checkpoint is taken: variables that "
+    "it shares with this model are read, the others are initialized randomly.",
 )
 TRAIN = flags.DEFINE_bool("do_train", False, "Whether to train.")
-EVAL = flags.DEFINE_bool("do_eval", False, "Whether to measure on held-out examples.")
-PREDICT = flags.DEFINE_bool("do_predict", False, "Whether to tell what is not known.")
+EVAL = flags.DEFINE_bool("do_eval", False, "Whether to evaluate on held-out examples.")
+PREDICT = flags.DEFINE_bool("do_predict", False, "Whether to write predictions.")
 TRAIN_BATCH = flags.DEFINE_integer(
-    "train_batch_size", 32, "Rows of a step.", lower_bound=1
+    "train_batch_size", 32, "Examples of a training step.", lower_bound=1
 )
 EVAL_BATCH = flags.DEFINE_integer(
-    "eval_batch_size", 8, "Rows that are measured at a time.", lower_bound=1
+    "eval_batch_size", 8, "Examples of an evaluation batch.", lower_bound=1
 )
-RATE = flags.DEFINE_float("learning_rate", 5e-5, "The highest one.")
+RATE = flags.DEFINE_float("learning_rate", 5e-5, "The peak learning rate.")
 OPTIMIZER = flags.DEFINE_enum("optimizer", "adamw", ["adamw", "lamb"], "AdamW or LAMB.")
-DECAY = flags.DEFINE_float("weight_decay", 0.01, "Of all but biases and norms.")
+DECAY = flags.DEFINE_float(
+    "weight_decay", 0.01, "Weight decay, except of biases and norms."
+)
 SAVE_EVERY = flags.DEFINE_integer(
     "save_checkpoints_steps", 1000, "Steps between checkpoints.", lower_bound=1
 )
 REPORT_EVERY = flags.DEFINE_integer(
-    "report_every", 50, "Steps between lines of progress.", lower_bound=1
+    "report_every", 50, "Steps between printed lines.", lower_bound=1
 )
 EPOCHS = flags.DEFINE_float(
-    "num_train_epochs", 3.0, "How often each example is learnt from."
+    "num_train_epochs", 3.0, "Passes over the training examples."
 )
 WARMUP = flags.DEFINE_float(
-    "warmup_proportion", 0.1, "The part of all steps in which the rate climbs."
+    "warmup_proportion", 0.1, "The fraction of steps with linear warmup of the rate."
 )
 ON_BAD = flags.DEFINE_enum(
     "on_bad",
     "refuse",
     ["refuse", "skip"],
-    "What becomes of examples that are malformed.",
+    "Whether a malformed example is an error, or is skipped.",
 )
 JIT = flags.DEFINE_bool("jit", False, "Whether XLA compiles the local work.")
 for name in ("gin_file", "gin_param", "gin_import"):  # so that --help shows them
     flags.declare_key_flag(name)
+# The files that the programs write to --output_dir.
 FILES = (
     *training_run.FILES,
     "*results.t*",
     "*predictions.json",
     "null_odds.json",
-)  # of programs
+)
 _LOOP = {"keep": 2, "keep_every": 0, "async_save": False, "profile": None}
-OVERLAPS = program_flags.OVERLAPS | {  # settings of gin that say the same as a flag
+# Gin settings with the same meaning as a flag.
+OVERLAPS = program_flags.OVERLAPS | {
     "train.batch_size": TRAIN_BATCH,
     "train.report_every": REPORT_EVERY,
     "train.save_every": SAVE_EVERY,
@@ -88,25 +92,25 @@ OVERLAPS = program_flags.OVERLAPS | {  # settings of gin that say the same as a 
 }
 
 
-def prepare(argv: Sequence[str], **more: flags.FlagHolder[Any]) -> None:
-    """Reads gin's settings, and sees that --output_dir can be written.
+def prepare(argv: Sequence[str], **train_flags: flags.FlagHolder[Any]) -> None:
+    """Reads gin's settings, and checks that --output_dir can be written.
 
     Args:
-      argv: what is left of the command line.
-      **more: by names of gin's settings of `train`, flags that say the same.
+      argv: the arguments of the command line that are no flags.
+      **train_flags: further flags with the same meaning as gin settings of `train`, by the
+        names of these settings.
 
     Raises:
       ConfigError: a setting is wrong.
-      DataError: the folder cannot be written, or is full of something else.
+      DataError: the folder cannot be written, or has files of other programs.
     """
-    gin_configuration.read(
-        argv, OVERLAPS | {f"train.{name}": flag for name, flag in more.items()}
-    )
+    overlaps = {f"train.{name}": flag for name, flag in train_flags.items()}
+    gin_configuration.read(argv, OVERLAPS | overlaps)
     check_folder(OUTPUT.value, "--output_dir", FILES)
 
 
-class Given:
-    """A source of examples that are held already."""
+class InMemorySource:
+    """A source of examples that are in memory."""
 
     def __init__(
         self,
@@ -124,46 +128,51 @@ class Given:
 
 
 def steps_of(examples: int) -> tuple[int, int]:
-    """Returns how many steps --num_train_epochs are, and in how many of them the rate
-    climbs.
+    """Returns the number of training steps and of warmup steps, given the number of
+    training examples.
     """
     steps = max(int(examples * EPOCHS.value / TRAIN_BATCH.value), 1)
     return steps, int(steps * WARMUP.value)
 
 
 def trainer(model: Model, steps: int, warmup: int) -> Trainer:
-    """Returns what takes steps: the rate climbs in a line, and falls in one to 0 at the
-    last step; gradients are clipped to a norm of 1; biases and norms do not decay. Gin
-    may say otherwise.
+    """Returns the trainer of a model.
+
+    The rate rises linearly during the warmup, then falls linearly to 0 at the last step.
+    Gradients are clipped to a global norm of 1; biases and norms are not decayed. Settings
+    of gin override this.
 
     Raises:
-      ConfigError: a flag is given that the optimizer does not take, or a setting has no
+      ConfigError: the optimizer has no parameter for a given flag, or a setting has no
         effect.
     """
-    gin_configuration.of_train(
-        **_LOOP
-    )  # that they are heeded is known before they are needed
-    own = gin_configuration.of_train(
+    gin_configuration.of_train(**_LOOP)  # marks them as used; `learn` reads them
+    settings = gin_configuration.of_train(
         clip_norm=1.0, microbatches=1, skip_nonfinite_steps=False
     )
-    found = Trainer(
+    trainer = Trainer(
         model,
         optimizer_of(steps, warmup),
         seed=program_flags.SEED.value,
         jit=JIT.value,
-        **own,
+        **settings,
     )
-    found.record = {f"train.{name}": value for name, value in own.items()} | {
+    trainer.record = {f"train.{name}": value for name, value in settings.items()} | {
         "steps": steps,
-        "steps of the climb": warmup,
+        "warmup steps": warmup,
         "--learning_rate": RATE.value,
         "--train_batch_size": TRAIN_BATCH.value,
     }
-    return found
+    return trainer
 
 
 def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimizer]:
-    """Returns what makes the optimizer of the flags, with what gin binds of it."""
+    """Returns a function of variables that makes the optimizer of the flags, with the
+    parameters that gin binds.
+
+    Raises:
+      ConfigError: the optimizer has no parameter for a given flag.
+    """
     rate = mtf.optimizers.product(
         RATE.value,
         mtf.optimizers.linear_warmup(warmup),
@@ -178,40 +187,40 @@ def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimi
         else:
             kind = gin_configuration.of_train(optimizer=None)["optimizer"]
     name = kind.__name__
-    settled = {}
+    arguments = {}
     for parameter, value, flag in (
         ("learning_rate", rate, RATE),
         ("weight_decay", DECAY.value, DECAY),
         ("epsilon", 1e-6, None),
         ("decay_mask", mtf.optimizers.exclude_names(program_flags.SMALL), None),
     ):
-        given = flag is not None and gin_configuration.given(flag)
+        is_given = flag is not None and gin_configuration.given(flag)
         if parameter not in gin_configuration.takes(name):
-            if given:
+            if is_given:
                 raise command_line.ConfigError(
-                    f"--{flag.name}={flag.value}: {name} takes no {parameter}.\n"
-                    "  Leave it out, or take another optimizer."
+                    f"--{flag.name}={flag.value}: {name} has no {parameter}.\n"
+                    "  Leave it out, or choose another optimizer."
                 )
         elif not gin_configuration.is_bound(f"{name}.{parameter}"):
-            settled[parameter] = value
-        elif given:
+            arguments[parameter] = value
+        elif is_given:
             gin_configuration.overruled(f"{name}.{parameter}", flag)
-            settled[parameter] = value
-    return functools.partial(kind, **settled)
+            arguments[parameter] = value
+    return functools.partial(kind, **arguments)
 
 
 def introduce(model: Model, examples: object) -> None:
-    """Prints what is about to learn from what, and where, and what gin says in vain.
+    """Prints examples, model and mesh, and gin settings that are overridden or unused.
 
     Raises:
-      ConfigError: --gin_param has a setting without effect.
+      ConfigError: a setting of --gin_param has no effect.
     """
     notes = gin_configuration.refuse_unused()
     parameters = sum(math.prod(v.shape.sizes) for v in model.variables)
     print(
         f"examples {examples}\nmodel    {parameters:,} parameters; "
         f"{model.architecture}\n"
-        f"mesh     {model.mesh!r}, layout {model.mesh.layout!r}",
+        f"mesh     {model.mesh}, layout {model.mesh.layout!r}",
         flush=True,
     )
     for line in notes:
@@ -219,89 +228,95 @@ def introduce(model: Model, examples: object) -> None:
 
 
 def train(
-    trainer: Trainer, rows: data.TaskData | None, steps: int, part: str = "bert/"
+    trainer: Trainer,
+    examples: data.TaskData | None,
+    steps: int,
+    prefix: str = "bert/",
 ) -> None:
-    """Starts from a checkpoint, and learns if --do_train says so: see `start`.
+    """Starts from a checkpoint (see `start`), and trains if --do_train is given.
 
     Raises:
       CheckpointError: another process trains in --output_dir; and as `start`.
     """
     with contextlib.ExitStack() as stack:
-        # A folder that is not there has nothing to read, and is made when learning
-        # begins: what is wrong is told before.
-        is_there = Path(OUTPUT.value).is_dir()
-        if TRAIN.value and is_there:
+        # A missing folder is only made when training starts, after all errors of `start`.
+        folder_exists = Path(OUTPUT.value).is_dir()
+        if TRAIN.value and folder_exists:
             stack.enter_context(mtf.checkpoints.only_run(OUTPUT.value))
-        start(trainer, rows, steps, part)
+        start(trainer, examples, steps, prefix)
         if not TRAIN.value:
             return
-        if not is_there:
+        if not folder_exists:
             stack.enter_context(mtf.checkpoints.only_run(OUTPUT.value))
-        learn(trainer, rows, steps)
+        learn(trainer, examples, steps)
 
 
 def start(
     trainer: Trainer,
-    rows: data.TaskData | None = None,
+    examples: data.TaskData | None = None,
     steps: int = 0,
-    part: str = "bert/",
+    prefix: str = "bert/",
 ) -> None:
-    """Goes on from the last checkpoint in --output_dir; without one, reads
-    --init_checkpoint.
+    """Restores the last checkpoint in --output_dir; without one, reads --init_checkpoint.
 
     Args:
-      trainer: whose model begins so.
-      rows: what is learned from; None: it is not told, nor is its vocabulary compared.
-      steps: how many there are to be in all.
-      part: how the names of the variables begin that --init_checkpoint must have: those
-        of the encoder have one path in all models. The others are drawn.
+      trainer: the trainer of the model.
+      examples: the training examples; None: neither they nor their vocabulary are
+        recorded and compared.
+      steps: the total number of steps.
+      prefix: --init_checkpoint must have the variables whose names start with it; those of
+        the encoder have the same names in all models. The others keep their random
+        initial values.
 
     Raises:
       CheckpointError: a checkpoint is of another model or vocabulary.
-      DataError: --init_checkpoint is not there; or neither is, and nothing is to be
-        learned.
+      DataError: --init_checkpoint does not exist; or there is no checkpoint, and nothing
+        is to be trained.
     """
-    if rows is not None:
-        learned = f"{rows.task.name}, {len(rows.task.source.train()):,} examples to learn from"
+    if examples is not None:
+        num_examples = len(examples.task.source.train())
+        description = f"{examples.task.name}, {num_examples:,} training examples"
         trainer.record = run_record.of_run(
-            trainer, rows, {"data": learned, **trainer.record}
+            trainer, examples, {"data": description, **trainer.record}
         )
     if trainer.restore(OUTPUT.value):
-        _going_on(trainer, rows, steps)
+        _report_restored(trainer, examples, steps)
     elif INIT.value:
-        found = mtf.checkpoints.latest(INIT.value)
-        path = found[1] if found else INIT.value
+        latest = mtf.checkpoints.latest(INIT.value)
+        path = latest[1] if latest else INIT.value
         if not Path(path).is_dir():
             raise data.DataError(
                 f"--init_checkpoint={path}: there is no such checkpoint."
             )
-        if rows is not None:
+        if examples is not None:
             extra = mtf.checkpoints.Manifest.read(path).extra
             run_record.check_vocabulary(
-                extra, rows.vocabulary, f"--init_checkpoint={path}"
+                extra, examples.vocabulary, f"--init_checkpoint={path}"
             )
-        shared = {v.name: v for v in trainer.model.variables if v.name.startswith(part)}
+        shared = {
+            v.name: v for v in trainer.model.variables if v.name.startswith(prefix)
+        }
         mtf.checkpoints.restore(path, shared, partly=True)
         print(
-            f"beginning with {len(shared)} of {len(trainer.model.variables)} "
-            f"variables, of {path}",
+            f"read {len(shared)} of {len(trainer.model.variables)} variables from {path}",
             flush=True,
         )
     elif not TRAIN.value:
         raise data.DataError(
-            f"there is no checkpoint in {OUTPUT.value}, and nothing was learned: a "
-            "model of random numbers is not worth measuring.\n  Give --do_train, or "
-            "--init_checkpoint."
+            f"there is no checkpoint in {OUTPUT.value}: the model would have random "
+            "variables.\n  Give --do_train or --init_checkpoint."
         )
 
 
-def _going_on(trainer: Trainer, rows: data.TaskData | None, steps: int) -> None:
-    """Prints what was found in --output_dir, and which settings are others now."""
+def _report_restored(
+    trainer: Trainer, examples: data.TaskData | None, steps: int
+) -> None:
+    """Prints the step of the restored checkpoint, and which settings have changed."""
     done = trainer.steps_done
     changed = []
-    if rows is not None:
+    if examples is not None:
         run_record.check_vocabulary(
-            trainer.restored, rows.vocabulary, f"the run in {OUTPUT.value}"
+            trainer.restored, examples.vocabulary, f"the run in {OUTPUT.value}"
         )
         changed = run_record.differences(trainer.restored, trainer.record)
     if not TRAIN.value:
@@ -309,38 +324,37 @@ def _going_on(trainer: Trainer, rows: data.TaskData | None, steps: int) -> None:
         return
     for line in changed:
         print(f"changed  {line}", flush=True)
-    print(
-        run_report.finished(done, steps, bool(changed), "output_dir")
-        if done >= steps > 0
-        else f"continuing from step {done} in {OUTPUT.value}",
-        flush=True,
-    )
+    if done >= steps > 0:
+        line = run_report.finished(done, steps, bool(changed), "output_dir")
+    else:
+        line = f"continuing from step {done} in {OUTPUT.value}"
+    print(line, flush=True)
 
 
 @contextlib.contextmanager
 def exit_on_user_errors() -> Iterator[None]:
-    """Ends the program with a message, and no traceback, for what is the user's to mend
-    or wish.
+    """Within the context, errors of the user and Ctrl-C end the program with a message
+    instead of a traceback.
     """
     try:
         with command_line.exit_on_user_errors():
             yield
     except KeyboardInterrupt:
         command_line.exit_with_message(
-            "\nInterrupted. The same command goes on from what is saved in "
+            "\nInterrupted. The same command continues from the checkpoint in "
             f"{OUTPUT.value}."
         )
 
 
 def learn(trainer: Trainer, examples: data.Data, steps: int) -> None:
-    """Takes steps until so many are done in all; saves at the end, now and then, and at
-    Ctrl-C.
+    """Trains until `steps` steps are done in total. Saves checkpoints periodically, at the
+    end, and at Ctrl-C.
 
     Raises:
       KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved.
-      NumericsError: a loss is no finite number.
+      NumericsError: a loss is not finite.
     """
-    own = gin_configuration.of_train(**_LOOP)
+    settings = gin_configuration.of_train(**_LOOP)
     loop = Loop(
         trainer,
         examples,
@@ -348,30 +362,28 @@ def learn(trainer: Trainer, examples: data.Data, steps: int) -> None:
         TRAIN_BATCH.value,
         report_every=REPORT_EVERY.value,
         save_every=SAVE_EVERY.value,
-        **own,
+        **settings,
     )
     with Metrics(OUTPUT.value, trainer.steps_done, print_line=lambda line: None) as log:
         loop.run(OUTPUT.value, log)
 
 
-def report(rows: Mapping[str, tuple[str, str]], numbers: Mapping[str, float]) -> None:
-    """Prints what was measured beside its baseline, and writes eval_results.txt.
+def report(table: Mapping[str, tuple[str, str]], metrics: Mapping[str, float]) -> None:
+    """Prints metrics with their baselines, and writes eval_results.txt.
 
     Args:
-      rows: by what it is, the model's number and the baseline's, as text.
-      numbers: by name, what is written.
+      table: the printed values of the model and of the baseline, by the metric's title.
+      metrics: the values for eval_results.txt, by name.
     """
-    wide = max(map(len, rows))
-    print(f"\n{'held-out examples':<{wide}}  {'model':>8}  baseline")
-    for name, (ours, baseline) in rows.items():
-        print(f"{name:<{wide}}  {ours:>8}  {baseline}")
-    write_text(
-        "eval_results.txt",
-        "".join(f"{k} = {v:.6g}\n" for k, v in sorted(numbers.items())),
-    )
+    width = max(map(len, table))
+    print(f"\n{'held-out examples':<{width}}  {'model':>8}  baseline")
+    for title, (model, baseline) in table.items():
+        print(f"{title:<{width}}  {model:>8}  {baseline}")
+    lines = [f"{name} = {value:.6g}\n" for name, value in sorted(metrics.items())]
+    write_text("eval_results.txt", "".join(lines))
 
 
 def write_text(name: str, text: str) -> None:
-    """Writes a file in --output_dir, whole or not at all."""
+    """Writes a file in --output_dir; it appears only when it is complete."""
     with atomic_file(Path(OUTPUT.value, name)) as path:
         path.write_text(text, encoding="utf-8")

@@ -1,15 +1,14 @@
-"""Gin in the three programs that train: meshes, layouts, sizes, optimizers, from files
-or by line.
+"""Gin settings in the three programs that train: meshes, layouts, sizes, optimizers.
 
-    configuring.read(argv, {"Mesh.axes": settings.MESH})      # --gin_file and --gin_param
-    kind = configuring.configured(mtf.optimizers.AdamW)       # with what gin binds of it
-    for line in configuring.refuse_unused():                  # what was overruled, or has no effect
+    gin_configuration.read(argv, {"Mesh.axes": MESH})         # --gin_file and --gin_param
+    kind = gin_configuration.configured(mtf.optimizers.AdamW) # with the parameters of gin
+    for line in gin_configuration.refuse_unused():            # overridden or unused settings
       print(line)
 
-Where a flag says the same as a setting of gin, the flag wins if it is given, and a line
-tells so; else gin's setting is what the flag stands at. Settings that a program does
-not heed are refused if they were given by --gin_param, and told if they are in a file,
-which may serve other programs, too.
+If a flag and a gin setting have the same meaning, a flag on the command line wins, and a
+line says so; otherwise the flag gets gin's value. A setting that a program does not use is
+an error if it was given by --gin_param. In a file, which may be shared with other
+programs, it is only reported.
 """
 
 from __future__ import annotations
@@ -24,26 +23,25 @@ from gin import config as gin_config
 
 from transformer.cli import command_line, gin_settings
 
-_heeded: set[gin_settings.Key] = (
-    set()
-)  # settings that were taken, or overruled by a flag
+_used_settings: set[gin_settings.Key] = set()  # or overridden by a flag
 _notes: list[str] = []
 
 
 def read(argv: Sequence[str], overlaps: Mapping[str, flags.FlagHolder[Any]]) -> None:
-    """Gives gin the settings of the flags, and flags that are not given those of gin.
+    """Reads the gin settings of the command line, and sets flags that are not given to the
+    values of gin.
 
     Args:
-      argv: what is left of the command line.
-      overlaps: by names of settings, flags that say the same.
+      argv: the arguments of the command line that are no flags.
+      overlaps: flags with the same meaning as gin settings, by the names of the settings.
 
     Raises:
       ConfigError: an argument is no flag, gin cannot read a setting, or two settings of
         one flag differ.
     """
-    _heeded.clear()
+    _used_settings.clear()
     _notes.clear()
-    if gin.config_is_locked():  # by a program that ran in this process before
+    if gin.config_is_locked():  # by an earlier program in this process
         gin.clear_config()
     command_line.configure_by_flags(argv, files=())
     if command_line.CLUSTER.value:
@@ -51,7 +49,7 @@ def read(argv: Sequence[str], overlaps: Mapping[str, flags.FlagHolder[Any]]) -> 
             f"--cluster={command_line.CLUSTER.value}: this program runs on the "
             "devices of one host.\n  Leave it out; --devices names devices."
         )
-    taken: dict[str, tuple[str, Any]] = {}
+    values: dict[str, tuple[str, Any]] = {}  # of flags, with the setting's name
     for name, flag in overlaps.items():
         if not is_bound(name):
             continue
@@ -59,13 +57,13 @@ def read(argv: Sequence[str], overlaps: Mapping[str, flags.FlagHolder[Any]]) -> 
             overruled(name, flag)
             continue
         value = gin_settings.resolved(gin.query_parameter(name))
-        other, before = taken.setdefault(flag.name, (name, value))
-        if before != value:
+        other_name, other_value = values.setdefault(flag.name, (name, value))
+        if other_value != value:
             raise command_line.ConfigError(
-                f"{name} is {value!r}, and {other} is {before!r}: here both are "
-                f"--{flag.name}.\n  Set one of them, or the flag."
+                f"{name} is {value!r}, but {other_name} is {other_value!r}: in this "
+                f"program both are --{flag.name}.\n  Set one of them, or the flag."
             )
-        heed(name)
+        mark_used(name)
         flags.FLAGS[flag.name].value = value
 
 
@@ -80,14 +78,14 @@ def is_bound(name: str) -> bool:
     return parameter in gin.get_bindings(selector, resolve_references=False)
 
 
-def heed(name: str) -> None:
-    """Says that a setting has an effect here."""
-    _heeded.add(_key(name))
+def mark_used(name: str) -> None:
+    """Records that a setting has an effect in this program."""
+    _used_settings.add(_key(name))
 
 
 def overruled(name: str, flag: flags.FlagHolder[Any]) -> None:
-    """Says that a flag wins over a setting."""
-    heed(name)
+    """Records that a flag overrides a setting."""
+    mark_used(name)
     _notes.append(
         f"--{flag.name}={flag.value} wins over {name} = "
         f"{gin_settings.resolved(gin.query_parameter(name))!r}"
@@ -95,56 +93,56 @@ def overruled(name: str, flag: flags.FlagHolder[Any]) -> None:
 
 
 def note(line: str) -> None:
-    """Keeps a line that `refuse_unused` returns."""
+    """Adds a line to those that `refuse_unused` returns."""
     _notes.append(line)
 
 
 def of_train(**defaults: Any) -> dict[str, Any]:
-    """Returns some settings of `train` by gin, or else these."""
-    found = {}
+    """Returns settings of `train`: gin's values, or these defaults."""
+    settings = {}
     for name, default in defaults.items():
-        found[name] = default
+        settings[name] = default
         if is_bound(f"train.{name}"):
-            heed(f"train.{name}")
-            found[name] = copy.deepcopy(
-                gin.query_parameter(f"train.{name}")
-            )  # no other reference
-    return found
+            mark_used(f"train.{name}")
+            # A copy, since gin's value may have references that must not be resolved.
+            settings[name] = copy.deepcopy(gin.query_parameter(f"train.{name}"))
+    return settings
 
 
 def configured(kind: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a class or function that takes what gin binds of it."""
+    """Returns a class or function with the parameters that gin binds."""
     return gin.get_configurable(kind)
 
 
 def takes(name: str) -> Sequence[str]:
-    """Returns the names of the parameters of a class or function that gin knows by a
-    name.
-    """
+    """Returns the parameters of a class or function, given its name in gin."""
     return list(gin_settings.hints_of(gin_config._REGISTRY.get_match(name).selector))
 
 
 def refuse_unused() -> list[str]:
-    """Returns lines about settings that were overruled or have no effect; called when
-    all is made.
+    """Returns lines about settings that were overridden or have no effect. To be called
+    when everything is configured.
 
     Raises:
-      ConfigError: one without effect was given by --gin_param.
+      ConfigError: a setting without effect was given by --gin_param.
     """
-    idle = [key for key in _all_bound() if key not in _heeded and not _used(key)]
-    for key in filter(gin_settings.is_from_command_line, idle):
+    unused = [
+        key for key in _all_bound() if key not in _used_settings and not _used(key)
+    ]
+    for key in filter(gin_settings.is_from_command_line, unused):
         raise command_line.ConfigError(
             f"{gin_settings.setting_name(key)} has no effect here.{gin_settings.location_of(key)}\n"
             f"  {_instead(key)}"
         )
-    shown = sorted({gin_settings.setting_name(key) for key in idle})
-    return [
-        *_notes,
-        *([f"without effect here: {', '.join(shown)}"] if shown else []),
-    ]
+    names = sorted({gin_settings.setting_name(key) for key in unused})
+    lines = list(_notes)
+    if names:
+        lines.append(f"without effect here: {', '.join(names)}")
+    return lines
 
 
 def _all_bound() -> list[gin_settings.Key]:
+    """Returns all settings."""
     return [
         (scope, selector, name)
         for (scope, selector), values in gin_config._CONFIG.items()
@@ -154,25 +152,24 @@ def _all_bound() -> list[gin_settings.Key]:
 
 
 def _used(key: gin_settings.Key) -> bool:
-    """Returns whether gin has given a setting to something that was made."""
+    """Returns whether gin has passed a setting to a call."""
     scope, selector, name = key
-    return any(
-        name in values
-        and one == selector
-        and (not scope or inside == scope or inside.startswith(f"{scope}/"))
-        for (inside, one), values in gin_config._OPERATIVE_CONFIG.items()
-    )
+    for (call_scope, call_selector), values in gin_config._OPERATIVE_CONFIG.items():
+        in_scope = not scope or f"{call_scope}/".startswith(f"{scope}/")
+        if name in values and call_selector == selector and in_scope:
+            return True
+    return False
 
 
 def _instead(key: gin_settings.Key) -> str:
+    """Returns the way out for a setting without effect."""
     _, selector, name = key
     if selector.endswith(".Architecture"):
-        return f"BERT has its own: bert_architecture.{name}."
-    return (
-        "Leave it out; the flags of this program say what it does: --help shows them."
-    )
+        return f"BERT's sizes are set by bert_architecture.{name}."
+    return "Leave it out, or use a flag of this program: --help shows them."
 
 
 def _key(name: str) -> gin_settings.Key:
+    """Returns the key of a setting without scope, given its name."""
     selector, _, parameter = name.rpartition(".")
     return "", gin_config._REGISTRY.get_match(selector).selector, parameter

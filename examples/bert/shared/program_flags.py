@@ -1,11 +1,10 @@
-"""What all four programs share: flags, the mesh, and the sizes that a bert_config.json
-says.
+"""Flags of all programs, and the vocabulary, the sizes and the mesh that they describe.
 
-    vocabulary = settings.vocabulary()                     # --vocab_file, --do_lower_case
-    config = settings.config(vocabulary)                   # --bert_config_file, checked against it
-    model = settings.build(Bert, config)                   # --mesh, --layout, --devices
+    vocabulary = program_flags.vocabulary()                # --vocab_file, --do_lower_case
+    config = program_flags.config(vocabulary)              # --bert_config_file
+    model = program_flags.build(Bert, config)              # --mesh, --layout, --devices
 
-Most flags are called as in the programs that came with BERT (Devlin et al., 2018).
+Most flags have the names of the original BERT programs (Devlin et al., 2018).
 """
 
 from __future__ import annotations
@@ -27,45 +26,49 @@ from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 from transformer.models.bert import bert_architecture
 
-SMALL = "bias$|scale$"  # variables that are not drawn, and do not decay
+SMALL = "bias$|scale$"  # variables that are not initialized randomly, nor decayed
 LAYOUT = "batch:data; heads:model; d_ff:model; vocab:model"
 
 CONFIG = flags.DEFINE_string(
     "bert_config_file", None, "JSON with the sizes of the model."
 )
-VOCAB = flags.DEFINE_string("vocab_file", None, "The word pieces, one a line.")
+VOCAB = flags.DEFINE_string("vocab_file", None, "The word pieces, one on each line.")
 INPUT = flags.DEFINE_string(
-    "input_file", None, "Files to read, or globs, with commas between."
+    "input_file", None, "Files to read, or globs, separated by commas."
 )
-LOWER = flags.DEFINE_bool("do_lower_case", True, "Small letters, no accents.")
+LOWER = flags.DEFINE_bool(
+    "do_lower_case", True, "Whether to lower-case texts and strip accents."
+)
 LENGTH = flags.DEFINE_integer(
-    "max_seq_length", 128, "Tokens of a row, with [CLS] and [SEP].", lower_bound=8
+    "max_seq_length",
+    128,
+    "Maximum number of tokens, with [CLS] and [SEP].",
+    lower_bound=8,
 )
 PREDICTIONS = flags.DEFINE_integer(
     "max_predictions_per_seq",
     20,
-    "The most tokens of a row that are hidden.",
+    "Maximum number of masked tokens of an example.",
     lower_bound=1,
 )
-SEED = flags.DEFINE_integer("random_seed", 12345, "Of all that is random.")
+SEED = flags.DEFINE_integer("random_seed", 12345, "Seed of all random numbers.")
 MESH = flags.DEFINE_string(
     "mesh", "", 'Axes of the mesh, such as "data:4;model:2"; "": one position.'
 )
 LAYOUTS = flags.DEFINE_string(
     "layout",
     None,
-    f'Which dimension is cut along which axis; by default "{LAYOUT}", as far as the '
-    "mesh has these axes.",
+    f'Which dimension is sharded along which axis; by default "{LAYOUT}", as far as '
+    "the mesh has these axes.",
 )
 DEVICES = flags.DEFINE_string(
     "devices",
     None,
-    'As of mtf.Mesh: "logical:8", or names with commas between; by default the GPUs, '
-    "or one CPU for all positions.",
+    'As of mtf.Mesh: "logical:8", or names separated by commas; by default the GPUs, or '
+    "one CPU for all positions.",
 )
-OVERLAPS: dict[
-    str, flags.FlagHolder[Any]
-] = {  # settings of gin that say the same as a flag
+# Gin settings with the same meaning as a flag.
+OVERLAPS: dict[str, flags.FlagHolder[Any]] = {
     "Mesh.axes": MESH,
     "Mesh.layout": LAYOUTS,
     "Mesh.devices": DEVICES,
@@ -77,43 +80,53 @@ OVERLAPS: dict[
 
 
 def devices() -> str | Sequence[str] | None:
-    """Returns what `mtf.Mesh` calls devices."""
+    """Returns the argument `devices` of `mtf.Mesh`."""
     names = DEVICES.value
-    return (
-        names.split(",") if isinstance(names, str) and names.startswith("/") else names
-    )
+    if isinstance(names, str) and names.startswith("/"):
+        return names.split(",")
+    return names
 
 
 def mesh() -> mtf.Mesh:
-    """Returns the mesh of the flags, with what gin binds besides."""
-    layout, optional = (
-        (LAYOUT, "data;model") if LAYOUTS.value is None else (LAYOUTS.value, "")
+    """Returns the mesh of the flags, with further parameters that gin binds."""
+    is_default = LAYOUTS.value is None
+    result: mtf.Mesh = gin_configuration.configured(mtf.Mesh)(
+        MESH.value,
+        LAYOUT if is_default else LAYOUTS.value,
+        devices=devices(),
+        seed=SEED.value,
+        optional_axes="data;model" if is_default else "",
     )
-    found: mtf.Mesh = gin_configuration.configured(mtf.Mesh)(
-        MESH.value, layout, devices=devices(), seed=SEED.value, optional_axes=optional
-    )
-    return found
+    return result
 
 
 def vocabulary() -> data.WordPieceVocabulary:
-    """Returns the word pieces of the flags."""
+    """Returns the vocabulary of the flags."""
     return data.WordPieceVocabulary(VOCAB.value, LOWER.value)
 
 
 class Config(NamedTuple):
-    """What a bert_config.json says."""
+    """The contents of a bert_config.json."""
 
     architecture: Architecture
     initializer_range: float
 
 
-def build(kind: Callable[..., Model], config: Config, **more: Any) -> Any:
-    """Returns a model on the mesh of the flags; all but biases and norms is drawn as
-    BERT's is, from a normal distribution that is cut off at two deviations."""
-    model = kind(mesh(), config.architecture, **more)
-    first = mtf.layers.initializers.truncated(config.initializer_range)
+def build(kind: Callable[..., Model], config: Config, **arguments: Any) -> Any:
+    """Returns a model on the mesh of the flags.
+
+    As in BERT, all variables except biases and norms are drawn from a normal distribution
+    that is truncated at two standard deviations.
+
+    Args:
+      kind: the class of the model.
+      config: the sizes of the model.
+      **arguments: further arguments of the class.
+    """
+    model = kind(mesh(), config.architecture, **arguments)
+    initializer = mtf.layers.initializers.truncated(config.initializer_range)
     for variable in filter(mtf.optimizers.exclude_names(SMALL), model.variables):
-        variable.assign(first(model.mesh, variable.shape, variable.name))
+        variable.assign(initializer(model.mesh, variable.shape, variable.name))
     return model
 
 
@@ -121,46 +134,47 @@ def config(words: data.WordPieceVocabulary) -> Config:
     """Returns the sizes of the flags.
 
     Raises:
-      DataError: the file cannot be read, or the vocabulary or the length of rows does
-        not fit.
+      DataError: the file cannot be read, or the vocabulary or --max_seq_length is too
+        large for the model.
     """
     if CONFIG.value is None and not gin.get_bindings("bert_architecture"):
         raise data.DataError(
-            "nothing says how large the model is.\n  Name a file with its sizes by "
+            "the sizes of the model are not given.\n  Name a file with them by "
             "--bert_config_file, or bind bert_architecture by --gin_file or "
             "--gin_param."
         )
-    whole = (
-        read_config(CONFIG.value) if CONFIG.value else Config(bert_architecture(), 0.02)
-    )
-    found = whole.architecture
+    if CONFIG.value:
+        result = read_config(CONFIG.value)
+    else:
+        result = Config(bert_architecture(), initializer_range=0.02)
+    architecture = result.architecture
     source = CONFIG.value or "bert_architecture of gin"
-    if words.size > found.vocab:
+    if words.size > architecture.vocab:
         raise data.DataError(
-            f"{words.path} has {words.size:,} pieces, and {source} has room for "
-            f"{found.vocab:,}.\n  Take the vocabulary that the model is for, or raise "
+            f"{words.path} has {words.size:,} pieces, but {source} has room for "
+            f"{architecture.vocab:,}.\n  Use the vocabulary of the model, or raise "
             "vocab_size."
         )
-    if LENGTH.value > found.max_length:
+    if LENGTH.value > architecture.max_length:
         raise data.DataError(
-            f"--max_seq_length={LENGTH.value}, and {source} has "
-            f"{found.max_length} positions.\n  Take shorter rows, or raise "
-            "max_position_embeddings."
+            f"--max_seq_length={LENGTH.value}, but {source} has "
+            f"{architecture.max_length} positions.\n  Use a smaller --max_seq_length, or "
+            "raise max_position_embeddings."
         )
-    return whole
+    return result
 
 
 def read_config(path: str) -> Config:
-    """Returns the sizes that a bert_config.json says.
+    """Returns the contents of a bert_config.json.
 
     Raises:
-      DataError: it cannot be read, or says what no model here can be.
+      DataError: it cannot be read, or describes a model that is not supported.
     """
     try:
         with open(path, encoding="utf-8") as file:
             values = json.load(file)
         if not isinstance(values, dict):
-            raise data.DataError(f"{path} holds no object, but {values!r:.40}.")
+            raise data.DataError(f"{path} has no JSON object, but {values!r:.40}.")
         return _config(Settings(values))
     except json.JSONDecodeError as error:
         raise data.DataError(
@@ -173,6 +187,7 @@ def read_config(path: str) -> Config:
 
 
 def _config(config: Settings) -> Config:
+    """Returns the sizes of a bert_config.json, overridden by those that gin binds."""
     dropout = config.get("hidden_dropout_prob", 0.1)
     config.require(attention_probs_dropout_prob=dropout)
     sizes = {
@@ -186,33 +201,34 @@ def _config(config: Settings) -> Config:
         "max_length": config["max_position_embeddings"],
         "token_types": config.get("type_vocab_size", 2),
     }
-    of_gin = gin.get_bindings("bert_architecture")
-    width, heads = (of_gin.get(name, sizes[name]) for name in ("d_model", "heads"))
-    if width % heads and "d_kv" not in of_gin:
-        raise data.DataError(
-            f"hidden_size {width} cannot be dealt out to {heads} heads alike."
-        )
+    overrides = gin.get_bindings("bert_architecture")
+    width = overrides.get("d_model", sizes["d_model"])
+    heads = overrides.get("heads", sizes["heads"])
+    if width % heads and "d_kv" not in overrides:
+        raise data.DataError(f"{heads} heads do not divide hidden_size {width}.")
     sizes["d_kv"] = width // heads
-    for name in sizes.keys() & of_gin.keys():
-        if sizes[name] != of_gin[name]:
+    for name in sizes.keys() & overrides.keys():
+        if sizes[name] != overrides[name]:
             gin_configuration.note(
-                f"bert_architecture.{name} = {of_gin[name]!r} wins over "
+                f"bert_architecture.{name} = {overrides[name]!r} wins over "
                 f"{sizes[name]!r} of {CONFIG.value}"
             )
     architecture = bert_architecture(
-        **{k: v for k, v in sizes.items() if k not in of_gin}
+        **{name: size for name, size in sizes.items() if name not in overrides}
     )
     return Config(architecture, config.get("initializer_range", 0.02))
 
 
 def files(patterns: str) -> list[Path]:
-    """Returns the files that are named, or match, in order. Raises DataError: one is
-    not there.
+    """Returns the files of paths or globs that are separated by commas.
+
+    Raises:
+      DataError: a pattern matches no file.
     """
-    found = []
+    results = []
     for pattern in patterns.split(","):
         paths = sorted(glob.glob(pattern, recursive=True))
         if not paths:
             raise data.DataError(f"there is no file {pattern!r}.")
-        found += [Path(path) for path in paths if not path.endswith(".idx")]
-    return found
+        results += [Path(path) for path in paths if not path.endswith(".idx")]
+    return results

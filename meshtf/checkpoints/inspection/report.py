@@ -202,13 +202,13 @@ def _compare_values(
     for box in _boxes_to_read(saved[0]):
         x, y = (_read(path, name, s, box) for path, s in zip(paths, saved))
         both_nan = (x != x) & (y != y)
-        different = (x != y) & ~both_nan
-        if different.any():
+        differs = (x != y) & ~both_nan
+        if differs.any():
             is_complex = np.iscomplexobj(x) or np.iscomplexobj(y)
             wide = np.complex128 if is_complex else np.float64
-            distance = np.abs(x[different].astype(wide) - y[different].astype(wide))
+            distance = np.abs(x[differs].astype(wide) - y[differs].astype(wide))
             largest = float(np.maximum(largest, distance.max()))
-            count += int(different.sum())
+            count += int(differs.sum())
     total = num_elements(full_box(saved[0].sizes))
     return {"largest": largest, "numbers": count, "of": total}
 

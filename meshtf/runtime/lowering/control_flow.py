@@ -38,7 +38,10 @@ class BodyRunner(Protocol):
     unstacked_values: set[Value]
 
     def run_body(
-        self, program: Program, inputs: dict[Value, Any], once: bool = False
+        self,
+        program: Program,
+        inputs: dict[Value, Any],
+        once: bool = False,
     ) -> list[Any]:
         """Returns the results of a body; `once`: it occurs only once in the program."""
 

@@ -67,7 +67,13 @@ def run_compute(
         if waits:
             inputs = [tf.identity(x) for x in inputs]
         context = DeviceContext(
-            compute.node, compute.plan, mesh, coords, tuple(inputs), jit, anywhere
+            compute.node,
+            compute.plan,
+            mesh,
+            coords,
+            tuple(inputs),
+            jit,
+            anywhere,
         )
         outputs = _local_outputs(compute, context, inputs, env, outline)
         env.update(zip(compute.outs, outputs))
@@ -102,7 +108,10 @@ def _local_outputs(
 
 
 def _outlined(
-    compute: Compute, context: DeviceContext, xs: Flat, outline: Outline
+    compute: Compute,
+    context: DeviceContext,
+    xs: Flat,
+    outline: Outline,
 ) -> Sequence[Any]:
     """Calls an op's `local` as a function that all equal nodes share."""
     axes = [axis for axis, _ in compute.plan.sharded_factors]

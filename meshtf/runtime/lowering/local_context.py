@@ -142,7 +142,12 @@ class DeviceContext:
         """Returns the axis of a dimension of input i."""
         return self._node.inputs[i].shape.index(dim)
 
-    def window(self, i: int, dim: str, x: Any) -> Any:
+    def window(
+        self,
+        i: int,
+        dim: str,
+        x: Any,
+    ) -> Any:
         """Returns input i with the elements of `dim` that its window reads. If the factor
         is sharded, the window exchange has added them before.
         """

@@ -25,7 +25,10 @@ class ElementRange(NamedTuple):
 
 
 def element_range(
-    shape: Sequence[int], axis: int, start: int, stop: int
+    shape: Sequence[int],
+    axis: int,
+    start: int,
+    stop: int,
 ) -> ElementRange:
     """Returns the slice and the padding for elements [start, stop) of an axis."""
     size = shape[axis]
@@ -45,7 +48,13 @@ def element_range(
     )
 
 
-def take_elements(x: Any, axis: int, start: int, stop: int, fill: float) -> Any:
+def take_elements(
+    x: Any,
+    axis: int,
+    start: int,
+    stop: int,
+    fill: float,
+) -> Any:
     """Returns elements [start, stop) of an axis, padded with `fill` beyond its ends."""
     elements = element_range(x.shape, axis, start, stop)
     if elements.begin is not None:

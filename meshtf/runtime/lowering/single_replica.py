@@ -37,7 +37,10 @@ class SingleReplica(StepExecutor):
     """
 
     def __init__(
-        self, program: Program, coordinates: MeshCoordinates, jit: bool
+        self,
+        program: Program,
+        coordinates: MeshCoordinates,
+        jit: bool,
     ) -> None:
         super().__init__(program.mesh)
         self.program = program
@@ -49,7 +52,10 @@ class SingleReplica(StepExecutor):
         return self.run_body(self.program, {})
 
     def run_body(
-        self, program: Program, inputs: dict[Value, Any], once: bool = False
+        self,
+        program: Program,
+        inputs: dict[Value, Any],
+        once: bool = False,
     ) -> list[Any]:
         """Returns the results of the body of a loop, branch or call."""
         outer_values = self.values
@@ -80,7 +86,12 @@ class SingleReplica(StepExecutor):
     def _step(self, step: Step) -> None:
         if isinstance(step, Compute):
             run_compute(
-                step, self.mesh, self.coordinates, self.values, self.jit, anywhere=True
+                step,
+                self.mesh,
+                self.coordinates,
+                self.values,
+                self.jit,
+                anywhere=True,
             )
         else:
             self.execute(step)

@@ -73,7 +73,10 @@ class StepExecutor:
             run_call(self, step)
 
     def run_body(
-        self, program: Program, inputs: dict[Value, Any], once: bool = False
+        self,
+        program: Program,
+        inputs: dict[Value, Any],
+        once: bool = False,
     ) -> list[Any]:
         """Returns the results of the body of a loop, branch or call.
 

@@ -77,7 +77,10 @@ def write(
 
 
 def _write_new_values(
-    op: WriteOp, variables: Sequence[Any], inputs: Sequence[Any], outputs: int
+    op: WriteOp,
+    variables: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: int,
 ) -> Sequence[Any]:
     """Computes new values, assigns them, and returns the outputs of the op."""
     present_values = [variable.value() for variable in variables]

@@ -101,7 +101,10 @@ class Placed(ReshardExecutor):
         return [self.values[v] for v in results]
 
     def run_body(
-        self, program: Program, inputs: dict[Value, Any], once: bool = False
+        self,
+        program: Program,
+        inputs: dict[Value, Any],
+        once: bool = False,
     ) -> list[Shards]:
         """Returns the results of the body of a loop, branch or call.
 

@@ -113,7 +113,11 @@ class Checked(Placed):
                 self._check_written(write)
 
     def _check(
-        self, name: str, node: Node, ins: Sequence[Value], outs: Sequence[Value]
+        self,
+        name: str,
+        node: Node,
+        ins: Sequence[Value],
+        outs: Sequence[Value],
     ) -> None:
         check(
             name,
@@ -182,7 +186,10 @@ def check(
 
 
 def _error(
-    headline: str, node: Node, spec: Spec, ins: Sequence[tuple[Spec, Shards]]
+    headline: str,
+    node: Node,
+    spec: Spec,
+    ins: Sequence[tuple[Spec, Shards]],
 ) -> NumericsError:
     module = {"module": "/".join(node.path)} if node.path else {}
     note = ", in the gradient of the line below" if node.primals else ""

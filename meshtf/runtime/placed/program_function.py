@@ -48,7 +48,12 @@ class Compiled:
       jit: whether XLA compiles the segments.
     """
 
-    def __init__(self, recorded: Recorded, stores: Sequence[Any], jit: bool) -> None:
+    def __init__(
+        self,
+        recorded: Recorded,
+        stores: Sequence[Any],
+        jit: bool,
+    ) -> None:
         self.mesh = recorded.mesh
         self.stores = stores
         self.jit = jit

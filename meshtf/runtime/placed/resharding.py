@@ -121,7 +121,12 @@ class ReshardExecutor(StepExecutor):
                 shards[position] = delayed[key]
         return shards
 
-    def _send(self, x: Any, source: int, target: int) -> Any:
+    def _send(
+        self,
+        x: Any,
+        source: int,
+        target: int,
+    ) -> Any:
         """Returns a tensor of one position on the device of another."""
         return send(x, self.devices[source], self.devices[target])
 
@@ -236,7 +241,13 @@ class ReshardExecutor(StepExecutor):
         def exchange(shards: Shards, devices: Sequence[str]) -> Shards:
             return [
                 elements_of_shards(
-                    shards, devices, j, axis, start, start + length, step
+                    shards,
+                    devices,
+                    j,
+                    axis,
+                    start,
+                    start + length,
+                    step,
                 )
                 for j, start in enumerate(starts)
             ]

@@ -24,7 +24,10 @@ class PlacedRuntime:
     """
 
     def compile(
-        self, recorded: Recorded, arguments: Sequence[Store], jit: bool
+        self,
+        recorded: Recorded,
+        arguments: Sequence[Store],
+        jit: bool,
     ) -> Compiled:
         """Returns a program, which is written at its first call."""
         return Compiled(recorded, arguments, jit)

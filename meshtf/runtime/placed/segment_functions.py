@@ -44,7 +44,12 @@ def run_directly(segment: Segment, mesh: Mesh) -> Caller:
 class Traced:
     """A segment that is traced at its first call, as a TensorFlow function."""
 
-    def __init__(self, segment: Segment, mesh: Mesh, tracer: Tracer) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        mesh: Mesh,
+        tracer: Tracer,
+    ) -> None:
         self.segment = segment
         self.mesh = mesh
         self.tracer = tracer
@@ -107,7 +112,10 @@ class Tracer:
     """
 
     def __init__(
-        self, jit: bool, as_branch: bool, program: ProgramWriter | None = None
+        self,
+        jit: bool,
+        as_branch: bool,
+        program: ProgramWriter | None = None,
     ) -> None:
         self.jit = jit
         self.as_branch = as_branch and not jit
@@ -128,7 +136,10 @@ class Tracer:
         return tracer
 
     def outline(
-        self, key: Any, body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]
+        self,
+        key: Any,
+        body: Callable[..., Flat],
+        specs: Sequence[tf.TensorSpec],
     ) -> GraphFunction:
         """Returns the function of a key, which all segments share. It is traced when the
         key first occurs.

@@ -47,7 +47,10 @@ class Port:
         """For each mesh axis: the reduction over replicas along it that gives the global
         value, "sum", "max" or "min"; None: no reduction.
         """
-        return tuple(s.kind if isinstance(s, Partial) else None for s in self.placement)
+        reductions: list[str | None] = []
+        for state in self.placement:
+            reductions.append(state.kind if isinstance(state, Partial) else None)
+        return tuple(reductions)
 
     def shard(self, array: Any, mesh: Mesh) -> list[Any]:
         """Returns each replica's shard of a global array; one object for equal shards.
@@ -77,7 +80,11 @@ class Port:
             array[self._region(key, mesh)] = x
         return array
 
-    def _region(self, key: tuple[int, ...], mesh: Mesh) -> tuple[slice, ...]:
+    def _region(
+        self,
+        key: tuple[int, ...],
+        mesh: Mesh,
+    ) -> tuple[slice, ...]:
         return region(self.spec.shape, self.placement, key, mesh)
 
 

@@ -56,7 +56,12 @@ class Kind(NamedTuple):
 class Buffer:
     """One array for each replica, on the replicas' devices."""
 
-    def __init__(self, array: Any, kind: Kind, replicas: int):
+    def __init__(
+        self,
+        array: Any,
+        kind: Kind,
+        replicas: int,
+    ):
         self.array = array
         self.kind = kind
         self.replicas = replicas
@@ -85,7 +90,13 @@ class Runner:
       PlanError: XLA cannot compile the module.
     """
 
-    def __init__(self, module: bytes | str, replicas: int, *, quick: bool = False):
+    def __init__(
+        self,
+        module: bytes | str,
+        replicas: int,
+        *,
+        quick: bool = False,
+    ):
         if replicas < 1:
             raise MeshError(
                 explain_error(
@@ -206,7 +217,9 @@ class Runner:
         """Runs the module once; each input and each result is a list with the array of
         every replica.
         """
-        return [self.get(x) for x in self.run([self.put(x) for x in inputs])]
+        buffers = [self.put(x) for x in inputs]
+        results = self.run(buffers)
+        return [self.get(x) for x in results]
 
     def _check(self, inputs: Sequence[Buffer]) -> None:
         """Checks the inputs of a run. Raises as `run` does."""

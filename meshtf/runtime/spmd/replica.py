@@ -89,7 +89,12 @@ class Replica(SingleReplica):
         pairs = self.mesh.exchanges(move.axis, move.other)
         return stablehlo_collectives.permute(x, pairs)
 
-    def _slice(self, x: Any, mesh_axis: str, axis: int) -> Any:
+    def _slice(
+        self,
+        x: Any,
+        mesh_axis: str,
+        axis: int,
+    ) -> Any:
         """Returns this replica's slice along an axis of x."""
         sizes = x.shape.as_list()
         sizes[axis] //= self.mesh.axes[mesh_axis]

@@ -20,7 +20,10 @@ class SpmdRuntime:
     """A `runtimes.Runtime` whose programs cannot be called; see `spmd.export`."""
 
     def compile(
-        self, recorded: Recorded, arguments: Sequence[Store], jit: bool
+        self,
+        recorded: Recorded,
+        arguments: Sequence[Store],
+        jit: bool,
     ) -> NoReturn:
         """Raises PlanError: TensorFlow cannot run it on the devices of its mesh."""
         raise refusal(recorded.mesh)

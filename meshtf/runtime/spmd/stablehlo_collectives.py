@@ -47,7 +47,12 @@ def all_reduce(x: Any, groups: Groups, kind: str) -> Any:
     )
 
 
-def reduce_scatter(x: Any, groups: Groups, kind: str, axis: int) -> Any:
+def reduce_scatter(
+    x: Any,
+    groups: Groups,
+    kind: str,
+    axis: int,
+) -> Any:
     """Returns the j-th shard along `axis` of the reduced tensor, on replica j of each
     group.
     """
@@ -70,7 +75,12 @@ def all_gather(x: Any, groups: Groups, axis: int) -> Any:
     )
 
 
-def all_to_all(x: Any, groups: Groups, split_axis: int, concat_axis: int) -> Any:
+def all_to_all(
+    x: Any,
+    groups: Groups,
+    split_axis: int,
+    concat_axis: int,
+) -> Any:
     """Returns, on replica j of each group, the j-th shards along `split_axis` of the
     tensors of the group, concatenated along `concat_axis`.
     """
@@ -100,7 +110,13 @@ def stack(x: Any, groups: Groups) -> Any:
     return all_gather(tf.expand_dims(x, 0), groups, 0)
 
 
-def _call(x: Any, op: str, shape: Any, attributes: str, region: str = "") -> Any:
+def _call(
+    x: Any,
+    op: str,
+    shape: Any,
+    attributes: str,
+    region: str = "",
+) -> Any:
     """Returns the output, of a given shape, of a StableHLO op with attributes in MLIR's
     syntax and, for reductions, a region that combines two elements.
     """
@@ -132,7 +148,9 @@ def _region(x: Any, kind: str) -> str:
 
 def _type(x: Any, shape: Sequence[int]) -> str:
     """Returns the MLIR type of a tensor with the data type of x, as "tensor<4x8xf32>"."""
-    return f"tensor<{'x'.join([*map(str, shape), _TYPES[x.dtype.name]])}>"
+    sizes = map(str, shape)
+    element_type = _TYPES[x.dtype.name]
+    return f"tensor<{'x'.join([*sizes, element_type])}>"
 
 
 def _table(rows: Sequence[Sequence[int]]) -> str:

@@ -81,7 +81,10 @@ class _ReplicaFunction:
     """
 
     def __init__(
-        self, program: Program, variables: Sequence[Store], inputs: Sequence[Store]
+        self,
+        program: Program,
+        variables: Sequence[Store],
+        inputs: Sequence[Store],
     ) -> None:
         self.program = program
         self.variables = variables
@@ -121,7 +124,10 @@ class _ReplicaFunction:
         return tf.zeros(local.sizes, tf.as_dtype(store.spec.dtype))
 
     def _compile_error(
-        self, text: str, subject: str, xla_message: str | None = None
+        self,
+        text: str,
+        subject: str,
+        xla_message: str | None = None,
     ) -> PlanError:
         """Returns the error for the op whose name scope occurs in `text`."""
         node = self._node_named_in(text)

@@ -115,7 +115,11 @@ def exchange(
 
 
 def _from_distance(
-    x: Any, axis: int, distance: int, windows: _Windows, groups: Groups
+    x: Any,
+    axis: int,
+    distance: int,
+    windows: _Windows,
+    groups: Groups,
 ) -> Any:
     """Returns the shard at a distance, with zeros for elements that no shard needs."""
     num_shards = windows.num_shards
@@ -136,7 +140,12 @@ def _from_distance(
     return tf.pad(permute(sent, pairs), pads)
 
 
-def _take(x: Any, axis: int, start: Any, length: int) -> Any:
+def _take(
+    x: Any,
+    axis: int,
+    start: Any,
+    length: int,
+) -> Any:
     """Returns `length` elements of an axis, from a scalar tensor on."""
     begin: list[Any] = [0] * len(x.shape)
     begin[axis] = start
@@ -145,7 +154,13 @@ def _take(x: Any, axis: int, start: Any, length: int) -> Any:
     return tf.slice(x, begin, sizes)
 
 
-def _filled(x: Any, axis: int, low: Any, size: int, fill: float) -> Any:
+def _filled(
+    x: Any,
+    axis: int,
+    low: Any,
+    size: int,
+    fill: float,
+) -> Any:
     """Returns x with `fill` in elements beyond the ends of the dimension."""
     indices = low + tf.range(x.shape[axis])
     is_inside = (indices >= 0) & (indices < size)

@@ -155,7 +155,8 @@ def as_array(array: Any, dtype: object = None, name: str = "array") -> tf.Tensor
 
 def store_names(stores: Sequence[Store]) -> dict[Store, str]:
     """Returns a unique name for each store: "x", "x_1", ... if several are called x."""
-    return dict(zip(stores, unique_names(store.name for store in stores)))
+    names = unique_names(store.name for store in stores)
+    return dict(zip(stores, names))
 
 
 def unique_names(names: Iterable[str]) -> list[str]:

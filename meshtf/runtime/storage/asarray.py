@@ -17,7 +17,12 @@ from meshtf.ops.variables.read_write import Read
 from meshtf.runtime.storage.argument_storage import ArrayStore, as_array
 
 
-def asarray(mesh: Mesh, array: Any, shape: ShapeLike, dtype: object = None) -> Tensor:
+def asarray(
+    mesh: Mesh,
+    array: Any,
+    shape: ShapeLike,
+    dtype: object = None,
+) -> Tensor:
     """Returns an array as a tensor with named dimensions, sharded by the layout.
 
     Args:
@@ -39,7 +44,10 @@ def asarray(mesh: Mesh, array: Any, shape: ShapeLike, dtype: object = None) -> T
 
 
 def constant(
-    mesh: Mesh, value: Any, shape: ShapeLike = (), dtype: object = None
+    mesh: Mesh,
+    value: Any,
+    shape: ShapeLike = (),
+    dtype: object = None,
 ) -> Tensor:
     """Returns a tensor filled with a number, or a tensor of an array's values."""
     if isinstance(value, (bool, int, float, complex)):

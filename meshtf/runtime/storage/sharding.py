@@ -43,7 +43,10 @@ def _shard_key(placement: Placement, coordinates: Sequence[int]) -> ShardKey:
 
 
 def region(
-    shape: Shape, placement: Placement, key: ShardKey, mesh: Mesh
+    shape: Shape,
+    placement: Placement,
+    key: ShardKey,
+    mesh: Mesh,
 ) -> tuple[slice, ...]:
     """Returns the region of the global array that a shard covers, a slice for each
     dimension.
@@ -57,7 +60,12 @@ def region(
     return tuple(slice(starts[dim], starts[dim] + sizes[dim]) for dim in sizes)
 
 
-def shards_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[Any]:
+def shards_of(
+    array: Any,
+    spec: Spec,
+    placement: Placement,
+    mesh: Mesh,
+) -> list[Any]:
     """Returns each position's shard of a global array, on the position's device.
 
     The array is sliced on its own device. In a graph whose devices share one memory, the
@@ -78,7 +86,10 @@ def shards_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[
 
 
 def shards_on_source(
-    array: Any, spec: Spec, placement: Placement, mesh: Mesh
+    array: Any,
+    spec: Spec,
+    placement: Placement,
+    mesh: Mesh,
 ) -> list[Any]:
     """Returns each position's shard of a global array, on the device of the array."""
     with tf.device(getattr(array, "device", "") or "/device:CPU:0"):
@@ -91,7 +102,10 @@ def shards_on_source(
 
 
 def _distinct_shards(
-    array: Any, spec: Spec, placement: Placement, mesh: Mesh
+    array: Any,
+    spec: Spec,
+    placement: Placement,
+    mesh: Mesh,
 ) -> dict[ShardKey, Any]:
     """Returns the distinct shards of a global array, by their keys."""
     shards: dict[ShardKey, Any] = {

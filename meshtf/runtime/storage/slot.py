@@ -91,7 +91,12 @@ class TensorFlowSlot:
       device: TensorFlow's name of the device of the handle.
     """
 
-    def __init__(self, handle: Any, kind: VariableKind, device: str) -> None:
+    def __init__(
+        self,
+        handle: Any,
+        kind: VariableKind,
+        device: str,
+    ) -> None:
         self.handle = handle
         self.kind = kind
         self.device = device

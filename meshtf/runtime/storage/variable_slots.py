@@ -22,7 +22,10 @@ Region = tuple[slice, ...]
 
 
 def slots_with(
-    shards: Sequence[Any], placement: Placement, mesh: Mesh, trainable: bool
+    shards: Sequence[Any],
+    placement: Placement,
+    mesh: Mesh,
+    trainable: bool,
 ) -> list[TensorFlowSlot | None]:
     """Returns the slot of each position; positions of one device with equal shards share
     a slot.
@@ -83,7 +86,10 @@ def tensorflow_slots(variable: Any) -> Sequence[Any]:
 
 
 def regions_of(
-    slots: Sequence[Slot | None], shape: Shape, placement: Placement, mesh: Mesh
+    slots: Sequence[Slot | None],
+    shape: Shape,
+    placement: Placement,
+    mesh: Mesh,
 ) -> list[tuple[Region, list[Slot]]]:
     """Returns the distinct regions of a variable, each with all slots that hold it.
 

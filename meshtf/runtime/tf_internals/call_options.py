@@ -84,7 +84,12 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
     )
 
 
-def _execute(name: str, args: list[Any], outputs: int, config: bytes) -> list[Any]:
+def _execute(
+    name: str,
+    args: list[Any],
+    outputs: int,
+    config: bytes,
+) -> list[Any]:
     attributes = "executor_type", "", "config_proto", config
     return list(execute.execute(name, outputs, args, attributes, context.context()))
 

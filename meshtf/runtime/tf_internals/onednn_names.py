@@ -38,7 +38,12 @@ def _has_kernel(op: str) -> bool:
     )
 
 
-def onednn_matmul(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
+def onednn_matmul(
+    a: Any,
+    b: Any,
+    flip_a: bool,
+    flip_b: bool,
+) -> Any:
     """Returns a matmul, or a batch of matmuls, by oneDNN's kernel. Only in graphs.
 
     Args:

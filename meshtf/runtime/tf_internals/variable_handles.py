@@ -67,11 +67,20 @@ def _run_directly() -> Iterator[Callable[..., list[Any]]]:
     eager.ensure_initialized()
 
     def run(
-        kind: str, inputs: list[Any], attrs: Any, outputs: int, device: str
+        kind: str,
+        inputs: list[Any],
+        attrs: Any,
+        outputs: int,
+        device: str,
     ) -> list[Any]:
         return list(
             _pywrap_tfe.TFE_Py_Execute(
-                eager._handle, device, kind, inputs, attrs, outputs
+                eager._handle,
+                device,
+                kind,
+                inputs,
+                attrs,
+                outputs,
             )
         )
 
@@ -109,7 +118,10 @@ def variable_of(handle: Any, like: Any) -> tf.Variable:
     """
     handle_data_util.set_handle_data(handle, _handle_data(like.shape, like.dtype))
     return ResourceVariable(
-        handle=handle, trainable=like.trainable, shape=like.shape, dtype=like.dtype
+        handle=handle,
+        trainable=like.trainable,
+        shape=like.shape,
+        dtype=like.dtype,
     )
 
 

@@ -25,47 +25,67 @@ TOLERANCE = {
 }
 
 
-def difference(x: Tensor, shape: Shape, want: Any, tolerance: float = 0.0) -> str:
+def difference(
+    x: Tensor,
+    shape: Shape,
+    expected: Any,
+    tolerance: float = 0.0,
+) -> str:
     """Returns how an eager tensor differs from a named shape and array; "": it does not.
 
     Args:
       x: an eager tensor.
       shape: its expected shape.
-      want: its expected value, in the expected data type.
+      expected: its value, in the expected data type.
       tolerance: absolute and relative tolerance of floats; 0: they must be equal.
     """
     if x.shape != shape:
         return f"shape {x.shape!r}, wanted {shape!r}"
-    if x.dtype != want.dtype.name:
-        return f"dtype {x.dtype}, wanted {want.dtype.name}"
+    if x.dtype != expected.dtype.name:
+        return f"dtype {x.dtype}, wanted {expected.dtype.name}"
     if x.sharded_value is None or x.mesh is None:
         return "holds no value"
     shards = [np.asarray(v) for v in x.sharded_value.values]
-    expected = _local_sizes(x.mesh, x.sharded_value, want.shape, shape)
+    local_sizes = _local_sizes(
+        x.mesh,
+        x.sharded_value,
+        expected.shape,
+        shape,
+    )
     for position, value in enumerate(shards):
-        if value.shape != expected or value.dtype != want.dtype:
+        if value.shape != local_sizes or value.dtype != expected.dtype:
             return (
                 f"position {position} holds {value.dtype}{list(value.shape)}, "
-                f"{x.sharded_value.placement} means {want.dtype}{list(expected)}"
+                f"{x.sharded_value.placement} means {expected.dtype}{list(local_sizes)}"
             )
     grid = _reduced(x.mesh, x.sharded_value, shards)
-    return _differing_position(x.mesh, x.sharded_value, grid, shape, want, tolerance)
+    return _differing_position(
+        x.mesh,
+        x.sharded_value,
+        grid,
+        shape,
+        expected,
+        tolerance,
+    )
 
 
-def same(value: Any, want: Any, tolerance: float) -> bool:
+def is_close(value: Any, expected: Any, tolerance: float) -> bool:
     """Returns whether two arrays agree: floats up to `tolerance`, others exactly; a NaN is
     never equal.
     """
-    if not tolerance or want.dtype.name not in TOLERANCE:
-        return np.array_equal(value, want)
-    if want.dtype.itemsize < 4:
+    if not tolerance or expected.dtype.name not in TOLERANCE:
+        return np.array_equal(value, expected)
+    if expected.dtype.itemsize < 4:
         value = value.astype("float32")
-        want = want.astype("float32")
-    return np.allclose(value, want, rtol=tolerance, atol=tolerance)
+        expected = expected.astype("float32")
+    return np.allclose(value, expected, rtol=tolerance, atol=tolerance)
 
 
 def _local_sizes(
-    mesh: Mesh, sharded: ShardedValue, sizes: tuple[int, ...], shape: Shape
+    mesh: Mesh,
+    sharded: ShardedValue,
+    sizes: tuple[int, ...],
+    shape: Shape,
 ) -> tuple[int, ...]:
     """Returns the sizes of one shard."""
     local_sizes = list(sizes)
@@ -90,16 +110,16 @@ def _differing_position(
     sharded: ShardedValue,
     grid: Any,
     shape: Shape,
-    want: Any,
+    expected: Any,
     tolerance: float,
 ) -> str:
     """Returns a message about the first position whose shard differs, or ""."""
     for coord in mesh.coords:
-        expected = _expected_shard(mesh, sharded, coord, shape, want)
-        if not same(grid[coord], expected, tolerance):
+        shard = _expected_shard(mesh, sharded, coord, shape, expected)
+        if not is_close(grid[coord], shard, tolerance):
             return (
                 f"values at {coord} of {sharded.placement}:\n"
-                f"      have {_short(grid[coord])}\n      want {_short(expected)}"
+                f"      have {_short(grid[coord])}\n      want {_short(shard)}"
             )
     return ""
 
@@ -109,16 +129,21 @@ def _expected_shard(
     sharded: ShardedValue,
     coord: tuple[int, ...],
     shape: Shape,
-    want: Any,
+    expected: Any,
 ) -> Any:
     """Returns the shard of an array at the coordinates of a position."""
     axis_sizes = mesh.axes.values()
-    for c, state, axis_size in zip(coord, sharded.placement, axis_sizes, strict=True):
+    for c, state, axis_size in zip(
+        coord,
+        sharded.placement,
+        axis_sizes,
+        strict=True,
+    ):
         if isinstance(state, Sharded):
             dim = shape.index(state.dim)
-            local_size = want.shape[dim] // axis_size
-            want = want.take(range(c * local_size, (c + 1) * local_size), dim)
-    return want
+            local_size = expected.shape[dim] // axis_size
+            expected = expected.take(range(c * local_size, (c + 1) * local_size), dim)
+    return expected
 
 
 def _short(value: Any) -> str:

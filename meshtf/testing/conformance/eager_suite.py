@@ -134,7 +134,12 @@ def _check_layout(case: Expected, mesh: Mesh, report: Report) -> None:
         report.failures.append(f"{where}: {type(error).__name__}: {str(error)[:600]}")
 
 
-def _check_refused(case: Expected, mesh: Mesh, where: str, report: Report) -> None:
+def _check_refused(
+    case: Expected,
+    mesh: Mesh,
+    where: str,
+    report: Report,
+) -> None:
     """Checks that an illegal layout raises LayoutError."""
     try:
         apply_all(case.op, *case.inputs(mesh), mesh=mesh)
@@ -167,20 +172,29 @@ def _check_gradients(
     if case.gradients is None:
         return ""
     dxs = case.backward(ys, xs, dys)
-    for i, (dx, want) in enumerate(zip(dxs, case.gradients, strict=True)):
-        if (dx is None) != (want is None):
+    for i, (dx, expected_dx) in enumerate(zip(dxs, case.gradients, strict=True)):
+        if (dx is None) != (expected_dx is None):
             existing = "none" if dx is None else "one"
             return f"gradient {i}: {existing}, unlike on one device"
         if dx is None:
             continue
         _, shape = case.arrays[i]
-        if problem := difference(dx, shape, want, case.rounding):
+        if problem := difference(
+            dx,
+            shape,
+            expected_dx,
+            case.rounding,
+        ):
             return f"gradient {i}: {problem}"
     return ""
 
 
 def _check_partial_cotangents(
-    case: Expected, xs: Sequence[Tensor], mesh: Mesh, where: str, report: Report
+    case: Expected,
+    xs: Sequence[Tensor],
+    mesh: Mesh,
+    where: str,
+    report: Report,
 ) -> None:
     """Checks gradients for cotangents that are unequal partial sums."""
     if case.gradients is None:

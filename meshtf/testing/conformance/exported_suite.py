@@ -75,7 +75,10 @@ def run_exported(
 
 
 def _expected(
-    op_class: type[Op], sample: Sample, seed: int, devices: Sequence[str]
+    op_class: type[Op],
+    sample: Sample,
+    seed: int,
+    devices: Sequence[str],
 ) -> Expected:
     return dataclasses.replace(
         expected(op_class, sample, seed, devices), random_tolerance=RANDOM_TOLERANCE

@@ -36,7 +36,12 @@ class Variant(NamedTuple):
         for i in self.indices:
             pattern = i + 1 if self.uneven else 0
             for axis in self.axes:
-                inputs[i] = as_partial(inputs[i], axis, self.kind, pattern)
+                inputs[i] = as_partial(
+                    inputs[i],
+                    axis,
+                    self.kind,
+                    pattern,
+                )
         return inputs
 
 
@@ -64,7 +69,12 @@ def variants_of(xs: Sequence[Tensor]) -> Iterator[Variant]:
         indices = [i for i in _candidates(xs, [axis]) if not is_complex(xs[i].dtype)]
         if indices:
             description = f"inputs {indices} {kind} partial on {axis}"
-            yield Variant(description, indices, [axis], kind)
+            yield Variant(
+                description,
+                indices,
+                [axis],
+                kind,
+            )
 
 
 def _candidates(xs: Sequence[Tensor], axes: Sequence[str]) -> list[int]:
@@ -74,7 +84,12 @@ def _candidates(xs: Sequence[Tensor], axes: Sequence[str]) -> list[int]:
     ]
 
 
-def as_partial(x: Tensor, axis: str, kind: Kind = "sum", uneven: int = 0) -> Tensor:
+def as_partial(
+    x: Tensor,
+    axis: str,
+    kind: Kind = "sum",
+    uneven: int = 0,
+) -> Tensor:
     """Returns `x`, replicated along `axis`, as a partial result along it.
 
     Args:
@@ -89,7 +104,12 @@ def as_partial(x: Tensor, axis: str, kind: Kind = "sum", uneven: int = 0) -> Ten
     axis_index = mesh.axis_index[axis]
     axis_size = mesh.axes[axis]
     values = [
-        _addend(value, coord[axis_index], axis_size, kind)
+        _addend(
+            value,
+            coord[axis_index],
+            axis_size,
+            kind,
+        )
         + _pattern(value, coord[axis_index], uneven)
         for value, coord in zip(sharded.values, mesh.coords, strict=True)
     ]
@@ -111,7 +131,12 @@ def _pattern(value: Any, coord: int, pattern: int) -> Any:
     return amounts * (0.75 if coord else -0.75)
 
 
-def _addend(value: Any, coord: int, axis_size: int, kind: Kind) -> Any:
+def _addend(
+    value: Any,
+    coord: int,
+    axis_size: int,
+    kind: Kind,
+) -> Any:
     """Returns the partial result of one position."""
     if kind == "sum":
         weight = 0.75 if coord == 0 else 0.25 / (axis_size - 1)

@@ -78,7 +78,11 @@ def check_program(
                 if fail_fast and report.failures:
                     return report
                 _check_program(
-                    cases, mesh_on(axes, spell(rules), devices), rules, report, run
+                    cases,
+                    mesh_on(axes, spell(rules), devices),
+                    rules,
+                    report,
+                    run,
                 )
     return report
 
@@ -133,7 +137,11 @@ def _covers(
 
 
 def _check_program(
-    cases: Sequence[Expected], mesh: Mesh, rules: Rules, report: Report, run: Run
+    cases: Sequence[Expected],
+    mesh: Mesh,
+    rules: Rules,
+    report: Report,
+    run: Run,
 ) -> None:
     """Runs all samples for which a layout is legal, and adds the results to the report."""
     legal = [case for case in cases if is_legal(case.shapes, mesh.axes, rules)]

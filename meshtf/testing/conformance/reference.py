@@ -17,7 +17,7 @@ from meshtf.graph import Op, Sample, ShardedValue, Tensor, apply_all, gradients
 from meshtf.mesh import Mesh
 from meshtf.names import Shape, has_gradient, is_complex
 from meshtf.runtime.storage.asarray import asarray
-from meshtf.testing.conformance.compare import TOLERANCE, difference, same
+from meshtf.testing.conformance.compare import TOLERANCE, difference, is_close
 from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.samples import draw_all, generator
 
@@ -64,7 +64,10 @@ class Expected:
         return [asarray(mesh, array, shape) for array, shape in self.arrays]
 
     def backward(
-        self, ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Tensor | None]
+        self,
+        ys: Sequence[Tensor],
+        xs: Sequence[Tensor],
+        dys: Sequence[Tensor | None],
     ) -> list[Tensor | None]:
         """Returns the gradients of all inputs for cotangents of the floating outputs."""
         outputs = []
@@ -86,12 +89,22 @@ class Expected:
 
 
 def expected(
-    op_class: type[Op], sample: Sample, seed: int, devices: Sequence[str] = ()
+    op_class: type[Op],
+    sample: Sample,
+    seed: int,
+    devices: Sequence[str] = (),
 ) -> Expected:
     """Runs a sample on the first one of `devices`, with a gradient tape."""
     rng = generator(seed, op_class.__name__, repr(sample))
     op = op_class(*sample.attributes)
-    case = Expected(op, draw_all(sample, rng), [], [], None, [])
+    case = Expected(
+        op,
+        draw_all(sample, rng),
+        [],
+        [],
+        None,
+        [],
+    )
     mesh = mesh_on("", devices=devices)
     with tf.GradientTape(persistent=True) as tape:
         xs = case.inputs(mesh)
@@ -192,7 +205,12 @@ def _compare_with_tape(
     for i, (x, dx) in enumerate(zip(xs, dxs, strict=True)):
         if not has_gradient(x.dtype):
             continue
-        problem = _compare_gradient(case, i, dx, next(remaining))
+        problem = _compare_gradient(
+            case,
+            i,
+            dx,
+            next(remaining),
+        )
         if problem:
             case.problems.append(
                 f"gradient rule against the tape, outputs {indices}, input {i}: {problem}"
@@ -201,15 +219,23 @@ def _compare_with_tape(
 
 
 def _compare_gradient(
-    case: Expected, index: int, dx: Tensor | None, tape_gradient: Any
+    case: Expected,
+    index: int,
+    dx: Tensor | None,
+    tape_gradient: Any,
 ) -> str:
     """Returns how the gradient of one input differs from the tape's, or ""; None is 0."""
     array, shape = case.arrays[index]
-    want = np.zeros_like(array)
+    expected = np.zeros_like(array)
     if tape_gradient is not None:
-        want = tf.convert_to_tensor(tape_gradient).numpy()
+        expected = tf.convert_to_tensor(tape_gradient).numpy()
     if dx is not None:
-        return difference(dx, shape, want, case.rounding)
-    if same(np.zeros_like(want), want, case.rounding):
+        return difference(
+            dx,
+            shape,
+            expected,
+            case.rounding,
+        )
+    if is_close(np.zeros_like(expected), expected, case.rounding):
         return ""
     return "none, the tape has one"

@@ -59,10 +59,15 @@ def _subclasses(base: type[Op]) -> Iterator[type[Op]]:
 
 def generator(seed: int, *names: object) -> np.random.Generator:
     """Returns a random generator that depends only on a seed and on names."""
-    return np.random.default_rng([seed, zlib.crc32("/".join(map(str, names)).encode())])
+    text = "/".join(map(str, names))
+    checksum = zlib.crc32(text.encode())
+    return np.random.default_rng([seed, checksum])
 
 
-def draw_all(sample: Sample, rng: np.random.Generator) -> list[tuple[Any, Shape]]:
+def draw_all(
+    sample: Sample,
+    rng: np.random.Generator,
+) -> list[tuple[Any, Shape]]:
     """Returns an array and a shape for each input of a sample."""
     return [draw(text, sample.below, rng) for text in sample.inputs]
 

@@ -246,7 +246,7 @@ def test_infinity_may_be_meant_and_nan_made_of_it_is_not(eager):
         np.testing.assert_array_equal(
             called(masked, mesh, x, eager).numpy(), [[1, 0], [1, 0]]
         )
-        with refuses(mtf.NumericsError, "softmax made NaN"):
+        with refuses(mtf.NumericsError, "softmax output NaN"):
             called(masked, mesh, x * 0, eager)
 
 
@@ -256,6 +256,6 @@ def test_inside_a_function_it_is_refused():
             return x * 1.0
 
     with refuses(
-        mtf.PlanError, "check_numerics stands inside a mtf.function", "around the call"
+        mtf.PlanError, "check_numerics is used inside a mtf.function", "around the call"
     ):
         called(inside, mtf.Mesh(""), np.ones((2, 2), "float32"), eager=False)

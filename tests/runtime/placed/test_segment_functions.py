@@ -130,7 +130,7 @@ def test_a_wrong_tells_is_refused(op, announced, recorded):
         announced,
         r"test_segment_functions\.py:\d+",
         r"\[b:2 d:4\]",
-        "Mend the op: `statistics` and `statistics_specs`",
+        "Correct the op: `statistics` and `statistics_specs`",
     ):
         x = mtf.ones(mesh, "b:4;d:8", "bfloat16")
         (mtf.function(run, mesh=mesh) if recorded else run)(x)

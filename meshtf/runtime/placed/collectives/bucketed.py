@@ -65,7 +65,12 @@ def _shard_shape(shape: Sequence[int], axis: int, num_shards: int) -> list[int]:
     return sizes
 
 
-def _flat_shards(x: Any, axis: int, num_shards: int, device: str) -> Any:
+def _flat_shards(
+    x: Any,
+    axis: int,
+    num_shards: int,
+    device: str,
+) -> Any:
     """Returns the shards of x along an axis as [num_shards, elements of a shard]."""
     shards = x if axis == 0 else stack(split(x, num_shards, axis, device), device)
     return reshape(shards, [num_shards, -1], device)
@@ -75,7 +80,5 @@ def _unpacked(packed: Any, shapes: Sequence[Any], device: str) -> Bundle:
     """Returns the tensors of a flat tensor, given their shapes."""
     sizes = [math.prod(shape) for shape in shapes]
     flat = reshape(packed, [-1], device)
-    tensors = []
-    for x, shape in zip(split(flat, sizes, 0, device), shapes):
-        tensors.append(reshape(x, shape, device))
-    return tuple(tensors)
+    tensors = split(flat, sizes, 0, device)
+    return tuple(reshape(x, shape, device) for x, shape in zip(tensors, shapes))

@@ -31,7 +31,10 @@ def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any
 
 
 def reduce_scatter(
-    xs: Sequence[Any], devices: Sequence[str], kind: str, axis: int
+    xs: Sequence[Any],
+    devices: Sequence[str],
+    kind: str,
+    axis: int,
 ) -> list[Any]:
     """Returns shard j of the reduced tensor on device j."""
     hosts = _hosts(devices)
@@ -95,11 +98,15 @@ def _hosts(devices: Sequence[str]) -> list[list[int]]:
 
 def _leaders(hosts: Sequence[Sequence[int]], devices: Sequence[str]) -> list[str]:
     """Returns the first device of each host."""
-    return [devices[members[0]] for members in hosts]
+    first_members = [members[0] for members in hosts]
+    return [devices[index] for index in first_members]
 
 
 def _reduced_within(
-    xs: Sequence[Any], devices: Sequence[str], members: Sequence[int], kind: str
+    xs: Sequence[Any],
+    devices: Sequence[str],
+    members: Sequence[int],
+    kind: str,
 ) -> Any:
     """Returns the reduction of the tensors of a host, on its leader."""
     leader = devices[members[0]]
@@ -121,4 +128,6 @@ def _sent_to_members(
 
 def _concat(xs: Sequence[Any], axis: int, device: str) -> Any:
     """Returns tensors concatenated along an axis; a single tensor is not copied."""
-    return xs[0] if len(xs) == 1 else tensor_ops.concat(xs, axis, device)
+    if len(xs) == 1:
+        return xs[0]
+    return tensor_ops.concat(xs, axis, device)

@@ -16,7 +16,12 @@ import tensorflow as tf
 from meshtf.runtime.placed.program.tensor_ops import add_n, binary, identity, slice_of
 
 
-def combine(kind: str, x: Any, y: Any, device: str) -> Any:
+def combine(
+    kind: str,
+    x: Any,
+    y: Any,
+    device: str,
+) -> Any:
     """Returns the sum, maximum or minimum of two partial results."""
     if kind == "sum":
         return binary("AddV2", x, y, device)
@@ -35,7 +40,13 @@ def combine_all(kind: str, xs: Sequence[Any], device: str) -> Any:
     return total
 
 
-def shard(x: Any, axis: int, index: int, num_shards: int, device: str) -> Any:
+def shard(
+    x: Any,
+    axis: int,
+    index: int,
+    num_shards: int,
+    device: str,
+) -> Any:
     """Returns one of `num_shards` equal shards along an axis."""
     sizes = list(x.shape)
     sizes[axis] //= num_shards

@@ -44,7 +44,10 @@ def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any
 
 
 def reduce_scatter(
-    xs: Sequence[Any], devices: Sequence[str], kind: str, axis: int
+    xs: Sequence[Any],
+    devices: Sequence[str],
+    kind: str,
+    axis: int,
 ) -> list[Any]:
     """Returns shard j of the reduced tensor on device j."""
     return reduce_chunks(_split_each(xs, devices, axis), devices, kind)
@@ -67,7 +70,10 @@ def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
 
 
 def all_to_all(
-    xs: Sequence[Any], devices: Sequence[str], split_axis: int, concat_axis: int
+    xs: Sequence[Any],
+    devices: Sequence[str],
+    split_axis: int,
+    concat_axis: int,
 ) -> list[Any]:
     """Returns, on device j, shard j along `split_axis` of every tensor, concatenated
     along `concat_axis`.

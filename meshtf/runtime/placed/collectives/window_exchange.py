@@ -33,10 +33,24 @@ def elements_of_shards(
     local_size = shards[0].shape[axis]
     received = []
     for source, low, high in spans(start, stop, local_size, len(shards), wrap):
-        elements = _elements(shards[source], axis, low, high, fill, devices[source])
+        elements = _elements(
+            shards[source],
+            axis,
+            low,
+            high,
+            fill,
+            devices[source],
+        )
         received.append(send(elements, devices[source], device))
     if not received:
-        return _elements(shards[j], axis, start - stop, 0, fill, device)
+        return _elements(
+            shards[j],
+            axis,
+            start - stop,
+            0,
+            fill,
+            device,
+        )
     joined = received[0]
     if len(received) > 1:
         joined = concat(received, axis, device)
@@ -44,11 +58,23 @@ def elements_of_shards(
     if not missing_before and joined.shape[axis] >= stop - start:
         return joined
     low = -missing_before
-    return _elements(joined, axis, low, low + stop - start, fill, device)
+    return _elements(
+        joined,
+        axis,
+        low,
+        low + stop - start,
+        fill,
+        device,
+    )
 
 
 def _elements(
-    x: Any, axis: int, start: int, stop: int, fill: float, device: str
+    x: Any,
+    axis: int,
+    start: int,
+    stop: int,
+    fill: float,
+    device: str,
 ) -> Any:
     """Returns elements [start, stop) of an axis, padded with `fill` beyond its ends."""
     elements = element_range(x.shape, axis, start, stop)

@@ -50,7 +50,12 @@ class SectionNodes:
       host_effects: the nodes of `must_run` that use no variable, such as prints.
     """
 
-    def __init__(self, definition: Any, arguments: Sequence[str], prefix: str) -> None:
+    def __init__(
+        self,
+        definition: Any,
+        arguments: Sequence[str],
+        prefix: str,
+    ) -> None:
         inputs = definition.signature.input_arg
         self._arguments = dict(zip((x.name for x in inputs), arguments, strict=True))
         self._prefix = prefix + "/"

@@ -97,7 +97,10 @@ class ProgramWriter:
         return self.definition.signature.input_arg
 
     def _input(
-        self, name: str, shape: tf.TensorShape, dtype: tf.DType
+        self,
+        name: str,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
     ) -> SymbolicTensor:
         attributes = self.definition.arg_attr[len(self._inputs)]
         attributes.attr[_SHAPES].CopyFrom(_shapes(shape))
@@ -172,7 +175,10 @@ class ProgramWriter:
         ]
 
     def constant(
-        self, value: Any, dtype: tf.DType = tf.int32, device: str = ""
+        self,
+        value: Any,
+        dtype: tf.DType = tf.int32,
+        device: str = "",
     ) -> SymbolicTensor:
         """Returns a number or an array as a tensor. Equal ones on a device are one node."""
         array = np.asarray(value, dtype.as_numpy_dtype)
@@ -191,7 +197,10 @@ class ProgramWriter:
         return self._constants[key]
 
     def call(
-        self, callee: GraphFunction, args: Sequence[Any], device: str
+        self,
+        callee: GraphFunction,
+        args: Sequence[Any],
+        device: str,
     ) -> list[SymbolicTensor]:
         """Adds a call of a traced function. Reads and writes of variables keep the order
         of the calls.
@@ -221,7 +230,11 @@ class ProgramWriter:
         return outputs
 
     def read_variable(
-        self, handle: Any, shape: tf.TensorShape, dtype: tf.DType, device: str
+        self,
+        handle: Any,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        device: str,
     ) -> SymbolicTensor:
         """Adds a read of a variable and returns its value."""
         resource = self.capture(handle)
@@ -272,7 +285,12 @@ class ProgramWriter:
         outputs = iter(map(self._result, names, function.outputs, specs))
         return [next(outputs) if k is None else inputs[k] for k in input_index]
 
-    def _result(self, name: str, y: Any, spec: Any) -> SymbolicTensor | SymbolicList:
+    def _result(
+        self,
+        name: str,
+        y: Any,
+        spec: Any,
+    ) -> SymbolicTensor | SymbolicList:
         """Returns a result of a section."""
         tensor = SymbolicTensor(self, name, y.shape, y.dtype)
         is_list = isinstance(spec, tf.TensorArraySpec)

@@ -23,7 +23,12 @@ class ResourceOrder:
                 nodes.update(dict.fromkeys(self._reads.get(resource, ())))
         return list(nodes)
 
-    def add(self, nodes: Iterable[str], resources: Iterable[str], writes: bool) -> None:
+    def add(
+        self,
+        nodes: Iterable[str],
+        resources: Iterable[str],
+        writes: bool,
+    ) -> None:
         """Adds nodes that use resources."""
         new = list(nodes)
         for resource in resources:

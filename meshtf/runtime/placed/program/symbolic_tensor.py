@@ -24,7 +24,11 @@ class SymbolicTensor:
     __slots__ = ("program", "name", "shape", "dtype")
 
     def __init__(
-        self, program: Any, name: str, shape: tf.TensorShape, dtype: tf.DType
+        self,
+        program: Any,
+        name: str,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
     ) -> None:
         self.program = program
         self.name = name

@@ -23,7 +23,14 @@ def identity(x: Any, device: str, after: Any = None) -> Any:
         with tf.device(device), tf.control_dependencies(waits):
             return tf.identity(x)
     waits = [] if after is None else [after.node]
-    return _add_node("Identity", [x], {}, [x.shape], device, controls=waits)[0]
+    return _add_node(
+        "Identity",
+        [x],
+        {},
+        [x.shape],
+        device,
+        controls=waits,
+    )[0]
 
 
 def concat(xs: Sequence[Any], axis: int, device: str) -> Any:
@@ -49,7 +56,10 @@ def stack(xs: Sequence[Any], device: str) -> Any:
 
 
 def split(
-    x: Any, num_or_sizes: int | Sequence[int], axis: int, device: str
+    x: Any,
+    num_or_sizes: int | Sequence[int],
+    axis: int,
+    device: str,
 ) -> list[Any]:
     """Returns x split along an axis: into a number of equal shards, or into shards of
     given sizes.
@@ -63,7 +73,14 @@ def split(
         shapes = [shape] * num_or_sizes
         attributes: dict[str, Any] = {"num_split": num_or_sizes}
         inputs = [axis_tensor, x]
-        return _add_node("Split", inputs, attributes, shapes, device, x.dtype)
+        return _add_node(
+            "Split",
+            inputs,
+            attributes,
+            shapes,
+            device,
+            x.dtype,
+        )
     shapes = [_resized(x.shape, axis, size) for size in num_or_sizes]
     sizes = x.program.constant(list(num_or_sizes), device=device)
     attributes = {"num_split": len(shapes), "Tlen": tf.int32}
@@ -82,7 +99,12 @@ def reshape(x: Any, shape: Sequence[int], device: str) -> Any:
     return _add_node("Reshape", [x, sizes], {"Tshape": tf.int32}, [full], device)[0]
 
 
-def slice_of(x: Any, begin: Sequence[int], sizes: Sequence[int], device: str) -> Any:
+def slice_of(
+    x: Any,
+    begin: Sequence[int],
+    sizes: Sequence[int],
+    device: str,
+) -> Any:
     """Returns the slice of x with first indices `begin` and with these sizes."""
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
@@ -92,7 +114,12 @@ def slice_of(x: Any, begin: Sequence[int], sizes: Sequence[int], device: str) ->
     return _add_node("Slice", [x, *bounds], {"Index": tf.int32}, [shape], device)[0]
 
 
-def pad(x: Any, pads: Sequence[Sequence[int]], fill: float, device: str) -> Any:
+def pad(
+    x: Any,
+    pads: Sequence[Sequence[int]],
+    fill: float,
+    device: str,
+) -> Any:
     """Returns x padded with `fill`: pads[axis] = (elements before, elements after)."""
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
@@ -113,7 +140,14 @@ def add_n(xs: Sequence[Any], device: str) -> Any:
         with tf.device(device):
             return tf.raw_ops.AddN(inputs=list(xs))
     attributes = {"N": len(xs)}
-    return _add_node("AddN", xs, attributes, [xs[0].shape], device, name="sum")[0]
+    return _add_node(
+        "AddN",
+        xs,
+        attributes,
+        [xs[0].shape],
+        device,
+        name="sum",
+    )[0]
 
 
 _BINARY = {
@@ -125,7 +159,12 @@ _BINARY = {
 }
 
 
-def binary(kind: str, x: Any, y: Any, device: str) -> Any:
+def binary(
+    kind: str,
+    x: Any,
+    y: Any,
+    device: str,
+) -> Any:
     """Returns an elementwise op of two tensors of the same shape.
 
     Args:
@@ -137,7 +176,14 @@ def binary(kind: str, x: Any, y: Any, device: str) -> Any:
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
             return _BINARY[kind](x, y)
-    return _add_node(kind, [x, y], {}, [x.shape], device, name="z")[0]
+    return _add_node(
+        kind,
+        [x, y],
+        {},
+        [x.shape],
+        device,
+        name="z",
+    )[0]
 
 
 def _add_node(

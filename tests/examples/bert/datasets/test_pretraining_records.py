@@ -86,7 +86,7 @@ def test_what_a_record_says_comes_back(folder, text, vocabulary):
         found = data.BertFeatures(16, 4)(
             pretraining_records.from_record(row, (0,), vocab=40)
         )
-        for ours, theirs in pretraining_records.THEIRS.items():
+        for ours, theirs in pretraining_records.RECORD_KEYS.items():
             np.testing.assert_array_equal(found[ours].reshape(-1), row[theirs])
 
 
@@ -115,7 +115,7 @@ def test_copies_differ(folder, text):
     [
         (None, "there is no file"),
         ("\n\n", "no text in"),
-        ("the tower\n", "two documents at least"),
+        ("the tower\n", "at least two documents"),
     ],
 )
 def test_texts_that_make_no_rows_leave_nothing_behind(folder, capsys, text, says):
@@ -132,7 +132,7 @@ def test_texts_that_make_no_rows_leave_nothing_behind(folder, capsys, text, says
     "change, says",
     [
         ({"input_ids": None}, "no 'input_ids'"),
-        ({"masked_lm_ids": np.array([1, 40, 0, 0])}, "token 40; the model knows 40"),
+        ({"masked_lm_ids": np.array([1, 40, 0, 0])}, "token 40, but the model has 40"),
     ],
 )
 def test_records_of_others_are_refused(folder, text, change, says):

@@ -63,12 +63,12 @@ def test_lines_that_were_learned_from_are_left_out():
 
 
 def test_heads_take_something():
-    assert list(source_tasks.heads(MODULE)) == [
+    assert list(source_tasks.signatures(MODULE)) == [
         ("first", "self, x", "Says."),
         ("second", "self, y, z=(1, 2)", ""),
         ("fourth", "self, x", ""),
     ]
-    assert list(source_tasks.heads("def f(:")) == []
+    assert list(source_tasks.signatures("def f(:")) == []
 
 
 def test_questions_are_squads(tmp_path):

@@ -67,7 +67,7 @@ def test_answers_are_not_needed_to_be_told(tmp_path):
         ("text", "is no object, but str"),
         (
             {"id": "2", "question": "?", "answers": []},
-            "no answer; take --version_2_with_negative",
+            "no answer; give --version_2_with_negative",
         ),
         (entry("2", "paris", "9"), "'answer_start' that is str instead of int"),
     ],
@@ -92,7 +92,7 @@ def test_a_malformed_question_is_refused_or_left_out(tmp_path, capsys, wrong, sa
             '{"data": [{"paragraphs": [{"qas": []}]}]}',
             r"paragraphs\[0\] has no 'context'",
         ),
-        ('{"data": []}', "holds no question"),
+        ('{"data": []}', "has no questions"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path, text, says):

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from examples.bert.datasets.squad_json import Answer, Question
-from examples.bert.datasets.squad_windows import Shape, cut, own_windows, windows
+from examples.bert.datasets.squad_windows import (
+    Shape,
+    max_context_windows,
+    window_spans,
+    windows,
+)
 from transformer.data import DataError
 
 CONTEXT = (
@@ -26,11 +31,11 @@ def question(answer, text="where is the tower ?"):
     [(1, 4, 2), (4, 4, 2), (5, 4, 2), (23, 7, 3), (23, 7, 50), (9, 3, 1)],
 )
 def test_windows_cover_all_and_have_one_owner(tokens, room, stride):
-    spans = cut(tokens, room, stride)
+    spans = window_spans(tokens, room, stride)
     assert spans[0][0] == 0 and spans[-1][1] == tokens
     assert all(end - begin == room for begin, end in spans[:-1])
     assert all(b - a == min(stride, room) for (a, _), (b, _) in zip(spans, spans[1:]))
-    own = own_windows(spans, tokens)
+    own = max_context_windows(spans, tokens)
     for at, k in enumerate(own):
         around = [
             min(at - a, b - 1 - at) + 0.01 * (b - a) if a <= at < b else -1
@@ -40,7 +45,7 @@ def test_windows_cover_all_and_have_one_owner(tokens, room, stride):
 
 
 def test_no_tokens_no_windows():
-    assert cut(0, 4, 2) == [] and own_windows([], 0).tolist() == []
+    assert window_spans(0, 4, 2) == [] and max_context_windows([], 0).tolist() == []
 
 
 def test_rows_hold_the_question_and_a_part_of_the_context(vocabulary):
@@ -48,7 +53,9 @@ def test_rows_hold_the_question_and_a_part_of_the_context(vocabulary):
     ids = vocabulary.encode(CONTEXT)
     asked = vocabulary.encode("where is the tower")
     assert len(made) > 2
-    for window, (begin, end) in zip(made, cut(len(ids), 16 - 4 - 3, 5), strict=True):
+    for window, (begin, end) in zip(
+        made, window_spans(len(ids), 16 - 4 - 3, 5), strict=True
+    ):
         expected = [
             vocabulary.bos_id,
             *asked,
@@ -71,12 +78,12 @@ def test_spans_lead_back_to_the_characters_of_the_answer(answer, stride, vocabul
     found = 0
     for window in windows(0, asked, vocabulary, Shape(20, 8, stride)):
         start, end = window.span(asked.answers[0])
-        row = window.row(asked.answers[0])
-        assert (row["start"], row["end"]) == (start, end)
+        features = window.features(asked.answers[0])
+        assert (features["start"], features["end"]) == (start, end)
         if start:
             first, last = (
-                window.places[start - window.first],
-                window.places[end - window.first],
+                window.offsets[start - window.context_start],
+                window.offsets[end - window.context_start],
             )
             assert CONTEXT[first[0] : last[1]] == answer
             found += 1
@@ -89,18 +96,18 @@ def test_an_answer_that_is_cut_is_not_there(vocabulary):
     asked = question("unaffable, stands in Paris  of 1889")
     made = windows(0, asked, vocabulary, Shape(16, 8, 2))
     assert all(window.span(asked.answers[0]) == (0, 0) for window in made)
-    assert made[0].row(None)["start"] == 0
+    assert made[0].features(None)["start"] == 0
 
 
 def test_each_token_is_its_windows_own_once(vocabulary):
     made = windows(0, question("Paris"), vocabulary, Shape(14, 4, 3))
-    owned = np.concatenate([window.places[window.own] for window in made])
+    owned = np.concatenate([window.offsets[window.is_max_context] for window in made])
     _, places = vocabulary.encode_with_offsets(CONTEXT)
     assert sorted(map(tuple, owned)) == sorted(map(tuple, places))
 
 
 def test_no_room_for_a_context(vocabulary):
     with pytest.raises(
-        DataError, match="no room for a context beside a question of 5.*\n.*lower"
+        DataError, match="no room for a context after a question of 5.*\n.*lower"
     ):
         windows(0, question("Paris"), vocabulary, Shape(8, 30, 3))

@@ -70,7 +70,7 @@ def test_a_missing_column_and_a_missing_file(tmp_path):
         tsv.read(path, COLUMNS, "refuse")
     with pytest.raises(DataError, match="absent.tsv cannot be read"):
         tsv.read(tmp_path / "absent.tsv", COLUMNS, "refuse")
-    with pytest.raises(DataError, match="one label alone, 'yes'"):
+    with pytest.raises(DataError, match="only the label 'yes'"):
         tsv.labels_of(tsv.read(path, Columns("label", "sentence"), "refuse"), COLUMNS)
 
 

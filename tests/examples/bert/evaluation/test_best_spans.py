@@ -65,8 +65,8 @@ def test_a_token_begins_an_answer_in_its_own_window_alone(vocabulary):
     other = 0
     own = 1
     at = 2  # "stands" is the last but one of window 0 and the first of window 1
-    k = next(i for i, w in enumerate(made) if w.own[2 if i == 0 else 0])
-    assert made[own].places[0][0] == made[other].places[at][0] and k in (other, own)
+    k = next(i for i, w in enumerate(made) if w.is_max_context[2 if i == 0 else 0])
+    assert made[own].offsets[0][0] == made[other].offsets[at][0] and k in (other, own)
     start[1 - k][FIRST + (at if k else 0)] = (
         9.0  # of the window that it does not belong to
     )
@@ -88,15 +88,14 @@ def test_nothing_is_as_good_as_the_least_that_a_window_says(vocabulary):
 
 def test_probabilities_of_the_list(vocabulary):
     found = tell([logits(12, _4=5.0, _0=4.0)], [logits(12, _5=4.0)], vocabulary, size=3)
-    listed = found.listed(3, negative=True)
-    assert [one["text"] for one in listed].count("") == 1 and len(listed) == 4
-    assert sum(one["probability"] for one in listed) == pytest.approx(1.0)
+    nbest = found.nbest(3, negative=True)
+    assert [one["text"] for one in nbest].count("") == 1 and len(nbest) == 4
+    assert sum(one["probability"] for one in nbest) == pytest.approx(1.0)
     ratio = (
-        listed[0]["probability"]
-        / next(o for o in listed if not o["text"])["probability"]
+        nbest[0]["probability"] / next(o for o in nbest if not o["text"])["probability"]
     )
     assert ratio == pytest.approx(math.exp(9.0 - 4.0))
-    assert "" not in [one["text"] for one in found.listed(3, negative=False)]
+    assert "" not in [one["text"] for one in found.nbest(3, negative=False)]
 
 
 def test_a_context_without_tokens():

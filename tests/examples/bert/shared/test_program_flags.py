@@ -51,8 +51,8 @@ def test_sizes_are_those_of_bert(folder):
 @pytest.mark.parametrize(
     "changed, says",
     [
-        ({"hidden_size": None}, "other.json: .*does not say 'hidden_size'"),
-        ({"num_attention_heads": 3}, "hidden_size 8 cannot be dealt out to 3 heads"),
+        ({"hidden_size": None}, "other.json: .*has no 'hidden_size'"),
+        ({"num_attention_heads": 3}, "3 heads do not divide hidden_size 8"),
         ({"hidden_act": "sine"}, "other.json: .*activation 'sine'"),
         ({"attention_probs_dropout_prob": 0.5}, "attention_probs_dropout_prob: 0.5"),
     ],
@@ -75,11 +75,11 @@ def test_a_file_that_is_no_json(folder):
     [
         (
             {"vocab_size": 20},
-            "vocab.txt has 39 pieces, and .*other.json has room for 20",
+            "vocab.txt has 39 pieces, but .*other.json has room for 20",
         ),
         (
             {"max_position_embeddings": 16},
-            "--max_seq_length=24, and .* has 16 positions",
+            "--max_seq_length=24, but .* has 16 positions",
         ),
     ],
 )
