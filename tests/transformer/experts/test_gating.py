@@ -93,7 +93,7 @@ def check(routing, combine, balance, z, dropped):
             assert c == routing.choices.positions.numpy()[g, k, s]
             chosen[g, s, e, c] = gates[g, k, s]
         np.testing.assert_allclose(chosen, combine, rtol=1e-5, atol=1e-7)
-        np.testing.assert_array_equal(routing.choices.kept.numpy(), slots >= 0)
+        np.testing.assert_array_equal(routing.choices.has_slot.numpy(), slots >= 0)
         assert not gates[slots < 0].any()
         np.testing.assert_allclose(float(routing.losses["balance"]), balance, rtol=1e-5)
     np.testing.assert_allclose(float(routing.losses["z"]), z, rtol=1e-5)
@@ -215,7 +215,7 @@ def test_without_a_limit_no_choice_is_dropped(gate):
     routing = route(
         functools.partial(gate, capacity=Capacity(evaluate=None)), logits, real, False
     )
-    assert float(routing.dropped) == 0 and routing.choices.kept.numpy().all()
+    assert float(routing.dropped) == 0 and routing.choices.has_slot.numpy().all()
     assert routing.tokens.shape["capacity"] == 12
 
 
@@ -313,5 +313,5 @@ def test_capacity(choices, tokens, experts, want):
 )
 def test_options_that_there_are_not(gate, option):
     logits, real = random_logits(CASES[0])
-    with pytest.raises(ValueError, match="is wanted here"):
+    with pytest.raises(ValueError, match="expected one of"):
         route(functools.partial(gate, **option), logits, real, False)

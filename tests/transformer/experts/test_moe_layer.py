@@ -187,7 +187,7 @@ def test_each_token_gets_what_its_experts_make_of_it():
     )
     routing = gating.top_2(mtf.asarray(mesh, x @ router, "batch;length;experts_all"))
     want = feed_forward(x, shared_wi, shared_wo)
-    kept = routing.choices.kept.numpy()
+    kept = routing.choices.has_slot.numpy()
     for b, k, s in np.argwhere(kept):
         e = routing.choices.experts.numpy()[b, k, s]
         want[b, s] += routing.choices.gates.numpy()[b, k, s] * feed_forward(

@@ -115,7 +115,7 @@ def test_the_command_refuses_it_before_anything_runs(tmp_path, capsys, lines, sa
 
 def test_microbatches_that_would_cut_groups_are_refused():
     with pytest.raises(
-        mtf.ShapeError, match="a microbatch would split groups of 32 tokens"
+        mtf.ShapeError, match="microbatches would split groups of 32 tokens"
     ):
         accumulated(2, 32)
 

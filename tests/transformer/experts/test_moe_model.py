@@ -192,7 +192,7 @@ def test_microbatches_change_no_number():
 
 @pytest.mark.parametrize("microbatches, group_size", [(2, 16), (4, 64)])
 def test_microbatches_cut_no_group(microbatches, group_size):
-    with pytest.raises(mtf.ShapeError, match="a microbatch would split groups"):
+    with pytest.raises(mtf.ShapeError, match="microbatches would split groups"):
         accumulated(microbatches, group_size)
 
 
@@ -202,7 +202,7 @@ def test_a_pipeline_cuts_no_group():
         group_size=16,
         axes="stage:2",
     )
-    with pytest.raises(mtf.ShapeError, match="a microbatch would split groups"):
+    with pytest.raises(mtf.ShapeError, match="microbatches would split groups"):
         cut.step(text())
 
 
