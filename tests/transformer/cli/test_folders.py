@@ -183,5 +183,5 @@ def test_programs_that_heed_no_gin_refuse_it(command):
     )
     assert (
         done.returncode == 1
-        and "nothing that this program does is set by gin" in done.stderr
+        and "this program has no gin settings" in done.stderr
     )

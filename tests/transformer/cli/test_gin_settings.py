@@ -67,7 +67,7 @@ def test_a_name_that_is_misspelt(line, says):
     [
         (
             "Architecture.heads = 'four'",
-            "Architecture.heads is 'four', where an integer is wanted",
+            "Architecture.heads is 'four', where an integer is expected",
         ),
         ("Architecture.dropout = '0.1'", "a number"),
         ("train.steps = 1e3", "an integer"),
@@ -93,7 +93,7 @@ def test_a_value_of_another_type(line, wants):
 
 def test_a_macro_of_another_type_is_told_with_both_places():
     message = refusal("steps = 'four'")
-    assert message.startswith("train.steps is 'four', where an integer is wanted")
+    assert message.startswith("train.steps is 'four', where an integer is expected")
     assert "--gin_param line 1\n    steps = 'four'" in message
     assert re.search(r"lm_stdlib.gin\", line 16\n    train.steps = %steps", message)
 
