@@ -1,5 +1,7 @@
 """The state of a stack of blocks between decoding steps: keys and values of all blocks.
 
+Example:
+
     cache = stack.init_cache(x, positions=128)
     x, cache = stack.decode_step(x, cache, position)
 """

@@ -181,7 +181,4 @@ def test_programs_that_heed_no_gin_refuse_it(command):
         text=True,
         timeout=300,
     )
-    assert (
-        done.returncode == 1
-        and "this program has no gin settings" in done.stderr
-    )
+    assert done.returncode == 1 and "this program has no gin settings" in done.stderr
