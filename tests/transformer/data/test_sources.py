@@ -25,10 +25,10 @@ def write(folder, name, content):
     return str(path)
 
 
-def records(folder, name="a.tfrecord", rows=7):
+def records(folder, name="a.tfrecord", count=7):
     path = folder / name
     sources.write_records(
-        path, [{"tokens": np.arange(k), "label": k} for k in range(rows)]
+        path, [{"tokens": np.arange(k), "label": k} for k in range(count)]
     )
     return path
 
@@ -175,17 +175,17 @@ def test_a_damaged_record_is_named_or_ends_its_file(tmp_path, how):
 
 
 def test_damage_after_many_records_is_found_too(tmp_path):
-    path = records(tmp_path, rows=2500)
+    path = records(tmp_path, count=2500)
     with open(path, "ab") as file:
         file.write(b"12345")
     with pytest.raises(data.DataError, match="record 2501 is truncated"):
         data.tfrecords(str(path)).train()
 
 
-def test_compressed_records_are_told_apart(tmp_path):
+def test_error_of_compressed_records(tmp_path):
     path = records(tmp_path)
     path.write_bytes(gzip.compress(path.read_bytes()))
-    with pytest.raises(data.DataError, match="compressed(?s:.*)unpack"):
+    with pytest.raises(data.DataError, match="compressed(?s:.*)decompress"):
         data.tfrecords(str(path)).train()
 
 
