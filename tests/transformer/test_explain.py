@@ -117,7 +117,7 @@ def test_a_refused_program_is_shown_as_far_as_it_goes(call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings, complaint",
+    "settings, message",
     [
         (
             ["Architecture.d_modle = 64"],
@@ -131,12 +131,10 @@ def test_a_refused_program_is_shown_as_far_as_it_goes(call, tmp_path):
         (['Mesh.axes = "data:four"'], "ParseError: the size of mesh axis 'data'"),
     ],
 )
-def test_errors_of_configuration_and_layout_have_no_traceback(
-    call, settings, complaint
-):
+def test_errors_of_configuration_and_layout_have_no_traceback(call, settings, message):
     code, out, err = call(*settings)
     assert (code, out) == (1, "")
-    assert err.startswith(complaint) and "In call to configurable" not in err
+    assert err.startswith(message) and "In call to configurable" not in err
 
 
 def test_what_has_no_default_must_be_said(call, tmp_path):

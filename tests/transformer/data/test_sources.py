@@ -133,11 +133,11 @@ def test_records_of_text_and_of_floats(tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
         writer.write(example.SerializeToString())
         writer.write(b"\xff\xff no example")
-    found = data.tfrecords(str(tmp_path / "a"), share=0).train()
-    assert found[0]["text"] == "é" and found[0]["texts"] == ["a", "b"]
-    assert found[0]["x"].tolist() == [0.5] and not len(found[0]["none"])
+    results = data.tfrecords(str(tmp_path / "a"), share=0).train()
+    assert results[0]["text"] == "é" and results[0]["texts"] == ["a", "b"]
+    assert results[0]["x"].tolist() == [0.5] and not len(results[0]["none"])
     with pytest.raises(data.DataError, match=r"a:2: record 2 is no tf.train.Example"):
-        found[1]
+        results[1]
 
 
 def damaged(path, how):

@@ -230,10 +230,10 @@ def test_statistics():
     ]
     np.testing.assert_allclose(routing.load.numpy(), np.mean(load, 0), rtol=1e-6)
     entropy = -(p * np.log(p)).sum(-1)
-    want = np.mean(
+    expected = np.mean(
         [entropy[g][real[g]].mean() if real[g].any() else 0 for g in range(3)]
     )
-    np.testing.assert_allclose(float(routing.entropy), want, rtol=1e-5)
+    np.testing.assert_allclose(float(routing.entropy), expected, rtol=1e-5)
 
 
 def test_losses_where_all_experts_are_alike():
@@ -285,7 +285,7 @@ def test_second_choices_that_are_not_drawn_take_slots_only_as_published(conventi
 
 
 @pytest.mark.parametrize(
-    "choices, tokens, experts, want",
+    "choices, tokens, experts, expected",
     [
         (2, 64, 8, 20),
         (1, 64, 8, 10),
@@ -295,10 +295,10 @@ def test_second_choices_that_are_not_drawn_take_slots_only_as_published(conventi
         (2, 64, 5, 32),
     ],
 )
-def test_capacity(choices, tokens, experts, want):
+def test_capacity(choices, tokens, experts, expected):
     assert (
         Capacity(multiple=2 if experts > 4 else 1).slots(choices, tokens, experts, True)
-        == want
+        == expected
     )
 
 

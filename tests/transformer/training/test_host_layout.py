@@ -40,7 +40,7 @@ def configured(axes, **mesh):
 
 
 @pytest.mark.parametrize(
-    "axes, workers, want",
+    "axes, workers, expected",
     [
         ("data:4;model:2", 2, ("model",)),
         ("model:2;data:4", 2, ("model",)),
@@ -50,11 +50,11 @@ def configured(axes, **mesh):
         ("model:2;data:2", 3, ()),
     ],
 )
-def test_the_chattiest_axes_that_fit(axes, workers, want):
+def test_the_chattiest_axes_that_fit(axes, workers, expected):
     configured(axes)
     host_layout.keep_within_hosts(workers)
     said = gin.get_bindings("Mesh")
-    assert said.get("within_host") == (want or None)
+    assert said.get("within_host") == (expected or None)
     assert said.get("devices") is None
 
 

@@ -66,11 +66,11 @@ def test_parts_of_a_batch_learn_what_the_whole_does(tmp_path):
 
 def test_measurements_on_the_way_are_written(tmp_path, capsys):
     lines = train(tmp_path, evaluate_every=2)
-    found = {
+    results = {
         line["step"]: line["held_out_loss"] for line in lines if "held_out_loss" in line
     }
-    assert list(found) == [0, 2, 4, 6]
-    assert found[6] < found[0]
+    assert list(results) == [0, 2, 4, 6]
+    assert results[6] < results[0]
     assert "held_out_accuracy" in capsys.readouterr().out
 
 
@@ -107,15 +107,15 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_named(tmp_path, capsys
         r"mtf.sqrt, .*test_loop.py:\d+",
     ):
         train(tmp_path, Bad, steps=50, optimizer=optimizer, clip_norm=0.25)
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        "loss nan" in told and "to look for the first tensor that is not finite" in told
+        "loss nan" in output and "to find the first tensor that is not finite" in output
     )
     saved = mtf.checkpoints.latest(str(tmp_path))
     assert saved is not None
-    kept = Bad(mtf.Mesh(""))
-    mtf.checkpoints.restore(saved[1], {v.name: v for v in kept.variables})
-    assert np.isfinite(kept.w.numpy()).all()
+    restored = Bad(mtf.Mesh(""))
+    mtf.checkpoints.restore(saved[1], {v.name: v for v in restored.variables})
+    assert np.isfinite(restored.w.numpy()).all()
 
 
 def test_steps_that_are_not_finite_may_be_skipped(tmp_path, capsys):
@@ -130,16 +130,16 @@ def test_steps_that_are_not_finite_may_be_skipped(tmp_path, capsys):
         clip_norm=0.25,
         skip_nonfinite_steps=True,
     )
-    told = capsys.readouterr().out
-    assert "skipped steps in this run" in told and "from example 32" in told
+    output = capsys.readouterr().out
+    assert "skipped steps in this run" in output and "from example 32" in output
     assert any(line.get("loss", 0.0) is None for line in lines)  # NaN, in JSON
-    kept = Bad(mtf.Mesh(""))
+    restored = Bad(mtf.Mesh(""))
     mtf.checkpoints.restore(
         mtf.checkpoints.latest(str(tmp_path))[1],
-        {v.name: v for v in kept.variables},
+        {v.name: v for v in restored.variables},
         partly=True,
     )
-    assert np.isfinite(kept.w.numpy()).all()
+    assert np.isfinite(restored.w.numpy()).all()
 
 
 def test_two_programs_learn_what_one_does(tmp_path):

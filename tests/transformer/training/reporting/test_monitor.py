@@ -42,23 +42,23 @@ def test_shares_are_those_of_the_time_since_the_report_before(tmp_path):
 
     with Monitor(tmp_path, steps=10, flops=6e9, peak_flops=4e9, clock=clock) as monitor:
         assert status(tmp_path)["state"] == "starting"
-        found = []
+        results = []
         for step, _ in enumerate(monitor.batches(slow()), 1):
             clock.now += 3.0  # and a step takes three
-            found.append(monitor.report(step, loss=1.5))
-        assert found[0] == {}
+            results.append(monitor.report(step, loss=1.5))
+        assert results[0] == {}
         assert (
-            found[1:]
+            results[1:]
             == [{"input_share": 0.25, "model_flops_utilization": 6e9 / 4.0 / 4e9}] * 3
         )
-        told = status(tmp_path)
-        assert (told["state"], told["step"], told["steps"], told["loss"]) == (
+        values = status(tmp_path)
+        assert (values["state"], values["step"], values["steps"], values["loss"]) == (
             "training",
             4,
             10,
             1.5,
         )
-        assert told["seconds_left"] == 6 * 4.0
+        assert values["seconds_left"] == 6 * 4.0
     assert status(tmp_path)["state"] == "done" and status(tmp_path)["step"] == 4
 
 
