@@ -77,7 +77,7 @@ def train(folder, steps=12, axes="data:2", layout="batch:data", **settings):
     )
 
 
-def output(folder, name="loss"):
+def metric(folder, name="loss"):
     lines = [
         (line["step"], line[name]) for line in metrics.read(folder) if name in line
     ]
@@ -130,7 +130,7 @@ def test_a_run_that_died_goes_on_bit_for_bit(
         train(tmp_path, async_save=beside)
     train(tmp_path, async_save=beside)
     for kind in ("loss", "gradient_norm", "held_out_loss"):
-        before, after = output(undisturbed, kind), output(tmp_path, kind)
+        before, after = metric(undisturbed, kind), metric(tmp_path, kind)
         assert {step: after[step] for step in before} == before
         assert kind != "loss" or list(after) == list(range(1, 13))
     assert last(tmp_path) == last(undisturbed)
@@ -144,7 +144,7 @@ def test_a_damaged_checkpoint_only_costs_time(tmp_path, undisturbed):
         CheckpointWarning, match="step_00000008 is damaged: variables.data"
     ):
         train(tmp_path)
-    assert output(tmp_path) == output(undisturbed)
+    assert metric(tmp_path) == metric(undisturbed)
     assert last(tmp_path) == last(undisturbed)
 
 
@@ -200,7 +200,7 @@ def test_a_full_disk_does_not_stop_a_run(tmp_path, undisturbed, monkeypatch):
             train(tmp_path)
     finally:
         limited(hard[0])
-    assert output(tmp_path) == output(undisturbed)  # the file has its lines, if later
+    assert metric(tmp_path) == metric(undisturbed)  # the file has its lines, if later
     assert last(tmp_path) == last(undisturbed)
 
 
@@ -273,11 +273,11 @@ def test_sigterm_saves_and_the_same_command_goes_on(corpus):
     assert process.returncode == SAVED == 75, output
     step = mtf.checkpoints.latest(str(corpus / "run"))[0]
     assert f"continues from step {step}" in output and step >= 3
-    assert list(output(corpus / "run"))[-1] == step
+    assert list(metric(corpus / "run"))[-1] == step
     again = start(corpus / "run", step + 2)
     output = again.communicate(timeout=300)[0]
     assert again.returncode == 0 and f"continuing from step {step}" in output, output
-    assert list(output(corpus / "run")) == list(range(1, step + 3))
+    assert list(metric(corpus / "run")) == list(range(1, step + 3))
 
 
 @pytest.mark.slow
@@ -300,10 +300,10 @@ def test_killed_runs_go_on_bit_for_bit(corpus, request, seed, capsys):
         process = start(folder, steps)
         output = process.communicate(timeout=600)[0]
         assert process.returncode == 0, output
-        assert output(folder) == output(corpus / "whole")
+        assert metric(folder) == metric(corpus / "whole")
         assert (
-            output(folder, "held_out_loss")[steps]
-            == output(corpus / "whole", "held_out_loss")[steps]
+            metric(folder, "held_out_loss")[steps]
+            == metric(corpus / "whole", "held_out_loss")[steps]
         )
         assert last(folder, steps) == last(corpus / "whole", steps)
     with capsys.disabled():
