@@ -151,7 +151,7 @@ def test_the_folder_must_be_named(call):
     assert code == 1 and "--stablehlo=FOLDER" in err
 
 
-def test_a_folder_that_cannot_be_written_is_told(call, tmp_path):
+def test_error_of_a_folder_that_cannot_be_written(call, tmp_path):
     (tmp_path / "file").touch()
     code, out, err = call(str(tmp_path / "file" / "step"))
     assert (code, out) == (1, "") and "cannot be written" in err

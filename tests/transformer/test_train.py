@@ -92,9 +92,7 @@ def test_a_run_leaves_everything_and_tells_how_good_it_is(tmp_path, corpus, caps
     assert bits[1] < bits[0] - 1
 
 
-def test_a_run_goes_on_where_it_stopped_also_under_another_layout(
-    tmp_path, corpus, capsys
-):
+def test_a_run_resumes_also_under_another_layout(tmp_path, corpus, capsys):
     whole = train(tmp_path / "whole", corpus, 6)
     assert train(tmp_path / "parts", corpus, 3) == pytest.approx(whole[:3], rel=1e-5)
     parts = train(
@@ -104,14 +102,14 @@ def test_a_run_goes_on_where_it_stopped_also_under_another_layout(
     np.testing.assert_allclose(parts, whole, rtol=1e-4)
 
 
-def test_a_finished_run_trains_no_more(tmp_path, corpus, capsys):
+def test_a_finished_run_is_not_trained_further(tmp_path, corpus, capsys):
     train(tmp_path, corpus, 2)
     train(tmp_path, corpus, 2)
     assert "No steps are left" in capsys.readouterr().out
     assert [line["step"] for line in metrics.read(tmp_path) if "loss" in line] == [1, 2]
 
 
-def test_ctrl_c_saves_what_was_learned(tmp_path, corpus, capsys, monkeypatch):
+def test_ctrl_c_saves_a_checkpoint(tmp_path, corpus, capsys, monkeypatch):
     real = trainer.Trainer.step
 
     def step(self, *batch):
@@ -206,7 +204,7 @@ def test_every_configuration_can_be_read_and_run(name):
     assert model.architecture.d_model == gin.query_parameter("Architecture.d_model")
 
 
-def test_what_was_used_can_be_given_again(tmp_path):
+def test_the_written_config_can_be_read(tmp_path):
     configure(["lm_stdlib.gin"], ["steps = 7"])
     mtf.optimizers.AdamW([])
     run_report.write_config(str(tmp_path))

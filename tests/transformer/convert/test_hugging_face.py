@@ -44,7 +44,7 @@ def values(model):
     "changes", [{}, {"scanned": True, "vocab_multiple": 16}], ids=["", "scanned"]
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_there_and_back_again(name, changes, tmp_path):
+def test_converting_back_changes_no_bit(name, changes, tmp_path):
     reference, there, again = Reference(name), tmp_path / "there", tmp_path / "again"
     there.mkdir()
     write(reference, there)
@@ -63,7 +63,7 @@ def test_there_and_back_again(name, changes, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_config_says_again_what_it_said(name, tmp_path):
+def test_converting_back_keeps_config_json(name, tmp_path):
     write(reference := Reference(name), tmp_path)
     write_model(read_model(tmp_path, BRANCH_OPS), tmp_path / "again")
     again = json.loads((tmp_path / "again" / "config.json").read_text())

@@ -94,7 +94,9 @@ def test_json_lines(tmp_path):
         ),
     ],
 )
-def test_a_bad_line_is_named_or_left_out_and_counted(tmp_path, make, content, message):
+def test_a_bad_line_is_an_error_or_skipped_and_counted(
+    tmp_path, make, content, message
+):
     pattern = write(tmp_path, "bad.file", content)
     with pytest.raises(data.DataError, match=message + r'(?s:.*)on_bad = "skip"'):
         make(pattern).train()

@@ -176,7 +176,7 @@ def test_trained_word_pieces_are_the_same_every_time_and_read_all_texts(tmp_path
         assert vocabulary.decode(ids).replace(" ", "") == "".join(text.split())
 
 
-def test_few_letters_are_kept_the_most_frequent(tmp_path):
+def test_the_most_frequent_letters_are_taken(tmp_path):
     vocabulary = word_pieces(tmp_path, train_word_pieces(["aaa bbb c"], 30, letters=2))
     assert vocabulary.encode("c").tolist() == [vocabulary.unk_id]
     assert vocabulary.unk_id not in vocabulary.encode("ab ba")
@@ -189,7 +189,7 @@ def test_too_few_pieces_are_refused():
         train_sentence_pieces(TEXTS, 5)
 
 
-def test_sentence_pieces_go_there_and_back(sentence_pieces):
+def test_sentence_pieces_are_encoded_and_decoded(sentence_pieces):
     ids = sentence_pieces.encode("the letter ai")
     assert sentence_pieces.decode(np.append(ids, [53, 1, 5])) == "the letter ai"
     assert (sentence_pieces.size, sentence_pieces.eos_id, sentence_pieces.unk_id) == (

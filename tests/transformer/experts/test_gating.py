@@ -311,7 +311,7 @@ def test_capacity(choices, tokens, experts, expected):
         (gating.top_k, {"normalize": "later"}),
     ],
 )
-def test_options_that_there_are_not(gate, option):
+def test_unknown_options_are_refused(gate, option):
     logits, real = random_logits(CASES[0])
     with pytest.raises(ValueError, match="expected one of"):
         route(functools.partial(gate, **option), logits, real, False)

@@ -242,7 +242,7 @@ def test_a_mixture_of_whatever_precision_routes_in_float32():
         *(("top_2", mesh) for mesh in LAYOUTS[1:6]),
     ],
 )
-def test_one_position_after_the_other_is_the_whole_text(gate, mesh):
+def test_single_positions_equal_the_complete_text(gate, mesh):
     mesh, x = mtf.Mesh(**mesh), inputs()
     roomy = functools.partial(GATES[gate], capacity=Capacity(evaluate=None))
     layer = MixtureOfExperts(

@@ -70,7 +70,7 @@ def test_experts_choose_tokens_in_an_encoder():
 
 
 @pytest.mark.parametrize("says", GATES)
-def test_more_experts_of_a_token_than_there_are(says):
+def test_k_is_at_most_the_count_of_experts(says):
     layer = MixtureOfExperts(mtf.Mesh(""), "d_model:4", "d_ff:4", gating=GATES[says])
     with pytest.raises(
         mtf.ShapeError, match=f"{says}, and there are 8 experts(.|\n)*at most"

@@ -130,7 +130,7 @@ def after(model, tokens, read, **settings):
         *((kind, BY_MEMORY) for kind in ("rotary", "relative", "local", "scanned")),
     ],
 )
-def test_what_is_read_at_once_is_kept_as_by_steps(rng, kind, layout):
+def test_prefill_equals_single_steps_for_each_kind(rng, kind, layout):
     model, tokens = (
         LanguageModel(mesh_of(layout), architecture(kind)),
         text(rng, LENGTH),
@@ -271,7 +271,7 @@ def test_a_window_sees_the_last_positions_alone(rng, kind):
         )
 
 
-def test_more_positions_than_learned_ones_are_refused():
+def test_too_many_positions_are_refused():
     model = LanguageModel(mtf.Mesh(""), architecture("learned"))
     with pytest.raises(mtf.ShapeError, match="9 tokens have more positions than the 8"):
         model.init_cache(mtf.Shape("batch:2"), 9)

@@ -159,7 +159,7 @@ CASES += [
 @pytest.mark.sampled(12, each="layout")
 @pytest.mark.slow
 @pytest.mark.parametrize("name, layout", CASES)
-def test_layouts_learn_alike(name, layout):
+def test_training_is_the_same_under_each_layout(name, layout):
     have, names, measured = learned(name, *LAYOUTS[layout])
     expected, _, expected = learned(name)
     for x, y, what in zip(have, expected, names, strict=True):
@@ -170,7 +170,7 @@ def test_layouts_learn_alike(name, layout):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_variable_learns(name):
+def test_every_variable_has_a_gradient(name):
     grads, names, _ = learned(name)
     assert np.isfinite(grads[0])
     still = [what for what, g in zip(names, grads) if not np.abs(g).max() > 0]
@@ -286,12 +286,12 @@ def test_activations_may_be_half_floats():
         ({"scanned": True, "moe_every": 2}, "Take Architecture.moe_every = 1, not 2"),
     ],
 )
-def test_kinds_that_there_are_not_are_refused(change, message):
+def test_unknown_kinds_are_refused(change, message):
     with pytest.raises(mtf.MeshtfError, match=message):
         dataclasses.replace(BASE, **change)
 
 
-def test_rows_longer_than_learned_positions_are_refused(rng):
+def test_examples_longer_than_learned_positions_are_refused(rng):
     kind = dataclasses.replace(KINDS["learned, biases"], max_length=6)
     with pytest.raises(mtf.ShapeError, match="more positions than the 6 learned ones"):
         logits(kind, rng.integers(1, VOCAB, (1, 8)).astype("int32"))

@@ -106,7 +106,7 @@ def on_one_device(optimizer):
     return run(optimizer, axes="")
 
 
-def test_the_model_learns():
+def test_training_lowers_the_loss():
     curve, _ = on_one_device(adam)
     assert curve.shape == (STEPS, 2)
     assert curve[:3, 0].mean() > curve[-3:, 0].mean()

@@ -54,7 +54,7 @@ def train(folder, model=small, axes="data:2", layout="batch:data", steps=6, **se
     return metrics.read(folder)
 
 
-def test_parts_of_a_batch_learn_what_the_whole_does(tmp_path):
+def test_microbatches_give_the_losses_of_the_full_batch(tmp_path):
     whole = [line["loss"] for line in train(tmp_path / "whole") if "loss" in line]
     parts = [
         line["loss"]
@@ -64,7 +64,7 @@ def test_parts_of_a_batch_learn_what_the_whole_does(tmp_path):
     np.testing.assert_allclose(parts, whole, rtol=1e-4)
 
 
-def test_measurements_on_the_way_are_written(tmp_path, capsys):
+def test_evaluations_during_training_are_written(tmp_path, capsys):
     lines = train(tmp_path, evaluate_every=2)
     results = {
         line["step"]: line["held_out_loss"] for line in lines if "held_out_loss" in line
@@ -97,7 +97,7 @@ class Bad(Model):
         return {"nats": one, "correct": one, "tokens": one}
 
 
-def test_a_number_that_is_not_finite_stops_the_run_and_is_named(tmp_path, capsys):
+def test_a_nonfinite_loss_stops_the_run_and_names_the_tensor(tmp_path, capsys):
     def optimizer(variables):
         return mtf.optimizers.SGD(variables, learning_rate=8.0, momentum=0.0)
 
@@ -142,7 +142,7 @@ def test_steps_that_are_not_finite_may_be_skipped(tmp_path, capsys):
     assert np.isfinite(restored.w.numpy()).all()
 
 
-def test_two_programs_learn_what_one_does(tmp_path):
+def test_separate_gradient_and_update_programs_give_the_same_losses(tmp_path):
     one, two = (
         [
             line["loss"]
@@ -157,7 +157,7 @@ def test_two_programs_learn_what_one_does(tmp_path):
     np.testing.assert_allclose(two, one, rtol=1e-6)
 
 
-def test_ops_of_finite_numbers_are_let_pass():
+def test_infinities_that_are_inputs_are_no_error():
     mesh = mtf.Mesh("x:2", "d:x")
     x = mtf.asarray(mesh, np.array([1.0, 0.0], "float32"), "d")
     with mtf.check_numerics():

@@ -122,7 +122,7 @@ def dies_in(monkeypatch, owner, name, count):
         (metrics.Metrics, "_append", 9, False),
     ],
 )
-def test_a_run_that_died_goes_on_bit_for_bit(
+def test_a_killed_run_resumes_bit_for_bit(
     owner, name, count, beside, tmp_path, monkeypatch, undisturbed
 ):
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -164,7 +164,7 @@ def test_the_position_in_the_data_survives_another_batch(tmp_path):
     assert run.trainer.examples_done == 32 + 2 * 16
 
 
-def test_another_seed_is_told(tmp_path):
+def test_another_seed_is_a_warning(tmp_path):
     train(tmp_path, steps=1)
     with pytest.warns(
         CheckpointWarning, match="saved with seed 0, and this run has seed 5"
@@ -265,7 +265,7 @@ def corpus(tmp_path):
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_the_same_command_goes_on(corpus):
+def test_sigterm_saves_and_the_same_command_resumes(corpus):
     process = start(corpus / "run", 4000)
     wait_for_step(corpus / "run", 3, process)
     process.send_signal(signal.SIGTERM)

@@ -52,7 +52,7 @@ def test_what_is_not_finite_is_null(tmp_path):
     assert metrics.curve(tmp_path) == ""
 
 
-def test_without_tensorboard_it_says_so_once_and_goes_on(tmp_path, monkeypatch):
+def test_without_tensorboard_a_message_is_printed_once(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     lines = []
     with metrics.Metrics(tmp_path, print_line=lines.append) as out:
@@ -80,7 +80,7 @@ def test_events_hold_the_numbers(tmp_path):
     assert seen == {(1, "loss"): 10.0, (2, "loss"): 5.0}
 
 
-def test_progress_tells_rate_and_time_left():
+def test_progress_lines_have_rate_and_time_left():
     lines, times = [], iter([0.0, 10.0, 12.0])
     progress = metrics.Progress(
         last_step=100,

@@ -66,7 +66,7 @@ def test_shares_are_those_of_the_time_since_the_report_before(tmp_path):
     "error, state",
     [(KeyboardInterrupt(), "interrupted"), (ValueError("bad luck"), "failed")],
 )
-def test_an_end_that_was_not_planned_is_told(tmp_path, error, state):
+def test_the_status_file_has_interrupts_and_errors(tmp_path, error, state):
     with pytest.raises(type(error)), Monitor(tmp_path, steps=1):
         raise error
     assert status(tmp_path)["state"] == state
@@ -85,7 +85,7 @@ def test_what_is_no_finite_number_is_null(tmp_path):
         )
 
 
-def test_of_a_lost_worker_it_is_told_which(tmp_path, monkeypatch):
+def test_the_status_file_names_lost_workers(tmp_path, monkeypatch):
     monkeypatch.setattr(
         mtf, "lost_workers", lambda: ["worker 1 at h:4000: it does not answer"]
     )
