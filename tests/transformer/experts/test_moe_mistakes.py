@@ -73,7 +73,7 @@ def test_experts_choose_tokens_in_an_encoder():
 def test_k_is_at_most_the_count_of_experts(says):
     layer = MixtureOfExperts(mtf.Mesh(""), "d_model:4", "d_ff:4", gating=GATES[says])
     with pytest.raises(
-        mtf.ShapeError, match=f"{says}, and there are 8 experts(.|\n)*at most"
+        mtf.ShapeError, match=f"{says}, but there are 8 experts(.|\n)*smaller k"
     ):
         layer(mtf.zeros(layer.router.kernel.mesh, "batch:2;length:4;d_model:4"))
 

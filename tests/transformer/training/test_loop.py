@@ -103,7 +103,7 @@ def test_a_nonfinite_loss_stops_the_run_and_names_the_tensor(tmp_path, capsys):
 
     with pytest.raises(
         mtf.NumericsError,
-        match=r"sqrt made NaN, 4 of 4(.|\n)*\[d:4\](.|\n)*"
+        match=r"sqrt output NaN, 4 of 4(.|\n)*\[d:4\](.|\n)*"
         r"mtf.sqrt, .*test_loop.py:\d+",
     ):
         train(tmp_path, Bad, steps=50, optimizer=optimizer, clip_norm=0.25)
@@ -164,7 +164,7 @@ def test_infinities_that_are_inputs_are_no_error():
         y = mtf.exp(x) + mtf.where(x > 0, 0.0, -np.inf)  # infinity that was meant
         assert np.isneginf(y.numpy()[1])
         with pytest.raises(
-            mtf.NumericsError, match="log made infinity, 1 of 1(.|\n)*from 0 to 1"
+            mtf.NumericsError, match="log output infinity, 1 of 1(.|\n)*from 0 to 1"
         ):
             mtf.log(x)
     mtf.log(x)
