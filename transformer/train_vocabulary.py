@@ -4,8 +4,8 @@
     python -m transformer.train_vocabulary --kind=sentencepiece --size=4000 --input='books/*.txt' \\
         --output=books.model
 
-The file is there whole or not at all. `WordPieceVocabulary.path` or
-`SentencePieceVocabulary.path` names it in gin.
+In gin `WordPieceVocabulary.path` or `SentencePieceVocabulary.path` is the path of the file.
+The file is complete or absent. Exit code: 0, or 1 if there is an error.
 """
 
 from __future__ import annotations
@@ -26,25 +26,29 @@ from transformer.data.vocabularies import train_sentence_pieces, train_word_piec
 def define_flags() -> None:
     """Defines the flags of the command; other modules have some of the same names."""
     flags.DEFINE_enum(
-        "kind", "wordpiece", ["wordpiece", "sentencepiece"], "What to train."
+        "kind", "wordpiece", ["wordpiece", "sentencepiece"], "The kind of vocabulary."
     )
-    flags.DEFINE_integer("size", 8000, "How many pieces there are.", lower_bound=1)
+    flags.DEFINE_integer("size", 8000, "The count of pieces.", lower_bound=1)
     flags.DEFINE_string(
         "input",
         None,
-        "A glob of text files; without one, the source of Python's standard library.",
+        "A glob of text files; default: the source of Python's standard library.",
     )
     flags.DEFINE_string("output", None, "The file to write.", required=True)
-    flags.DEFINE_bool("lower_case", True, "Word pieces: small letters, no accents.")
+    flags.DEFINE_bool(
+        "lower_case",
+        True,
+        "Of word pieces: whether text is lower-cased, without accents.",
+    )
 
 
 def main(argv: Sequence[str]) -> None:
     """Trains the vocabulary of the flags and writes it."""
-    asked = flags.FLAGS
+    args = flags.FLAGS
     with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
-        check_writable(asked.output, "--output")
-        train(asked.kind, asked.size, asked.input, asked.output, asked.lower_case)
+        check_writable(args.output, "--output")
+        train(args.kind, args.size, args.input, args.output, args.lower_case)
 
 
 def train(
@@ -53,19 +57,20 @@ def train(
     """Trains a vocabulary and writes it; see the flags.
 
     Raises:
-      DataError: there is no text, or the size does not go with it; nothing is written.
+      DataError: there is no text, or the size does not fit it; nothing is written.
     """
     corpus = data.text_files(pattern) if pattern else data.python_library()
     texts = [example["text"] for example in data.documents(lambda: corpus).train()]
-    print(f"learning from {corpus}", flush=True)
+    print(f"training on {corpus}", flush=True)
     if kind == "wordpiece":
         pieces = train_word_pieces(texts, size, lower_case)
-        model, number = "".join(f"{piece}\n" for piece in pieces).encode(), len(pieces)
+        size = len(pieces)
+        model = "".join(f"{piece}\n" for piece in pieces).encode()
     else:
-        model, number = train_sentence_pieces(texts, size), size
+        model = train_sentence_pieces(texts, size)
     with atomic_file(output) as path:
         path.write_bytes(model)
-    print(f"{number:,} pieces are in {output}")
+    print(f"{size:,} pieces are in {output}")
 
 
 if __name__ == "__main__":

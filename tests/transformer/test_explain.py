@@ -98,7 +98,7 @@ def test_a_page_is_saved(call, tmp_path):
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_a_file_that_cannot_be_written_is_told(call, tmp_path):
+def test_error_of_a_file_that_cannot_be_written(call, tmp_path):
     (tmp_path / "file").touch()
     code, out, err = call(json=str(tmp_path / "file" / "plan.json"))
     assert code == 1 and "cannot be written" in err and "plan.json" in err
@@ -117,7 +117,7 @@ def test_a_refused_program_is_shown_as_far_as_it_goes(call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings, complaint",
+    "settings, message",
     [
         (
             ["Architecture.d_modle = 64"],
@@ -131,15 +131,13 @@ def test_a_refused_program_is_shown_as_far_as_it_goes(call, tmp_path):
         (['Mesh.axes = "data:four"'], "ParseError: the size of mesh axis 'data'"),
     ],
 )
-def test_errors_of_configuration_and_layout_have_no_traceback(
-    call, settings, complaint
-):
+def test_errors_of_configuration_and_layout_have_no_traceback(call, settings, message):
     code, out, err = call(*settings)
     assert (code, out) == (1, "")
-    assert err.startswith(complaint) and "In call to configurable" not in err
+    assert err.startswith(message) and "In call to configurable" not in err
 
 
-def test_what_has_no_default_must_be_said(call, tmp_path):
+def test_required_settings_are_named(call, tmp_path):
     file = tmp_path / "mine.gin"
     file.write_text("train.batch_size = 8\n", encoding="utf-8")
     code, _, err = call(files=[str(file)])

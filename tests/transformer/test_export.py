@@ -120,7 +120,7 @@ def test_an_earlier_export_is_replaced_and_nothing_else(call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings, complaint",
+    "settings, message",
     [
         (
             ["Architecture.d_modle = 64"],
@@ -138,11 +138,11 @@ def test_an_earlier_export_is_replaced_and_nothing_else(call, tmp_path):
     ],
 )
 def test_errors_have_no_traceback_and_nothing_is_written(
-    call, tmp_path, settings, complaint
+    call, tmp_path, settings, message
 ):
     code, out, err = call(str(tmp_path / "step"), *settings)
     assert (code, out) == (1, "")
-    assert err.startswith(complaint) and "In call to configurable" not in err
+    assert err.startswith(message) and "In call to configurable" not in err
     assert not list(tmp_path.iterdir())
 
 
@@ -151,7 +151,7 @@ def test_the_folder_must_be_named(call):
     assert code == 1 and "--stablehlo=FOLDER" in err
 
 
-def test_a_folder_that_cannot_be_written_is_told(call, tmp_path):
+def test_error_of_a_folder_that_cannot_be_written(call, tmp_path):
     (tmp_path / "file").touch()
     code, out, err = call(str(tmp_path / "file" / "step"))
     assert (code, out) == (1, "") and "cannot be written" in err

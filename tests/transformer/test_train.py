@@ -73,7 +73,7 @@ def test_a_run_leaves_everything_and_tells_how_good_it_is(tmp_path, corpus, caps
     assert {"config.gin", "operative_config.gin", "metrics.jsonl", "step_00000030"} <= {
         path.name for path in tmp_path.iterdir()
     }
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in (
         "step 30/30",
         "before",
@@ -82,7 +82,7 @@ def test_a_run_leaves_everything_and_tells_how_good_it_is(tmp_path, corpus, caps
         "gzip",
         "tokens/s",
     ):
-        assert part in said
+        assert part in output
     bits = [
         line["held_out_bits_per_byte"]
         for line in metrics.read(tmp_path)
@@ -92,9 +92,7 @@ def test_a_run_leaves_everything_and_tells_how_good_it_is(tmp_path, corpus, caps
     assert bits[1] < bits[0] - 1
 
 
-def test_a_run_goes_on_where_it_stopped_also_under_another_layout(
-    tmp_path, corpus, capsys
-):
+def test_a_run_resumes_also_under_another_layout(tmp_path, corpus, capsys):
     whole = train(tmp_path / "whole", corpus, 6)
     assert train(tmp_path / "parts", corpus, 3) == pytest.approx(whole[:3], rel=1e-5)
     parts = train(
@@ -104,14 +102,14 @@ def test_a_run_goes_on_where_it_stopped_also_under_another_layout(
     np.testing.assert_allclose(parts, whole, rtol=1e-4)
 
 
-def test_a_finished_run_trains_no_more(tmp_path, corpus, capsys):
+def test_a_finished_run_is_not_trained_further(tmp_path, corpus, capsys):
     train(tmp_path, corpus, 2)
     train(tmp_path, corpus, 2)
     assert "No steps are left" in capsys.readouterr().out
     assert [line["step"] for line in metrics.read(tmp_path) if "loss" in line] == [1, 2]
 
 
-def test_ctrl_c_saves_what_was_learned(tmp_path, corpus, capsys, monkeypatch):
+def test_ctrl_c_saves_a_checkpoint(tmp_path, corpus, capsys, monkeypatch):
     real = trainer.Trainer.step
 
     def step(self, *batch):
@@ -152,13 +150,15 @@ def test_evaluation_does_not_depend_on_the_batch_or_the_layout(corpus):
         assert 0 <= scores["accuracy"] < 0.1
         return scores["bits_per_byte"]
 
-    want = bits(62, axes="")
-    assert 7.5 < want < 10
+    expected = bits(62, axes="")
+    assert 7.5 < expected < 10
     assert bits(8, axes="") == pytest.approx(
-        want, rel=1e-5
+        expected, rel=1e-5
     )  # the last batch is filled up
-    assert bits(8, axes="data:4", layout="batch:data") == pytest.approx(want, rel=1e-5)
-    assert bits(8, 5, axes="") == pytest.approx(want, rel=0.1)
+    assert bits(8, axes="data:4", layout="batch:data") == pytest.approx(
+        expected, rel=1e-5
+    )
+    assert bits(8, 5, axes="") == pytest.approx(expected, rel=0.1)
 
 
 def test_samples_are_the_same_under_every_layout():
@@ -204,7 +204,7 @@ def test_every_configuration_can_be_read_and_run(name):
     assert model.architecture.d_model == gin.query_parameter("Architecture.d_model")
 
 
-def test_what_was_used_can_be_given_again(tmp_path):
+def test_the_written_config_can_be_read(tmp_path):
     configure(["lm_stdlib.gin"], ["steps = 7"])
     mtf.optimizers.AdamW([])
     run_report.write_config(str(tmp_path))
@@ -215,7 +215,7 @@ def test_what_was_used_can_be_given_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line, complaint",
+    "line, message",
     [
         (
             "Architecture.d_modle = 64",
@@ -225,12 +225,12 @@ def test_what_was_used_can_be_given_again(tmp_path):
         ("train.batch_size = = 3", "Unable to parse value"),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_place(tmp_path, line, complaint):
+def test_a_wrong_setting_is_named_with_its_place(tmp_path, line, message):
     file = tmp_path / "mine.gin"
     file.write_text(f"import transformer.training.training_run\n\n{line}\n")
     with pytest.raises(ConfigError) as error:
         configure([str(file)], [])
-    assert complaint in str(error.value)
+    assert message in str(error.value)
     assert "mine.gin" in str(error.value)
     assert "line 3" in str(error.value)
 
@@ -274,7 +274,7 @@ def test_a_file_that_is_not_there_is_named():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "flag, complaint",
+    "flag, message",
     [
         (
             "--gin_param=Architecture.d_modle=64",
@@ -291,7 +291,7 @@ def test_a_file_that_is_not_there_is_named():
         ("lm_stdlib.gin", "'lm_stdlib.gin' is not a flag"),
     ],
 )
-def test_the_command_leaves_with_a_message_and_no_traceback(tmp_path, flag, complaint):
+def test_the_command_leaves_with_a_message_and_no_traceback(tmp_path, flag, message):
     command = [
         sys.executable,
         "-m",
@@ -303,7 +303,7 @@ def test_the_command_leaves_with_a_message_and_no_traceback(tmp_path, flag, comp
         command, cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 1
-    assert complaint in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert "In call to configurable" not in done.stderr
     # Nor any notes of TensorFlow's native code that can be hidden.

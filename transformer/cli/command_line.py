@@ -1,8 +1,8 @@
-"""Shared by the commands: flags of the configuration, and exits with a message.
+"""Flags of the configuration that the commands share, and exits with a message.
 
     def main(argv):
       with command_line.exit_on_user_errors():   # user errors exit without a traceback
-        command_line.configure_by_flags(argv)  # gin reads --gin_file and --gin_param
+        command_line.configure_by_flags(argv)    # gin reads --gin_file and --gin_param
         ...
 
 So `transformer.train` and `python -m meshtf explain` read a configuration in the same way.
@@ -28,35 +28,33 @@ from transformer.cli.gin_settings import ConfigError
 GIN_FILE = flags.DEFINE_multi_string(
     "gin_file",
     ["lm_stdlib.gin"],
-    "Configuration: a path, or the name of a file in configs/; the settings of later "
-    "ones win.",
+    "A configuration: a path, or the name of a file in configs/; later files override "
+    "earlier ones.",
 )
 GIN_PARAM = flags.DEFINE_multi_string(
-    "gin_param", [], "One more setting, such as 'Mesh.axes = \"data:8\"'."
+    "gin_param", [], "A further setting, such as 'Mesh.axes = \"data:8\"'."
 )
 GIN_IMPORT = flags.DEFINE_multi_string(
     "gin_import",
     [],
-    "A module that configuration files may import, with all in it; those of "
-    "transformer and meshtf they may import anyway.",
+    "A module that configuration files may import, with its submodules; transformer and "
+    "meshtf are always allowed.",
 )
-_OURS = ("transformer", "meshtf")
+_ALWAYS_ALLOWED = ("transformer", "meshtf")
 
 # `python -m meshtf supervise` has a flag of this name as well.
 CLUSTER = flags.DEFINE_string(
     "cluster",
     None,
-    "Workers whose devices the mesh lies on: host1:port,host2:port.",
+    "Workers that provide the devices of the mesh: host1:port,host2:port.",
     allow_override=True,
 )
 WAIT = flags.DEFINE_float(
     "cluster_wait",
     60.0,
-    "Seconds that are waited for workers to be there.",
+    "The maximum time to wait for workers, in seconds.",
     lower_bound=0.0,
 )
-
-
 __all__ = ["ConfigError"]
 
 
@@ -79,7 +77,10 @@ def configure(
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.FATAL)  # gin logs errors while it looks for includes
     try:
-        with _imports_of((*_OURS, *allowed)), gin_settings.recorded() as statements:
+        with (
+            _imports_of((*_ALWAYS_ALLOWED, *allowed)),
+            gin_settings.recorded() as statements,
+        ):
             gin.parse_config_files_and_bindings(
                 [config_files.find_config(f) for f in files], list(params)
             )
@@ -157,8 +158,8 @@ def refuse_gin(argv: Sequence[str]) -> None:
     for flag in (GIN_FILE, GIN_PARAM, GIN_IMPORT):
         if not flags.FLAGS[flag.name].using_default_value:
             raise ConfigError(
-                f"--{flag.name}={flag.value[0]}: nothing that this program does is set "
-                "by gin.\n  --help shows the flags that it has."
+                f"--{flag.name}={flag.value[0]}: this program has no gin settings.\n"
+                "  --help shows its flags."
             )
 
 
@@ -176,14 +177,14 @@ def default_model_dir() -> str:
 
 
 def connect_by_flags() -> int:
-    """Connects to the workers of --cluster; returns their number, 1 without a cluster.
+    """Connects to the workers of --cluster; returns their count, 1 without a cluster.
 
     Raises:
       ParseError, ClusterError: the flag is malformed, or a worker does not answer.
     """
     if not CLUSTER.value:
         return 1
-    # References are not resolved, so that no data are made here.
+    # References are not resolved, so that no data set is created.
     bindings = gin.get_bindings("train", resolve_references=False)
     deterministic = gin_settings.resolved(bindings.get("deterministic", False))
     mtf.connect(CLUSTER.value, WAIT.value, deterministic=deterministic)
@@ -196,7 +197,7 @@ def exit_on_user_errors() -> Iterator[None]:
     try:
         yield
     except (mtf.MeshtfError, data.DataError, ConfigError) as error:
-        # gin adds the configurables that were being called: of no use to the user.
+        # gin appends the chain of configurables, which does not help the user.
         text = re.sub(r"\n  In call to configurable .*", "", str(error))
         exit_with_message(
             f"{type(error).__name__}: {text}{gin_settings.named_locations(text)}"

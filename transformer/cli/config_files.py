@@ -11,21 +11,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_HERE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def config_folder() -> str:
     """Returns the folder of the gin files that come with the package."""
-    installed = _HERE / "configs"
-    return str(installed if installed.is_dir() else _HERE.parent / "configs")
+    installed = _PACKAGE / "configs"
+    return str(installed if installed.is_dir() else _PACKAGE.parent / "configs")
 
 
 def find_config(name: str) -> str:
-    """Returns the path of a gin file: `name` itself if there is one, else the package's
-    own.
+    """Returns the path of a gin file: `name` itself if it is a file, else a file of the
+    package.
 
     Raises:
-      FileNotFoundError: neither is there; the message lists those that are.
+      FileNotFoundError: there is neither; the message lists the files of the package.
     """
     folder = Path(config_folder())
     for path in (Path(name), folder / name):
@@ -35,7 +35,7 @@ def find_config(name: str) -> str:
         str(path.relative_to(folder).as_posix()) for path in folder.rglob("*.gin")
     )
     raise FileNotFoundError(
-        f"there is no gin file {name!r}, neither from here nor in {folder}.\n"
+        f"there is no gin file {name!r}, neither at this path nor in {folder}.\n"
         f"  there are    {', '.join(known) or 'none'}\n"
-        f"  Give one of these, or the path of your own."
+        f"  Give one of these, or the path of another file."
     )

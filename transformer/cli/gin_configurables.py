@@ -1,4 +1,5 @@
-"""The parts of meshtf that gin files may set: meshtf itself knows nothing of gin.
+"""Registers classes and functions of meshtf with gin; meshtf itself does not depend on
+gin.
 
 Example:
 
@@ -14,7 +15,7 @@ import gin
 import meshtf as mtf
 
 _OPTIMIZERS = mtf.optimizers
-for _part in (
+for _configurable in (
     mtf.Mesh,
     _OPTIMIZERS.SGD,
     _OPTIMIZERS.Adam,
@@ -33,4 +34,4 @@ for _part in (
     _OPTIMIZERS.match_names,
     _OPTIMIZERS.exclude_names,
 ):
-    gin.external_configurable(_part)
+    gin.external_configurable(_configurable)

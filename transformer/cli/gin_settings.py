@@ -5,8 +5,8 @@
     check(statements)              # ConfigError: names the setting, its file and its line
 
 gin accepts settings that are wrong: values of another type, and macros or scopes that
-nothing refers to, such as `step = 4` for `steps = 4`. They are found before any object is
-made.
+nothing refers to, such as `step = 4` for `steps = 4`. These checks find them before any
+object is created.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from transformer.cli import value_types
 
 Key = tuple[str, str, str]  # scope, full name of the configurable, parameter
 _MACRO = "gin.macro"
-_MISSPELT = 0.75  # similarity from which on a name counts as misspelt
+_MISSPELT = 0.75  # names of at least this similarity count as misspelt
 _RUN_CONFIG = "config.gin"  # written by runs: all bindings, used or not
 _locations: dict[Key, config_parser.Location] = {}
 
 
 class ConfigError(ValueError):
-    """A configuration that gin cannot read, or that leaves out what is needed."""
+    """A configuration that gin cannot read, or that lacks a required setting."""
 
 
 @contextlib.contextmanager
@@ -58,7 +58,8 @@ def recorded() -> Iterator[list[config_parser.BindingStatement]]:
         yield statements
     finally:
         config_parser.ConfigParser.parse_statement = original
-    _locations.update({key_of(one): one.location for one in statements})
+    for statement in statements:
+        _locations[key_of(statement)] = statement.location
 
 
 def key_of(statement: config_parser.BindingStatement) -> Key:
@@ -118,46 +119,46 @@ def check(statements: Sequence[config_parser.BindingStatement]) -> None:
     """Checks that something refers to each name, and that values have the right types.
     Raises ConfigError.
     """
+    references = _references([statement.value for statement in statements])
     used = {
         (scope, reference.configurable.selector)
-        for reference in _references([one.value for one in statements])
+        for reference in references
         for scope in _scopes(reference)
     }
     macros = {scope for scope, selector in used if selector == _MACRO}
     scopes = {scope for scope, selector in used if selector != _MACRO}
-    for one in statements:
-        scope, selector, _ = key_of(one)
+    for statement in statements:
+        scope, selector, _ = key_of(statement)
         if selector == _MACRO and scope not in macros:
-            _refuse_unused(f"{scope} is a name", f"%{scope}", scope, macros, one)
+            _refuse_unused(f"{scope} is a name", f"%{scope}", scope, macros, statement)
         if selector != _MACRO and scope and scope not in scopes:
-            _refuse_unused(
-                f"{scope}/ is a scope", f"@{scope}/{one.selector}", scope, scopes, one
-            )
-        _check_type(one)
+            reference = f"@{scope}/{statement.selector}"
+            _refuse_unused(f"{scope}/ is a scope", reference, scope, scopes, statement)
+        _check_type(statement)
 
 
 def _refuse_unused(
     description: str,
-    as_in: str,
+    reference: str,
     name: str,
     known: Iterable[str],
-    one: config_parser.BindingStatement,
+    statement: config_parser.BindingStatement,
 ) -> None:
-    """Raises ConfigError for an unused name given by --gin_param, or similar to a used
-    one.
+    """Raises ConfigError for an unused name that --gin_param gives, or that is similar to
+    a used one.
 
     Other unused names in files are accepted: several configurations share a file, and
     later files override settings.
     """
-    filename = one.location.filename
+    filename = statement.location.filename
     cutoff = _MISSPELT if filename else 0.5
     close = difflib.get_close_matches(name, sorted(known), 3, cutoff)
     if not filename or close and Path(filename).name != _RUN_CONFIG:
         raise ConfigError(
-            f"{description} that no setting refers to, as {as_in}: it does "
-            f"nothing.{described_location(one.location)}\n  "
+            f"{description} that no setting refers to, as {reference}: it has no "
+            f"effect.{described_location(statement.location)}\n  "
             + (f"Did you mean {', '.join(close)}? " if close else "")
-            + "Else leave it out."
+            + "Else remove it."
         )
 
 
@@ -166,9 +167,7 @@ def _references(values: Any) -> Iterator[ConfigurableReference]:
 
 
 def _scopes(reference: ConfigurableReference) -> Iterator[str]:
-    """Yields a reference's scope, and the scopes that hold it: a/b/ is within
-    a/, too.
-    """
+    """Yields the scope of a reference, and the scopes around it: a/b/ is also within a/."""
     scopes = reference.scopes
     if reference.configurable.selector == _MACRO:
         yield "/".join(scopes)
@@ -180,15 +179,15 @@ def _scopes(reference: ConfigurableReference) -> Iterator[str]:
         )
 
 
-def _check_type(one: config_parser.BindingStatement) -> None:
+def _check_type(statement: config_parser.BindingStatement) -> None:
     """Raises ConfigError if a value does not fit the annotation of its parameter."""
-    key = key_of(one)
+    key = key_of(statement)
     scope, selector, name = key
-    if gin_config._CONFIG.get((scope, selector), {}).get(name) is not one.value:
+    if gin_config._CONFIG.get((scope, selector), {}).get(name) is not statement.value:
         return  # a later setting replaced it
     hints = hints_of(selector)
     hint = hints.get(name)
-    value = resolved(one.value)
+    value = resolved(statement.value)
     if (
         hint is None
         and hints
@@ -198,13 +197,13 @@ def _check_type(one: config_parser.BindingStatement) -> None:
         and _takes_fields(selector)
     ):
         raise ConfigError(
-            f"{_short(selector)} takes no {name!r}.{described_location(one.location)}\n  "
+            f"{_short(selector)} takes no {name!r}.{described_location(statement.location)}\n  "
             + _meant(name, _short(selector), hints)
         )
     if hint is not None and not value_types.fits(value, hint):
         raise ConfigError(
             f"{setting_name(key)} is {value!r}, where {value_types.described(hint)} is "
-            f"wanted.{_of_macro(one.value)}{described_location(one.location)}"
+            f"expected.{_of_macro(statement.value)}{described_location(statement.location)}"
         )
 
 
@@ -286,7 +285,7 @@ def with_near_misses(message: str) -> str:
             },
         )
         suggestion = f"Did you mean {close}? " if close else ""
-        return f"{message}\n  {suggestion}What other modules define must be imported first."
+        return f"{message}\n  {suggestion}Configurables of other modules must be imported first."
     return message
 
 

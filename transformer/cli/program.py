@@ -1,11 +1,10 @@
-"""How our programs start: with a process that is theirs alone, and so configured for
-speed.
+"""How commands start: the process belongs to the command, so it is configured for speed.
 
     if __name__ == "__main__":
         run_main(main)
 
-What TensorFlow writes while it is imported cannot be taken out any more by then; each
-program sets TF_CPP_MIN_LOG_LEVEL in its first lines.
+TensorFlow's log level counts at import; so each command sets TF_CPP_MIN_LOG_LEVEL in its
+first lines.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import meshtf as mtf
 
 
 def run_main(main: Callable[[list[str]], Any]) -> None:
-    """Reads the flags, configures the process, calls `main` with what is left of the
-    command line, and ends the program; --verbosity=0 shows what was configured.
+    """Parses the flags, configures the process, calls `main` with the remaining command
+    line, and exits; --verbosity=0 logs the configuration of the process.
     """
 
     def configured(argv: list[str]) -> Any:

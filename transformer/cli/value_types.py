@@ -40,7 +40,7 @@ def fits(value: Any, hint: Any) -> bool:
     origin = typing.get_origin(hint)
     inner = typing.get_args(hint)
     if origin in _UNIONS:
-        return any(fits(value, one) for one in inner)
+        return any(fits(value, alternative) for alternative in inner)
     if hint in _SIMPLE:
         if hint is bool:
             return isinstance(value, (bool, int)) and value in (0, 1)
@@ -54,7 +54,7 @@ def fits(value: Any, hint: Any) -> bool:
             and all(map(fits, value, inner))
         )
     if origin in (tuple, list, collections.abc.Sequence):
-        return _is_list(value) and all(fits(one, inner[0]) for one in value)
+        return _is_list(value) and all(fits(element, inner[0]) for element in value)
     if origin is collections.abc.Callable:
         return callable(value)
     return _is_instance(value, origin or hint)
@@ -87,18 +87,19 @@ def _reference_fits(reference: ConfigurableReference, hint: Any) -> bool:
         return not (
             of_class or typing.get_origin(value_type) is collections.abc.Callable
         )
-    # An object where a function that makes such objects is expected: `@name()` for `@name`.
-    makes = [
+    # `@name()`, an object, where `@name`, a function that returns such objects, is expected.
+    return_types = [
         typing.get_args(one)[-1]
         for one in alternatives
         if typing.get_origin(one) is collections.abc.Callable and typing.get_args(one)
     ]
     return not (
-        makes
-        and len(makes) == len(alternatives)
+        return_types
+        and len(return_types) == len(alternatives)
         and inspect.isclass(value_type)
         and any(
-            inspect.isclass(kind) and issubclass(value_type, kind) for kind in makes
+            inspect.isclass(kind) and issubclass(value_type, kind)
+            for kind in return_types
         )
     )
 
@@ -123,7 +124,7 @@ def _is_list(value: Any) -> bool:
 def _is_instance(value: Any, kind: Any) -> bool:
     try:
         return isinstance(value, kind)
-    except TypeError:  # `Any`, and others that isinstance does not accept
+    except TypeError:  # `Any`, and other hints that isinstance does not accept
         return True
 
 

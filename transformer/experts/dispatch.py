@@ -21,7 +21,7 @@ from transformer.experts.routing import (
     EXPERTS,
     TOKENS,
     Routing,
-    at_entries,
+    gather_choices,
 )
 
 _SLOT = "slot"
@@ -78,7 +78,7 @@ def _gather_results(
     results: mtf.Tensor, slots: mtf.Tensor, sources: mtf.Tensor
 ) -> tuple[mtf.Tensor, Callable[..., Any]]:
     def rule(dy: mtf.Tensor) -> list[mtf.Tensor | None]:
-        return [at_entries(dy, sources), None, None]
+        return [gather_choices(dy, sources), None, None]
 
     result_slots = mtf.flatten(results, [EXPERTS, CAPACITY], _SLOT)
     return _gather(result_slots, slots, _SLOT), rule

@@ -7,19 +7,19 @@ expert.
     loss = loss + 1e-2 * routing.losses["balance"]
 
 A gating is a function of logits [*groups, length, experts_all]. All other dimensions are
-groups, which are routed independently. The choices of a group are queued: all first choices
-in the order of the tokens, then all second ones, and so on; an expert takes the first
-`capacity` of its queue. So if slots run out, a second choice can be dropped in favour of
-first choices of later tokens; a first choice depends on earlier tokens only.
+groups, which are routed independently. The choices of a group are queued: the first choices
+of all tokens, in their order, then all second choices, and so on; an expert takes the first
+`capacity` choices of its queue. So if slots run out, a second choice can be dropped in
+favour of first choices of later tokens; a first choice depends on earlier tokens only.
 
-    top_2           GShard (Lepikhin et al. 2020, arXiv 2006.16668), as run or as published
+    top_2           GShard (Lepikhin et al. 2020, arXiv 2006.16668), as in its code or its paper
     switch          Switch Transformer (Fedus et al. 2021, arXiv 2101.03961)
     top_k           the k likeliest, gates as in Mixtral (Jiang et al. 2024, arXiv 2401.04088)
     expert_choice   experts choose tokens (Zhou et al. 2022, arXiv 2202.09368)
 
 Losses are not weighted. "balance" is E * sum_e f_e * P_e (Switch, equation 4), the
 mean over groups: f_e is the fraction of choices of expert e before any is dropped, P_e the
-mean of its probability; it is 1 where all experts have equal shares. "z" is the mean of
+mean of its probability; it is 1 if all experts have equal shares. "z" is the mean of
 logsumexp(logits)**2 (Zoph et al. 2022, arXiv 2202.08906). All means, also those
 of statistics, are over the tokens of a group that are not padding, then over groups.
 """
@@ -40,7 +40,7 @@ from transformer.experts.routing import (
     Choices,
     ExpertQueues,
     Routing,
-    at_entries,
+    gather_choices,
 )
 
 
@@ -56,42 +56,42 @@ def top_2(
 ) -> Routing:
     """Returns the routing of GShard: two experts for each token, the second one sampled.
 
-    In training a second choice is kept with probability gate / threshold, at most 1.
-    Otherwise all are kept. Gates are g1 / (g1 + g2) and g2 / (g1 + g2). The balance
+    In training a second choice is sampled with probability gate / threshold, at most 1.
+    Otherwise all are taken. Gates are g1 / (g1 + g2) and g2 / (g1 + g2). The balance
     loss counts first choices.
 
     Args:
       logits: [*groups, length, experts_all].
       nonpadding: bool [*groups, length]; None: all are tokens.
-      training: whether second choices are drawn, and which capacity counts.
+      training: whether second choices are sampled, and which capacity is used.
       capacity: of experts; default: `Capacity()`.
-      convention: "practice" is what Lingvo's Top2GatingOnLogits does: second choices
-        that are not drawn take no slots, and the balance loss is as above. "published"
-        is Algorithm 1 of the paper: they are queued nevertheless, and the loss is
-        divided by experts**2.
-      threshold: the gate from which on second choices are always kept.
+      convention: "practice" is Lingvo's Top2GatingOnLogits: second choices that are not
+        sampled are not queued, and the balance loss is as above. "published" is
+        Algorithm 1 of the paper: they are queued, and the loss is divided by
+        experts**2.
+      threshold: second choices with at least this gate are always taken.
       normalize: whether gates are divided by their sum "before" choices are dropped or
         "after".
 
     Raises:
-      ParseError: there is no such convention, or none that normalizes so.
+      ParseError: an unknown convention, or a value of `normalize` that it does not have.
     """
-    published = _one_of(convention, "practice", "published") == "published"
-    _one_of(normalize, *(("before",) if published else ("before", "after")))
-    likely = _likeliest(logits, min(2, logits.shape[EXPERTS]), nonpadding)
-    share = likely.gates / mtf.reduce_sum(likely.gates, CHOICE)
-    drawn = _drawn(share, threshold) if training else None
+    published = _check_one_of(convention, "practice", "published") == "published"
+    _check_one_of(normalize, *(("before",) if published else ("before", "after")))
+    candidates = _top_candidates(logits, min(2, logits.shape[EXPERTS]), nonpadding)
+    share = candidates.gates / mtf.reduce_sum(candidates.gates, CHOICE)
+    sampled = _sampled_choices(share, threshold) if training else None
     if normalize == "before":
-        likely = likely._replace(gates=share)
-    if drawn is not None and not published:
-        likely = likely._replace(valid=likely.valid & drawn)
-        drawn = None
+        candidates = candidates._replace(gates=share)
+    if sampled is not None and not published:
+        candidates = candidates._replace(valid=candidates.valid & sampled)
+        sampled = None
     routing = _route_choices(
-        likely,
+        candidates,
         capacity,
         training,
-        counted=1,
-        drawn=drawn,
+        num_counted=1,
+        sampled=sampled,
         normalize_after=normalize == "after",
     )
     if published:
@@ -115,7 +115,7 @@ def switch(
       training: which capacity counts.
       capacity: of experts; default: `Capacity()`.
     """
-    return _route_choices(_likeliest(logits, 1, nonpadding), capacity, training)
+    return _route_choices(_top_candidates(logits, 1, nonpadding), capacity, training)
 
 
 @gin.configurable
@@ -133,25 +133,25 @@ def top_k(
     Args:
       logits: [*groups, length, experts_all].
       nonpadding: bool [*groups, length]; None: all are tokens.
-      training: which capacity counts.
+      training: whether the capacity for training is used.
       capacity: of experts; default: `Capacity()`.
-      k: how many experts.
+      k: the count of experts.
       normalize: whether the gates of a token are divided by their sum "before" choices
         are dropped, "after", or "never".
 
     Raises:
-      ParseError: gates are to be normalized in no such way.
+      ParseError: an unknown value of `normalize`.
       ShapeError: there are fewer than k experts.
     """
-    _one_of(normalize, "before", "after", "never")
+    _check_one_of(normalize, "before", "after", "never")
     _check_k(k, logits, f"top_k.k is {k}")
-    likely = _likeliest(logits, k, nonpadding)
+    candidates = _top_candidates(logits, k, nonpadding)
     if normalize == "before":
-        likely = likely._replace(
-            gates=likely.gates / mtf.reduce_sum(likely.gates, CHOICE)
+        candidates = candidates._replace(
+            gates=candidates.gates / mtf.reduce_sum(candidates.gates, CHOICE)
         )
     return _route_choices(
-        likely, capacity, training, normalize_after=normalize == "after"
+        candidates, capacity, training, normalize_after=normalize == "after"
     )
 
 
@@ -168,13 +168,13 @@ def expert_choice(
 
     A token gets k experts on average, some get none, and all experts have the same
     load, so there is no balance loss. A token's experts depend on later tokens: a
-    language model trained with it sees something of the tokens it is to predict, and
-    does not when it generates text. So it is for encoders.
+    language model trained with it gets information about the tokens that it predicts,
+    which is missing in generation. So it is for encoders.
 
     Args:
       logits: [*groups, length, experts_all].
       nonpadding: bool [*groups, length]; None: all are tokens.
-      training: which capacity counts.
+      training: whether the capacity for training is used.
       capacity: of experts; default: `Capacity()`. The paper's capacity factor is k
         times ours.
       k: experts of a token, on average.
@@ -183,45 +183,47 @@ def expert_choice(
       ShapeError: there are fewer than k experts.
     """
     _check_k(k, logits, f"expert_choice.k is {k}")
-    likely = _likeliest(logits, 1, nonpadding)
+    candidates = _top_candidates(logits, 1, nonpadding)
     size = logits.shape.dim(TOKENS)
-    slots = _slots(likely, capacity, training, choices=k)
-    score = likely.probabilities
+    slots = _slots(candidates, capacity, training, choices=k)
+    score = candidates.probabilities
     if nonpadding is not None:
         score = mtf.where(nonpadding, score, -1.0)
     weights, tokens = mtf.top_k(score, TOKENS, mtf.Dimension(CAPACITY, slots))
     filled = mtf.cast(weights >= 0.0, "float32")
     tokens = mtf.where(weights >= 0.0, tokens, -1)
-    num_experts = mtf.segment_sum(filled, tokens, size, likely.groups)
+    num_experts = mtf.segment_sum(filled, tokens, size, candidates.groups)
     is_dropped = mtf.cast(num_experts < 0.5, "float32")
     return Routing(
         tokens,
         weights * filled,
         None,
         tokens,
-        {"z": _z_loss(likely)},
+        {"z": _z_loss(candidates)},
         load=_shares(mtf.reduce_sum(filled, CAPACITY)),
-        dropped=_mean(is_dropped, likely.real),
-        entropy=_entropy(likely),
+        dropped=_mean(is_dropped, candidates.is_token),
+        entropy=_entropy(candidates),
     )
 
 
-class _Likely(NamedTuple):
-    """The likeliest experts of tokens, before capacity is applied."""
+class _Candidates(NamedTuple):
+    """The likeliest experts of each token, before capacity is applied."""
 
     logits: mtf.Tensor  # float32 [*groups, length, experts_all]
     probabilities: mtf.Tensor  # the same shape
     experts: mtf.Tensor  # int32 [*groups, choice, length], the likeliest first
     gates: mtf.Tensor  # float32, the same shape
     valid: mtf.Tensor  # bool, the same shape: whether the choice is queued
-    real: mtf.Tensor  # float32 [*groups, length]: 1; 0 for padding
+    is_token: mtf.Tensor  # float32 [*groups, length]: 1.0, or 0.0 for padding
 
     @property
     def groups(self) -> list[str]:
         return [n for n in self.logits.shape.names if n not in (TOKENS, EXPERTS)]
 
 
-def _likeliest(logits: mtf.Tensor, k: int, nonpadding: mtf.Tensor | None) -> _Likely:
+def _top_candidates(
+    logits: mtf.Tensor, k: int, nonpadding: mtf.Tensor | None
+) -> _Candidates:
     """Returns the k likeliest experts of each token."""
     logits = mtf.cast(logits, "float32")
     probabilities = mtf.softmax(logits, EXPERTS)
@@ -236,7 +238,7 @@ def _likeliest(logits: mtf.Tensor, k: int, nonpadding: mtf.Tensor | None) -> _Li
     shape = logits.shape.without(EXPERTS)
     if nonpadding is None:
         nonpadding = mtf.ones(logits.mesh, shape, "bool")
-    return _Likely(
+    return _Candidates(
         logits,
         probabilities,
         experts,
@@ -246,8 +248,8 @@ def _likeliest(logits: mtf.Tensor, k: int, nonpadding: mtf.Tensor | None) -> _Li
     )
 
 
-def _drawn(gates: mtf.Tensor, threshold: float) -> mtf.Tensor:
-    """Returns which choices are sampled: all first ones, and second ones with
+def _sampled_choices(gates: mtf.Tensor, threshold: float) -> mtf.Tensor:
+    """Returns whether each choice is sampled: first choices always, second choices with
     probability gate / threshold.
     """
     u = mtf.random_uniform(
@@ -258,97 +260,108 @@ def _drawn(gates: mtf.Tensor, threshold: float) -> mtf.Tensor:
 
 
 def _route_choices(
-    likely: _Likely,
+    candidates: _Candidates,
     capacity: Capacity | None,
     training: bool,
-    counted: int | None = None,
-    drawn: mtf.Tensor | None = None,
+    num_counted: int | None = None,
+    sampled: mtf.Tensor | None = None,
     normalize_after: bool = False,
 ) -> Routing:
     """Returns the routing of choices: the first `capacity` of each expert's queue get a
     slot.
 
     Args:
-      likely: the choices, and which of them are queued.
-      capacity: of experts.
+      candidates: the choices, and whether they are queued.
+      capacity: the capacity of experts.
       training: whether to use the capacity for training.
-      counted: the balance loss counts this many choices of a token; None: all.
-      drawn: which queued choices may get a slot; None: all.
+      num_counted: how many choices of a token the balance loss counts; None: all.
+      sampled: whether a queued choice may get a slot; None: all may.
       normalize_after: whether the gates of a token are divided by their sum after
         choices are dropped.
     """
     queues = ExpertQueues(
-        likely.experts, likely.valid, likely.logits.shape.dim(EXPERTS)
+        candidates.experts, candidates.valid, candidates.logits.shape.dim(EXPERTS)
     )
-    choices = likely.gates.shape[CHOICE]
-    slots = _slots(likely, capacity, training, choices)
-    positions = mtf.where(likely.valid, queues.positions, -1)
-    kept = likely.valid & (positions < slots)
+    choices = candidates.gates.shape[CHOICE]
+    slots = _slots(candidates, capacity, training, choices)
+    positions = mtf.where(candidates.valid, queues.positions, -1)
+    has_slot = candidates.valid & (positions < slots)
     sources = queues.heads(slots)
-    if drawn is not None:
-        kept = kept & drawn
-        sources = mtf.where(at_entries(kept, sources) & (sources >= 0), sources, -1)
-    gates = mtf.where(kept, likely.gates, 0.0)
+    if sampled is not None:
+        has_slot = has_slot & sampled
+        sources = mtf.where(
+            gather_choices(has_slot, sources) & (sources >= 0), sources, -1
+        )
+    gates = mtf.where(has_slot, candidates.gates, 0.0)
     if normalize_after:
         gates = mtf.math.divide_no_nan(gates, mtf.reduce_sum(gates, CHOICE))
-    size = likely.logits.shape[TOKENS]
+    size = candidates.logits.shape[TOKENS]
     chosen = Choices(
-        likely.experts,
+        candidates.experts,
         gates,
         positions,
-        kept,
-        mtf.where(kept, likely.experts * slots + positions, -1),
+        has_slot,
+        mtf.where(has_slot, candidates.experts * slots + positions, -1),
     )
-    dropped = 1.0 - mtf.reduce_mean(mtf.cast(kept, "float32"), CHOICE)
+    dropped = 1.0 - mtf.reduce_mean(mtf.cast(has_slot, "float32"), CHOICE)
     return Routing(
         mtf.where(sources >= 0, mtf.math.floormod(sources, size), -1),
-        at_entries(gates, sources),
+        gather_choices(gates, sources),
         chosen,
         sources,
         {
             "balance": _balance(
-                likely, queues.count(counted or choices), counted or choices
+                candidates, queues.count(num_counted or choices), num_counted or choices
             ),
-            "z": _z_loss(likely),
+            "z": _z_loss(candidates),
         },
         load=_shares(mtf.cast(queues.counts, "float32")),
-        dropped=_mean(dropped, likely.real),
-        entropy=_entropy(likely),
+        dropped=_mean(dropped, candidates.is_token),
+        entropy=_entropy(candidates),
     )
 
 
 def _slots(
-    likely: _Likely, capacity: Capacity | None, training: bool, choices: int
+    candidates: _Candidates, capacity: Capacity | None, training: bool, choices: int
 ) -> int:
-    shape = likely.logits.shape
+    shape = candidates.logits.shape
     return (capacity or Capacity()).slots(
         choices, shape[TOKENS], shape[EXPERTS], training
     )
 
 
-def _balance(likely: _Likely, counts: mtf.Tensor, counted: int) -> mtf.Tensor:
-    tokens = mtf.maximum(mtf.reduce_sum(likely.real, TOKENS), 1.0)
-    mean = mtf.reduce_sum(likely.probabilities * likely.real, TOKENS) / tokens
-    share = mtf.cast(counts, "float32") / tokens * (1.0 / counted)
+def _balance(
+    candidates: _Candidates, counts: mtf.Tensor, num_counted: int
+) -> mtf.Tensor:
+    tokens = mtf.maximum(mtf.reduce_sum(candidates.is_token, TOKENS), 1.0)
+    mean = (
+        mtf.reduce_sum(candidates.probabilities * candidates.is_token, TOKENS) / tokens
+    )
+    share = mtf.cast(counts, "float32") / tokens * (1.0 / num_counted)
     return mtf.reduce_mean(mtf.reduce_sum(share * mean, EXPERTS)) * float(
         counts.shape[EXPERTS]
     )
 
 
-def _z_loss(likely: _Likely) -> mtf.Tensor:
-    return _mean(mtf.square(mtf.reduce_logsumexp(likely.logits, EXPERTS)), likely.real)
+def _z_loss(candidates: _Candidates) -> mtf.Tensor:
+    return _mean(
+        mtf.square(mtf.reduce_logsumexp(candidates.logits, EXPERTS)),
+        candidates.is_token,
+    )
 
 
-def _entropy(likely: _Likely) -> mtf.Tensor:
+def _entropy(candidates: _Candidates) -> mtf.Tensor:
     """Returns the mean entropy of the probabilities of a token, in nats."""
-    logs = mtf.log_softmax(likely.logits, EXPERTS)
-    return _mean(-mtf.reduce_sum(likely.probabilities * logs, EXPERTS), likely.real)
+    logs = mtf.log_softmax(candidates.logits, EXPERTS)
+    return _mean(
+        -mtf.reduce_sum(candidates.probabilities * logs, EXPERTS), candidates.is_token
+    )
 
 
-def _mean(x: mtf.Tensor, real: mtf.Tensor) -> mtf.Tensor:
+def _mean(x: mtf.Tensor, is_token: mtf.Tensor) -> mtf.Tensor:
     """Returns the mean over groups of means over tokens; microbatches do not change it."""
-    tokens = mtf.maximum(mtf.reduce_sum(real, TOKENS), 1.0)
-    return mtf.reduce_mean(mtf.reduce_sum(x * real, TOKENS) / tokens)
+    tokens = mtf.maximum(mtf.reduce_sum(is_token, TOKENS), 1.0)
+    return mtf.reduce_mean(mtf.reduce_sum(x * is_token, TOKENS) / tokens)
 
 
 def _shares(counts: mtf.Tensor) -> mtf.Tensor:
@@ -363,19 +376,19 @@ def _shares(counts: mtf.Tensor) -> mtf.Tensor:
 
 
 def _check_k(k: int, logits: mtf.Tensor, message: str) -> None:
-    """Raises ShapeError unless k is from 1 to the number of experts."""
+    """Raises ShapeError unless k is from 1 to the count of experts."""
     if not 1 <= k <= logits.shape[EXPERTS]:
         raise mtf.ShapeError(
-            f"{message}, and there are {logits.shape[EXPERTS]} experts: a token goes "
-            "through 1 to all of them.\n  Take a k of at most so many, or more "
+            f"{message}, but there are {logits.shape[EXPERTS]} experts: a token goes "
+            "through 1 to all of them.\n  Use a smaller k, or more "
             "MixtureOfExperts.experts."
         )
 
 
-def _one_of(value: str, *known: str) -> str:
-    """Returns a value that is one of the known ones. Raises ParseError."""
+def _check_one_of(value: str, *known: str) -> str:
+    """Returns a value. Raises ParseError: it is none of the known ones."""
     if value not in known:
         raise mtf.ParseError(
-            f"one of {', '.join(map(repr, known))} is wanted here, not {value!r}."
+            f"expected one of {', '.join(map(repr, known))}, not {value!r}."
         )
     return value

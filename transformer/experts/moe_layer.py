@@ -1,8 +1,8 @@
-"""A mixture-of-experts layer: many feed-forward layers, each token goes through a few.
+"""A mixture-of-experts layer: many feed-forward layers, of which each token uses a few.
 
     layer = MixtureOfExperts(mesh, "d_model:512", "d_ff:2048", experts=64)
     y, report = layer(x, training=True)          # [batch length d_model] -> the same
-    y, _ = layer(x)                              # [batch d_model]: decoding, one token of each text
+    y, _ = layer(x)                              # [batch d_model]: decoding, one token per example
     loss = loss + report.loss                    # balance and z losses, weighted
 
 Experts are a dimension, so expert parallelism is a rule of the layout, and the two
@@ -18,7 +18,7 @@ all_to_alls of GShard (Lepikhin et al. 2020, arXiv 2006.16668) are two renames:
 Gates do not have the dimension `experts`, so `batch:data; experts:data` is a legal layout.
 Variables of experts do not have `d_model`, so it may be sharded along `data`, too (FSDP).
 The tokens of an example are a group: an expert has slots for each group. `group_size` makes
-groups of a part of an example or of several examples. Microbatches split a batch by
+groups of a section of an example or of several examples. Microbatches split a batch by
 examples, so groups within examples stay the same; microbatches that would split a group of
 several examples are refused.
 """
@@ -37,7 +37,7 @@ from transformer.experts.routing import CAPACITY, EXPERTS, TOKENS, Routing
 
 _EXPERTS_SHARDED = "experts"  # the dimension that layouts shard
 _GROUP = "group"
-_ROW = "row"
+_MEMBER = "member"
 _DISPATCH = {"index": by_index, "one_hot": by_one_hot}
 
 
@@ -81,14 +81,14 @@ class MixtureOfExperts(mtf.Module):
     2021, arXiv 2101.03961, section 2.4). Experts compute in the type of x.
 
     Args:
-      mesh: where the variables lie.
-      model_dim: what comes in and goes out, such as "d_model:512".
+      mesh: the mesh of the variables.
+      model_dim: the dimension of inputs and outputs, such as "d_model:512".
       hidden_dim: the hidden dimension of each expert, such as "d_ff:2048".
-      experts: the number of experts.
+      experts: the count of experts.
       activation: of experts, one of those that `mtf.layers.FeedForward` takes.
       gating: assigns tokens to experts, one of `transformer.experts.gating`.
-      group_size: tokens of a group; it divides the length, or is a multiple of it. If
-        there are fewer tokens, they are one group. None: the tokens of an example.
+      group_size: tokens of a group; a divisor or a multiple of the length. If there are
+        fewer tokens, they are one group. None: the tokens of an example.
       shared_experts: experts that all tokens go through in addition (Dai et al. 2024, arXiv
         2401.06066).
       jitter: in training, the inputs of the router are multiplied by random numbers from
@@ -98,14 +98,14 @@ class MixtureOfExperts(mtf.Module):
       dispatch: "index" gathers tokens by index; "one_hot" multiplies by one-hot tensors
         as the paper does, at a cost of slots times tokens, for comparison.
       output_initializer: of the last kernel of each expert.
-      name: the last part of the path of its variables.
+      name: the last component of the path of its variables.
 
     Attributes:
       causal: whether tokens must not depend on later ones; then gatings in which experts
         choose among tokens are refused. Set by the block that contains the layer.
 
     Raises:
-      ParseError: there is no such dispatch.
+      ParseError: an unknown dispatch.
     """
 
     causal = False
@@ -130,7 +130,8 @@ class MixtureOfExperts(mtf.Module):
         super().__init__(name)
         if dispatch not in _DISPATCH:
             raise mtf.ParseError(f'dispatch is "index" or "one_hot", not {dispatch!r}.')
-        (self.model_dim,), (hidden,) = mtf.Shape(model_dim), mtf.Shape(hidden_dim)
+        (self.model_dim,) = mtf.Shape(model_dim)
+        (hidden,) = mtf.Shape(hidden_dim)
         self._expert_model_name = f"{self.model_dim.name}_expert"
         self.gating = gating
         self.group_size = group_size
@@ -200,18 +201,15 @@ class MixtureOfExperts(mtf.Module):
         if routing.choices is None and TOKENS not in x.shape:
             raise mtf.ShapeError(
                 f"experts cannot choose among the tokens of one position, {x.shape!r}: "
-                "which token goes "
-                "where depends on later ones.\n  To write texts, let tokens choose: "
-                "switch or top_k."
+                "the choice depends on later tokens.\n  To generate, use gating in which "
+                "tokens choose: switch or top_k."
             )
         if routing.choices is None and self.causal:
             raise mtf.PlanError(
-                "experts choose among tokens (expert_choice) in a decoder: which token "
-                "goes where "
-                "depends on later tokens, those that it is to predict.\n  Let tokens "
-                "choose: "
-                "MixtureOfExperts.gating = @top_k, @switch or @top_2; only encoders "
-                "can take this one."
+                "experts choose among tokens (expert_choice) in a decoder: the choice "
+                "depends on later tokens, which the decoder predicts.\n  Use gating in "
+                "which tokens choose: MixtureOfExperts.gating = @top_k, @switch or "
+                "@top_2. expert_choice is for encoders."
             )
         y = self._through_experts(grouped, routing)
         y = mtf.transpose(
@@ -261,7 +259,7 @@ def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
 
     A group is a section of an example, [*outer, group, length, ...], or several
     neighbouring examples of the last dimension before `length`, which is divided by
-    their number.
+    their count.
 
     Raises:
       ShapeError: groups do not fit the tokens, or microbatches would split them.
@@ -272,25 +270,23 @@ def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
         return x
     if length % size == 0:
         return mtf.unflatten(x, TOKENS, [(_GROUP, length // size), (TOKENS, size)])
-    examples = leading[-1] if leading else mtf.Dimension("rows", 1)
+    examples = leading[-1] if leading else mtf.Dimension("example", 1)
     num_examples = size // length  # of a group
     if size >= examples.size * length:
         num_examples = examples.size
     is_uneven = size > num_examples * length and num_examples < examples.size
     if is_uneven or num_examples < 1 or examples.size % num_examples:
         raise mtf.ShapeError(
-            f"groups of {size} tokens do not fit {x.shape!r}.\n  The size of a group "
-            "divides "
-            f'"{TOKENS}", or is that of several rows of "{examples.name}" which divide it.'
+            f"groups of {size} tokens do not fit {x.shape!r}.\n  Take a divisor of "
+            f'"{TOKENS}", or a multiple by a divisor of "{examples.name}".'
         )
     if num_examples > 1 and mtf.microbatches_of(examples.name) > 1:
         raise mtf.ShapeError(
-            f"a microbatch would split groups of {size} tokens: each takes every "
-            "so-many-th row of "
-            f'"{examples.name}", and a group is {num_examples} neighbouring rows of {length} '
-            "tokens.\n"
+            f"microbatches would split groups of {size} tokens: a group is "
+            f'{num_examples} neighbouring elements of "{examples.name}", and a microbatch '
+            "takes elements at a stride.\n"
             f"  Take groups of at most {length} tokens, which microbatches do not split."
         )
     groups = (examples.name, examples.size // num_examples)
-    x = mtf.unflatten(x, examples.name, [groups, (_ROW, num_examples)])
-    return mtf.flatten(x, [_ROW, TOKENS], TOKENS)
+    x = mtf.unflatten(x, examples.name, [groups, (_MEMBER, num_examples)])
+    return mtf.flatten(x, [_MEMBER, TOKENS], TOKENS)

@@ -2,7 +2,7 @@
 
     queues = ExpertQueues(experts, valid, mtf.Dimension("experts_all", 3))
     queues.positions           # [batch choice length]: from 0, in the queue of the expert
-    queues.heads(capacity)     # [batch experts_all capacity]: the first of each queue
+    queues.heads(capacity)     # [batch experts_all capacity]: the start of each queue
 
 `experts` and `valid` are [batch choice length]. The choices of a group are ordered: the first
 choices of all tokens come before all second ones. A stable sort of this sequence by expert
@@ -12,7 +12,7 @@ gives the queues:
     order       1 4 6 7   0 2 3   5     the queues of experts 0, 1 and 2
     positions   0 0 1 2 | 1 0 2 3
 
-There are no one-hot tensors, so the cost does not grow with the number of experts.
+There are no one-hot tensors, so the cost does not grow with the count of experts.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _SEQUENCE = "line"  # choices and tokens as one dimension
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Capacity:
-    """The number of slots of an expert in each group: choices * tokens / experts, times
-    a factor.
+    """The count of slots of an expert in each group: choices * tokens / experts, times a
+    factor.
 
     Attributes:
       train: the factor in training. None drops no token: an expert then has a slot for
         each token of a group, at experts / choices times the cost of factor 1.
-      evaluate: the factor otherwise.
-      minimum: the least number of slots of an expert.
+      evaluate: the factor in evaluation and decoding.
+      minimum: the minimum count of slots of an expert.
       multiple: slots are rounded up to a multiple of this.
     """
 
@@ -51,7 +51,7 @@ class Capacity:
     multiple: int = 1
 
     def slots(self, choices: int, tokens: int, experts: int, training: bool) -> int:
-        """Returns the number of slots of an expert in a group, at most the tokens of the
+        """Returns the count of slots of an expert in a group, at most the tokens of the
         group.
         """
         factor = self.train if training else self.evaluate
@@ -68,7 +68,7 @@ class Choices(NamedTuple):
     experts: mtf.Tensor  # int32
     gates: mtf.Tensor  # float32: the weight of the expert's result; 0: dropped
     positions: mtf.Tensor  # int32: in the queue of the expert, from 0; -1: padding
-    kept: mtf.Tensor  # bool
+    has_slot: mtf.Tensor  # bool: whether the expert takes the choice
     slots: mtf.Tensor  # int32: expert * capacity + position; -1: dropped
 
 
@@ -102,7 +102,7 @@ class ExpertQueues:
         self.dim = dim
         self.experts = experts
         self.valid = valid
-        # Choices that are not queued sort behind those of the last expert.
+        # Choices that are not queued sort after those of the last expert.
         flat = flatten_choices(mtf.where(valid, experts, dim.size))
         self._order = mtf.argsort(flat, _SEQUENCE)
         self.counts = self.count(experts.shape[CHOICE])
@@ -132,7 +132,7 @@ class ExpertQueues:
 
     def heads(self, capacity: int) -> mtf.Tensor:
         """Returns the first `capacity` entries of each queue, [*groups, experts, capacity];
-        -1 behind its end.
+        -1 after its end.
 
         An entry is choice * tokens + token, its index in `flatten_choices`.
         """
@@ -150,7 +150,7 @@ def flatten_choices(x: mtf.Tensor) -> mtf.Tensor:
     return mtf.flatten(x, [CHOICE, TOKENS], _SEQUENCE)
 
 
-def at_entries(x: mtf.Tensor, entries: mtf.Tensor) -> mtf.Tensor:
+def gather_choices(x: mtf.Tensor, entries: mtf.Tensor) -> mtf.Tensor:
     """Returns x[*groups, choice, length] at entries choice * tokens + token; 0 where an
     entry is negative.
     """

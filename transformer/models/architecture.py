@@ -10,8 +10,8 @@ In gin each stack of blocks may have a different one: `decoder/Architecture.bloc
 from __future__ import annotations
 
 import dataclasses
-import numbers
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any
 
 import gin
@@ -92,15 +92,15 @@ class Architecture:
       attention: "full", "blockwise" (the same results in linear memory), or "local".
       block_length: the queries of a block of blockwise attention; the radius of local
         attention.
-      scanned: whether blocks are one traced body, whose variables have `layers` in
-        front.
+      scanned: whether blocks are traced once, with their variables stacked along
+        `layers`.
       recompute: whether the backward pass recomputes the activations of each block from
         its input.
       dtype: of activations, "float32" or "bfloat16"; variables, norms, softmax and
         losses stay float32.
       moe_every: blocks moe_every, 2 * moe_every ... have a mixture of experts as their
         feed-forward sublayer; 0: no block has.
-      mixture: makes these mixtures, whose experts have hidden size d_ff.
+      mixture: the class of these mixtures, whose experts have hidden size d_ff.
 
     Raises:
       ParseError: an unknown kind, or a value that is not a number or out of its range.
@@ -185,10 +185,10 @@ class Architecture:
             value = getattr(self, name)
             if value is None and name in _MAY_BE_NONE:
                 continue
-            is_integer = isinstance(value, numbers.Integral)
+            is_integer = isinstance(value, Integral)
             if not is_integer or isinstance(value, bool) or value < minimum:
                 raise mtf.ParseError(
-                    f"Architecture.{name} is {value!r}: it is an integer, and at least "
+                    f"Architecture.{name} is {value!r}: it must be an integer, at least "
                     f"{minimum}."
                 )
 
@@ -196,10 +196,10 @@ class Architecture:
         """Raises ParseError for a rate that is not in [0, 1)."""
         for name in ("dropout", "epsilon"):
             value = getattr(self, name)
-            if not isinstance(value, numbers.Real) or not 0 <= float(value) < 1:
+            if not isinstance(value, Real) or not 0 <= float(value) < 1:
                 raise mtf.ParseError(
-                    f"Architecture.{name} is {value!r}: it is a number from 0 up to 1, "
-                    "and below."
+                    f"Architecture.{name} is {value!r}: it must be at least 0, and "
+                    "less than 1."
                 )
 
     def __repr__(self) -> str:

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import meshtf as mtf
 from transformer.models.architecture import Architecture
 
-LENGTH, KV_LENGTH = "length", "kv_length"
+LENGTH = "length"
+KV_LENGTH = "kv_length"
 
 
 class TokenInfo(NamedTuple):
@@ -188,7 +189,7 @@ def make_attention(
     """Returns an attention layer of the architecture's kind.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       a: sizes, and the kind of attention.
       causal: whether local attention is causal; other kinds get a mask instead.
       name: the last component of the path of its variables.

@@ -22,7 +22,7 @@ class Model(mtf.Module):
     """A model that is trained on batches.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       architecture: its sizes and kinds; None: gin's `Architecture`.
       name: the first component of the path of its variables.
     """

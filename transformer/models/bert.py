@@ -64,7 +64,7 @@ class BertEncoder(mtf.Module):
     first token.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       architecture: sizes and kinds.
       pooled: whether there is a pooler.
     """
@@ -146,7 +146,7 @@ class Bert(_BertModel):
     the first.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       architecture: sizes and kinds; None: gin's `bert_architecture`.
     """
 
@@ -255,7 +255,7 @@ class Classifier(_BertModel):
     """Classes of texts, or of pairs of texts.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       architecture: sizes and kinds; None: gin's `bert_architecture`.
       labels: the count of classes.
     """
@@ -311,7 +311,7 @@ class SpanExtractor(_BertModel):
     """Predicts the first and the last token of the answer to a question in a text.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       architecture: sizes and kinds; None: gin's `bert_architecture`.
     """
 

@@ -58,7 +58,7 @@ class Block(mtf.Module):
     `across`.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       architecture: its sizes and kinds.
       causal: whether a token attends only to itself and to earlier tokens.
       across: whether there is cross-attention.
@@ -228,7 +228,7 @@ class Block(mtf.Module):
           context_bias: the bias of the scores of cross-attention.
           cached_attention: computes self-attention, and the cache after it.
         """
-        updated_caches = []  # `residual` passes on one tensor, so caches leave this way
+        updated_caches = []  # `residual` returns one tensor, so the cache is returned here
 
         def self_attention(h: mtf.Tensor) -> mtf.Tensor:
             y, updated_cache = cached_attention(h)
@@ -293,7 +293,7 @@ class Block(mtf.Module):
             # Where x has no dimension "length", the router makes each token a group.
             new_names = {}
             if drop_free and LENGTH in h.shape.names:
-                new_names = {LENGTH: f"{LENGTH}_alone"}
+                new_names = {LENGTH: f"{LENGTH}_ungrouped"}
             old_names = {new: old for old, new in new_names.items()}
             y, report = self.feed_forward(
                 mtf.rename(h, new_names), training, nonpadding

@@ -22,7 +22,7 @@ class Embeddings(mtf.Module):
     architecture has them.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       architecture: sizes and kinds.
     """
 

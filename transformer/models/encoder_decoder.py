@@ -44,7 +44,7 @@ class EncoderDecoder(Model):
     """An encoder, a decoder, and one embedding for both.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       architecture: sizes and kinds of both; None: what gin says of `Architecture`.
       decoder: sizes and kinds of the decoder, if they differ.
       z_loss: weight of the squared logsumexp in the training loss.

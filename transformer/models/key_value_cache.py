@@ -1,7 +1,9 @@
 """The state of a stack of blocks between decoding steps: keys and values of all blocks.
 
-cache = stack.init_cache(x, positions=128)
-x, cache = stack.decode_step(x, cache, position)
+Example:
+
+    cache = stack.init_cache(x, positions=128)
+    x, cache = stack.decode_step(x, cache, position)
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class LanguageModel(Model):
     not attend to each other: then a batch has `segments` and `positions`.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       architecture: sizes and kinds; None: what gin says of `Architecture`.
       z_loss: weight of the squared logsumexp in the training loss.
     """

@@ -2,7 +2,7 @@
 microbatches at the same time.
 
     train.model = @PipelinedLanguageModel
-    Mesh.axes = "stage:2;data:2;model:2"         # as many stages as the axis is long
+    Mesh.axes = "stage:2;data:2;model:2"         # an axis of stages
     PipelinedLanguageModel.microbatches = 8
 
 Embedding, blocks and logits are the layers of `mtf.pipeline.GPipe`, assigned to stages by
@@ -48,7 +48,7 @@ class PipelinedLanguageModel(LanguageModel):
     `LanguageModel`.
 
     Args:
-      mesh: has as many stages as its axis for stages is long.
+      mesh: its axis of stages has a position for each stage.
       architecture: sizes and kinds; None: gin's `Architecture`.
       microbatches: into how many microbatches a batch is split.
       schedule: "1f1b" or "gpipe".

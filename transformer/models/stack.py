@@ -42,7 +42,7 @@ class Stack(mtf.Module):
     """Blocks, and a norm after the last one where norms come before sublayers.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       architecture: their sizes and kinds.
       causal: whether a token attends only to itself and to earlier tokens.
       across: whether blocks have cross-attention to an encoder's output.

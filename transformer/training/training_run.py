@@ -276,7 +276,7 @@ def _check(
     for name, (value, low) in settings.items():
         if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
             raise mtf.ParseError(
-                f"train.{name} is {value!r}: it is an integer, and at least {low}."
+                f"train.{name} is {value!r}: it must be an integer, at least {low}."
             )
     if profile is not None and not 1 <= profile[0] <= profile[1]:
         raise mtf.ParseError(

@@ -67,7 +67,7 @@ def test_a_name_that_is_misspelt(line, says):
     [
         (
             "Architecture.heads = 'four'",
-            "Architecture.heads is 'four', where an integer is wanted",
+            "Architecture.heads is 'four', where an integer is expected",
         ),
         ("Architecture.dropout = '0.1'", "a number"),
         ("train.steps = 1e3", "an integer"),
@@ -91,9 +91,9 @@ def test_a_value_of_another_type(line, wants):
     assert wants in message and HERE in message and line in message, message
 
 
-def test_a_macro_of_another_type_is_told_with_both_places():
+def test_the_error_of_a_macro_has_both_locations():
     message = refusal("steps = 'four'")
-    assert message.startswith("train.steps is 'four', where an integer is wanted")
+    assert message.startswith("train.steps is 'four', where an integer is expected")
     assert "--gin_param line 1\n    steps = 'four'" in message
     assert re.search(r"lm_stdlib.gin\", line 16\n    train.steps = %steps", message)
 
@@ -136,7 +136,7 @@ def test_files_may_hold_names_that_one_run_does_not_use(tmp_path):
     )
 
 
-def test_what_a_run_left_can_be_read_with_all_in_it(tmp_path):
+def test_the_config_of_a_run_can_be_read(tmp_path):
     configure(["lm_stdlib.gin"], ["train.steps = 3", "warmup_cosine.total_steps = 3"])
     (tmp_path / "config.gin").write_text("step = 7\n" + gin.config_str())
     gin.clear_config()

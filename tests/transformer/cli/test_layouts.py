@@ -56,7 +56,7 @@ def losses(layout):
     return np.array([[float(x) for x in step] for step in steps])
 
 
-def test_all_are_there():
+def test_the_layouts_are_these():
     assert set(LAYOUTS) == {
         "data_parallel",
         "tensor_parallel",

@@ -51,26 +51,26 @@ class Reference:
         """Returns inputs, targets, and the decoder's tokens: the targets before, with 0
         in front.
         """
-        found = _counted(self.inputs["labels"])
-        tokens = np.pad(found["targets"][:, :-1], [(0, 0), (1, 0)])
-        return {"inputs": self.inputs["input_ids"], "tokens": tokens, **found}
+        results = _counted(self.inputs["labels"])
+        tokens = np.pad(results["targets"][:, :-1], [(0, 0), (1, 0)])
+        return {"inputs": self.inputs["input_ids"], "tokens": tokens, **results}
 
     def _bert(self) -> dict[str, np.ndarray]:
         """Returns tokens and types, and what the head asks for."""
-        found = {
+        results = {
             "tokens": self.inputs["input_ids"],
             "token_types": self.inputs["token_type_ids"],
         }
         if self.name == "bert_classifier":
-            return {**found, "labels": self.inputs["labels"]}
+            return {**results, "labels": self.inputs["labels"]}
         if self.name == "bert_span":
             return {
-                **found,
+                **results,
                 "start": self.inputs["start_positions"],
                 "end": self.inputs["end_positions"],
             }
         return {
-            **found,
+            **results,
             **_masked(self.inputs["labels"]),
             "next_sentence_labels": self.inputs["next_sentence_label"],
         }
@@ -94,7 +94,7 @@ def _masked(labels: np.ndarray) -> dict[str, np.ndarray]:
     """Returns places, words and weights of what is masked, as many in each row."""
     places = [np.flatnonzero(row != IGNORED) for row in labels]
     most = max(map(len, places))
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "masked_positions": [np.pad(p, (0, most - len(p))) for p in places],
         "masked_ids": [
             np.pad(row[p], (0, most - len(p))) for row, p in zip(labels, places)
@@ -102,6 +102,6 @@ def _masked(labels: np.ndarray) -> dict[str, np.ndarray]:
     }
     weights = [np.arange(most) < len(p) for p in places]
     return {
-        **{key: np.stack(value).astype(np.int32) for key, value in found.items()},
+        **{key: np.stack(value).astype(np.int32) for key, value in results.items()},
         "masked_weights": np.stack(weights).astype(np.float32),
     }

@@ -21,7 +21,7 @@ def test_older_names_and_no_weights():
     np.testing.assert_array_equal(tensors["model.h.0.weight"], np.ones(3))
 
 
-def test_a_copy_is_left_out_where_it_is_one():
+def test_equal_copies_are_dropped():
     tied = Arrays(head=np.arange(3), table=np.arange(3))
     assert list(CanonicalTensors(tied, copies={"head": "table"})) == ["table"]
     assert list(

@@ -14,7 +14,7 @@ SETTINGS = Settings(
 )
 
 
-def test_what_is_said():
+def test_settings_of_config_json():
     assert SETTINGS["n_embd"] == 16
     assert SETTINGS.get("n_inner", 64) == SETTINGS.get("absent", 64) == 64
     assert SETTINGS.get("tied", True) is False

@@ -44,15 +44,17 @@ def values(model):
     "changes", [{}, {"scanned": True, "vocab_multiple": 16}], ids=["", "scanned"]
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_there_and_back_again(name, changes, tmp_path):
+def test_converting_back_changes_no_bit(name, changes, tmp_path):
     reference, there, again = Reference(name), tmp_path / "there", tmp_path / "again"
     there.mkdir()
     write(reference, there)
     model = read_model(there, BRANCH_OPS, **changes)
     write_model(model, again)
-    found = load_file(again / FILE)
-    assert set(found) == set(reference.weights)
-    assert all(found[n].tobytes() == w.tobytes() for n, w in reference.weights.items())
+    results = load_file(again / FILE)
+    assert set(results) == set(reference.weights)
+    assert all(
+        results[n].tobytes() == w.tobytes() for n, w in reference.weights.items()
+    )
     second = read_model(again, BRANCH_OPS, **changes)
     assert second.architecture == dataclasses.replace(
         model.architecture, dropout=second.architecture.dropout
@@ -61,7 +63,7 @@ def test_there_and_back_again(name, changes, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_config_says_again_what_it_said(name, tmp_path):
+def test_converting_back_keeps_config_json(name, tmp_path):
     write(reference := Reference(name), tmp_path)
     write_model(read_model(tmp_path, BRANCH_OPS), tmp_path / "again")
     again = json.loads((tmp_path / "again" / "config.json").read_text())
@@ -77,19 +79,19 @@ def test_config_says_again_what_it_said(name, tmp_path):
 
 def test_older_names_buffers_and_copies(gpt2):
     folder, weights = gpt2
-    wanted = values(read_model(folder, BRANCH_OPS))
+    expected = values(read_model(folder, BRANCH_OPS))
     renamed = {name.removeprefix("transformer."): w for name, w in weights.items()}
     renamed |= {
         "h.0.attn.bias": np.ones((1, 1, 4, 4), np.float32),
         "lm_head.weight": renamed["wte.weight"],
     }
     replace(folder, renamed)
-    assert values(read_model(folder, BRANCH_OPS)) == wanted
+    assert values(read_model(folder, BRANCH_OPS)) == expected
 
 
 def test_gamma_and_beta(tmp_path):
     write(reference := Reference("bert"), tmp_path)
-    wanted = values(read_model(tmp_path, BRANCH_OPS))
+    expected = values(read_model(tmp_path, BRANCH_OPS))
     replace(
         tmp_path,
         {
@@ -100,7 +102,7 @@ def test_gamma_and_beta(tmp_path):
         },
         architectures=["BertForMaskedLM"],
     )
-    assert values(read_model(tmp_path, BRANCH_OPS)) == wanted
+    assert values(read_model(tmp_path, BRANCH_OPS)) == expected
 
 
 def test_a_decoder_may_have_another_number_of_blocks(tmp_path):

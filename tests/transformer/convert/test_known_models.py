@@ -60,11 +60,11 @@ def test_logits_loss_and_gradients(name, mesh, change, tmp_path):
             {key: in_order(x) for key, x in logits(model, batch).items()},
         )
 
-    loss, gradients, found = step(reference.batch())
+    loss, gradients, results = step(reference.batch())
     close("loss", loss.numpy(), reference.loss)
-    assert set(found) == set(reference.outputs)
-    for key, wanted in reference.outputs.items():
-        close(key, found[key].numpy()[..., : wanted.shape[-1]], wanted)
+    assert set(results) == set(reference.outputs)
+    for key, expected in reference.outputs.items():
+        close(key, results[key].numpy()[..., : expected.shape[-1]], expected)
     named = {v.name: g.numpy() for v, g in zip(variables, gradients)}
     tensors = hf.tensor_arrays(hf.family_of(model), model, named)
     assert set(tensors) == set(reference.gradients)
@@ -94,10 +94,10 @@ def in_order(x):
     return mtf.transpose(x, [name for name in ORDER if name in x.shape.names])
 
 
-def close(name, found, wanted):
+def close(name, results, expected):
     """Compares to 1e-4 of the largest number; a few gradients are 0 up to rounding."""
-    error = float(np.max(np.abs(found - wanted)))
-    assert error <= 1e-4 * float(np.max(np.abs(wanted))) + 1e-6, f"{name}: {error}"
+    error = float(np.max(np.abs(results - expected)))
+    assert error <= 1e-4 * float(np.max(np.abs(expected))) + 1e-6, f"{name}: {error}"
 
 
 def test_every_part_shows_in_the_numbers():

@@ -38,7 +38,7 @@ def test_a_transpose_of_merged_heads(rng):
     )
 
 
-def test_a_fused_tensor_is_cut_into_its_parts(rng):
+def test_a_fused_tensor_is_split(rng):
     tensors = Arrays(fused=rng.normal(size=(6, 18)).astype(np.float32))
     variables = to_variables([FUSED], QKV, tensors, {})
     for i, name in enumerate("qkv"):

@@ -116,7 +116,7 @@ def test_an_index_that_names_what_its_file_lacks(tmp_path, arrays):
         TensorFiles(tmp_path)
 
 
-def test_a_folder_is_there_once_all_is_written(tmp_path):
+def test_a_folder_appears_when_it_is_complete(tmp_path):
     with new_folder(tmp_path / "new" / "out") as folder:
         (folder / "file").write_text("text")
         assert not (tmp_path / "new" / "out").exists()
@@ -126,7 +126,7 @@ def test_a_folder_is_there_once_all_is_written(tmp_path):
             pass
 
 
-def test_after_an_error_nothing_is_there(tmp_path):
+def test_an_error_leaves_no_folder(tmp_path):
     with pytest.raises(ZeroDivisionError):
         with new_folder(tmp_path / "out") as folder:
             (folder / "file").write_text("half")

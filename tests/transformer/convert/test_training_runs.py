@@ -47,7 +47,7 @@ def test_encoders_and_decoders_of_different_depth(tmp_path):
     assert read_run(tmp_path / "run", BRANCH_OPS).decoder.architecture.blocks == 1
 
 
-def test_what_an_optimizer_keeps_is_left_out(tmp_path):
+def test_optimizer_slots_are_not_converted(tmp_path):
     write(Reference("gpt2"), tmp_path)
     model = read_model(tmp_path, BRANCH_OPS)
     write_run(model, tmp_path / "run")
@@ -70,7 +70,7 @@ def test_nothing_is_written_over(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_there_and_back_again(tmp_path):
+def test_the_command_in_both_directions(tmp_path):
     write(Reference("t5_1_1"), tmp_path)
     convert(
         tmp_path, "--from=hf", f"--model_dir={tmp_path}", "--output=run", "--scanned"

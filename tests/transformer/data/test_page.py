@@ -25,7 +25,7 @@ def test_the_program_prints_what_is_below_it(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == text
 
 
-def test_tables_name_what_is_there():
+def test_tables_name_existing_functions():
     rows = re.findall(r"^\| `(\w+)(?:\(.*?\))?` \| (?:`(\w+)`)?", PAGE, re.M)
     assert len(rows) >= 9
     for name, made_by in rows:

@@ -1,5 +1,5 @@
-"""Preprocessors: nothing is lost, lengths are those that were promised, a seed says it
-all.
+"""Preprocessors: no token is lost, lengths are as computed in advance, results depend on
+the seed only.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ BYTES = ByteVocabulary()
 TOKENS = np.arange(3, 253)
 
 
-def uncorrupted(made):
-    """Returns the tokens, put together again from inputs and targets."""
+def restore(example):
+    """Returns the original tokens of an example with corrupted spans."""
 
-    def parts(ids):
+    def spans(ids):
+        """Returns the tokens after each sentinel, and those before the first."""
         ids = ids[:-1]
-        starts = np.flatnonzero(ids >= BYTES.size - BYTES.sentinels)
-        return {
-            int(part[0]): part[1:]
-            for part in np.split(ids, starts)
-            if len(part) and part[0] >= BYTES.size - BYTES.sentinels
-        }, ids[: starts[0]]
+        first_sentinel = BYTES.size - BYTES.sentinels
+        starts = np.flatnonzero(ids >= first_sentinel)
+        sections = np.split(ids, starts)
+        return {int(x[0]): x[1:] for x in sections[1:]}, sections[0]
 
-    kept, first = parts(made["inputs"])
-    gone, before = parts(made["targets"])
-    assert list(kept) == list(gone) and not len(before)
-    return np.concatenate([first, *(x for s in kept for x in (gone[s], kept[s]))])
+    text, start = spans(example["inputs"])
+    noise, before = spans(example["targets"])
+    assert list(text) == list(noise) and not len(before)
+    return np.concatenate([start, *(x for s in text for x in (noise[s], text[s]))])
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("length", [2, 3, 7, 20, 250])
-def test_spans_and_the_rest_make_the_text(length, seed):
-    made = corrupt_spans(
+def test_inputs_and_targets_have_all_tokens(length, seed):
+    example = corrupt_spans(
         {"targets": TOKENS[:length], "other": 1}, (seed,), vocabulary=BYTES
     )
-    assert np.array_equal(uncorrupted(made), TOKENS[:length]) and made["other"] == 1
-    assert made["inputs"][-1] == made["targets"][-1] == BYTES.eos_id
-    sentinels = made["targets"][made["targets"] >= BYTES.size - 100]
+    assert np.array_equal(restore(example), TOKENS[:length]) and example["other"] == 1
+    assert example["inputs"][-1] == example["targets"][-1] == BYTES.eos_id
+    targets = example["targets"]
+    sentinels = targets[targets >= BYTES.size - 100]
     assert sentinels.tolist() == [BYTES.sentinel(k) for k in range(len(sentinels))]
 
 
@@ -63,23 +63,23 @@ def test_lengths_are_those_of_t5(inputs, expected):
     "density, mean", [(0.15, 3.0), (0.5, 3.0), (0.15, 1.0), (0.3, 8.0)]
 )
 @pytest.mark.parametrize("inputs", [4, 10, 63, 200])
-def test_what_is_promised_fits_and_one_more_does_not(inputs, density, mean):
+def test_span_lengths_are_the_longest_that_fit(inputs, density, mean):
     length, targets = span_lengths(inputs, density, mean)
 
-    def made(number):
+    def corrupt(length):
         return corrupt_spans(
-            {"targets": np.full(number, 9)},
+            {"targets": np.full(length, 9)},
             (1,),
             noise_density=density,
             mean_span=mean,
             vocabulary=ByteVocabulary(extra_ids=300),
         )
 
-    assert len(made(length)["inputs"]) <= inputs < len(made(length + 1)["inputs"])
-    assert len(made(length)["targets"]) == targets
+    assert len(corrupt(length)["inputs"]) <= inputs < len(corrupt(length + 1)["inputs"])
+    assert len(corrupt(length)["targets"]) == targets
 
 
-def test_noise_is_as_much_as_asked_for_in_spans_of_that_mean_anywhere():
+def test_noise_masks_have_the_density_and_mean_span():
     masks = np.array([noise_mask(100, (7, k)) for k in range(400)])
     assert (masks.sum(1) == 15).all() and not masks[:, 0].any() and masks[:, -1].all()
     spans = (masks[:, 1:] & ~masks[:, :-1]).sum(1)
@@ -101,7 +101,7 @@ def test_noise_is_as_much_as_asked_for_in_spans_of_that_mean_anywhere():
         ),
     ],
 )
-def test_what_cannot_be_corrupted_is_told(call, message):
+def test_errors_of_span_corruption(call, message):
     with pytest.raises(DataError, match=message):
         call()
 
@@ -126,54 +126,64 @@ def words(tmp_path_factory):
     return WordPieceVocabulary(str(path))
 
 
-def bert_row(number=100, seed=0):
-    ids = np.random.default_rng(seed).integers(5, len(PIECES), number)
+def bert_example(length=100, seed=0):
+    ids = np.random.default_rng(seed).integers(5, len(PIECES), length)
     return {"tokens": np.concatenate([[2], ids, [3], ids[:9], [3]])}
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_masking_keeps_what_it_hides(words, whole_words):
-    row = bert_row()
-    made = mask_tokens(
-        row, (1, 2), vocabulary=words, predictions=40, whole_words=whole_words
+def test_masked_ids_are_the_original_tokens(words, whole_words):
+    example = bert_example()
+    masked = mask_tokens(
+        example, (1, 2), vocabulary=words, predictions=40, whole_words=whole_words
     )
-    at, ids = made["masked_positions"], made["masked_ids"]
-    assert len(at) == len(ids) == round(109 * 0.15) and (np.diff(at) > 0).all()
-    restored = made["tokens"].copy()
-    restored[at] = ids
-    assert np.array_equal(restored, row["tokens"]) and not np.isin(ids, [0, 2, 3]).any()
+    positions = masked["masked_positions"]
+    ids = masked["masked_ids"]
+    assert len(positions) == len(ids) == round(109 * 0.15)
+    assert (np.diff(positions) > 0).all()
+    restored = masked["tokens"].copy()
+    restored[positions] = ids
+    assert np.array_equal(restored, example["tokens"])
+    assert not np.isin(ids, [0, 2, 3]).any()
 
 
-def test_fates_are_eight_one_one(words):
-    made = [
+def test_80_10_10_percent_are_masked_random_unchanged(words):
+    examples = [
         mask_tokens(
-            bert_row(seed=k), (3, k), vocabulary=words, predictions=99, rate=0.5
+            bert_example(seed=k), (3, k), vocabulary=words, predictions=99, rate=0.5
         )
         for k in range(100)
     ]
-    now = np.concatenate([m["tokens"][m["masked_positions"]] for m in made])
-    was = np.concatenate([m["masked_ids"] for m in made])
-    masked, same = np.mean(now == words.mask_id), np.mean(now == was)
+    replacements = np.concatenate(
+        [e["tokens"][e["masked_positions"]] for e in examples]
+    )
+    originals = np.concatenate([e["masked_ids"] for e in examples])
+    masked = np.mean(replacements == words.mask_id)
+    unchanged = np.mean(replacements == originals)
     by_chance = 0.1 / len(words.ordinary_ids)
-    assert abs(masked - 0.8) < 0.025 and abs(same - 0.1 - by_chance) < 0.02
-    assert set(now) <= {words.mask_id, *words.ordinary_ids.tolist()}
+    assert abs(masked - 0.8) < 0.025 and abs(unchanged - 0.1 - by_chance) < 0.02
+    assert set(replacements) <= {words.mask_id, *words.ordinary_ids.tolist()}
 
 
-def test_whole_words_are_hidden_whole(words):
-    row = bert_row(400)
-    made = mask_tokens(row, (5,), vocabulary=words, predictions=80, whole_words=True)
-    chosen = set(made["masked_positions"].tolist())
+def test_all_tokens_of_a_word_are_masked(words):
+    example = bert_example(400)
+    masked = mask_tokens(
+        example, (5,), vocabulary=words, predictions=80, whole_words=True
+    )
+    selected = set(masked["masked_positions"].tolist())
+    tokens = example["tokens"]
     for k in range(1, 400):
-        if not words.starts_word(row["tokens"][k + 1 : k + 2])[0] and row["tokens"][
-            k
-        ] not in (2, 3):
-            assert (k in chosen) == (k + 1 in chosen), k
+        continues_word = not words.starts_word(tokens[k + 1 : k + 2])[0]
+        if continues_word and tokens[k] not in (2, 3):
+            assert (k in selected) == (k + 1 in selected), k
 
 
-def test_predictions_are_no_more_than_fit_and_one_at_least(words):
+def test_the_count_of_predictions_has_a_maximum_and_is_at_least_one(words):
     assert (
         len(
-            mask_tokens(bert_row(), (0,), vocabulary=words, predictions=4)["masked_ids"]
+            mask_tokens(bert_example(), (0,), vocabulary=words, predictions=4)[
+                "masked_ids"
+            ]
         )
         == 4
     )
@@ -181,38 +191,35 @@ def test_predictions_are_no_more_than_fit_and_one_at_least(words):
         {"tokens": np.array([2, 7, 3])}, (0,), vocabulary=words, predictions=4
     )
     assert short["masked_ids"].tolist() == [7]
-    nothing = mask_tokens(
+    empty = mask_tokens(
         {"tokens": np.array([2, 3])}, (0,), vocabulary=words, predictions=4
     )
-    assert not len(nothing["masked_ids"])
+    assert not len(empty["masked_ids"])
 
 
-def test_a_prefix_ends_anywhere_and_nothing_is_lost():
-    places = set()
+def test_a_prefix_ends_anywhere_and_no_token_is_lost():
+    prefix_lengths = set()
     for k in range(200):
-        made = preprocessors.split_prefix({"targets": TOKENS[:5]}, (k,))
+        example = preprocessors.split_prefix({"targets": TOKENS[:5]}, (k,))
         assert np.array_equal(
-            np.concatenate([made["inputs"], made["targets"]]), TOKENS[:5]
+            np.concatenate([example["inputs"], example["targets"]]), TOKENS[:5]
         )
-        places.add(len(made["inputs"]))
-    assert places == {1, 2, 3, 4}
+        prefix_lengths.add(len(example["inputs"]))
+    assert prefix_lengths == {1, 2, 3, 4}
     with pytest.raises(DataError, match="1 tokens cannot be split"):
         preprocessors.split_prefix({"targets": TOKENS[:1]}, (0,))
 
 
-def test_texts_become_tokens_labels_numbers_and_long_ones_lose_their_end(words):
+def test_tokenize_label_and_trim(words):
     example = {"question": "a b", "label": "yes", "n": 3}
-    made = preprocessors.tokenize(
+    processed = preprocessors.tokenize(
         example, (), vocabulary=words, fields={"question": "inputs"}
     )
-    made = preprocessors.label(made, (), classes=["no", "yes"])
-    assert (
-        made["inputs"].tolist() == [5, 6, 3] and made["labels"] == 1 and made["n"] == 3
-    )
-    assert preprocessors.trim(made, (), lengths={"inputs": 2})["inputs"].tolist() == [
-        5,
-        6,
-    ]
+    processed = preprocessors.label(processed, (), classes=["no", "yes"])
+    assert processed["inputs"].tolist() == [5, 6, 3]
+    assert processed["labels"] == 1 and processed["n"] == 3
+    trimmed = preprocessors.trim(processed, (), lengths={"inputs": 2})
+    assert trimmed["inputs"].tolist() == [5, 6]
     for call, message in (
         (
             lambda: preprocessors.tokenize(
@@ -241,8 +248,8 @@ def test_texts_become_tokens_labels_numbers_and_long_ones_lose_their_end(words):
         (None, 4, "[CLS] a b [SEP]", [0] * 4),
     ],
 )
-def test_a_pair_has_room_for_both(words, second, length, tokens, types):
-    made = preprocessors.pair(
+def test_the_longer_text_of_a_pair_is_truncated(words, second, length, tokens, types):
+    example = preprocessors.pair(
         {"x": "a b c d", "y": "e f", "label": 1},
         (),
         vocabulary=words,
@@ -251,11 +258,11 @@ def test_a_pair_has_room_for_both(words, second, length, tokens, types):
         second_field=second,
         length=length,
     )
-    assert " ".join(PIECES[i] for i in made["tokens"]) == tokens
-    assert made["token_types"].tolist() == types and made["label"] == 1
+    assert " ".join(PIECES[i] for i in example["tokens"]) == tokens
+    assert example["token_types"].tolist() == types and example["label"] == 1
 
 
-def documents(number=30):
+def documents(count=30):
     draw = np.random.default_rng(0)
     return [
         {
@@ -264,34 +271,35 @@ def documents(number=30):
                 for _ in range(draw.integers(0, 20))
             )
         }
-        for _ in range(number)
+        for _ in range(count)
     ]
 
 
-def test_sentence_pairs_go_on_or_come_from_elsewhere(words):
+def test_second_sentences_follow_or_are_random(words):
     texts = documents()
-    rows = list(preprocessors.SentencePairs(words, 24)(texts, (4,)))
-    again = list(preprocessors.SentencePairs(words, 24)(texts, (4,)))
+    examples = list(preprocessors.SentencePairs(words, 24)(texts, (4,)))
+    repeated = list(preprocessors.SentencePairs(words, 24)(texts, (4,)))
     joined = [" ".join(doc["text"].split()) for doc in texts]
     labels = []
-    for row, same in zip(rows, again, strict=True):
-        assert all(np.array_equal(row[name], same[name]) for name in row)
-        tokens, types = row["tokens"], row["token_types"]
+    for example, same in zip(examples, repeated, strict=True):
+        assert all(np.array_equal(example[name], same[name]) for name in example)
+        tokens = example["tokens"]
+        types = example["token_types"]
         assert (
             len(tokens) <= 24
             and tokens[0] == 2
             and tokens[-1] == 3
             and (tokens == 3).sum() == 2
         )
-        first, second = (
+        first_text, second_text = (
             [PIECES[i] for i in tokens[types == k] if i > 3] for k in (0, 1)
         )
-        assert first and second
-        follows = any(" ".join(first + second) in doc for doc in joined)
-        if not row["next_sentence_labels"] and len(tokens) < 24:
+        assert first_text and second_text
+        follows = any(" ".join(first_text + second_text) in doc for doc in joined)
+        if not example["next_sentence_labels"] and len(tokens) < 24:
             assert follows
-        labels.append(int(row["next_sentence_labels"]))
-    assert len(rows) > 50 and 0.4 < np.mean(labels) < 0.7, np.mean(labels)
+        labels.append(int(example["next_sentence_labels"]))
+    assert len(examples) > 50 and 0.4 < np.mean(labels) < 0.7, np.mean(labels)
 
 
 def test_pairs_need_two_documents(words):

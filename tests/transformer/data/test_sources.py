@@ -25,10 +25,10 @@ def write(folder, name, content):
     return str(path)
 
 
-def records(folder, name="a.tfrecord", rows=7):
+def records(folder, name="a.tfrecord", count=7):
     path = folder / name
     sources.write_records(
-        path, [{"tokens": np.arange(k), "label": k} for k in range(rows)]
+        path, [{"tokens": np.arange(k), "label": k} for k in range(count)]
     )
     return path
 
@@ -94,7 +94,9 @@ def test_json_lines(tmp_path):
         ),
     ],
 )
-def test_a_bad_line_is_named_or_left_out_and_counted(tmp_path, make, content, message):
+def test_a_bad_line_is_an_error_or_skipped_and_counted(
+    tmp_path, make, content, message
+):
     pattern = write(tmp_path, "bad.file", content)
     with pytest.raises(data.DataError, match=message + r'(?s:.*)on_bad = "skip"'):
         make(pattern).train()
@@ -133,11 +135,11 @@ def test_records_of_text_and_of_floats(tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
         writer.write(example.SerializeToString())
         writer.write(b"\xff\xff no example")
-    found = data.tfrecords(str(tmp_path / "a"), share=0).train()
-    assert found[0]["text"] == "é" and found[0]["texts"] == ["a", "b"]
-    assert found[0]["x"].tolist() == [0.5] and not len(found[0]["none"])
+    results = data.tfrecords(str(tmp_path / "a"), share=0).train()
+    assert results[0]["text"] == "é" and results[0]["texts"] == ["a", "b"]
+    assert results[0]["x"].tolist() == [0.5] and not len(results[0]["none"])
     with pytest.raises(data.DataError, match=r"a:2: record 2 is no tf.train.Example"):
-        found[1]
+        results[1]
 
 
 def damaged(path, how):
@@ -175,17 +177,17 @@ def test_a_damaged_record_is_named_or_ends_its_file(tmp_path, how):
 
 
 def test_damage_after_many_records_is_found_too(tmp_path):
-    path = records(tmp_path, rows=2500)
+    path = records(tmp_path, count=2500)
     with open(path, "ab") as file:
         file.write(b"12345")
     with pytest.raises(data.DataError, match="record 2501 is truncated"):
         data.tfrecords(str(path)).train()
 
 
-def test_compressed_records_are_told_apart(tmp_path):
+def test_error_of_compressed_records(tmp_path):
     path = records(tmp_path)
     path.write_bytes(gzip.compress(path.read_bytes()))
-    with pytest.raises(data.DataError, match="compressed(?s:.*)unpack"):
+    with pytest.raises(data.DataError, match="compressed(?s:.*)decompress"):
         data.tfrecords(str(path)).train()
 
 

@@ -58,20 +58,14 @@ def sentence_pieces(tmp_path_factory):
 @pytest.mark.parametrize(
     "text", ["", "plain", "Zürich 中文 \N{GRINNING FACE}\n", "\0a"]
 )
-def test_bytes_go_there_and_back(text):
+def test_bytes_are_encoded_and_decoded(text):
     vocabulary = ByteVocabulary(extra_ids=5)
     ids = vocabulary.encode(text)
     assert ids.dtype == np.int32 and vocabulary.size == 264
     assert ids.tolist() == [byte + 3 for byte in text.encode()]
-    more = [
-        *ids.tolist(),
-        263,
-        2,
-        vocabulary.eos_id,
-        70,
-        0,
-    ]  # a sentinel, unknown, and what is
-    assert vocabulary.decode(np.array(more)) == text  # after the end are left out
+    sentinel = 263
+    ignored = [sentinel, vocabulary.unk_id, vocabulary.eos_id, 70, 0]
+    assert vocabulary.decode(np.array([*ids.tolist(), *ignored])) == text
 
 
 def test_raw_bytes_are_the_corpus():
@@ -82,7 +76,9 @@ def test_raw_bytes_are_the_corpus():
 def test_sentinels_come_from_the_end_and_run_out():
     vocabulary = ByteVocabulary(extra_ids=2)
     assert [vocabulary.sentinel(k) for k in range(2)] == [260, 259]
-    with pytest.raises(VocabularyError, match=r"2 sentinels.*number 2(?s:.*)extra_ids"):
+    with pytest.raises(
+        VocabularyError, match=r"2 sentinels.*sentinel 2(?s:.*)extra_ids"
+    ):
         vocabulary.sentinel(2)
     with pytest.raises(VocabularyError, match="at least 0"):
         ByteVocabulary(extra_ids=-1)
@@ -148,11 +144,11 @@ def test_word_pieces_decode_and_know_the_beginnings_of_words(tmp_path):
     "pieces, message",
     [
         (PIECES[1:], r"lacks \[PAD\]"),
-        ([*PIECES, "the"], r":18: the piece 'the' stands on line 16"),
+        ([*PIECES, "the"], r":18: the piece 'the' is on line 16"),
         (["a", *PIECES], r":1: the first piece must be \[PAD\]"),
     ],
 )
-def test_what_is_no_vocabulary_is_told(tmp_path, pieces, message):
+def test_errors_of_vocabularies(tmp_path, pieces, message):
     with pytest.raises(VocabularyError, match=message):
         word_pieces(tmp_path, pieces)
 
@@ -180,7 +176,7 @@ def test_trained_word_pieces_are_the_same_every_time_and_read_all_texts(tmp_path
         assert vocabulary.decode(ids).replace(" ", "") == "".join(text.split())
 
 
-def test_few_letters_are_kept_the_most_frequent(tmp_path):
+def test_the_most_frequent_letters_are_taken(tmp_path):
     vocabulary = word_pieces(tmp_path, train_word_pieces(["aaa bbb c"], 30, letters=2))
     assert vocabulary.encode("c").tolist() == [vocabulary.unk_id]
     assert vocabulary.unk_id not in vocabulary.encode("ab ba")
@@ -193,7 +189,7 @@ def test_too_few_pieces_are_refused():
         train_sentence_pieces(TEXTS, 5)
 
 
-def test_sentence_pieces_go_there_and_back(sentence_pieces):
+def test_sentence_pieces_are_encoded_and_decoded(sentence_pieces):
     ids = sentence_pieces.encode("the letter ai")
     assert sentence_pieces.decode(np.append(ids, [53, 1, 5])) == "the letter ai"
     assert (sentence_pieces.size, sentence_pieces.eos_id, sentence_pieces.unk_id) == (

@@ -13,7 +13,7 @@ def softmax(x):
 def gshard_as_published(logits, real, u, capacity):
     """Algorithm 1 of GShard, with gates, counters and loss in its words."""
     groups, tokens, experts = logits.shape
-    combine, losses, wanted = (
+    combine, losses, expected = (
         np.zeros((groups, tokens, experts, capacity)),
         [],
         min(2, experts),
@@ -36,7 +36,7 @@ def gshard_as_published(logits, real, u, capacity):
             if c[e2] < capacity and 2 * g2 > u[g, s]:
                 combine[g, s, e2, c[e2]] = g2
             c[e2] += 1
-    return combine, np.mean(losses), lost(combine, real, wanted)
+    return combine, np.mean(losses), lost(combine, real, expected)
 
 
 def gshard_as_run(logits, real, u, capacity, threshold, normalize):

@@ -93,7 +93,7 @@ def check(routing, combine, balance, z, dropped):
             assert c == routing.choices.positions.numpy()[g, k, s]
             chosen[g, s, e, c] = gates[g, k, s]
         np.testing.assert_allclose(chosen, combine, rtol=1e-5, atol=1e-7)
-        np.testing.assert_array_equal(routing.choices.kept.numpy(), slots >= 0)
+        np.testing.assert_array_equal(routing.choices.has_slot.numpy(), slots >= 0)
         assert not gates[slots < 0].any()
         np.testing.assert_allclose(float(routing.losses["balance"]), balance, rtol=1e-5)
     np.testing.assert_allclose(float(routing.losses["z"]), z, rtol=1e-5)
@@ -215,7 +215,7 @@ def test_without_a_limit_no_choice_is_dropped(gate):
     routing = route(
         functools.partial(gate, capacity=Capacity(evaluate=None)), logits, real, False
     )
-    assert float(routing.dropped) == 0 and routing.choices.kept.numpy().all()
+    assert float(routing.dropped) == 0 and routing.choices.has_slot.numpy().all()
     assert routing.tokens.shape["capacity"] == 12
 
 
@@ -230,10 +230,10 @@ def test_statistics():
     ]
     np.testing.assert_allclose(routing.load.numpy(), np.mean(load, 0), rtol=1e-6)
     entropy = -(p * np.log(p)).sum(-1)
-    want = np.mean(
+    expected = np.mean(
         [entropy[g][real[g]].mean() if real[g].any() else 0 for g in range(3)]
     )
-    np.testing.assert_allclose(float(routing.entropy), want, rtol=1e-5)
+    np.testing.assert_allclose(float(routing.entropy), expected, rtol=1e-5)
 
 
 def test_losses_where_all_experts_are_alike():
@@ -285,7 +285,7 @@ def test_second_choices_that_are_not_drawn_take_slots_only_as_published(conventi
 
 
 @pytest.mark.parametrize(
-    "choices, tokens, experts, want",
+    "choices, tokens, experts, expected",
     [
         (2, 64, 8, 20),
         (1, 64, 8, 10),
@@ -295,10 +295,10 @@ def test_second_choices_that_are_not_drawn_take_slots_only_as_published(conventi
         (2, 64, 5, 32),
     ],
 )
-def test_capacity(choices, tokens, experts, want):
+def test_capacity(choices, tokens, experts, expected):
     assert (
         Capacity(multiple=2 if experts > 4 else 1).slots(choices, tokens, experts, True)
-        == want
+        == expected
     )
 
 
@@ -311,7 +311,7 @@ def test_capacity(choices, tokens, experts, want):
         (gating.top_k, {"normalize": "later"}),
     ],
 )
-def test_options_that_there_are_not(gate, option):
+def test_unknown_options_are_refused(gate, option):
     logits, real = random_logits(CASES[0])
-    with pytest.raises(ValueError, match="is wanted here"):
+    with pytest.raises(ValueError, match="expected one of"):
         route(functools.partial(gate, **option), logits, real, False)

@@ -89,8 +89,8 @@ def on_one_position(gate="top_2", **options):
     ]
 
 
-def same(have, want):
-    for x, y in zip(have, want, strict=True):
+def same(have, expected):
+    for x, y in zip(have, expected, strict=True):
         np.testing.assert_allclose(x.numpy(), y, rtol=2e-4, atol=2e-6)
 
 
@@ -186,14 +186,14 @@ def test_each_token_gets_what_its_experts_make_of_it():
         for name in ("router", "experts/wi", "experts/wo", "shared/wi", "shared/wo")
     )
     routing = gating.top_2(mtf.asarray(mesh, x @ router, "batch;length;experts_all"))
-    want = feed_forward(x, shared_wi, shared_wo)
-    kept = routing.choices.kept.numpy()
+    expected = feed_forward(x, shared_wi, shared_wo)
+    kept = routing.choices.has_slot.numpy()
     for b, k, s in np.argwhere(kept):
         e = routing.choices.experts.numpy()[b, k, s]
-        want[b, s] += routing.choices.gates.numpy()[b, k, s] * feed_forward(
+        expected[b, s] += routing.choices.gates.numpy()[b, k, s] * feed_forward(
             x[b, s], wi[e], wo[e]
         )
-    np.testing.assert_allclose(y.numpy(), want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(float(report.dropped), 1 - kept.mean(), atol=1e-6)
 
 
@@ -242,7 +242,7 @@ def test_a_mixture_of_whatever_precision_routes_in_float32():
         *(("top_2", mesh) for mesh in LAYOUTS[1:6]),
     ],
 )
-def test_one_position_after_the_other_is_the_whole_text(gate, mesh):
+def test_single_positions_equal_the_complete_text(gate, mesh):
     mesh, x = mtf.Mesh(**mesh), inputs()
     roomy = functools.partial(GATES[gate], capacity=Capacity(evaluate=None))
     layer = MixtureOfExperts(
@@ -254,12 +254,14 @@ def test_one_position_after_the_other_is_the_whole_text(gate, mesh):
         group_size=8,
         shared_experts=1,
     )
-    want = layer(mtf.asarray(mesh, x, SHAPE))[0].numpy()
+    expected = layer(mtf.asarray(mesh, x, SHAPE))[0].numpy()
     layer.gating = GATES[gate]  # with the capacity of evaluation
     step = mtf.function(lambda x: layer(x), mesh=mesh, x="batch;d_model")
     for position in (0, LENGTH - 1):
         y, report = step(x[:, position])
-        np.testing.assert_allclose(y.numpy(), want[:, position], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            y.numpy(), expected[:, position], rtol=1e-4, atol=1e-5
+        )
         assert float(report.dropped) == 0
 
 
@@ -301,15 +303,15 @@ def in_type(dtype, **mesh):
 
 
 def test_experts_in_bfloat16_have_the_router_of_float32():
-    wanted, _ = in_type("float32", axes="")
+    expected, _ = in_type("float32", axes="")
     for layout in LAYOUTS[1:6]:
         have, _ = in_type("bfloat16", **layout)
-        for x, y in zip(have[:-4], wanted[:-4], strict=True):
+        for x, y in zip(have[:-4], expected[:-4], strict=True):
             assert x.dtype == "float32"
             np.testing.assert_allclose(
                 x, y, atol=0.05 * np.abs(y).max(), err_msg=layout["layout"]
             )
-        for x, y in zip(have[-4:], wanted[-4:], strict=True):
+        for x, y in zip(have[-4:], expected[-4:], strict=True):
             np.testing.assert_allclose(
                 x, y, rtol=1e-5
             )  # the report: it is the same routing
@@ -326,7 +328,7 @@ def test_tokens_in_bfloat16_travel_at_half_the_bytes():
 
 
 @pytest.mark.parametrize(
-    "size, want",
+    "size, expected",
     [
         (None, (8, 16)),
         (16, (8, 16)),
@@ -336,10 +338,10 @@ def test_tokens_in_bfloat16_travel_at_half_the_bytes():
         (999, (1, 128)),
     ],
 )
-def test_groups(size, want):
+def test_groups(size, expected):
     numbers = np.arange(BATCH * LENGTH).reshape(BATCH, LENGTH)
     have = into_groups(mtf.asarray(mtf.Mesh(""), numbers, "batch;length"), size)
-    np.testing.assert_array_equal(have.numpy(), numbers.reshape(want))
+    np.testing.assert_array_equal(have.numpy(), numbers.reshape(expected))
     assert have.shape.names == (
         ("batch", "group", "length") if size == 4 else ("batch", "length")
     )

@@ -70,10 +70,10 @@ def test_experts_choose_tokens_in_an_encoder():
 
 
 @pytest.mark.parametrize("says", GATES)
-def test_more_experts_of_a_token_than_there_are(says):
+def test_k_is_at_most_the_count_of_experts(says):
     layer = MixtureOfExperts(mtf.Mesh(""), "d_model:4", "d_ff:4", gating=GATES[says])
     with pytest.raises(
-        mtf.ShapeError, match=f"{says}, and there are 8 experts(.|\n)*at most"
+        mtf.ShapeError, match=f"{says}, but there are 8 experts(.|\n)*smaller k"
     ):
         layer(mtf.zeros(layer.router.kernel.mesh, "batch:2;length:4;d_model:4"))
 
@@ -115,7 +115,7 @@ def test_the_command_refuses_it_before_anything_runs(tmp_path, capsys, lines, sa
 
 def test_microbatches_that_would_cut_groups_are_refused():
     with pytest.raises(
-        mtf.ShapeError, match="a microbatch would split groups of 32 tokens"
+        mtf.ShapeError, match="microbatches would split groups of 32 tokens"
     ):
         accumulated(2, 32)
 

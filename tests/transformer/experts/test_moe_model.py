@@ -99,11 +99,12 @@ def trainer(model=LanguageModel, group_size=None, **mesh):
         balance_weight=0.1,
         group_size=group_size,
     )
-    made = model(
+    outputs = model(
         mtf.Mesh(**{"axes": "", **mesh}), Architecture(**SIZES, mixture=mixture)
     )
     return Trainer(
-        made, functools.partial(mtf.optimizers.AdamW, learning_rate=0.01, epsilon=1e-4)
+        outputs,
+        functools.partial(mtf.optimizers.AdamW, learning_rate=0.01, epsilon=1e-4),
     )
 
 
@@ -126,10 +127,10 @@ def on_one_position():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_train_alike(layout):
     curve, reports = train(trainer(**LAYOUTS[layout]))
-    want, wanted = on_one_position()
-    np.testing.assert_allclose(curve, want, rtol=2e-4)
-    assert reports.keys() == wanted.keys() == {"block_1"}
-    for have, whole in zip(reports["block_1"], wanted["block_1"], strict=True):
+    expected, expected = on_one_position()
+    np.testing.assert_allclose(curve, expected, rtol=2e-4)
+    assert reports.keys() == expected.keys() == {"block_1"}
+    for have, whole in zip(reports["block_1"], expected["block_1"], strict=True):
         np.testing.assert_allclose(have, whole, rtol=1e-3, atol=1e-5)
 
 
@@ -161,10 +162,10 @@ def test_router_losses_are_part_of_the_training_loss():
     )
     assert float(reports["block_1"].loss) > 0.1
     plain, _ = one.model.loss_and_reports(batch)
-    want = mtf.layers.softmax_cross_entropy(
+    expected = mtf.layers.softmax_cross_entropy(
         one.model(batch["tokens"]), batch["targets"], "vocab"
     )
-    assert float(plain) == float(want)
+    assert float(plain) == float(expected)
 
 
 def accumulated(microbatches, group_size=None):
@@ -192,7 +193,7 @@ def test_microbatches_change_no_number():
 
 @pytest.mark.parametrize("microbatches, group_size", [(2, 16), (4, 64)])
 def test_microbatches_cut_no_group(microbatches, group_size):
-    with pytest.raises(mtf.ShapeError, match="a microbatch would split groups"):
+    with pytest.raises(mtf.ShapeError, match="microbatches would split groups"):
         accumulated(microbatches, group_size)
 
 
@@ -202,7 +203,7 @@ def test_a_pipeline_cuts_no_group():
         group_size=16,
         axes="stage:2",
     )
-    with pytest.raises(mtf.ShapeError, match="a microbatch would split groups"):
+    with pytest.raises(mtf.ShapeError, match="microbatches would split groups"):
         cut.step(text())
 
 
@@ -291,9 +292,9 @@ def test_checkpoints_know_no_layout(saved, restored, tmp_path):
     first.save(mtf.checkpoints.Saver(str(tmp_path)))
     second = trainer(**LAYOUTS[restored])
     assert second.restore(tmp_path)
-    want, have = first.step(text(1)), second.step(text(1))
+    expected, have = first.step(text(1)), second.step(text(1))
     np.testing.assert_allclose(
-        [float(x) for x in have], [float(x) for x in want], rtol=2e-4
+        [float(x) for x in have], [float(x) for x in expected], rtol=2e-4
     )
 
 

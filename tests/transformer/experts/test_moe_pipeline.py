@@ -29,7 +29,7 @@ CASES = [  # mesh, layout, what the pipeline is told
 ]
 
 
-def made(model, balance, axes="", layout="", **how):
+def outputs(model, balance, axes="", layout="", **how):
     mixture = functools.partial(
         MixtureOfExperts,
         experts=4,
@@ -68,7 +68,7 @@ def loss_and_gradients(model):
 
 @functools.cache
 def unpipelined(balance):
-    return loss_and_gradients(made(LanguageModel, balance))
+    return loss_and_gradients(outputs(LanguageModel, balance))
 
 
 def test_routers_have_a_say():
@@ -80,12 +80,12 @@ def test_routers_have_a_say():
 @pytest.mark.slow
 @pytest.mark.parametrize("axes, layout, how", CASES, ids=str)
 def test_losses_of_routers_at_several_stages(axes, layout, how):
-    want, wanted = unpipelined(0.5)
-    model = made(PipelinedLanguageModel, 0.5, axes, layout, length=LENGTH, **how)
+    expected, expected = unpipelined(0.5)
+    model = outputs(PipelinedLanguageModel, 0.5, axes, layout, length=LENGTH, **how)
     routers = {v.stage for v in model.trainable_variables if "router" in v.path}
     assert len(routers) == (model.mesh.axes.get("stage", 1) > 1) + 1
     loss, grads = loss_and_gradients(model)
-    np.testing.assert_allclose(loss, want, rtol=1e-5)
-    assert grads.keys() == wanted.keys()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert grads.keys() == expected.keys()
     for path, dx in grads.items():
-        np.testing.assert_allclose(dx, wanted[path], 2e-3, 1e-5, err_msg=path)
+        np.testing.assert_allclose(dx, expected[path], 2e-3, 1e-5, err_msg=path)

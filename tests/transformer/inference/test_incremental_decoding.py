@@ -64,12 +64,12 @@ def mesh_of(layout):
 def walk(model, tokens, start):
     """Returns logits [batch length vocab], one position after the other."""
 
-    def turn(held, row):
-        logits, held = model.decode_step(*row, held)
-        return held, logits
+    def step(cache, row):
+        logits, cache = model.decode_step(*row, cache)
+        return cache, logits
 
     length = tokens.shape.dim("length")
-    _, logits = mtf.scan(turn, start, (mtf.range(model.mesh, length), tokens), "length")
+    _, logits = mtf.scan(step, start, (mtf.range(model.mesh, length), tokens), "length")
     return mtf.transpose(logits, ["batch", "length", "vocab"])
 
 
@@ -107,16 +107,16 @@ def after(model, tokens, read, **settings):
     @mtf.function(mesh=model.mesh, tokens="batch;length", read="batch")
     def run(tokens, read):
         batch, length = tokens.shape.without("length"), tokens.shape.dim("length")
-        held = model.init_cache(batch, length.size, settings.get("window"))
-        held = model.prefill(tokens, held, read, settings.get("prefix", False))
+        cache = model.init_cache(batch, length.size, settings.get("window"))
+        cache = model.prefill(tokens, cache, read, settings.get("prefix", False))
 
-        def turn(held, turn):
-            place = mtf.minimum(read + turn, length.size - 1)
+        def step(cache, step):
+            place = mtf.minimum(read + step, length.size - 1)
             row = mtf.gather(tokens, place, "length")
-            logits, held = model.decode_step(length.size + turn, row, held)
-            return held, logits
+            logits, cache = model.decode_step(length.size + step, row, cache)
+            return cache, logits
 
-        _, logits = mtf.scan(turn, held, mtf.range(model.mesh, length), "length")
+        _, logits = mtf.scan(step, cache, mtf.range(model.mesh, length), "length")
         return mtf.transpose(logits, ["batch", "length", "vocab"])
 
     return run(tokens, np.array(read, "int32")).numpy()
@@ -130,16 +130,16 @@ def after(model, tokens, read, **settings):
         *((kind, BY_MEMORY) for kind in ("rotary", "relative", "local", "scanned")),
     ],
 )
-def test_what_is_read_at_once_is_kept_as_by_steps(rng, kind, layout):
+def test_prefill_equals_single_steps_for_each_kind(rng, kind, layout):
     model, tokens = (
         LanguageModel(mesh_of(layout), architecture(kind)),
         text(rng, LENGTH),
     )
     read = 3, 6
     full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(tokens).numpy()
-    for row, (found, start) in enumerate(zip(after(model, tokens, read), read)):
+    for row, (results, start) in enumerate(zip(after(model, tokens, read), read)):
         np.testing.assert_allclose(
-            found[: LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5
+            results[: LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5
         )
 
 
@@ -159,12 +159,12 @@ def test_a_window_is_the_same_when_all_is_read_at_once(rng, kind):
             model.init_cache(tokens.shape.without("length"), LENGTH, window=3),
         )
 
-    wanted = stepped(tokens).numpy()
-    for row, (found, start) in enumerate(
+    expected = stepped(tokens).numpy()
+    for row, (results, start) in enumerate(
         zip(after(model, tokens, read, window=3), read)
     ):
         np.testing.assert_allclose(
-            found[: LENGTH - start], wanted[row, start:], rtol=1e-4, atol=1e-5
+            results[: LENGTH - start], expected[row, start:], rtol=1e-4, atol=1e-5
         )
 
 
@@ -179,11 +179,11 @@ def test_ids_of_a_prefix_see_those_after_them(rng, kind):
     full = mtf.function(
         model, mesh=model.mesh, tokens="batch;length", prefix="batch;length"
     )(tokens, prefix=prefix).numpy()
-    for row, (found, start) in enumerate(
+    for row, (results, start) in enumerate(
         zip(after(model, tokens, read, prefix=True), read)
     ):
         np.testing.assert_allclose(
-            found[: LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5
+            results[: LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5
         )
     causal = after(model, tokens, read)
     assert np.abs(causal - after(model, tokens, read, prefix=True)).max() > 1e-3
@@ -197,10 +197,10 @@ def test_attention_in_blocks_reads_what_blocks_do_not_part(rng):
         full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(
             longer
         ).numpy()
-        for row, found in enumerate(after(model, tokens, (4, 7))):
+        for row, results in enumerate(after(model, tokens, (4, 7))):
             start = (4, 7)[row]
             np.testing.assert_allclose(
-                found[: LENGTH - start], full[row, start:LENGTH], rtol=1e-4, atol=1e-5
+                results[: LENGTH - start], full[row, start:LENGTH], rtol=1e-4, atol=1e-5
             )
 
 
@@ -271,7 +271,7 @@ def test_a_window_sees_the_last_positions_alone(rng, kind):
         )
 
 
-def test_more_positions_than_learned_ones_are_refused():
+def test_too_many_positions_are_refused():
     model = LanguageModel(mtf.Mesh(""), architecture("learned"))
     with pytest.raises(mtf.ShapeError, match="9 tokens have more positions than the 8"):
         model.init_cache(mtf.Shape("batch:2"), 9)

@@ -159,18 +159,18 @@ CASES += [
 @pytest.mark.sampled(12, each="layout")
 @pytest.mark.slow
 @pytest.mark.parametrize("name, layout", CASES)
-def test_layouts_learn_alike(name, layout):
+def test_training_is_the_same_under_each_layout(name, layout):
     have, names, measured = learned(name, *LAYOUTS[layout])
-    want, _, wanted = learned(name)
-    for x, y, what in zip(have, want, names, strict=True):
+    expected, _, expected = learned(name)
+    for x, y, what in zip(have, expected, names, strict=True):
         np.testing.assert_allclose(
             x, y, rtol=2e-3, atol=2e-4 * np.abs(y).max() + 1e-6, err_msg=what
         )
-    assert measured == pytest.approx(wanted, rel=1e-4)
+    assert measured == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_variable_learns(name):
+def test_every_variable_has_a_gradient(name):
     grads, names, _ = learned(name)
     assert np.isfinite(grads[0])
     still = [what for what, g in zip(names, grads) if not np.abs(g).max() > 0]
@@ -227,11 +227,11 @@ def test_scanned_blocks_are_blocks_one_by_one(rng):
             for i in range(2)
         ]
         variable.assign(np.stack(rows) if "blocks/block" in variable.name else rows[0])
-    want, have = (
+    expected, have = (
         model(mtf.asarray(model.mesh, tokens, "batch; length")).numpy()
         for model in (plain, deep)
     )
-    np.testing.assert_allclose(have, want, atol=1e-5)
+    np.testing.assert_allclose(have, expected, atol=1e-5)
 
 
 def test_inputs_that_are_padding_change_nothing(rng):
@@ -271,7 +271,7 @@ def test_activations_may_be_half_floats():
 
 
 @pytest.mark.parametrize(
-    "change, complaint",
+    "change, message",
     [
         ({"norm": "batch"}, "Architecture.norm is 'batch'.\n  Take one of rms, layer"),
         (
@@ -286,12 +286,12 @@ def test_activations_may_be_half_floats():
         ({"scanned": True, "moe_every": 2}, "Take Architecture.moe_every = 1, not 2"),
     ],
 )
-def test_kinds_that_there_are_not_are_refused(change, complaint):
-    with pytest.raises(mtf.MeshtfError, match=complaint):
+def test_unknown_kinds_are_refused(change, message):
+    with pytest.raises(mtf.MeshtfError, match=message):
         dataclasses.replace(BASE, **change)
 
 
-def test_rows_longer_than_learned_positions_are_refused(rng):
+def test_examples_longer_than_learned_positions_are_refused(rng):
     kind = dataclasses.replace(KINDS["learned, biases"], max_length=6)
     with pytest.raises(mtf.ShapeError, match="more positions than the 6 learned ones"):
         logits(kind, rng.integers(1, VOCAB, (1, 8)).astype("int32"))

@@ -33,7 +33,7 @@ CUT = {
 }
 
 
-def made(kind, multiple, **mesh):
+def outputs(kind, multiple, **mesh):
     """Returns a model whose vocabulary is filled up to a multiple."""
     make, architecture = KINDS[kind]
     return make(
@@ -63,20 +63,20 @@ def batch_of(model, step):
 def losses(model):
     """Returns the losses and norms of gradients of some steps."""
     trainer = Trainer(model, lambda variables: mtf.optimizers.AdamW(variables, 0.01))
-    found = [trainer.step(batch_of(model, step)) for step in range(3)]
-    return np.array([[float(x) for x in step] for step in found])
+    results = [trainer.step(batch_of(model, step)) for step in range(3)]
+    return np.array([[float(x) for x in step] for step in results])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_and_gradients_are_those_of_the_tokens_alone(kind):
     far = 1e-2 if kind == "bfloat16" else 1e-5
-    alone = losses(made(kind, 1))
-    np.testing.assert_allclose(losses(made(kind, MULTIPLE)), alone, rtol=far)
-    np.testing.assert_allclose(losses(made(kind, MULTIPLE, **CUT)), alone, rtol=far)
+    alone = losses(outputs(kind, 1))
+    np.testing.assert_allclose(losses(outputs(kind, MULTIPLE)), alone, rtol=far)
+    np.testing.assert_allclose(losses(outputs(kind, MULTIPLE, **CUT)), alone, rtol=far)
 
 
 def test_rows_that_fill_up_are_never_predicted():
-    model = made("untied", MULTIPLE)
+    model = outputs("untied", MULTIPLE)
     kernel = model.logits.kernel
     drawn = np.random.default_rng(0).normal(size=kernel.shape.sizes).astype("float32")
     drawn[:, VOCAB:] *= 1000.0  # as far as it goes, they would be the most likely
@@ -99,7 +99,7 @@ def test_rows_that_fill_up_are_never_predicted():
 
 
 def test_variables_have_the_dimension_that_is_filled_up():
-    model = made("tied", MULTIPLE)
+    model = outputs("tied", MULTIPLE)
     assert model.embeddings.tokens.table.shape["vocab"] == FILLED
     assert Architecture(vocab=16, vocab_multiple=8).dim("vocab").size == 16
 

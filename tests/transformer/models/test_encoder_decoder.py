@@ -31,7 +31,7 @@ def losses(dropout, **mesh):
     return [float(trainer.step(batch)[0]) for _ in range(4)]
 
 
-def test_it_learns_with_dropout():
+def test_training_with_dropout_lowers_the_loss():
     alone = losses(0.2)
     assert alone[-1] < alone[0]
     assert losses(0.2, **CUT) == pytest.approx(alone, rel=1e-4)

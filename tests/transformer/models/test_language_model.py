@@ -106,7 +106,7 @@ def on_one_device(optimizer):
     return run(optimizer, axes="")
 
 
-def test_the_model_learns():
+def test_training_lowers_the_loss():
     curve, _ = on_one_device(adam)
     assert curve.shape == (STEPS, 2)
     assert curve[:3, 0].mean() > curve[-3:, 0].mean()
@@ -122,10 +122,10 @@ def test_ten_steps_of_adam_have_the_same_losses(pair):
 @pytest.mark.parametrize("pair", PAIRS, ids=name_of)
 def test_ten_steps_of_descent_have_the_same_variables(pair):
     curve, variables = run(descent, **pair)
-    want_curve, want = on_one_device(descent)
+    want_curve, expected = on_one_device(descent)
     np.testing.assert_allclose(curve, want_curve, rtol=1e-4)
-    assert variables.keys() == want.keys()
-    for name, value in want.items():
+    assert variables.keys() == expected.keys()
+    for name, value in expected.items():
         scale = np.sqrt((value**2).mean())  # relative to a variable's own size
         np.testing.assert_allclose(
             variables[name], value, rtol=1e-4, atol=1e-4 * scale, err_msg=name
@@ -141,9 +141,9 @@ def test_first_values_and_dropout_are_the_same(pair):
             mask = model.dropout(ones, training=True)
         return {"mask": mask.numpy(), **{v.name: v.numpy() for v in model.variables}}
 
-    have, want = values(**pair), values(axes="")
-    assert have.keys() == want.keys()
-    for name, value in want.items():
+    have, expected = values(**pair), values(axes="")
+    assert have.keys() == expected.keys()
+    for name, value in expected.items():
         np.testing.assert_array_equal(have[name], value, err_msg=name)
 
 

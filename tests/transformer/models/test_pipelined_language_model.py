@@ -70,11 +70,11 @@ def losses(config, *settings):
 @pytest.mark.parametrize("case", CASES)
 def test_a_pipeline_trains_as_the_model_without_it(case):
     tied = [s for s in CASES[case] if "tied" in s]
-    want, evaluated = losses(
+    expected, evaluated = losses(
         "lm_stdlib.gin", "Mesh.axes = ''", "Mesh.layout = ''", *tied
     )
     got, later = losses("pipeline.gin", *CASES[case])
-    np.testing.assert_allclose(got, want, rtol=1e-4)
+    np.testing.assert_allclose(got, expected, rtol=1e-4)
     np.testing.assert_allclose(later, evaluated, rtol=1e-4)
 
 

@@ -143,8 +143,8 @@ PAIRS = [(name, grid) for name, grids in GRIDS.items() for grid in grids]
 HBM = 80 * 2**30  # of a device; at the sizes above every model has room
 
 
-def parameters(made):
-    return sum(v.shape.size for v in made.trainer.model.trainable_variables)
+def parameters(outputs):
+    return sum(v.shape.size for v in outputs.trainer.model.trainable_variables)
 
 
 def test_every_model_is_looked_at():
@@ -169,8 +169,8 @@ def test_parameters_are_those_that_were_published(name):
 @pytest.mark.sampled(24, each="name")
 @pytest.mark.parametrize("name, grid", PAIRS)
 def test_explain_has_nothing_to_say_against_it(name, grid):
-    made = run(name, grid)
-    forecast = made.explain()
+    outputs = run(name, grid)
+    forecast = outputs.explain()
     assert (forecast.error, forecast.notes) == (None, ())
     data, model = map(int, grid.split("x"))
     assert forecast.positions == data * model
@@ -200,15 +200,15 @@ def test_flops_are_eight_for_each_parameter_and_token():
     kernels = COUNTS["llama2_70b"][0] - 2 * 32000 * 8192
     last, logits = 80 * 28672 * 8192, 32000 * 8192
     attention = 80 * 2 * 4096 * 8192  # scores, and their product with values
-    wanted = (8 * kernels - 2 * last + 6 * logits + 8 * attention) * tokens
-    assert forecast.flops() * 2048 == pytest.approx(wanted, rel=0.01)
+    expected = (8 * kernels - 2 * last + 6 * logits + 8 * attention) * tokens
+    assert forecast.flops() * 2048 == pytest.approx(expected, rel=0.01)
 
 
 def test_a_plain_layout_will_do_as_well():
     configure(["models/gpt2.gin", "layouts/fsdp.gin"], ['Mesh.devices = "abstract"'])
-    made = Run()
-    assert made.trainer.model.mesh.axes == {"data": 4}
-    assert made.explain().error is None
+    outputs = Run()
+    assert outputs.trainer.model.mesh.axes == {"data": 4}
+    assert outputs.explain().error is None
 
 
 def optimizer(name):

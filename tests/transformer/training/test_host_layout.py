@@ -40,7 +40,7 @@ def configured(axes, **mesh):
 
 
 @pytest.mark.parametrize(
-    "axes, workers, want",
+    "axes, workers, expected",
     [
         ("data:4;model:2", 2, ("model",)),
         ("model:2;data:4", 2, ("model",)),
@@ -50,16 +50,16 @@ def configured(axes, **mesh):
         ("model:2;data:2", 3, ()),
     ],
 )
-def test_the_chattiest_axes_that_fit(axes, workers, want):
+def test_axes_with_the_most_communication_that_fit(axes, workers, expected):
     configured(axes)
     host_layout.keep_within_hosts(workers)
     said = gin.get_bindings("Mesh")
-    assert said.get("within_host") == (want or None)
+    assert said.get("within_host") == (expected or None)
     assert said.get("devices") is None
 
 
 @pytest.mark.parametrize("mesh", [{"within_host": "data"}, {"devices": "logical:8"}])
-def test_who_says_where_positions_lie_is_left_alone(mesh):
+def test_settings_of_placement_are_not_changed(mesh):
     configured("model:2;data:4", **mesh)
     before = gin.get_bindings("Mesh")
     host_layout.keep_within_hosts(2)

@@ -84,7 +84,7 @@ def test_the_newest_is_taken(run, recwarn):
 
 
 @pytest.mark.parametrize("file", [DATA, "variables.index", "manifest.json"])
-def test_of_a_damaged_one_it_is_said_and_the_one_before_is_taken(run, file):
+def test_a_damaged_checkpoint_warns_and_the_previous_one_is_loaded(run, file):
     folder, numbers = run
     flip(folder / "step_00000002" / file)
     with pytest.warns(
@@ -93,7 +93,7 @@ def test_of_a_damaged_one_it_is_said_and_the_one_before_is_taken(run, file):
         check(configured(folder), 1, numbers)
 
 
-def test_if_none_is_whole_that_is_an_error(run):
+def test_only_damaged_checkpoints_are_an_error(run):
     for step in (1, 2):
         flip(run[0] / f"step_0000000{step}" / DATA)
     with (

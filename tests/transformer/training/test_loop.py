@@ -54,7 +54,7 @@ def train(folder, model=small, axes="data:2", layout="batch:data", steps=6, **se
     return metrics.read(folder)
 
 
-def test_parts_of_a_batch_learn_what_the_whole_does(tmp_path):
+def test_microbatches_give_the_losses_of_the_full_batch(tmp_path):
     whole = [line["loss"] for line in train(tmp_path / "whole") if "loss" in line]
     parts = [
         line["loss"]
@@ -64,13 +64,13 @@ def test_parts_of_a_batch_learn_what_the_whole_does(tmp_path):
     np.testing.assert_allclose(parts, whole, rtol=1e-4)
 
 
-def test_measurements_on_the_way_are_written(tmp_path, capsys):
+def test_evaluations_during_training_are_written(tmp_path, capsys):
     lines = train(tmp_path, evaluate_every=2)
-    found = {
+    results = {
         line["step"]: line["held_out_loss"] for line in lines if "held_out_loss" in line
     }
-    assert list(found) == [0, 2, 4, 6]
-    assert found[6] < found[0]
+    assert list(results) == [0, 2, 4, 6]
+    assert results[6] < results[0]
     assert "held_out_accuracy" in capsys.readouterr().out
 
 
@@ -97,25 +97,25 @@ class Bad(Model):
         return {"nats": one, "correct": one, "tokens": one}
 
 
-def test_a_number_that_is_not_finite_stops_the_run_and_is_named(tmp_path, capsys):
+def test_a_nonfinite_loss_stops_the_run_and_names_the_tensor(tmp_path, capsys):
     def optimizer(variables):
         return mtf.optimizers.SGD(variables, learning_rate=8.0, momentum=0.0)
 
     with pytest.raises(
         mtf.NumericsError,
-        match=r"sqrt made NaN, 4 of 4(.|\n)*\[d:4\](.|\n)*"
+        match=r"sqrt output NaN, 4 of 4(.|\n)*\[d:4\](.|\n)*"
         r"mtf.sqrt, .*test_loop.py:\d+",
     ):
         train(tmp_path, Bad, steps=50, optimizer=optimizer, clip_norm=0.25)
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        "loss nan" in told and "to look for the first tensor that is not finite" in told
+        "loss nan" in output and "to find the first tensor that is not finite" in output
     )
     saved = mtf.checkpoints.latest(str(tmp_path))
     assert saved is not None
-    kept = Bad(mtf.Mesh(""))
-    mtf.checkpoints.restore(saved[1], {v.name: v for v in kept.variables})
-    assert np.isfinite(kept.w.numpy()).all()
+    restored = Bad(mtf.Mesh(""))
+    mtf.checkpoints.restore(saved[1], {v.name: v for v in restored.variables})
+    assert np.isfinite(restored.w.numpy()).all()
 
 
 def test_steps_that_are_not_finite_may_be_skipped(tmp_path, capsys):
@@ -130,19 +130,19 @@ def test_steps_that_are_not_finite_may_be_skipped(tmp_path, capsys):
         clip_norm=0.25,
         skip_nonfinite_steps=True,
     )
-    told = capsys.readouterr().out
-    assert "skipped steps in this run" in told and "from example 32" in told
+    output = capsys.readouterr().out
+    assert "skipped steps in this run" in output and "from example 32" in output
     assert any(line.get("loss", 0.0) is None for line in lines)  # NaN, in JSON
-    kept = Bad(mtf.Mesh(""))
+    restored = Bad(mtf.Mesh(""))
     mtf.checkpoints.restore(
         mtf.checkpoints.latest(str(tmp_path))[1],
-        {v.name: v for v in kept.variables},
+        {v.name: v for v in restored.variables},
         partly=True,
     )
-    assert np.isfinite(kept.w.numpy()).all()
+    assert np.isfinite(restored.w.numpy()).all()
 
 
-def test_two_programs_learn_what_one_does(tmp_path):
+def test_separate_gradient_and_update_programs_give_the_same_losses(tmp_path):
     one, two = (
         [
             line["loss"]
@@ -157,14 +157,14 @@ def test_two_programs_learn_what_one_does(tmp_path):
     np.testing.assert_allclose(two, one, rtol=1e-6)
 
 
-def test_ops_of_finite_numbers_are_let_pass():
+def test_infinities_that_are_inputs_are_no_error():
     mesh = mtf.Mesh("x:2", "d:x")
     x = mtf.asarray(mesh, np.array([1.0, 0.0], "float32"), "d")
     with mtf.check_numerics():
         y = mtf.exp(x) + mtf.where(x > 0, 0.0, -np.inf)  # infinity that was meant
         assert np.isneginf(y.numpy()[1])
         with pytest.raises(
-            mtf.NumericsError, match="log made infinity, 1 of 1(.|\n)*from 0 to 1"
+            mtf.NumericsError, match="log output infinity, 1 of 1(.|\n)*from 0 to 1"
         ):
             mtf.log(x)
     mtf.log(x)

@@ -77,7 +77,7 @@ def train(folder, steps=12, axes="data:2", layout="batch:data", **settings):
     )
 
 
-def told(folder, name="loss"):
+def metric(folder, name="loss"):
     lines = [
         (line["step"], line[name]) for line in metrics.read(folder) if name in line
     ]
@@ -122,7 +122,7 @@ def dies_in(monkeypatch, owner, name, count):
         (metrics.Metrics, "_append", 9, False),
     ],
 )
-def test_a_run_that_died_goes_on_bit_for_bit(
+def test_a_killed_run_resumes_bit_for_bit(
     owner, name, count, beside, tmp_path, monkeypatch, undisturbed
 ):
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -130,7 +130,7 @@ def test_a_run_that_died_goes_on_bit_for_bit(
         train(tmp_path, async_save=beside)
     train(tmp_path, async_save=beside)
     for kind in ("loss", "gradient_norm", "held_out_loss"):
-        before, after = told(undisturbed, kind), told(tmp_path, kind)
+        before, after = metric(undisturbed, kind), metric(tmp_path, kind)
         assert {step: after[step] for step in before} == before
         assert kind != "loss" or list(after) == list(range(1, 13))
     assert last(tmp_path) == last(undisturbed)
@@ -144,7 +144,7 @@ def test_a_damaged_checkpoint_only_costs_time(tmp_path, undisturbed):
         CheckpointWarning, match="step_00000008 is damaged: variables.data"
     ):
         train(tmp_path)
-    assert told(tmp_path) == told(undisturbed)
+    assert metric(tmp_path) == metric(undisturbed)
     assert last(tmp_path) == last(undisturbed)
 
 
@@ -164,7 +164,7 @@ def test_the_position_in_the_data_survives_another_batch(tmp_path):
     assert run.trainer.examples_done == 32 + 2 * 16
 
 
-def test_another_seed_is_told(tmp_path):
+def test_another_seed_is_a_warning(tmp_path):
     train(tmp_path, steps=1)
     with pytest.warns(
         CheckpointWarning, match="saved with seed 0, and this run has seed 5"
@@ -200,7 +200,7 @@ def test_a_full_disk_does_not_stop_a_run(tmp_path, undisturbed, monkeypatch):
             train(tmp_path)
     finally:
         limited(hard[0])
-    assert told(tmp_path) == told(undisturbed)  # the file has its lines, if later
+    assert metric(tmp_path) == metric(undisturbed)  # the file has its lines, if later
     assert last(tmp_path) == last(undisturbed)
 
 
@@ -265,27 +265,27 @@ def corpus(tmp_path):
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_the_same_command_goes_on(corpus):
+def test_sigterm_saves_and_the_same_command_resumes(corpus):
     process = start(corpus / "run", 4000)
     wait_for_step(corpus / "run", 3, process)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=120)[0]
-    assert process.returncode == SAVED == 75, said
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == SAVED == 75, output
     step = mtf.checkpoints.latest(str(corpus / "run"))[0]
-    assert f"continues from step {step}" in said and step >= 3
-    assert list(told(corpus / "run"))[-1] == step
+    assert f"continues from step {step}" in output and step >= 3
+    assert list(metric(corpus / "run"))[-1] == step
     again = start(corpus / "run", step + 2)
-    said = again.communicate(timeout=300)[0]
-    assert again.returncode == 0 and f"continuing from step {step}" in said, said
-    assert list(told(corpus / "run")) == list(range(1, step + 3))
+    output = again.communicate(timeout=300)[0]
+    assert again.returncode == 0 and f"continuing from step {step}" in output, output
+    assert list(metric(corpus / "run")) == list(range(1, step + 3))
 
 
 @pytest.mark.slow
 def test_killed_runs_go_on_bit_for_bit(corpus, request, seed, capsys):
     steps, kills, draw = 200, request.config.getoption("--kills"), random.Random(seed)
     process = start(corpus / "whole", steps)
-    said = process.communicate(timeout=600)[0]
-    assert process.returncode == 0, said
+    output = process.communicate(timeout=600)[0]
+    assert process.returncode == 0, output
     died, runs = 0, 0
     while died < kills:
         folder = corpus / f"killed_{runs}"
@@ -298,12 +298,12 @@ def test_killed_runs_go_on_bit_for_bit(corpus, request, seed, capsys):
             process.communicate()
             died += process.returncode == -signal.SIGKILL
         process = start(folder, steps)
-        said = process.communicate(timeout=600)[0]
-        assert process.returncode == 0, said
-        assert told(folder) == told(corpus / "whole")
+        output = process.communicate(timeout=600)[0]
+        assert process.returncode == 0, output
+        assert metric(folder) == metric(corpus / "whole")
         assert (
-            told(folder, "held_out_loss")[steps]
-            == told(corpus / "whole", "held_out_loss")[steps]
+            metric(folder, "held_out_loss")[steps]
+            == metric(corpus / "whole", "held_out_loss")[steps]
         )
         assert last(folder, steps) == last(corpus / "whole", steps)
     with capsys.disabled():

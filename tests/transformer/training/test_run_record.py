@@ -105,7 +105,7 @@ def changed(out):
     ]
 
 
-def test_other_settings_are_told_and_the_run_goes_on(tmp_path, capsys):
+def test_changed_settings_are_printed_and_the_run_resumes(tmp_path, capsys):
     params = small(tmp_path)
     assert run_train(capsys, tmp_path / "run", params)[0] == 0
     code, out, err = run_train(
@@ -138,7 +138,7 @@ def test_other_settings_are_told_and_the_run_goes_on(tmp_path, capsys):
     )  # those that it was saved with
 
 
-def test_the_same_settings_are_not_told(tmp_path, capsys):
+def test_unchanged_settings_are_not_printed(tmp_path, capsys):
     params = small(tmp_path)
     run_train(capsys, tmp_path / "run", params)
     code, out, _ = run_train(capsys, tmp_path / "run", params)
@@ -163,7 +163,7 @@ def test_a_finished_run_says_that_other_settings_have_no_effect(tmp_path, capsys
     assert gin.query_parameter("AdamW.weight_decay") == 0.1
 
 
-def test_a_checkpoint_without_a_record_goes_on(tmp_path, monkeypatch):
+def test_a_checkpoint_without_a_record_resumes(tmp_path, monkeypatch):
     first = pieces(tmp_path, "a.txt", PIECES)
     with monkeypatch.context() as patch:
         patch.setattr("transformer.training.run_record.of_run", lambda *_: {})

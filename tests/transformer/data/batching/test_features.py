@@ -54,7 +54,7 @@ def test_packed_rows_begin_anew_in_each_segment():
     )
 
 
-def test_a_prefix_is_seen_whole_and_only_the_rest_is_told():
+def test_a_prefix_is_visible_and_only_targets_are_predicted():
     check(
         PrefixFeatures(6),
         {"inputs": np.array([5, 6]), "targets": np.array([7, 8, 9])},
@@ -138,6 +138,6 @@ def test_classifier():
         ({"targets": np.ones(2)}, "must be a list"),
     ],
 )
-def test_what_does_not_fit_is_told(example, message):
+def test_errors_of_features(example, message):
     with pytest.raises(DataError, match=message):
         LanguageModelFeatures(4)(example)

@@ -1,5 +1,5 @@
-"""Batches of tasks: a pure function of (seed, position), for any worker, in memory or
-on disk.
+"""Batches of tasks: a pure function of (seed, index), for any worker, in memory or on
+disk.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ BYTES = data.ByteVocabulary(extra_ids=30)
 class Texts:
     """A source in memory."""
 
-    def __init__(self, number=23, least=1):
-        draw = np.random.default_rng(number)
+    def __init__(self, count=23, min_words=1):
+        rng = np.random.default_rng(count)
         self.texts = [
-            {"text": f"text {k} " * draw.integers(least, 9)} for k in range(number)
+            {"text": f"text {k} " * rng.integers(min_words, 9)} for k in range(count)
         ]
 
     def train(self):
@@ -34,56 +34,58 @@ class Texts:
         return [{"text": f"held {k}"} for k in range(7)]
 
 
-def spans(name="spans", number=23, inputs=24):
-    return data.span_corruption(name, Texts(number), BYTES, inputs=inputs)
+def spans(name="spans", count=23, inputs=24):
+    return data.span_corruption(name, Texts(count), BYTES, inputs=inputs)
 
 
-def plain(name="plain", number=23):
-    """Each text is an example: rows are known by their numbers, and nothing
-    is random.
-    """
+def plain(name="plain", count=23):
+    """Returns a task without packing and random choices; each text has its index."""
     step = functools.partial(tokenize, vocabulary=BYTES, fields={"text": "targets"})
     return data.Task(
         name,
-        Texts(number),
+        Texts(count),
         BYTES,
         data.LanguageModelFeatures(100),
         preprocessors=[step],
     )
 
 
-def prefixes(name="prefixes", number=23):
+def prefixes(name="prefixes", count=23):
     step = functools.partial(tokenize, vocabulary=BYTES, fields={"text": "targets"})
     return data.Task(
         name,
-        Texts(number),
+        Texts(count),
         BYTES,
         data.PrefixFeatures(100),
         preprocessors=[step, split_prefix],
     )
 
 
-def take(source, number, batch_size=4, **how):
+def take(source, num_batches, batch_size=4, **kwargs):
     return [
-        {name: values.numpy() for name, values in one.items()}
-        for one in source.batches(batch_size, **how).take(number)
+        {name: values.numpy() for name, values in batch.items()}
+        for batch in source.batches(batch_size, **kwargs).take(num_batches)
     ]
 
 
-def joined(batches):
-    return {name: np.concatenate([one[name] for one in batches]) for name in batches[0]}
+def concatenate(batches):
+    return {
+        name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]
+    }
 
 
-def same(one, other):
-    return all(np.array_equal(one[name], other[name]) for name in one) and set(
-        one
-    ) == set(other)
+def is_equal(batch, other):
+    return batch.keys() == other.keys() and all(
+        np.array_equal(batch[name], other[name]) for name in batch
+    )
 
 
-def which(batches):
-    """Returns the numbers of the texts in batches of `plain`."""
+def text_indices(batches):
+    """Returns the indices of the texts in batches of `plain`."""
     return [
-        int(BYTES.decode(row).split()[1]) for one in batches for row in one["targets"]
+        int(BYTES.decode(ids).split()[1])
+        for batch in batches
+        for ids in batch["targets"]
     ]
 
 
@@ -96,61 +98,58 @@ def mixture(monkeypatch):
 
 
 @pytest.mark.parametrize("make", [spans, plain, prefixes])
-def test_a_batch_is_what_its_features_say(make):
+def test_batches_have_the_features(make):
     source = data.TaskData(make())
-    made, wanted = next(iter(source.batches(3))), source.features(3)
-    assert {name: (x.shape, x.dtype) for name, x in made.items()} == {
-        name: (spec.shape, spec.dtype) for name, spec in wanted.items()
+    batch = next(iter(source.batches(3)))
+    features = source.features(3)
+    assert {name: (x.shape, x.dtype) for name, x in batch.items()} == {
+        name: (spec.shape, spec.dtype) for name, spec in features.items()
     }
-    assert source.batches(3).element_spec.keys() == wanted.keys()
+    assert source.batches(3).element_spec.keys() == features.keys()
     assert isinstance(source, data.Data) and source.vocabulary is BYTES
 
 
-def test_every_row_comes_once_in_an_epoch_in_another_order():
-    first, second, third = np.reshape(
-        which(take(data.TaskData(plain(number=20)), 15)), (3, 20)
-    )
-    assert sorted(first) == sorted(second) == sorted(third) == list(range(20))
-    assert first.tolist() != second.tolist() != third.tolist()
-    assert first.tolist() != list(range(20))
+def test_each_epoch_has_each_example_once_in_another_order():
+    epochs = np.reshape(text_indices(take(data.TaskData(plain(count=20)), 15)), (3, 20))
+    in_order = list(range(20))
+    assert all(sorted(epoch) == in_order for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs} | {tuple(in_order)}) == 4
 
 
 @pytest.mark.parametrize("make", [spans, prefixes])
-def test_a_row_looks_another_way_in_each_epoch(make):
+def test_an_example_is_preprocessed_differently_in_each_epoch(make):
     task = (
-        data.span_corruption("spans", Texts(1, least=8), BYTES, inputs=200)
+        data.span_corruption("spans", Texts(1, min_words=8), BYTES, inputs=200)
         if make is spans
-        else make(number=1)
+        else make(count=1)
     )
     assert len(list(tfrecord_examples.make_examples(task, "train", 0))) == 1
-    rows = [
-        one["targets"][0].tolist() if make is spans else one["weights"][0].tolist()
-        for one in take(data.TaskData(task), 8, batch_size=1)
-    ]
-    assert len(set(map(tuple, rows))) > 3
+    name = "targets" if make is spans else "weights"
+    batches = take(data.TaskData(task), 8, batch_size=1)
+    assert len({tuple(batch[name][0]) for batch in batches}) > 3
 
 
-@pytest.mark.parametrize("first", [1, 4, 36, 1000])
-def test_a_resumed_run_sees_what_it_would_have_seen(first):
+@pytest.mark.parametrize("start", [1, 4, 36, 1000])
+def test_a_resumed_run_gets_the_batches_of_an_uninterrupted_one(start):
     source = data.TaskData(prefixes(), seed=3)
-    whole = joined(take(source, 3, batch_size=1 + first // 2, start=first % 3))
-    wanted = {name: values[first - first % 3 :] for name, values in whole.items()}
-    rest = joined(
+    complete = concatenate(take(source, 3, batch_size=1 + start // 2, start=start % 3))
+    expected = {name: x[start - start % 3 :] for name, x in complete.items()}
+    resumed = concatenate(
         take(
             data.TaskData(prefixes(), seed=3),
             1,
-            batch_size=len(wanted["tokens"]),
-            start=first,
+            batch_size=len(expected["tokens"]),
+            start=start,
         )
     )
-    assert same(rest, wanted)
+    assert is_equal(resumed, expected)
 
 
-def test_another_seed_another_order_and_held_out_the_same():
+def test_the_seed_changes_the_order_but_not_held_out_examples():
     one, other = data.TaskData(prefixes(), seed=1), data.TaskData(prefixes(), seed=2)
-    assert not same(joined(take(one, 5)), joined(take(other, 5)))
+    assert not is_equal(concatenate(take(one, 5)), concatenate(take(other, 5)))
     for a, b in zip(one.held_out(4), other.held_out(4), strict=True):
-        assert same(
+        assert is_equal(
             {k: v.numpy() for k, v in a.items()}, {k: v.numpy() for k, v in b.items()}
         )
 
@@ -158,25 +157,25 @@ def test_another_seed_another_order_and_held_out_the_same():
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_workers_read_slices_of_the_same_batches(workers):
     source = data.TaskData(prefixes())
-    whole = take(source, 3, batch_size=8, start=5)
-    parts = [
+    batches = take(source, 3, batch_size=8, start=5)
+    slices = [
         take(source, 3, batch_size=8, start=5, worker=(w, workers))
         for w in range(workers)
     ]
-    for step, batch in enumerate(whole):
-        assert same(joined([part[step] for part in parts]), batch)
+    for step, batch in enumerate(batches):
+        assert is_equal(concatenate([x[step] for x in slices]), batch)
 
 
 @pytest.mark.parametrize(
     "worker, message", [((2, 2), "worker 2 of 2"), ((0, 3), "batch of 8")]
 )
-def test_workers_that_cannot_be_are_refused(worker, message):
+def test_errors_of_workers(worker, message):
     for source in (data.TaskData(plain()), data.ByteText()):
         with pytest.raises(data.DataError, match=message):
             source.batches(8, worker=worker)
 
 
-def test_nothing_tunes_what_is_read():
+def test_autotuning_is_off():
     for dataset in (
         data.TaskData(plain()).batches(4),
         data.TaskData(plain()).held_out(4),
@@ -184,44 +183,40 @@ def test_nothing_tunes_what_is_read():
         assert dataset.options().autotune.enabled is False
 
 
-@pytest.mark.parametrize("number", [None, 1, 3, 7, 100])
-def test_held_out_examples_come_once_and_what_fills_up_does_not_count(number):
-    made = [
-        {k: v.numpy() for k, v in one.items()}
-        for one in data.TaskData(plain()).held_out(4, number)
+@pytest.mark.parametrize("num_examples", [None, 1, 3, 7, 100])
+def test_held_out_examples_come_once_and_padding_does_not_count(num_examples):
+    batches = [
+        {name: x.numpy() for name, x in batch.items()}
+        for batch in data.TaskData(plain()).held_out(4, num_examples)
     ]
-    counts = np.concatenate([one["counts"] for one in made])
-    numbers = np.array(
-        [
-            int((BYTES.decode(row).split() or [0, -1])[1])
-            for one in made
-            for row in one["targets"]
-        ]
-    )
-    wanted = {None: range(7), 100: range(7), 7: range(7), 3: [1, 3, 5], 1: [3]}[number]
-    assert numbers[counts > 0].tolist() == list(wanted)
-    assert counts.sum() == len(wanted) and len(counts) % 4 == 0
-    assert not joined(made)["weights"][counts == 0].any()
+    examples = concatenate(batches)
+    counts = examples["counts"]
+    texts = [BYTES.decode(ids).split() or [0, -1] for ids in examples["targets"]]
+    indices = np.array([int(words[1]) for words in texts])
+    expected = {3: [1, 3, 5], 1: [3]}.get(num_examples, range(7))
+    assert indices[counts > 0].tolist() == list(expected)
+    assert counts.sum() == len(expected) and len(counts) % 4 == 0
+    assert not examples["weights"][counts == 0].any()
 
 
-def test_a_mixture_gives_each_its_share_and_goes_on_where_it_was(mixture):
+def test_a_mixture_has_each_share_and_resumes(mixture):
     source = data.TaskData(mixture)
-    made = take(source, 50)
-    texts = [BYTES.decode(row) for one in made for row in one["targets"]]
+    batches = take(source, 50)
+    texts = [BYTES.decode(ids) for ids in concatenate(batches)["targets"]]
     many = {f"text {k} " for k in range(50)}
     assert (
         len(texts) == 200 and {text[: text.index(" ", 5) + 1] for text in texts} == many
     )
-    assert same(joined(take(source, 20, start=120)), joined(made[30:]))
+    assert is_equal(concatenate(take(source, 20, start=120)), concatenate(batches[30:]))
     few = [text for text in texts if text in {e["text"] for e in Texts(5).train()}]
     assert 50 <= len(few) < 60  # a text of few words may be one of both
     assert str(source).startswith(
         "75.0% many: 50 training examples, 7 held out; 25.0% few: 5 training"
     )
-    assert sum(one["counts"].numpy().sum() for one in source.held_out(4)) == 14
+    assert sum(batch["counts"].numpy().sum() for batch in source.held_out(4)) == 14
 
 
-def test_mixtures_that_do_not_fit_are_refused(mixture):
+def test_errors_of_mixtures(mixture):
     data.register(spans("spans"))
     data.register(mixture)
     other = plain("other")
@@ -249,7 +244,7 @@ def test_mixtures_that_do_not_fit_are_refused(mixture):
         data.register(plain("many"))
 
 
-def test_errors_of_the_first_example_are_told_at_once():
+def test_errors_of_the_first_example_are_raised_at_once():
     broken = data.Task(
         "broken",
         Texts(),
@@ -258,12 +253,13 @@ def test_errors_of_the_first_example_are_told_at_once():
         preprocessors=plain().preprocessors,
     )
     with pytest.raises(
-        data.DataError, match="task 'broken': 'targets' of an example has .* 4 fit"
+        data.DataError,
+        match="task 'broken': 'targets' of an example has .* more than 4",
     ):
         data.TaskData(broken).batches(2)
 
 
-def test_nothing_is_read_for_features():
+def test_features_read_no_examples():
     class Unread:
         def train(self):
             raise AssertionError("read")
@@ -277,17 +273,18 @@ def test_nothing_is_read_for_features():
 @pytest.mark.parametrize("examples_per_file", [3, 1000])
 def test_examples_on_disk_are_those_in_memory(tmp_path, examples_per_file):
     manifest = write_examples(spans(), tmp_path, examples_per_file=examples_per_file)
-    memory, disk = data.TaskData(spans()), data.TaskData(spans(), folder=str(tmp_path))
-    number = len(list(tfrecord_examples.make_examples(spans(), "train", 0)))
-    assert same(joined(take(memory, 20)), joined(take(disk, 20)))
-    for one, other in zip(memory.held_out(3), disk.held_out(3), strict=True):
-        assert same(
-            {k: v.numpy() for k, v in one.items()},
+    memory = data.TaskData(spans())
+    disk = data.TaskData(spans(), folder=str(tmp_path))
+    num_examples = len(list(tfrecord_examples.make_examples(spans(), "train", 0)))
+    assert is_equal(concatenate(take(memory, 20)), concatenate(take(disk, 20)))
+    for batch, other in zip(memory.held_out(3), disk.held_out(3), strict=True):
+        assert is_equal(
+            {k: v.numpy() for k, v in batch.items()},
             {k: v.numpy() for k, v in other.items()},
         )
     assert manifest == json.loads((tmp_path / "spans" / "manifest.json").read_text())
-    assert manifest["train"]["examples"] == number
-    assert manifest["train"]["files"] == -(-number // examples_per_file)
+    assert manifest["train"]["examples"] == num_examples
+    assert manifest["train"]["files"] == -(-num_examples // examples_per_file)
     assert str(disk).endswith(f"from {tmp_path}")
     tokens = sum(len(text["text"]) + 1 for text in Texts().train())
     assert manifest["train"]["tokens"] == tokens

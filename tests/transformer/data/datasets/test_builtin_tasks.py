@@ -1,4 +1,4 @@
-"""The tasks that are there, on small texts, and by gin."""
+"""The built-in tasks, on small texts, and their gin settings."""
 
 from __future__ import annotations
 
@@ -42,18 +42,19 @@ def words(tmp_path_factory):
     return str(path)
 
 
-def first(task):
-    return {k: v.numpy() for k, v in next(iter(data.TaskData(task).batches(4))).items()}
+def first_batch(task):
+    batch = next(iter(data.TaskData(task).batches(4)))
+    return {name: x.numpy() for name, x in batch.items()}
 
 
-def test_all_are_known_and_those_of_bytes_read_the_library():
+def test_built_in_tasks_are_registered():
     assert {
         "bert_stdlib",
         "language_model_stdlib",
         "prefix_language_model_stdlib",
         "span_corruption_stdlib",
     } <= set(data.task_names())
-    with pytest.raises(data.DataError, match="Is 'span_corruption_stdlib' meant"):
+    with pytest.raises(data.DataError, match="Did you mean 'span_corruption_stdlib'"):
         data.find("span_coruption_stdlib")
 
 
@@ -67,38 +68,44 @@ def test_all_are_known_and_those_of_bytes_read_the_library():
     ],
 )
 def test_tasks_of_the_library(name, names):
-    made = first(name)
-    assert " ".join(made) == names and all(len(values) == 4 for values in made.values())
-    assert made["weights"].sum() > 100
+    batch = first_batch(name)
+    assert " ".join(batch) == names and all(
+        len(values) == 4 for values in batch.values()
+    )
+    assert batch["weights"].sum() > 100
 
 
-def test_a_packed_language_model_tells_every_byte_once():
+def test_a_packed_language_model_has_every_byte_once():
     task = language_model("lm", Texts(), length=64)
-    rows = list(task.packing(Texts().train(), (0,)))
-    assert sum(len(row["targets"]) for row in rows) == sum(
+    examples = list(task.packing(Texts().train(), (0,)))
+    assert sum(len(example["targets"]) for example in examples) == sum(
         len(e["text"]) + 1 for e in Texts().train()
     )
-    made = first(task)
-    inside = made["positions"] > 0
+    batch = first_batch(task)
+    is_inside = batch["positions"] > 0
     assert np.array_equal(
-        made["tokens"][:, 1:][inside[:, 1:]], made["targets"][:, :-1][inside[:, 1:]]
+        batch["tokens"][:, 1:][is_inside[:, 1:]],
+        batch["targets"][:, :-1][is_inside[:, 1:]],
     )
-    assert "segments" not in first(
+    assert "segments" not in first_batch(
         language_model("lm", Texts(), length=64, packed=False)
     )
 
 
-def test_bert_hides_and_pairs(words, settings):
+def test_bert_masks_tokens_and_pairs_texts(words, settings):
     settings.parse_config(f'WordPieceVocabulary.path = "{words}"')
     task = bert_pretraining("bert", Texts(), length=48, predictions=6)
-    made = first(task)
-    at = made["masked_positions"]
-    assert (made["tokens"][:, 0] == task.vocabulary.bos_id).all()
+    batch = first_batch(task)
+    positions = batch["masked_positions"]
+    assert (batch["tokens"][:, 0] == task.vocabulary.bos_id).all()
     assert (
-        set(made["next_sentence_labels"]) <= {0, 1} and made["masked_weights"].sum() > 8
+        set(batch["next_sentence_labels"]) <= {0, 1}
+        and batch["masked_weights"].sum() > 8
     )
-    hidden = np.take_along_axis(made["tokens"], at, 1)[made["masked_weights"] > 0]
-    assert (hidden == task.vocabulary.mask_id).mean() > 0.5
+    masked = np.take_along_axis(batch["tokens"], positions, 1)[
+        batch["masked_weights"] > 0
+    ]
+    assert (masked == task.vocabulary.mask_id).mean() > 0.5
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -108,16 +115,16 @@ def test_pairs_of_texts_from_a_file(tmp_path, packed):
     task = sequence_to_sequence(
         "copy", source, fields=("x", "y"), inputs=16, targets=18, packed=packed
     )
-    made = first(task)
-    given, told = (
-        task.vocabulary.decode(made[name][0]) for name in ("inputs", "targets")
+    batch = first_batch(task)
+    inputs, targets = (
+        task.vocabulary.decode(batch[name][0]) for name in ("inputs", "targets")
     )
-    assert given.replace("in", "out") == told
-    assert ("input_segments" in made) == packed
-    assert made["inputs"].shape == (4, 16) and made["targets"].shape == (4, 18)
+    assert inputs.replace("in", "out") == targets
+    assert ("input_segments" in batch) == packed
+    assert batch["inputs"].shape == (4, 16) and batch["targets"].shape == (4, 18)
 
 
-def test_by_gin_alone(tmp_path, settings):
+def test_tasks_configured_by_gin(tmp_path, settings):
     (tmp_path / "a.txt").write_text(
         "\n".join(f"the line of number {k}" for k in range(50))
     )

@@ -51,7 +51,7 @@ def test_the_order_is_that_of_names_whatever_the_disk_says(library, monkeypatch)
     assert np.array_equal(again.train, library.train)
 
 
-def test_every_file_is_whole_on_one_side_and_ends_with_the_mark(tmp_path):
+def test_each_file_is_in_one_split_and_ends_with_the_mark(tmp_path):
     corpus = many(tmp_path)
     for side, names in (
         (corpus.train, corpus.train_files),

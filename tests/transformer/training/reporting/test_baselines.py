@@ -51,8 +51,8 @@ def test_gzip_is_zlib_at_level_9():
 def test_baselines_score_the_bytes_of_the_models_windows():
     drawn = np.random.default_rng(1).integers(0, 4, 1003).astype(np.uint8)
     targets = data.windows(drawn, length=16)[:, 1:]
-    found = compare(drawn, drawn, length=16)
-    assert found.scored == targets.size
-    assert found.gzip == gzip_bits(targets)
-    assert found.bigram == bigram_bits(drawn, drawn[: targets.size + 1])
-    assert found.bigram < 2.1 < found.gzip  # two bits of chance
+    results = compare(drawn, drawn, length=16)
+    assert results.scored == targets.size
+    assert results.gzip == gzip_bits(targets)
+    assert results.bigram == bigram_bits(drawn, drawn[: targets.size + 1])
+    assert results.bigram < 2.1 < results.gzip  # two bits of chance

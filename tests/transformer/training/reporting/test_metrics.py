@@ -52,13 +52,13 @@ def test_what_is_not_finite_is_null(tmp_path):
     assert metrics.curve(tmp_path) == ""
 
 
-def test_without_tensorboard_it_says_so_once_and_goes_on(tmp_path, monkeypatch):
+def test_without_tensorboard_a_message_is_printed_once(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    said = []
-    with metrics.Metrics(tmp_path, print_line=said.append) as out:
+    lines = []
+    with metrics.Metrics(tmp_path, print_line=lines.append) as out:
         for step in (1, 2, 3):
             out.write(step, loss=1.0)
-    assert len(said) == 1 and "pip install tensorboard" in said[0]
+    assert len(lines) == 1 and "pip install tensorboard" in lines[0]
     assert len(metrics.read(tmp_path)) == 3 and not list(tmp_path.glob("events*"))
 
 
@@ -80,18 +80,18 @@ def test_events_hold_the_numbers(tmp_path):
     assert seen == {(1, "loss"): 10.0, (2, "loss"): 5.0}
 
 
-def test_progress_tells_rate_and_time_left():
-    said, times = [], iter([0.0, 10.0, 12.0])
+def test_progress_lines_have_rate_and_time_left():
+    lines, times = [], iter([0.0, 10.0, 12.0])
     progress = metrics.Progress(
         last_step=100,
         tokens_per_step=50,
-        print_line=said.append,
+        print_line=lines.append,
         clock=lambda: next(times),
     )
     assert progress.report(1, 3.0) is None
     assert progress.report(11, 2.5) == pytest.approx(50.0)
     assert progress.report(31, 2.0) == pytest.approx(500.0)
-    assert said == [
+    assert lines == [
         "step   1/100  loss 3.0000",
         "step  11/100  loss 2.5000  50 tokens/s  1 min 29 s left",
         "step  31/100  loss 2.0000  500 tokens/s  7 s left",

@@ -42,23 +42,23 @@ def test_shares_are_those_of_the_time_since_the_report_before(tmp_path):
 
     with Monitor(tmp_path, steps=10, flops=6e9, peak_flops=4e9, clock=clock) as monitor:
         assert status(tmp_path)["state"] == "starting"
-        found = []
+        results = []
         for step, _ in enumerate(monitor.batches(slow()), 1):
             clock.now += 3.0  # and a step takes three
-            found.append(monitor.report(step, loss=1.5))
-        assert found[0] == {}
+            results.append(monitor.report(step, loss=1.5))
+        assert results[0] == {}
         assert (
-            found[1:]
+            results[1:]
             == [{"input_share": 0.25, "model_flops_utilization": 6e9 / 4.0 / 4e9}] * 3
         )
-        told = status(tmp_path)
-        assert (told["state"], told["step"], told["steps"], told["loss"]) == (
+        values = status(tmp_path)
+        assert (values["state"], values["step"], values["steps"], values["loss"]) == (
             "training",
             4,
             10,
             1.5,
         )
-        assert told["seconds_left"] == 6 * 4.0
+        assert values["seconds_left"] == 6 * 4.0
     assert status(tmp_path)["state"] == "done" and status(tmp_path)["step"] == 4
 
 
@@ -66,7 +66,7 @@ def test_shares_are_those_of_the_time_since_the_report_before(tmp_path):
     "error, state",
     [(KeyboardInterrupt(), "interrupted"), (ValueError("bad luck"), "failed")],
 )
-def test_an_end_that_was_not_planned_is_told(tmp_path, error, state):
+def test_the_status_file_has_interrupts_and_errors(tmp_path, error, state):
     with pytest.raises(type(error)), Monitor(tmp_path, steps=1):
         raise error
     assert status(tmp_path)["state"] == state
@@ -85,7 +85,7 @@ def test_what_is_no_finite_number_is_null(tmp_path):
         )
 
 
-def test_of_a_lost_worker_it_is_told_which(tmp_path, monkeypatch):
+def test_the_status_file_names_lost_workers(tmp_path, monkeypatch):
     monkeypatch.setattr(
         mtf, "lost_workers", lambda: ["worker 1 at h:4000: it does not answer"]
     )
