@@ -14,9 +14,9 @@ import os
 from pathlib import Path
 
 from meshtf.display import html_text
-from meshtf.forecast.html_report import page
 from meshtf.forecast.report_data import Facts
-from meshtf.forecast.text_report import as_json, table
+from meshtf.forecast.reports.html_report import page
+from meshtf.forecast.reports.text_report import as_json, table
 from meshtf.names.arguments import as_path
 
 MAX_LINES = 20  # of a repr

@@ -19,9 +19,9 @@ from meshtf.forecast import (
     PlacedTensor,
     StoredTensor,
 )
-from meshtf.forecast.html_report import page
-from meshtf.forecast.text_report import short_paths
-from meshtf.forecast.totals import totals
+from meshtf.forecast.reports.html_report import page
+from meshtf.forecast.reports.text_report import short_paths
+from meshtf.forecast.reports.totals import totals
 
 HOSTILE = (
     "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;'\"\u2028"

@@ -18,7 +18,7 @@ from meshtf.forecast.report_data import (
     PlacedTensor,
     StoredTensor,
 )
-from meshtf.forecast.text_report import (
+from meshtf.forecast.reports.text_report import (
     as_json,
     bytes_text,
     flops_text,
@@ -26,7 +26,7 @@ from meshtf.forecast.text_report import (
     short_paths,
     table,
 )
-from meshtf.forecast.totals import fold, gathered, totals
+from meshtf.forecast.reports.totals import fold, gathered, totals
 
 AXES = (("data", 4), ("model", 2))
 LAYOUT = "batch:data; d_ff:model"

@@ -26,8 +26,8 @@ import re
 from typing import Any
 
 from meshtf.forecast.report_data import Collective, Computation, Facts, PlacedTensor
-from meshtf.forecast.text_report import short_paths
-from meshtf.forecast.totals import fold, is_direct_call, totals, without_index
+from meshtf.forecast.reports.text_report import short_paths
+from meshtf.forecast.reports.totals import fold, is_direct_call, totals, without_index
 
 
 def page(forecast: Facts) -> str:

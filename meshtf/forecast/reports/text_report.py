@@ -25,7 +25,7 @@ from meshtf.forecast.report_data import (
     Facts,
     PlacedTensor,
 )
-from meshtf.forecast.totals import (
+from meshtf.forecast.reports.totals import (
     Folded,
     fold,
     is_direct_call,
