@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from meshtf.forecast import Forecast, PlacedTensor
 from meshtf.forecast.reports.svg import MARGIN, document, text
-from meshtf.forecast.reports.text_report import bytes_text
+from meshtf.forecast.reports.units import bytes_text
 
 # columns
 WHOLE = 218

@@ -24,7 +24,7 @@ import gin
 from absl import flags
 
 from meshtf.forecast.reports.svg import MARGIN, document, text
-from meshtf.forecast.reports.text_report import bytes_text, flops_text
+from meshtf.forecast.reports.units import bytes_text, flops_text
 from transformer.cli import command_line
 from transformer.cli.program import run_main
 from transformer.training.evaluation import Evaluation

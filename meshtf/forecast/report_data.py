@@ -69,6 +69,7 @@ class Computation:
     flops: float  # each time
     repeated: int  # how many devices compute the same; 1: no redundant FLOPs
     times: int = 1  # the iterations of all enclosing loops
+    path: str = ""  # the enclosing modules: "stack/block_3/feed_forward"
 
     @property
     def total(self) -> float:
@@ -98,6 +99,38 @@ class Memory:
     peak: float  # peak of everything, variables included
 
 
+LiveKind = Literal[
+    "parameter",
+    "optimizer state",
+    "other variable",
+    "argument",
+    "gradient",
+    "activation",
+    "temporary",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class LiveTensors:
+    """Equal tensors of one device that are live at the peak of memory."""
+
+    # "activation": kept from the forward for the backward pass. "gradient": of a
+    # parameter. "temporary": any other computed tensor, or a buffer of one op.
+    kind: LiveKind
+    title: str  # the op that computes them, "all_gather data", or "variable"
+    path: str  # the module, or the name of a variable; "_*" stands for indices
+    tensor: PlacedTensor
+    function: str  # the user's line, which calls this function
+    file: str
+    line: int
+    count: int = 1
+
+    @property
+    def total(self) -> float:
+        """The bytes of all of them on one device."""
+        return self.tensor.bytes * self.count
+
+
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """FLOPs and bytes of one device at one pipeline stage."""
@@ -124,6 +157,15 @@ class Facts:
     notes: tuple[str, ...] = ()  # legal, but probably not intended
     error: str | None = None  # why the program was refused after the last op
     stages: tuple[Stage, ...] = ()  # of a pipeline
+    live: tuple[LiveTensors, ...] = ()  # at the peak of memory; the largest first
+    device_memory: float | None = None  # bytes of one device, where they are known
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak of memory fits on a device; None: its memory is not known."""
+        if self.device_memory is None:
+            return None
+        return self.memory.peak <= self.device_memory
 
     @property
     def positions(self) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshtf.forecast.reports.svg import MARGIN, document, text
-from meshtf.forecast.reports.text_report import bytes_text
+from meshtf.forecast.reports.units import bytes_text
 from meshtf.names.arguments import (
     as_int,
     as_mapping,

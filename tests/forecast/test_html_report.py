@@ -20,7 +20,7 @@ from meshtf.forecast import (
     StoredTensor,
 )
 from meshtf.forecast.reports.html_report import page
-from meshtf.forecast.reports.text_report import short_paths
+from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.totals import totals
 
 HOSTILE = (

@@ -26,7 +26,7 @@ import re
 from typing import Any
 
 from meshtf.forecast.report_data import Collective, Computation, Facts, PlacedTensor
-from meshtf.forecast.reports.text_report import short_paths
+from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.totals import fold, is_direct_call, totals, without_index
 
 

@@ -1,60 +1,58 @@
 """A forecast as text: a table for a terminal, and JSON with totals.
 
-A shape shows which dimensions are sharded: in `[batch:64/data d_ff:2048/model] +pod`,
-dimension batch of global size 64 is sharded along mesh axis `data`, and the tensor is a
-partial sum along `pod`, not yet reduced. Runs of equal ops, such as the layers of a deep
-model, are written once, with their count.
-
->>> bytes_text(1536), flops_text(2.5e9), bytes_text(0)
-('1.50 KiB', '2.50 GFLOP', '0')
+print(table(forecast, module_depth=3))
 """
 
 from __future__ import annotations
 
-import collections
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePath
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from meshtf.forecast.report_data import (
-    PHASES,
-    Collective,
-    Computation,
-    Facts,
-    PlacedTensor,
+from meshtf.forecast.memory_advice import advice, verdict
+from meshtf.forecast.report_data import PHASES, Facts, LiveTensors
+from meshtf.forecast.reports.modules import (
+    DEFAULT_DEPTH,
+    ModuleCosts,
+    has_modules,
+    module_costs,
 )
-from meshtf.forecast.reports.totals import (
-    Folded,
-    fold,
-    is_direct_call,
-    redundant_flops,
-    totals,
-    without_index,
+from meshtf.forecast.reports.op_table import (
+    WIDTH,
+    op_lines,
+    shape_text,
+    short_paths,
 )
+from meshtf.forecast.reports.totals import totals
+from meshtf.forecast.reports.units import bytes_text, flops_text
 
-WIDTH = 110
 MAX_ROWS = 8  # of a list of the largest
+MAX_LIVE = 10  # rows of tensors that are live at the peak
+MAX_MODULES = 24
 LABEL_WIDTH = 32  # of the rows of costs
-AMOUNT_WIDTH = 12  # of FLOPs and bytes in the op table
-REMARK_WIDTH = 19  # "  identical on 2048"
-LEGEND = """\
-[batch:8/data] is sharded along axis data; +model: a partial sum along model (also max, min).
-<- a reshard of an input, before the op runs; identical on 4: four devices compute the same."""
+PATH_WIDTH = 40  # of module paths
 
 
-def table(forecast: Facts) -> str:
-    """Returns a forecast as text for a terminal."""
+def table(forecast: Facts, module_depth: int = DEFAULT_DEPTH) -> str:
+    """Returns a forecast as text for a terminal.
+
+    Args:
+      forecast: the forecast.
+      module_depth: how many names of a module path have a row of their own in the table
+        of modules; 0: no such table.
+    """
     blocks = [
         _head(forecast),
         _costs(forecast),
         _memory(forecast),
+        _live(forecast),
         _stages(forecast),
+        _modules(forecast, module_depth),
         _notes(forecast),
         _gathers(forecast),
         _redundant(forecast),
-        list(_ops(forecast)),
+        list(op_lines(forecast)),
         _error(forecast),
     ]
     return "\n\n".join(
@@ -79,70 +77,6 @@ def _by_line(value: Any) -> str:
         lines = (json.dumps(item, allow_nan=False) for item in value)
         return "[\n" + ",\n".join(lines) + "\n]"
     return json.dumps(value, allow_nan=False)
-
-
-def bytes_text(amount: float) -> str:
-    """Returns bytes with a binary unit."""
-    return _with_unit(amount, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
-
-
-def flops_text(amount: float) -> str:
-    """Returns floating-point operations with a decimal unit."""
-    units = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
-    return _with_unit(amount, 1000, units)
-
-
-def _with_unit(amount: float, base: int, units: Sequence[str]) -> str:
-    """Returns an amount with three significant digits in the unit that fits."""
-    if not amount:
-        return "0"
-    for unit in units:
-        digits = 0 if unit == units[0] else _decimals(amount)
-        if round(amount, digits) < base or unit == units[-1]:
-            return f"{amount:.{digits}f} {unit}"
-        amount /= base
-    return ""
-
-
-def _decimals(amount: float) -> int:
-    """Returns how many decimals make three digits."""
-    if amount < 9.995:
-        return 2
-    return 1 if amount < 99.95 else 0
-
-
-def shape_text(tensor: PlacedTensor, axes: Iterable[str]) -> str:
-    """Returns a shape and how it is sharded, such as "[batch:64/data d_ff:8] +model"."""
-    dims = dict(tensor.shape)
-    axes_of_dims = {name: f"{name}:{size}" for name, size in dims.items()}
-    partial = ""
-    signs = {"sum": "+", "max": "max ", "min": "min "}
-    for axis, state in zip(axes, tensor.states):
-        if state in dims:
-            axes_of_dims[state] += f"/{axis}"
-        elif state in signs:
-            partial += f" {signs[state]}{axis}"
-    return f"[{' '.join(axes_of_dims.values())}]" + partial
-
-
-def short_paths(forecast: Facts) -> dict[str, str]:
-    """Returns for each of the user's files the shortest end of its path that is unique."""
-    files = {op.file for op in forecast.ops if op.file}
-    counts: collections.Counter[str] = collections.Counter()
-    for file in files:
-        counts.update(_path_ends(file))
-
-    def shortest(file: str) -> str:
-        *ends, full_path = _path_ends(file)
-        return next((end for end in ends if counts[end] == 1), full_path)
-
-    return {file: shortest(file) for file in sorted(files)}
-
-
-def _path_ends(file: str) -> list[str]:
-    """Returns "c.py", "b/c.py", "a/b/c.py" for "a/b/c.py"."""
-    names = PurePath(file).parts
-    return ["/".join(names[-k:]) for k in range(1, len(names) + 1)]
 
 
 def _head(forecast: Facts) -> list[str]:
@@ -188,7 +122,64 @@ def _memory(forecast: Facts) -> list[str]:
     lines = ["  memory"]
     for name, size in vars(forecast.memory).items():
         lines.append(f"    {name.replace('_', ' '):<18}{bytes_text(size):>12}")
+    if forecast.device_memory is not None:
+        lines += ["", f"  {verdict(forecast)}"]
+    if forecast.fits is False:
+        for line in advice(forecast):
+            lines.append(_filled(f"    - {line}.", "      "))
     return lines
+
+
+def _live(forecast: Facts) -> list[str]:
+    """Returns what the peak of memory consists of: sums by kind, and the largest tensors."""
+    if not forecast.live:
+        return []
+    sums: dict[str, float] = {}
+    for live in forecast.live:
+        sums[live.kind] = sums.get(live.kind, 0.0) + live.total
+    kinds = ", ".join(
+        f"{kind} {bytes_text(size)}"
+        for kind, size in sorted(sums.items(), key=lambda item: -item[1])
+        if size
+    )
+    paths = short_paths(forecast)
+    axes = [axis for axis, _ in forecast.axes]
+    rows = [_live_row(live, axes, paths) for live in forecast.live if live.total]
+    peak = bytes_text(forecast.memory.peak)
+    lines = _list("largest tensors at the peak", rows, MAX_LIVE)
+    return [_filled(f"  at the peak of {peak}: {kinds}", "    "), *lines]
+
+
+def _live_row(live: LiveTensors, axes: Sequence[str], paths: Mapping[str, str]) -> str:
+    count = f"{live.count} x " if live.count > 1 else ""
+    shape = shape_text(live.tensor, axes) if live.tensor.dtype else ""
+    origin = [live.path] if live.path else []
+    if live.title not in ("variable", "argument"):
+        origin.insert(0, live.title)
+    if live.file:
+        origin.append(f"{paths.get(live.file, live.file)}:{live.line}")
+    label = f"{count}{live.kind} {shape} {live.tensor.dtype}".rstrip()
+    return f"{bytes_text(live.total):>10}  {label}  {', '.join(origin)}"
+
+
+def _modules(forecast: Facts, depth: int) -> list[str]:
+    """Returns a table of costs by module path."""
+    if depth < 1 or not has_modules(forecast):
+        return []
+    paths = short_paths(forecast)
+    rows = [_module_row(row, paths) for row in module_costs(forecast, depth)]
+    columns = ("FLOPs", "received", "at the peak")
+    title = f"modules, {depth} name{'s' * (depth > 1)} deep"
+    head = f"{title:<{PATH_WIDTH + 2}}" + "".join(f"{name:>13}" for name in columns)
+    return _list(f"{head}  most FLOPs at", rows, MAX_MODULES)
+
+
+def _module_row(row: ModuleCosts, paths: Mapping[str, str]) -> str:
+    label = row.path + (f" ({row.count})" if row.count > 1 else "")
+    columns = (flops_text(row.flops), bytes_text(row.received), bytes_text(row.live))
+    amounts = "".join(f"{'-' if x == '0' else x:>13}" for x in columns)
+    line = f"{paths.get(row.file, row.file)}:{row.line}" if row.file else ""
+    return f"{label:<{PATH_WIDTH}}{amounts}  {line}"
 
 
 def _stages(forecast: Facts) -> list[str]:
@@ -205,13 +196,13 @@ def _stages(forecast: Facts) -> list[str]:
 
 
 def _notes(forecast: Facts) -> list[str]:
-    notes = [
-        textwrap.fill(
-            note, WIDTH - 4, subsequent_indent="      ", break_on_hyphens=False
-        )
-        for note in forecast.notes
-    ]
+    notes = [_filled(note, "      ", WIDTH - 4) for note in forecast.notes]
     return _list("notes", notes, None)
+
+
+def _filled(text: str, indent: str, width: int = WIDTH) -> str:
+    """Returns a long line as several ones, those after the first with this indent."""
+    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _gathers(forecast: Facts) -> list[str]:
@@ -263,128 +254,3 @@ def _error(forecast: Facts) -> list[str]:
         where = f"after op {op.index}, {_at(vars(op), short_paths(forecast))}"
     message = forecast.error.split("\n")
     return [f"!! the plan ends here, {where}:", *(f"!! {line}" for line in message)]
-
-
-def _ops(forecast: Facts) -> Iterator[str]:
-    """Yields the op table."""
-    if forecast.ops or forecast.results:
-        yield "  ops"
-        yield from textwrap.indent(LEGEND, "    ").split("\n")
-    table = _OpTable(forecast)
-    yield from table.block(fold([without_index(op) for op in forecast.ops]), "    ")
-    if forecast.results:
-        yield "    results"
-        for move in forecast.results:
-            yield from table.move(move, "    ")
-
-
-class _OpTable:
-    """Writes the lines of the op table.
-
-    A line with the phase, or with the user's line and function, comes before the first op
-    where it changes: both are stored between ops.
-    """
-
-    def __init__(self, forecast: Facts) -> None:
-        self._ops = forecast.ops
-        self._paths = short_paths(forecast)
-        self._axes = [axis for axis, _ in forecast.axes]
-        self._phase = ""
-        self._call = ("", "")  # the user's line, and the called function
-        longest_title = max((len(op.title) for op in self._ops), default=0)
-        self._title_width = min(24, longest_title) + 2
-
-    def block(self, items: Sequence[Folded], indent: str) -> Iterator[str]:
-        """Yields the lines of ops, some of them folded."""
-        for item in items:
-            if isinstance(item, int):
-                yield from self._op(item, indent)
-            else:
-                yield from self._folded(*item, indent)
-
-    def _folded(self, times: int, body: Sequence[Folded], indent: str) -> Iterator[str]:
-        yield from self._new_phase(self._ops[next(_indices(body))], indent)
-        yield f"{indent}  {times} times {self._sums(body)}"
-        self._call = ("", "")
-        yield from self.block(body, indent + "  |")
-        self._call = ("", "")
-
-    def _sums(self, body: Sequence[Folded]) -> str:
-        count = 0
-        flops = 0.0
-        received = 0.0
-        for i in _indices(body):
-            op = self._ops[i]
-            count += 1
-            flops += op.total
-            received += sum(move.total for move in op.moves)
-        ops_text = "this op" if count == 1 else f"these {count} ops"
-        costs = f"{flops_text(flops)} and {bytes_text(received)} received"
-        return f"{ops_text}, each time {costs}"
-
-    def _op(self, i: int, indent: str) -> Iterator[str]:
-        op = self._ops[i]
-        yield from self._new_phase(op, indent)
-        yield from self._new_call(op, indent)
-        shapes = ", ".join(shape_text(out, self._axes) for out in op.outputs)
-        title = f"{indent}    {op.title:<{self._title_width}}"
-        remark = _times_text(op.times)
-        if redundant_flops(op):
-            remark += f"  identical on {op.repeated}"
-        yield from _wrapped(title, shapes, flops_text(op.flops), remark)
-        for move in op.moves:
-            yield from self.move(move, indent)
-
-    def _new_phase(self, op: Computation, indent: str) -> Iterator[str]:
-        if op.phase != self._phase:
-            yield indent + op.phase
-            self._phase = op.phase
-            self._call = ("", "")
-
-    def _new_call(self, op: Computation, indent: str) -> Iterator[str]:
-        """Yields the user's line and the function that it calls, if they change."""
-        line = f"{self._paths[op.file]}:{op.line}" if op.file else ""
-        direct = is_direct_call(op)
-        call = line, "" if direct else op.function
-        same_line = direct and line == self._call[0]
-        if call != self._call and not same_line:
-            yield f"{indent}  {' '.join(call)}"
-            self._call = call
-
-    def move(self, move: Collective, indent: str) -> Iterator[str]:
-        """Yields the lines of one collective."""
-        text = f"{move.kind} {move.axis}  {shape_text(move.tensor, self._axes)}"
-        # What these two result in is clear from the input.
-        if move.kind not in ("all_gather", "all_reduce"):
-            text += f" -> {shape_text(move.after, self._axes)}"
-        arrow = f"{indent}      <- "
-        yield from _wrapped(
-            arrow, text, bytes_text(move.bytes), _times_text(move.times)
-        )
-
-
-def _times_text(times: int) -> str:
-    return f"  x {times}" if times > 1 else ""
-
-
-def _indices(items: Iterable[Folded]) -> Iterator[int]:
-    """Yields the indices of ops, those of a folded run as often as it is repeated."""
-    for item in items:
-        if isinstance(item, int):
-            yield item
-        else:
-            times, body = item
-            yield from list(_indices(body)) * times
-
-
-def _wrapped(left: str, middle: str, amount: str, remark: str = "") -> Iterator[str]:
-    """Yields a line of the op table; a long middle column continues on the next lines."""
-    width = max(24, WIDTH - len(left) - AMOUNT_WIDTH - REMARK_WIDTH)
-    wrapped = textwrap.wrap(
-        middle, width, break_long_words=False, break_on_hyphens=False
-    )
-    start, *continued = wrapped or [""]
-    yield f"{left}{start:<{width}}{amount:>{AMOUNT_WIDTH}}{remark}"
-    margin = "".join("|" if character == "|" else " " for character in left)
-    for line in continued:
-        yield margin + line
