@@ -15,15 +15,22 @@ from typing import Any
 
 from absl import app
 
-import meshtf as mtf
+from transformer.cli import command_line
 
 
 def run_main(main: Callable[[list[str]], Any]) -> None:
     """Reads the flags, configures the process, calls `main` with what is left of the
     command line, and ends the program; --verbosity=0 shows what was configured.
+
+    Help and errors of usage come before TensorFlow is imported.
     """
 
     def configured(argv: list[str]) -> Any:
+        message = command_line.usage_error(argv)
+        if message:
+            command_line.exit_with_message(message)
+        import meshtf as mtf
+
         mtf.configure_process()
         return main(argv)
 
