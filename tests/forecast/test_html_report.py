@@ -15,6 +15,7 @@ from meshtf.forecast import (
     Collective,
     Computation,
     Forecast,
+    LiveTensors,
     Memory,
     PlacedTensor,
     StoredTensor,
@@ -67,20 +68,33 @@ SMALL = Forecast(
     Memory(1, 2, 3, 4, 5, 6, 7),
     ("a note",),
     "LayoutError: no.",
-)
-NASTY = dataclasses.replace(
-    SMALL,
-    name=HOSTILE,
-    notes=(HOSTILE,),
-    error=HOSTILE,
-    layout=HOSTILE,
-    ops=(op(0, title=HOSTILE, function=HOSTILE, file=f"/a/{HOSTILE}.py"),),
-    variables=(
-        StoredTensor(
-            HOSTILE, dataclasses.replace(X, shape=((HOSTILE, 8),)), "parameter"
-        ),
+    live=(
+        LiveTensors("activation", "relu", "lm/block_*", X, "relu", "/a/mlp.py", 3, 2),
+        LiveTensors("parameter", "variable", "w", X, "", "", 0),
     ),
+    device_memory=4.0,
 )
+
+
+def named(text):
+    """Returns a forecast whose names and messages are all a text."""
+    return dataclasses.replace(
+        SMALL,
+        name=text,
+        notes=(text,),
+        error=text,
+        layout=text,
+        axes=((text, 8),),
+        ops=(op(0, title=text, function=text, file=f"/a/{text}.py", path=text),),
+        results=(),
+        variables=(
+            StoredTensor(text, dataclasses.replace(X, shape=((text, 8),)), "parameter"),
+        ),
+        live=(LiveTensors("temporary", text, text, X, text, f"/a/{text}.py", 3),),
+    )
+
+
+NASTY = named(HOSTILE)
 
 
 def large():
@@ -161,6 +175,7 @@ def unpacked(data):
         "variables": [
             v | {"tensor": data["tensors"][v["tensor"]]} for v in data["variables"]
         ],
+        "live": [v | {"tensor": data["tensors"][v["tensor"]]} for v in data["live"]],
     }
 
 
@@ -184,7 +199,7 @@ def test_equal_things_are_held_once():
 def test_a_deep_model_on_many_positions_makes_a_small_page():
     forecast = large()
     text = page(forecast)
-    assert len(text) < 300_000
+    assert len(text) < 400_000
     data = embedded(text)
     assert data["folded"] == [[25, list(range(200))]]
 
@@ -216,7 +231,7 @@ def test_nothing_is_loaded(forecast):
 
 
 def test_names_of_a_program_are_never_html():
-    plain = Reader(page(SMALL))
+    plain = Reader(page(named("plain")))
     nasty = Reader(page(NASTY))
     assert [tag for tag, _ in nasty.tags] == [tag for tag, _ in plain.tags]
     assert nasty.texts["title", ""] == f"{HOSTILE} - forecast"
@@ -229,6 +244,24 @@ def test_the_script_writes_text_only():
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", script
     )
+
+
+def test_the_page_can_be_read_without_a_script():
+    text = page(SMALL)
+    static = re.sub(r"<[^>]*>", " ", text.partition("<script")[0].partition("<main")[2])
+    words = " ".join(static.split())
+    for expected in (
+        "mesh data:4; model:2 (8 devices)",
+        "The plan ends here, after op 7",
+        "2 x all_reduce model 256 B",
+        "4 B device memory: does not fit, 3 B too much",
+        "256 B 2 x [ batch:8/data d_model:16] activation relu lm/block_* mlp.py:3",
+        "a/mlp.py:2" if "a/mlp.py:2" in words else "mlp.py:2",
+        "+model",
+        "&larr; all_reduce model",
+        "2 variables",
+    ):
+        assert expected in words, expected
 
 
 def test_light_and_dark():

@@ -131,6 +131,11 @@ class _OpTable:
         )
 
 
+def count_ops(items: Iterable[Folded]) -> int:
+    """Returns how many ops there are, those of a folded run as often as it is repeated."""
+    return sum(1 for _ in _indices(items))
+
+
 def _times_text(times: int) -> str:
     return f"  x {times}" if times > 1 else ""
 
