@@ -12,6 +12,7 @@ no command, --help, an unknown command, a wrong flag, a file that does not exist
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -74,8 +75,7 @@ def check_usage(arguments: Sequence[str]) -> None:
     """
     command, *rest = arguments or ["help"]
     if command in _HELP:
-        print(list_of_commands())
-        sys.exit(0)
+        _print_and_exit(list_of_commands())
     if command not in COMMANDS:
         close = near_misses(command, COMMANDS)
         suggestion = f" Did you mean {close}?" if close else ""
@@ -83,8 +83,7 @@ def check_usage(arguments: Sequence[str]) -> None:
     module = command_module(command)
     own_arguments = rest[: rest.index("--")] if "--" in rest else rest
     if any(argument in _HELP for argument in own_arguments):
-        print(f"{(module.__doc__ or '').strip()}\n{flags.FLAGS.module_help(module)}")
-        sys.exit(0)
+        _print_and_exit(f"{module.__doc__}\n{flags.FLAGS.module_help(module)}")
     message = _usage_error(module, [f"python -m meshtf {command}", *rest])
     if message:
         _exit(f"{message}\n  python -m meshtf {command} --help lists its flags.")
@@ -128,6 +127,14 @@ def _usage_error(module: ModuleType, argv: Sequence[str]) -> str:
         for name in flags.FLAGS:
             flags.FLAGS[name].unparse()
         flags.FLAGS.unparse_flags()
+
+
+def _print_and_exit(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the reader has seen enough, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
 
 
 def _exit(message: str) -> None:

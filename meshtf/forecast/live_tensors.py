@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -23,7 +22,12 @@ from meshtf.forecast.peak_memory import (
     workspace_specs,
 )
 from meshtf.forecast.placed_tensors import PlacedTensors
-from meshtf.forecast.report_data import LiveKind, LiveTensors, PlacedTensor
+from meshtf.forecast.report_data import (
+    LiveKind,
+    LiveTensors,
+    PlacedTensor,
+    without_indices,
+)
 from meshtf.graph import Node, Spec, Store, Tensor
 from meshtf.mesh import Placement
 from meshtf.partition import (
@@ -40,8 +44,6 @@ from meshtf.partition import (
 )
 from meshtf.partition.cost import local_bytes
 from meshtf.partition.steps import outputs_of
-
-_INDEX = re.compile(r"_\d+(?=/|$)")  # of a block, in a module path
 
 
 class LiveValue(NamedTuple):
@@ -105,15 +107,6 @@ def group_equal(tensors: Iterable[LiveTensors]) -> tuple[LiveTensors, ...]:
         counts[dataclasses.replace(tensor, path=path, count=1)] += tensor.count
     groups = [dataclasses.replace(group, count=n) for group, n in counts.items()]
     return tuple(sorted(groups, key=lambda group: -group.total))
-
-
-def without_indices(path: str) -> str:
-    """Returns a module path with "*" for the indices of blocks.
-
-    >>> without_indices("stack/block_12/norm_1")
-    'stack/block_*/norm_*'
-    """
-    return _INDEX.sub("_*", path)
 
 
 def _live(timelines: Timelines, timeline: Timeline, stage: int) -> Iterator[LiveValue]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any, Literal
 
 from meshtf.names.arguments import as_choice, as_text
@@ -21,6 +22,18 @@ from meshtf.names.arguments import as_choice, as_text
 Phase = Literal["forward", "backward", "update"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "update")
 FREE = ("slice", "drop")  # kinds of reshards that communicate nothing
+
+
+_INDEX = re.compile(r"_\d+(?=/|$)")  # of a block, in a module path
+
+
+def without_indices(path: str) -> str:
+    """Returns a module path with "*" for the indices of blocks.
+
+    >>> without_indices("stack/block_12/norm_1")
+    'stack/block_*/norm_*'
+    """
+    return _INDEX.sub("_*", path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +60,9 @@ class Collective:
     bytes: float  # received by one device, each time; 0 for a slice
     phase: Phase
     times: int = 1  # the iterations of all enclosing loops
+    # The module whose partial sum it reduces, else the module that needs it; "_*" stands
+    # for indices.
+    path: str = ""
 
     @property
     def total(self) -> float:

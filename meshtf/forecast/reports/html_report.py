@@ -7,10 +7,10 @@ tensors, ops and collectives are stored once, so that the size grows with what d
 
     tensors   each different `PlacedTensor`
     moves     each different `Collective`, with the indices of its tensors
-    kinds     each different `Computation` without its index, with the indices of its
-              tensors and moves; "direct": whether its function is the op itself, not a
+    kinds     each different `Computation` without index and module path, with the indices
+              of its tensors and moves; "direct": whether its function is the op itself, not a
               layer that consists of ops
-    ops       (index, index of its kind) of each op
+    ops       (index, index of its kind, module path) of each op
     folded    indices into `ops`, with equal runs as (times, the ops that are repeated)
 
 Variables and results refer to tensors and moves by index. The other keys are those of
@@ -53,7 +53,7 @@ def page(forecast: Facts) -> str:
 
 def _packed(forecast: Facts, distinct: _Distinct) -> dict[str, Any]:
     """Returns the data of the page, as the docstring of this module describes them."""
-    ops = [(op.index, distinct.op_index(op)) for op in forecast.ops]
+    ops = [(op.index, distinct.op_index(op), op.path) for op in forecast.ops]
     variables = [
         vars(variable) | {"tensor": distinct.tensor_index(variable.tensor)}
         for variable in forecast.variables
@@ -65,7 +65,7 @@ def _packed(forecast: Facts, distinct: _Distinct) -> dict[str, Any]:
     fields = vars(forecast) | {
         "live": live,
         "ops": ops,
-        "folded": fold([kind_index for _, kind_index in ops]),
+        "folded": fold([kind_index for _, kind_index, _ in ops]),
         "results": [distinct.move_index(move) for move in forecast.results],
         "variables": variables,
         "memory": vars(forecast.memory),
@@ -108,7 +108,7 @@ class _Distinct:
         if kind not in self.kinds:
             self._indices[kind] = len(self.kinds)
             fields = {**vars(op)}
-            del fields["index"]
+            del fields["index"], fields["path"]
             self.kinds[kind] = fields | {
                 "direct": is_direct_call(op),
                 "outputs": [*map(self.tensor_index, op.outputs)],

@@ -14,14 +14,12 @@ import collections
 import dataclasses
 from collections.abc import Iterator
 
-from meshtf.forecast.live_tensors import without_indices
-from meshtf.forecast.report_data import FREE, Computation, Facts
+from meshtf.forecast.report_data import Facts, without_indices
 
 DEFAULT_DEPTH = 3
 _VARIABLES = ("parameter", "optimizer state", "other variable")
 OUTSIDE = "(outside of modules)"
 ARGUMENTS = "(arguments)"
-RESULTS = "(results)"
 
 
 @dataclasses.dataclass
@@ -49,12 +47,11 @@ def module_costs(forecast: Facts, depth: int = DEFAULT_DEPTH) -> list[ModuleCost
         row = rows.setdefault(key, ModuleCosts(key))
         paths[key].add(prefix)
         row.flops += op.total
-        row.received += _received(op)
         lines = flops_of_lines.setdefault(key, collections.Counter())
         lines[op.function, op.file, op.line] += int(op.total) + 1
-    for move in forecast.results:
-        row = rows.setdefault(RESULTS, ModuleCosts(RESULTS))
-        row.received += 0.0 if move.kind in FREE else move.total
+    for move in forecast.moves:
+        key = without_indices(_prefix(move.path, depth))
+        rows.setdefault(key, ModuleCosts(key)).received += move.total
     for key, size in _live_bytes(forecast, depth):
         rows.setdefault(key, ModuleCosts(key)).live += size
     for key, lines in flops_of_lines.items():
@@ -71,10 +68,6 @@ def has_modules(forecast: Facts) -> bool:
 
 def _prefix(path: str, depth: int) -> str:
     return "/".join(path.split("/")[:depth]) if path else OUTSIDE
-
-
-def _received(op: Computation) -> float:
-    return sum(move.total for move in op.moves if move.kind not in FREE)
 
 
 def _live_bytes(forecast: Facts, depth: int) -> Iterator[tuple[str, float]]:

@@ -7,7 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from meshtf.forecast.report_data import Collective, Computation, Facts
+from meshtf.forecast.report_data import (
+    Collective,
+    Computation,
+    Facts,
+    without_indices,
+)
 from meshtf.forecast.reports.op_table import count_ops
 from meshtf.forecast.reports.shape_html import ShapeHtml
 from meshtf.forecast.reports.totals import (
@@ -95,7 +100,8 @@ class _OpRows:
         """Returns the user's line, the function that it calls, and the module."""
         line = f"{self._paths[op.file]}:{op.line}" if op.file else ""
         function = "" if is_direct_call(op) else op.function
-        return "  ".join(text for text in (line, function, op.path) if text)
+        path = without_indices(op.path)
+        return "  ".join(text for text in (line, function, path) if text)
 
     def move(self, move: Collective) -> str:
         """Returns the row of one collective."""

@@ -138,19 +138,25 @@ def _live(forecast: Facts) -> list[str]:
     for live in forecast.live:
         sums[live.kind] = sums.get(live.kind, 0.0) + live.total
     kinds = ", ".join(
-        f"{kind} {bytes_text(size)}"
+        f"{kind if kind == 'optimizer state' else kind + 's'} {bytes_text(size)}"
         for kind, size in sorted(sums.items(), key=lambda item: -item[1])
         if size
     )
     paths = short_paths(forecast)
     axes = [axis for axis, _ in forecast.axes]
-    rows = [_live_row(live, axes, paths) for live in forecast.live if live.total]
     peak = bytes_text(forecast.memory.peak)
-    lines = _list("largest tensors at the peak", rows, MAX_LIVE)
-    return [_filled(f"  at the peak of {peak}: {kinds}", "    "), *lines]
+    lines = [_filled(f"  at the peak of {peak}: {kinds}", "    ")]
+    for live in forecast.live[:MAX_LIVE]:
+        lines += [f"    {row}" for row in _live_rows(live, axes, paths)]
+    if len(forecast.live) > MAX_LIVE:
+        lines.append(f"    ... and {len(forecast.live) - MAX_LIVE} more")
+    return lines
 
 
-def _live_row(live: LiveTensors, axes: Sequence[str], paths: Mapping[str, str]) -> str:
+def _live_rows(
+    live: LiveTensors, axes: Sequence[str], paths: Mapping[str, str]
+) -> list[str]:
+    """Returns two lines: what the tensors are, and where they come from."""
     count = f"{live.count} x " if live.count > 1 else ""
     shape = shape_text(live.tensor, axes) if live.tensor.dtype else ""
     origin = [live.path] if live.path else []
@@ -158,8 +164,8 @@ def _live_row(live: LiveTensors, axes: Sequence[str], paths: Mapping[str, str]) 
         origin.insert(0, live.title)
     if live.file:
         origin.append(f"{paths.get(live.file, live.file)}:{live.line}")
-    label = f"{count}{live.kind} {shape} {live.tensor.dtype}".rstrip()
-    return f"{bytes_text(live.total):>10}  {label}  {', '.join(origin)}"
+    label = f"{count}{live.kind}  {shape} {live.tensor.dtype}".rstrip()
+    return [f"{bytes_text(live.total):>10}  {label}", f"{'':>12}{', '.join(origin)}"]
 
 
 def _modules(forecast: Facts, depth: int) -> list[str]:
