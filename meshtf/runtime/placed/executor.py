@@ -258,7 +258,7 @@ class Placed(ReshardExecutor):
             self._call_on_positions(segment)
             return
         path = common_path(compute.node for compute in segment.computes)
-        with self.program.scope(f"{path}/" if path else ""):
+        with self.program.inner_scope(f"{path}/" if path else ""):
             self._call_on_positions(segment)
 
     def _call_on_positions(self, segment: Segment) -> None:
