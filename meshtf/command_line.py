@@ -54,6 +54,9 @@ COMMANDS = {
         "offers the devices of this machine to a driver on another one",
     ),
 }
+# TensorFlow imports Keras, and with it perhaps scikit-learn, which takes a quarter of its
+# time. It goes on without where Keras is not there, and these commands do not need it.
+WITHOUT_KERAS = ("explain",)
 _HELP = ("--help", "-help", "-h", "help", "-?")
 
 
@@ -65,6 +68,14 @@ def answer_usage() -> None:
     # module comes before the remaining arguments.
     if sys.argv[0] == "-m" and sys.orig_argv[-len(sys.argv)] == "meshtf":
         check_usage(sys.argv[1:])
+        if sys.argv[1] in WITHOUT_KERAS:
+            sys.modules["keras"] = None  # type: ignore[assignment]
+
+
+def allow_keras() -> None:
+    """Lets Keras be imported again; called once TensorFlow is imported."""
+    if sys.modules.get("keras", sys) is None:
+        del sys.modules["keras"]
 
 
 def check_usage(arguments: Sequence[str]) -> None:
