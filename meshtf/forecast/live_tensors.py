@@ -28,7 +28,7 @@ from meshtf.forecast.report_data import (
     PlacedTensor,
     without_indices,
 )
-from meshtf.graph import Node, Spec, Store, Tensor
+from meshtf.graph import ControlFlowOp, Node, Spec, Store, Tensor
 from meshtf.mesh import Placement
 from meshtf.partition import (
     BranchStep,
@@ -217,7 +217,9 @@ def _origin_in_body(
     step: LoopStep | CallStep | BranchStep, value: Value
 ) -> tuple[str, Node]:
     """Returns the op of the body that computes a result, unless it is an argument."""
-    results: Sequence[Tensor] = step.node.op.bodies[-1].results
+    op = step.node.op
+    assert isinstance(op, ControlFlowOp)
+    results: Sequence[Tensor] = op.bodies[-1].results
     index = outputs_of(step).index(value)
     inner = results[index].node if index < len(results) else step.node
     node = inner if inner.inputs else step.node

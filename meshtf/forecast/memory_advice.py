@@ -111,7 +111,7 @@ def _activations(forecast: Facts, minimum: float) -> Iterator[str]:
 
 def _replicated_tensors(forecast: Facts, minimum: float) -> list[str]:
     """Returns a line for each of the largest computed tensors that an axis replicates."""
-    lines = []
+    lines: list[str] = []
     for live in forecast.live:
         if live.kind not in ("activation", "temporary", "gradient"):
             continue

@@ -195,33 +195,32 @@ def _modules(forecast: Facts, paths: Mapping[str, str]) -> str:
 def _lines(forecast: Facts, paths: Mapping[str, str]) -> str:
     """Returns where bytes are received, gathered dimensions and redundant FLOPs."""
     sums = totals(forecast)
-    content = []
-    if sums["lines"]:
-        rows = [
-            (bytes_text(row["all"]), escape(_at(row, paths)))
-            for row in sums["lines"][:MAX_ROWS]
-        ]
-        content.append("<h3>Bytes received, by line</h3>" + _table(("", ""), rows))
-    if sums["gathers"]:
-        rows = [
+    lists = {
+        "Bytes received, by line": [
+            (bytes_text(row["all"]), _at(row, paths)) for row in sums["lines"]
+        ],
+        "Gathered dimensions": [
             (
                 bytes_text(row["all"]),
-                escape(f"{row['times']} x {row['dim']} over {row['axis']}"),
-                escape(_at(row, paths)),
+                f"{row['times']} x {row['dim']} over {row['axis']}, for "
+                f"{_at(row, paths)}",
             )
-            for row in sums["gathers"][:MAX_ROWS]
-        ]
-        content.append("<h3>Gathered dimensions</h3>" + _table(("", "", ""), rows))
-    if sums["repeated"]:
-        rows = [
+            for row in sums["gathers"]
+        ],
+        "Redundant FLOPs": [
             (
                 flops_text(row["all"]),
-                f"identical on {row['positions']} devices",
-                escape(_at(row, paths)),
+                f"{_at(row, paths)}: identical on {row['positions']} devices",
             )
-            for row in sums["repeated"][:MAX_ROWS]
-        ]
-        content.append("<h3>Redundant FLOPs</h3>" + _table(("", "", ""), rows))
+            for row in sums["repeated"]
+        ],
+    }
+    content = [
+        f"<h3>{title}</h3>"
+        + _table(("", ""), [(size, escape(text)) for size, text in rows[:MAX_ROWS]])
+        for title, rows in lists.items()
+        if rows
+    ]
     if not content:
         return ""
     lead = "By the line of the program that calls the ops; the largest first."
