@@ -78,7 +78,7 @@ setup(
     ],
     package_dir={"transformer.configs": "configs"},
     package_data={
-        "meshtf": ["py.typed", "*.txt", "forecast/*.html"],
+        "meshtf": ["py.typed", "*.txt", "forecast/reports/*.html"],
         "transformer.configs": ["**/*.gin"],
     },
 )

@@ -9,6 +9,11 @@ Example:
 
 from typing import TYPE_CHECKING, Any
 
+from meshtf.command_line import answer_usage
+
+# `python -m meshtf --help`, before the imports below take seconds for TensorFlow.
+answer_usage()
+
 from meshtf import (
     checkpoints,
     cluster,

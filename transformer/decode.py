@@ -23,18 +23,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.data.atomic_files import atomic_file, check_writable
-from transformer.inference.text_generation import TextCompletion, generate_texts
-from transformer.models.encoder_decoder import EncoderDecoder
-from transformer.training.load_trained import Trained
-from transformer.training.reporting import metrics
+
+if TYPE_CHECKING:
+    from transformer.inference.text_generation import TextCompletion
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _DECODER_FLAGS = (
@@ -104,6 +102,11 @@ def run(argv: Sequence[str], args: Any) -> None:
       argv: the command line after the flags were parsed.
       args: an object with the values of the flags as attributes.
     """
+    from transformer.data.atomic_files import check_writable
+    from transformer.inference.text_generation import generate_texts
+    from transformer.models.encoder_decoder import EncoderDecoder
+    from transformer.training.load_trained import Trained
+
     values = {name: getattr(args, name) for name in _DECODER_FLAGS}
     settings = {name: x for name, x in values.items() if x is not None}
     with command_line.exit_on_user_errors():
@@ -153,6 +156,8 @@ def _output_file(path: str | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
+    from transformer.data.atomic_files import atomic_file
+
     try:
         with atomic_file(path) as partial, open(partial, "w", encoding="utf-8") as file:
             yield file
@@ -207,6 +212,8 @@ class _Progress:
 
     def __call__(self, num_new: int) -> None:
         """Counts prompts as done."""
+        from transformer.training.reporting import metrics
+
         self.num_done += num_new
         now = time.monotonic()
         is_due = now - self.last_message_time > _SECONDS_PER_MESSAGE

@@ -22,10 +22,6 @@ from absl import flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.data.atomic_files import atomic_file, check_writable
-from transformer.inference import answer_metrics
-from transformer.training.evaluation import Evaluation
-from transformer.training.load_trained import Trained
 
 
 def define_flags() -> None:
@@ -47,6 +43,11 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and prints metrics."""
+    from transformer.data.atomic_files import check_writable
+    from transformer.inference import answer_metrics
+    from transformer.training.evaluation import Evaluation
+    from transformer.training.load_trained import Trained
+
     args = flags.FLAGS
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
@@ -72,6 +73,8 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _write_json(path: str, metrics: dict[str, float]) -> None:
+    from transformer.data.atomic_files import atomic_file
+
     try:
         with atomic_file(path) as partial:
             partial.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")

@@ -4,11 +4,16 @@
     python -m meshtf explain --gin_file=lm_stdlib.gin --gin_file=layouts/fsdp.gin
     python -m meshtf explain --gin_param='Mesh.axes = "data:256;model:8"' --html=plan.html
 
-It takes the gin files and settings of `python -m transformer.train`. It prints the ops,
-collectives and their bytes, FLOPs and memory of one mesh position. It needs no devices,
-reads no data and runs no step. --json and --html save the forecast. If the program is
-refused, its part before the error is shown, with the error. Exit code: 0, or 1 if there
-is an error.
+    python -m meshtf explain --device_memory=40GiB                # whether it fits, what helps
+
+It takes the gin files and settings of `python -m transformer.train`. It prints, for one
+device: FLOPs, bytes received and memory, what the peak of memory consists of, sums by
+module, and every op with its reshards. It needs no devices, reads no data and runs no
+step. --json and --html save the forecast. If the program is refused, its part before the
+error is shown, with the error.
+
+Exit code: 0; 1: an error of the configuration or the program; 2: an error of usage; 3: the
+step does not fit into --device_memory.
 """
 
 from __future__ import annotations
@@ -16,28 +21,65 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from transformer.cli import command_line
-from transformer.data.atomic_files import check_writable
-from transformer.training import training_run
+
+if TYPE_CHECKING:
+    import meshtf as mtf
 
 _JSON = flags.DEFINE_string("json", None, "A file to write the forecast to, as JSON.")
 _HTML = flags.DEFINE_string(
     "html", None, "A file to write the forecast to, as one HTML page."
 )
+_DEVICE_MEMORY = flags.DEFINE_string(
+    "device_memory",
+    None,
+    'The memory of one device, such as "40GiB": the forecast says whether a step fits, '
+    "and what would save memory.",
+)
+_DEPTH = flags.DEFINE_integer(
+    "depth",
+    3,
+    "How many names of a module path have a row of their own in the sums by module; 0: "
+    "no such sums.",
+    lower_bound=0,
+)
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
+
+DOES_NOT_FIT = 3  # the exit code
+
+
+def usage_error(argv: Sequence[str]) -> str:
+    """Returns what is wrong with the command line, or ""."""
+    return command_line.usage_error(argv)
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and prints and saves the forecast of a step."""
+    from transformer.data.atomic_files import check_writable
+    from transformer.training import training_run
+
     with command_line.exit_on_user_errors():
         for flag in (_JSON, _HTML):
             if flag.value is not None:
                 check_writable(flag.value, f"--{flag.name}")
         command_line.configure_by_flags(argv, 'Mesh.devices = "abstract"')
-        forecast = training_run.Run().explain()
+        forecast = training_run.Run().explain(_DEVICE_MEMORY.value)
+    _save(forecast)
+    try:
+        print(forecast.text(_DEPTH.value), flush=True)
+    except BrokenPipeError:  # the reader closed the pipe, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if forecast.error is not None:
+        sys.exit(1)
+    sys.exit(DOES_NOT_FIT if forecast.fits is False else 0)
+
+
+def _save(forecast: mtf.Forecast) -> None:
+    """Writes the files of --json and --html."""
     for path, save in (
         (_JSON.value, forecast.save_json),
         (_HTML.value, forecast.save_html),
@@ -47,8 +89,3 @@ def main(argv: Sequence[str]) -> None:
                 save(path)
         except OSError as error:
             command_line.exit_with_message(f"cannot write {path}: {error.strerror}.")
-    try:
-        print(forecast, flush=True)
-    except BrokenPipeError:  # the reader closed the pipe, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(0 if forecast.error is None else 1)

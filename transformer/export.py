@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gin
 from absl import flags
 
-import meshtf as mtf
 from transformer.cli import command_line
-from transformer.data.atomic_files import check_writable
-from transformer.training import training_run
+
+if TYPE_CHECKING:
+    import meshtf as mtf
+    from transformer.training import training_run
 
 _FOLDER = flags.DEFINE_string(
     "stablehlo", None, "The folder to write; a previous export in it is replaced."
@@ -32,8 +33,15 @@ _FOLDER = flags.DEFINE_string(
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
+def usage_error(argv: Sequence[str]) -> str:
+    """Returns what is wrong with the command line, or ""."""
+    return command_line.usage_error(argv)
+
+
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes a step as a module."""
+    from transformer.data.atomic_files import check_writable
+
     with command_line.exit_on_user_errors():
         if not _FOLDER.value:
             raise command_line.ConfigError(
@@ -53,6 +61,8 @@ def main(argv: Sequence[str]) -> None:
 
 def _run(argv: Sequence[str], *extra_params: str) -> training_run.Run:
     """Returns a run with the settings of the flags and further ones."""
+    from transformer.training import training_run
+
     gin.clear_config()
     command_line.configure_by_flags(argv, *extra_params)
     return training_run.Run()

@@ -18,20 +18,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-import tensorflow as tf
-
-import meshtf as mtf
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.data.atomic_files import check_writable
-from transformer.inference.text_generation import make_decoder
-from transformer.models.encoder_decoder import EncoderDecoder
-from transformer.training.load_trained import Trained
+
+if TYPE_CHECKING:
+    import meshtf as mtf
+    from transformer.training.load_trained import Trained
 
 _NAMES = {"tokens": "batch; length", "inputs": "batch; inputs_length"}
 
@@ -52,6 +49,9 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes a SavedModel."""
+    from transformer.data.atomic_files import check_writable
+    from transformer.training.load_trained import Trained
+
     args = flags.FLAGS
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
@@ -85,6 +85,12 @@ def export(
       DataError: the model does not generate.
       ShapeError: there are more positions than learned ones.
     """
+    import tensorflow as tf
+
+    import meshtf as mtf
+    from transformer.inference.text_generation import make_decoder
+    from transformer.models.encoder_decoder import EncoderDecoder
+
     model = trained.model
     decoder = make_decoder(trained, num_beams=num_beams, temperature=0.0)
     features = trained.data.features(batch_size)

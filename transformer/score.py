@@ -17,16 +17,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.data import DataError
-from transformer.data.atomic_files import atomic_file, check_writable
-from transformer.inference.scoring import Scorer, Text
-from transformer.training.load_trained import Trained
+
+if TYPE_CHECKING:
+    from transformer.inference.scoring import Scorer, Text
 
 
 def define_flags() -> None:
@@ -47,6 +47,10 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags, configuration and texts, and prints scores."""
+    from transformer.data.atomic_files import check_writable
+    from transformer.inference.scoring import Scorer
+    from transformer.training.load_trained import Trained
+
     args = flags.FLAGS
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
@@ -78,6 +82,8 @@ def _score_table(scorer: Scorer, lines: Sequence[str]) -> str:
 
 def _read_lines(path: str | None) -> list[str]:
     """Returns the non-empty lines of a file, or of standard input. Raises DataError."""
+    from transformer.data import DataError
+
     try:
         text = Path(path).read_text("utf-8") if path else sys.stdin.read()
     except OSError as error:
@@ -89,6 +95,8 @@ def _read_lines(path: str | None) -> list[str]:
 
 
 def _write(path: str, text: str) -> None:
+    from transformer.data.atomic_files import atomic_file
+
     try:
         with atomic_file(path) as partial:
             partial.write_text(text, encoding="utf-8")
@@ -100,6 +108,8 @@ def _write(path: str, text: str) -> None:
 
 def _split_pair(index: int, line: str) -> tuple[str, str]:
     """Returns the input and the target of a line. Raises DataError."""
+    from transformer.data import DataError
+
     fields = line.split("\t")
     if len(fields) != 2:
         raise DataError(

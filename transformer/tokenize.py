@@ -16,12 +16,8 @@ from collections.abc import Sequence
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from transformer import data
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.data.atomic_files import check_writable
-from transformer.data.datasets.tasks import tasks_of
-from transformer.data.datasets.tfrecord_examples import SPLITS
 
 
 def define_flags() -> None:
@@ -39,6 +35,8 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes examples."""
+    from transformer.data.atomic_files import check_writable
+
     args = flags.FLAGS
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv)
@@ -55,6 +53,10 @@ def write(
     Raises:
       DataError: there is no such task, it has no packing, or its folder exists already.
     """
+    from transformer import data
+    from transformer.data.datasets.tasks import tasks_of
+    from transformer.data.datasets.tfrecord_examples import SPLITS
+
     task_or_mixture = data.find(name)
     is_mixture = isinstance(task_or_mixture, data.Mixture)
     for task in tasks_of(task_or_mixture):

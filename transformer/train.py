@@ -16,10 +16,8 @@ from collections.abc import Sequence
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-import meshtf as mtf
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.training import host_layout, training_run
 from transformer.training.interrupts import SAVED, Terminated, terminate_like_interrupt
 
 # gin would register a configurable of this module twice: as `__main__` and by its name.
@@ -34,6 +32,9 @@ flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and trains."""
+    import meshtf as mtf
+    from transformer.training import host_layout, training_run
+
     model_dir = _MODEL_DIR.value or command_line.default_model_dir()
     terminate_like_interrupt()
     try:

@@ -16,11 +16,8 @@ from collections.abc import Sequence
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from transformer import data
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.data.atomic_files import atomic_file, check_writable
-from transformer.data.vocabularies import train_sentence_pieces, train_word_pieces
 
 
 def define_flags() -> None:
@@ -44,6 +41,8 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Trains the vocabulary of the flags and writes it."""
+    from transformer.data.atomic_files import check_writable
+
     args = flags.FLAGS
     with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
@@ -59,6 +58,10 @@ def train(
     Raises:
       DataError: there is no text, or the size does not fit it; nothing is written.
     """
+    from transformer import data
+    from transformer.data.atomic_files import atomic_file
+    from transformer.data.vocabularies import train_sentence_pieces, train_word_pieces
+
     corpus = data.text_files(pattern) if pattern else data.python_library()
     texts = [example["text"] for example in data.documents(lambda: corpus).train()]
     print(f"training on {corpus}", flush=True)

@@ -19,8 +19,8 @@ import gin
 
 from benchmarks.gallery.layout_svg import Row, picture
 from meshtf.forecast import Forecast, PlacedTensor
-from meshtf.forecast.text_report import bytes_text, flops_text
-from meshtf.forecast.totals import totals
+from meshtf.forecast.reports.totals import totals
+from meshtf.forecast.reports.units import bytes_text, flops_text
 from transformer.cli import command_line
 from transformer.training import training_run
 

@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from meshtf.forecast import Forecast, PlacedTensor
-from meshtf.forecast.svg import MARGIN, document, text
-from meshtf.forecast.text_report import bytes_text
+from meshtf.forecast.reports.svg import MARGIN, document, text
+from meshtf.forecast.reports.units import bytes_text
 
 # columns
 WHOLE = 218

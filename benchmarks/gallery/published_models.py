@@ -16,7 +16,7 @@ from typing import NamedTuple
 import gin
 
 import meshtf as mtf
-from meshtf.forecast.text_report import bytes_text, flops_text
+from meshtf.forecast.reports.units import bytes_text, flops_text
 from transformer.cli import command_line
 from transformer.training import training_run
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from meshtf.forecast.svg import MARGIN, document, text
+from meshtf.forecast.reports.svg import MARGIN, document, text
 
 WIDTH, HEIGHT, TOP = (
     1000,

@@ -23,8 +23,8 @@ from pathlib import Path
 import gin
 from absl import flags
 
-from meshtf.forecast.svg import MARGIN, document, text
-from meshtf.forecast.text_report import bytes_text, flops_text
+from meshtf.forecast.reports.svg import MARGIN, document, text
+from meshtf.forecast.reports.units import bytes_text, flops_text
 from transformer.cli import command_line
 from transformer.cli.program import run_main
 from transformer.training.evaluation import Evaluation

@@ -274,7 +274,7 @@ def _main(argv: list[str]) -> None:
         note = f", {chunks} chunks at each stage" if chunks > 1 else ""
         for name, found in timelines(SHOWN, chunks, minutes=_FLAGS.minutes).items():
             print(
-                f"{name}, in milliseconds, M = {SHOWN}{note}\n{timeline_text(found)}\n",
+                f"{name}, in milliseconds, M = {SHOWN}{note}\n{timeline_text(found, unit='ms')}\n",
                 flush=True,
             )
     if _FLAGS.json:

@@ -1,13 +1,11 @@
-"""Runs a command on local workers, which are started for it and end with it.
+"""Workers of this machine, each a separate process, as `python -m meshtf launch` starts
+them.
 
-    python -m meshtf launch --workers=4 -- \\
-        python -m transformer.train --gin_file=lm_stdlib.gin --model_dir=runs/four
-
-It tries out on one machine what will run on several hosts: each worker is a separate
-process. --cluster=... is appended to the command, or replaces {cluster} in it. Output lines
-of workers are labelled. Workers end when the command or this process ends, however it ends.
-Supervision, flags and exit codes are those of `python -m meshtf supervise`; with
---restarts=N, workers that died or hang are restarted.
+    workers = LocalWorkers(4)
+    try:
+        code = supervise(command, workers, Limits())
+    finally:
+        workers.close()
 """
 
 from __future__ import annotations
@@ -16,40 +14,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from absl import flags
-
-from meshtf.cluster import timeouts
 from meshtf.cluster.addresses import LOOPBACK, Address, free_ports
 from meshtf.cluster.child_process import Child
 from meshtf.cluster.connect import PATIENCE
 from meshtf.cluster.control_port import ask
-from meshtf.cluster.supervisor import supervise
-
-_WORKERS = flags.DEFINE_integer("workers", 2, "The number of workers.", lower_bound=1)
-_EACH = flags.DEFINE_integer(
-    "devices_each",
-    1,
-    "The number of devices that each worker offers of its CPU.",
-    lower_bound=1,
-)
-flags.adopt_module_key_flags(timeouts)  # so that --help shows them
-
-
-def main(argv: Sequence[str]) -> int:
-    """Reads the flags, starts the workers, runs the command, and returns the
-    exit code.
-    """
-    if len(argv) < 2:
-        print(
-            "launch needs a command:\n  python -m meshtf launch --workers=4 -- COMMAND",
-            file=sys.stderr,
-        )
-        return 2
-    workers = LocalWorkers(_WORKERS.value, _EACH.value)
-    try:
-        return supervise(argv[1:], workers, timeouts.limits())
-    finally:
-        workers.close()
 
 
 def _quiet() -> dict[str, str]:

@@ -1,16 +1,10 @@
 """A worker: it offers the devices of this machine to a driver on another one.
 
-    python -m meshtf worker --port=4000                       # only this machine can reach it
-    python -m meshtf worker --port=4000 --bind=10.0.0.7       # so can all that reach this address
-    python -m meshtf worker --port=4000 --cpu_devices=2       # its CPU as two devices
+    serve(4000, "127.0.0.1", devices=1)          # as `python -m meshtf worker` does
 
 It uses two ports: TensorFlow's, and the next one, its control port, which answers health
 checks. It serves one driver after another. When a driver ends, it restarts: it replaces its
 program by a new one with the same process id.
-
-TensorFlow's protocol has no authentication and no encryption: whoever reaches the port
-can read and run what you can. So the worker listens on loopback only, unless --bind names
-another address. Open it only in networks in which you trust every machine.
 """
 
 from __future__ import annotations
@@ -19,46 +13,19 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
 
 import tensorflow as tf
-from absl import flags
 
-from meshtf.cluster.addresses import ANY, LOOPBACK, ipv4_address, is_loopback
+from meshtf.cluster.addresses import ANY, is_loopback
 from meshtf.cluster.control_port import Answer, ControlPort
 from meshtf.cluster.ip_filter import accept_only
 from meshtf.errors import ClusterError
 from meshtf.runtime.devices.threads import threads_of
 
-_PORT = flags.DEFINE_integer(
-    "port",
-    4000,
-    "TensorFlow's port; the control port is the next one.",
-    lower_bound=1,
-    upper_bound=2**16 - 2,
-)
-_BIND = flags.DEFINE_string(
-    "bind",
-    LOOPBACK,
-    f"The address of this machine to listen on; {ANY}: all addresses.",
-)
-_DEVICES = flags.DEFINE_integer(
-    "cpu_devices", 1, "The number of devices that it offers of its CPU.", lower_bound=1
-)
-
 WARNING = (
     "TensorFlow's protocol has no authentication: whoever reaches this port can read "
     "and run what you can."
 )
-
-
-def main(argv: Sequence[str]) -> None:
-    """Serves until it is killed; restarts after each driver."""
-    try:
-        serve(_PORT.value, ipv4_address(_BIND.value), _DEVICES.value)
-    except (ClusterError, OSError) as error:
-        _say(f"port {_PORT.value}, address {_BIND.value}: {error}")
-        sys.exit(1)
 
 
 def serve(port: int, address: str, devices: int) -> None:

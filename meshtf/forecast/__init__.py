@@ -6,14 +6,14 @@ Contents:
     analysis        a planned program -> a forecast
     report_data     the data of a forecast
     placed_tensors  global shape, states and local shape of a tensor
-    totals          sums over ops, and runs of equal ops
     communication   for which op each collective is, and in which phase
+    parameter_gradients  which values are gradients of parameters
     peak_memory     the peak of live bytes
+    live_tensors    what is live at the peak
+    memory_advice   whether it fits into a device, and what would save memory
     step_phases     forward, backward, update
     layout_notes    layout rules and mesh axes that match nothing
-    text_report     as text, and as JSON
-    html_report     as one HTML page
-    svg             frame and styles of SVG pictures
+    reports/        as text, JSON and HTML
 """
 
 from meshtf.forecast.analysis import forecast
@@ -21,6 +21,7 @@ from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.report_data import (
     Collective,
     Computation,
+    LiveTensors,
     Memory,
     PlacedTensor,
     Stage,
@@ -31,6 +32,7 @@ __all__ = [
     "Collective",
     "Computation",
     "Forecast",
+    "LiveTensors",
     "Memory",
     "PlacedTensor",
     "Stage",

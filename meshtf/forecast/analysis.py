@@ -11,17 +11,27 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Literal
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast.communication import Communication, merge_equal
 from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.layout_notes import layout_notes
-from meshtf.forecast.peak_memory import Peaks, by_stage, num_stages, peaks
-from meshtf.forecast.placed_tensors import PlacedTensors, has_shape_of
+from meshtf.forecast.live_tensors import (
+    LiveValue,
+    describe_store,
+    describe_value,
+    group_equal,
+    live_values,
+)
+from meshtf.forecast.parameter_gradients import ParameterGradients
+from meshtf.forecast.peak_memory import Peaks, Timelines, by_stage, num_stages
+from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import (
     Computation,
+    LiveKind,
+    LiveTensors,
     Memory,
     Phase,
     PlacedTensor,
@@ -29,7 +39,7 @@ from meshtf.forecast.report_data import (
     StoredTensor,
 )
 from meshtf.forecast.step_phases import phases
-from meshtf.graph import Node, ReadOp, Store, Tensor
+from meshtf.graph import Node, Store, Tensor
 from meshtf.mesh import Mesh, OnStage, Placement, Replicated
 from meshtf.partition import (
     BranchStep,
@@ -72,7 +82,10 @@ def forecast(
     analysis = _Analysis(program, phases(nodes, results or []))
     for step in program.steps:
         analysis.add(step, 1)
-    memories = analysis.memory_by_stage(program)
+    timelines = analysis.timelines(program)
+    memories = analysis.memory_by_stage(timelines)
+    peaks = [memory.peak for memory in memories]
+    highest = peaks.index(max(peaks))
     return Forecast(
         name,
         tuple(mesh.axes.items()),
@@ -82,10 +95,11 @@ def forecast(
         tuple(analysis.ops),
         analysis.moves.pop(None),
         tuple(analysis.variables()),
-        max(memories, key=lambda memory: memory.peak),
+        memories[highest],
         (*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
         None if error is None else f"{type(error).__name__}: {error}",
         tuple(analysis.stage_costs(memories)) if num_stages(mesh) > 1 else (),
+        analysis.live_tensors(timelines, highest),
     )
 
 
@@ -103,17 +117,12 @@ class _Analysis:
         self._flops_of_stages = [0.0] * num_stages(program.mesh)
         self._stores: dict[Store, None] = {}  # read or written, in order
         self._slots: set[Store] = set()  # those that are optimizer state
-        # The cotangent of each parameter, once for each of its placements; and for each
-        # of these values, the list that it is in.
-        self._gradients: dict[Store, list[Value]] = {}
-        self._placements: dict[Value, list[Value]] = {}
-        self._accumulators: set[Value] = set()  # sums of parameters' cotangents so far
+        self._gradients = ParameterGradients(self._tensors)
         self._call_counts = collections.Counter(
             step.body for step in program.steps if isinstance(step, CallStep)
         )
-        self._call_indices: dict[
-            Program, int
-        ] = {}  # the op with the costs of all calls
+        # The index of the op with the costs of all calls of a body.
+        self._call_indices: dict[Program, int] = {}
 
     def add(self, step: object, times: int) -> None:
         """Adds the costs of one step, which runs `times` times in a call."""
@@ -149,21 +158,35 @@ class _Analysis:
             if store.kind in ("parameter", "state")
         ]
 
-    def memory_by_stage(self, program: Program) -> list[Memory]:
+    def memory_by_stage(self, timelines: Timelines) -> list[Memory]:
         """Returns the bytes on one device at each stage; one entry without a pipeline."""
-        gradients = {
-            min(values, key=lambda value: self._tensors.of_value(value).bytes)
-            for values in self._gradients.values()
-        }
         return [
             self._memory(*stage)
             for stage in zip(
                 by_stage(self._stores, self.mesh),
-                by_stage(gradients, self.mesh),
-                peaks(program, gradients | self._accumulators),
+                by_stage(self._gradients.smallest(), self.mesh),
+                timelines.peaks(),
                 strict=True,
             )
         ]
+
+    def timelines(self, program: Program) -> Timelines:
+        """Returns when each value of the program is live."""
+        return Timelines(program, self._gradients.not_activations())
+
+    def live_tensors(self, timelines: Timelines, stage: int) -> tuple[LiveTensors, ...]:
+        """Returns what is live at the peak of a stage: variables, arguments and values."""
+        stores = by_stage(self._stores, self.mesh)[stage]
+        described = [
+            describe_store(store, self._kind_of_store(store), self._tensors)
+            for store in stores
+        ]
+        gradients = self._gradients.all_values()
+        for live in live_values(timelines, stage):
+            if live.bytes:
+                kind = self._kind_of_value(live, gradients)
+                described.append(describe_value(live, kind, self._tensors))
+        return group_equal(described)
 
     def stage_costs(self, memories: Sequence[Memory]) -> list[Stage]:
         """Returns FLOPs and bytes of one device at each stage."""
@@ -194,6 +217,21 @@ class _Analysis:
             sum(sizes.values()) + peak.everything,
         )
 
+    def _kind_of_store(self, store: Store) -> LiveKind:
+        if store.kind == "argument":
+            return "argument"
+        role = self._role(store)
+        return "other variable" if role == "other" else role
+
+    def _kind_of_value(self, live: LiveValue, gradients: Set[Value]) -> LiveKind:
+        if live.value in gradients:
+            return "gradient"
+        computed_in = self.moves.phase_of(live.node)
+        used_in = self.moves.phase_of(getattr(live.used_by, "node", None))
+        if computed_in == "forward" and used_in != "forward":
+            return "activation"
+        return "temporary"
+
     def _role(self, store: Store) -> Role:
         if store.kind == "parameter":
             return "parameter"
@@ -207,7 +245,7 @@ class _Analysis:
             )
         bodies = [body for body in (step.test, step.body) if body is not None]
         self._add_bodies(step, bodies, times, step.op.num_iterations or 1)
-        self._find_gradients(step)
+        self._gradients.add_outputs(step)
 
     def _add_call(self, step: CallStep, times: int) -> None:
         """Adds all calls of a body as one op, at its first call; later calls add only the
@@ -223,7 +261,7 @@ class _Analysis:
             op = self.ops[index]
             moves = merge_equal((*op.moves, *self.moves.pop(step.node)))
             self.ops[index] = dataclasses.replace(op, moves=moves)
-        self._find_gradients_of_call(step)
+        self._gradients.add_call(step)
 
     def _add_bodies(
         self,
@@ -248,10 +286,7 @@ class _Analysis:
             received *= self._fraction_of_stages(step.src.placement)
         after = self._tensors.of_value(step.out)
         self.moves.add_move(step, before, after, received, times)
-        if step.src in self._placements:
-            values = self._placements[step.src]
-            values.append(step.out)
-            self._placements[step.out] = values
+        self._gradients.add_move(step)
 
     def _add_window(self, step: WindowStep, times: int) -> None:
         before = self._tensors.of_value(step.src)
@@ -294,7 +329,7 @@ class _Analysis:
 
     def _add_compute(self, step: Compute, times: int) -> None:
         self.moves.record_origins(step)
-        self._find_gradients(step)
+        self._gradients.add_outputs(step)
         axes = self.mesh.axes
         num_shards = math.prod(axes[axis] for axis, _ in step.plan.sharded_factors)
         flops = _global_node_flops(step.node) / num_shards
@@ -328,35 +363,9 @@ class _Analysis:
             flops,
             repeated,
             times,
+            "/".join(node.path),
         )
         self.ops.append(op)
-
-    def _find_gradients(self, step: Compute | LoopStep) -> None:
-        """Records the outputs that are cotangents of parameters.
-
-        If several steps compute a parameter's cotangent, the last one has the sum of all.
-        """
-        remaining = list(step.outs)  # a loop has several, and some have the same shape
-        for store in dict.fromkeys(_parameters(step.node)):
-            matches = [v for v in remaining if has_shape_of(v.spec, store.spec)]
-            if matches:
-                self._set_gradient(store, matches[0])
-                remaining.remove(matches[0])
-
-    def _find_gradients_of_call(self, step: CallStep) -> None:
-        """Records the results that are cotangents of parameters, and the sums that a body
-        adds to.
-        """
-        passed = dict(zip(step.op.body.arguments, step.arguments))
-        results = zip(step.outs, step.body.results, step.op.body.results)
-        for out, inner_value, tensor in results:
-            for store in _parameters(tensor.node):
-                self._set_gradient(store, out)
-                addends = [passed[x] for x in tensor.node.inputs if x in passed]
-                self._accumulators |= {out, inner_value, *addends}
-
-    def _set_gradient(self, store: Store, value: Value) -> None:
-        self._gradients[store] = self._placements[value] = [value]
 
     def _outputs(self, values: Iterable[Value]) -> tuple[PlacedTensor, ...]:
         return tuple(map(self._tensors.of_value, values))
@@ -388,11 +397,3 @@ def _global_flops(body: Program) -> float:
 
 def _global_node_flops(node: Node) -> float:
     return node.op.flops(*(x.spec for x in node.inputs))
-
-
-def _parameters(node: Node) -> Iterator[Store]:
-    """Yields the parameters whose cotangents a node may compute."""
-    for tensor in node.primals:
-        op = tensor.node.op
-        if isinstance(op, ReadOp) and op.store.kind == "parameter":
-            yield op.store

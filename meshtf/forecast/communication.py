@@ -13,7 +13,12 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
-from meshtf.forecast.report_data import Collective, Phase, PlacedTensor
+from meshtf.forecast.report_data import (
+    Collective,
+    Phase,
+    PlacedTensor,
+    without_indices,
+)
 from meshtf.graph import Node
 from meshtf.mesh import Partial
 from meshtf.partition import Compute, ReshardStep, Value
@@ -114,7 +119,11 @@ class Communication:
           move: the fields of `Collective` up to `bytes`.
           times: how often it runs in one call.
         """
-        collective = Collective(*reshard, phase=self.phase_of(origin), times=times)
+        module = origin or node
+        path = "" if module is None else without_indices("/".join(module.path))
+        collective = Collective(
+            *reshard, phase=self.phase_of(origin), times=times, path=path
+        )
         self._pending.setdefault(node, []).append(collective)
 
     def pop(self, node: Node | None) -> tuple[Collective, ...]:

@@ -4,6 +4,7 @@ Example:
 
     forecast = mtf.explain(train_step, tokens, targets, step)
     print(forecast)                         # a table
+    print(forecast.text(module_depth=5))    # with sums for more submodules
     forecast.save_html("plan.html")
     forecast.memory.peak, forecast.bytes_moved(kind="all_reduce", axis="data")
 """
@@ -14,10 +15,11 @@ import os
 from pathlib import Path
 
 from meshtf.display import html_text
-from meshtf.forecast.html_report import page
 from meshtf.forecast.report_data import Facts
-from meshtf.forecast.text_report import as_json, table
-from meshtf.names.arguments import as_path
+from meshtf.forecast.reports.html_report import page
+from meshtf.forecast.reports.modules import DEFAULT_DEPTH, ModuleCosts, module_costs
+from meshtf.forecast.reports.text_report import as_json, table
+from meshtf.names.arguments import as_int, as_path
 
 MAX_LINES = 20  # of a repr
 
@@ -40,6 +42,24 @@ class Forecast(Facts):
 
     def _repr_html_(self) -> str:
         return html_text(str(self))
+
+    def text(self, module_depth: int = DEFAULT_DEPTH) -> str:
+        """Returns the forecast as a table.
+
+        Args:
+          module_depth: how many names of a module path have a row of their own, as
+            "lm/stack/block_3" has three; 0: no sums by module.
+        """
+        return table(self, as_int("module_depth", module_depth, least=0))
+
+    def by_module(self, depth: int = DEFAULT_DEPTH) -> list[ModuleCosts]:
+        """Returns FLOPs, bytes received and bytes at the peak of memory by module path,
+        for one device and one call; those with the most FLOPs first.
+
+        Args:
+          depth: how many names of a module path count.
+        """
+        return module_costs(self, as_int("depth", depth, least=1))
 
     def save_json(self, path: str | Path) -> None:
         """Writes all fields, and totals, as JSON."""

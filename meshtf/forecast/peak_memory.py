@@ -7,14 +7,17 @@ large as an input that is not used afterwards reuses the input's buffer, as Tens
 XLA do for elementwise ops. Gradients stay live until their bucket is full, as on devices
 with separate memories.
 
-    peaks(program, gradients)[0].activations
+    timelines = Timelines(program, gradients)
+    timelines.peaks()[0].activations                  # of stage 0
 
 Stages of a pipeline hold different values, so each has its own peak.
+`meshtf.forecast.live_tensors` says what is live at the peak.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -50,16 +53,6 @@ class Peaks(NamedTuple):
     activations: float  # everything except the gradients that updates use
 
 
-def peaks(program: Program, gradients: Set[Value]) -> list[Peaks]:
-    """Returns the peak of live bytes while a program runs step by step, at each stage.
-
-    Args:
-      program: what runs.
-      gradients: values that do not count as activations.
-    """
-    return [Peaks(*stage) for stage in _peaks(program, gradients, {}).T.tolist()]
-
-
 def num_stages(mesh: Mesh) -> int:
     """Returns the number of pipeline stages of a mesh."""
     return mesh.axes.get(mesh.stages, 1)
@@ -74,33 +67,138 @@ def by_stage(items: Iterable[T], mesh: Mesh) -> list[list[T]]:
     return items_by_stage
 
 
-def _peaks(
-    program: Program, gradients: Set[Value], peaks_of_bodies: dict[Program, Bytes]
-) -> Bytes:
-    """Returns the peaks as an array [2, stages].
+@dataclasses.dataclass(frozen=True)
+class Timeline:
+    """The values of a program, over the steps of its schedule.
+
+    Attributes:
+      steps: in the order in which they run.
+      sizes: the bytes of one shard of each value.
+      created_at: the index of the step that computes each value that is used.
+      last_use: the index of the last step that reads it; that after all steps for
+        results.
+      peak: the peak of live bytes: [2, stages].
+      peak_steps: the index of the step at which all live bytes peak: [stages].
+    """
+
+    steps: Sequence[Step]
+    sizes: Mapping[Value, float]
+    created_at: Mapping[Value, int]
+    last_use: Mapping[Value, int]
+    peak: Bytes
+    peak_steps: np.ndarray
+
+
+class Timelines:
+    """The timelines of a program and of all programs within it, each computed once.
 
     Args:
       program: what runs.
       gradients: values that do not count as activations.
-      peaks_of_bodies: a cache of the peaks of programs within this one.
     """
-    mesh = program.mesh
-    sizes = _sizes(program)
-    steps = _scheduled_steps(program)
-    last_use = _last_uses(steps, program.results)
-    live = np.zeros([2, num_stages(mesh)])
-    peak = np.zeros([2, num_stages(mesh)])
-    for i, step in enumerate(steps):
-        inputs = dict.fromkeys(inputs_of(step))
-        freed = [value for value in inputs if last_use[value] == i]
-        allocated = [value for value in outputs_of(step) if value in last_use]
-        output_bytes = _bytes(allocated, sizes, gradients, mesh)
-        live += output_bytes
-        scratch = _scratch(step, output_bytes, gradients, peaks_of_bodies, mesh)
-        reused = _reused(step, freed, sizes, mesh)
-        np.maximum(peak, live + (scratch - reused), out=peak)
-        live -= _bytes(freed, sizes, gradients, mesh)
-    return peak
+
+    def __init__(self, program: Program, gradients: Set[Value]) -> None:
+        self.program = program
+        self.gradients = gradients
+        self.mesh = program.mesh
+        self._cache: dict[Program, Timeline] = {}
+
+    def peaks(self) -> list[Peaks]:
+        """Returns the peak of live bytes while the program runs, at each stage."""
+        return [Peaks(*stage) for stage in self.of(self.program).peak.T.tolist()]
+
+    def of(self, program: Program) -> Timeline:
+        """Returns the timeline of the program, or of one within it."""
+        if program not in self._cache:
+            self._cache[program] = self._timeline(program)
+        return self._cache[program]
+
+    def _timeline(self, program: Program) -> Timeline:
+        sizes = _sizes(program)
+        steps = _scheduled_steps(program)
+        last_use = _last_uses(steps, program.results)
+        created_at: dict[Value, int] = {}
+        live = np.zeros([2, num_stages(self.mesh)])
+        peak = np.zeros_like(live)
+        peak_steps = np.zeros(num_stages(self.mesh), int)
+        for i, step in enumerate(steps):
+            allocated = [value for value in outputs_of(step) if value in last_use]
+            created_at.update(dict.fromkeys(allocated, i))
+            output_bytes = self._bytes(allocated, sizes)
+            live += output_bytes
+            freed = values_freed_by(step, i, last_use)
+            reused = _reused(step, freed, sizes, self.mesh)
+            live_during_step = live + self._scratch(step, output_bytes) - reused
+            peak_steps[live_during_step[0] > peak[0]] = i
+            np.maximum(peak, live_during_step, out=peak)
+            live -= self._bytes(freed, sizes)
+        return Timeline(steps, sizes, created_at, last_use, peak, peak_steps)
+
+    def _scratch(self, step: Step, output_bytes: Bytes) -> Bytes:
+        """Returns the bytes that a step needs while it runs, in addition to its inputs
+        and outputs: [2, stages].
+        """
+        if isinstance(step, (BranchStep, LoopStep)):
+            return self._peak_of_bodies(bodies_of(step))
+        if isinstance(step, CallStep):
+            # The results of a call are in the peak of its body.
+            peak = self._peak_of_bodies([step.body])
+            return np.maximum(peak - output_bytes, 0.0)
+        if isinstance(step, Bucket):
+            # The packed buffer is live together with the inputs, and freed before the
+            # results are unpacked.
+            sizes = packed_sizes(step, self.mesh)
+            return np.maximum(self._bytes(sizes, sizes) - output_bytes, 0.0)
+        scratch = np.zeros_like(output_bytes)
+        if isinstance(step, Compute) and not step.makes_statistics:
+            local_specs = workspace_specs(step, self.mesh)
+            stage = _stage_slice(step.plan.stage)
+            scratch[:, stage] = sum(
+                local_bytes(spec, self.mesh.replicated, self.mesh)
+                for spec in local_specs
+            )
+        return scratch
+
+    def _peak_of_bodies(self, bodies: Sequence[Program]) -> Bytes:
+        """Returns the largest peak among bodies: [2, stages]."""
+        peak = np.zeros([2, num_stages(self.mesh)])
+        for body in bodies:
+            np.maximum(peak, self.of(body).peak, out=peak)
+        return peak
+
+    def _bytes(self, values: Iterable[Value], sizes: Mapping[Value, float]) -> Bytes:
+        """Returns the bytes of values, and of those that are not gradients: [2, stages]."""
+        total = np.zeros([2, num_stages(self.mesh)])
+        for value in values:
+            stages = _stages_of(value.placement)
+            total[0, stages] += sizes[value]
+            if value not in self.gradients:
+                total[1, stages] += sizes[value]
+        return total
+
+
+def bodies_of(step: BranchStep | LoopStep | CallStep) -> Sequence[Program]:
+    """Returns the programs within a step whose values are live while it runs."""
+    return step.bodies if isinstance(step, BranchStep) else [step.body]
+
+
+def packed_sizes(step: Bucket, mesh: Mesh) -> dict[Value, float]:
+    """Returns the bytes of each value in the packed buffer of a bucket."""
+    return {move.src: _size(move.src, mesh) for move in step.reductions}
+
+
+def values_freed_by(
+    step: Step, index: int, last_use: Mapping[Value, int]
+) -> list[Value]:
+    """Returns the inputs of a step that no later step reads."""
+    inputs = dict.fromkeys(inputs_of(step))
+    return [value for value in inputs if last_use[value] == index]
+
+
+def is_on_stage(value: Value, stage: int) -> bool:
+    """Returns whether a stage holds a value."""
+    stages = _stages_of(value.placement)
+    return stages.start is None or stages.start == stage
 
 
 def _last_uses(steps: Sequence[Step], results: Iterable[Value]) -> dict[Value, int]:
@@ -123,22 +221,6 @@ def _scheduled_steps(program: Program) -> list[Step]:
         steps.extend(segment.before)
         steps.extend(segment.computes)
     return steps
-
-
-def _bytes(
-    values: Iterable[Value],
-    sizes: Mapping[Value, float],
-    gradients: Set[Value],
-    mesh: Mesh,
-) -> Bytes:
-    """Returns the bytes of values, and of those that are not gradients: [2, stages]."""
-    total = np.zeros([2, num_stages(mesh)])
-    for value in values:
-        stages = _stages_of(value.placement)
-        total[0, stages] += sizes[value]
-        if value not in gradients:
-            total[1, stages] += sizes[value]
-    return total
 
 
 def _stages_of(placement: Placement) -> slice:
@@ -169,62 +251,15 @@ def _reused(
     return reused
 
 
-def _scratch(
-    step: Step,
-    output_bytes: Bytes,
-    gradients: Set[Value],
-    peaks_of_bodies: dict[Program, Bytes],
-    mesh: Mesh,
-) -> Bytes:
-    """Returns the bytes that a step needs while it runs, in addition to its inputs and
-    outputs: [2, stages].
-    """
-    if isinstance(step, BranchStep):
-        return _peak_of_bodies(step.bodies, gradients, peaks_of_bodies, mesh)
-    if isinstance(step, LoopStep):
-        return _peak_of_bodies([step.body], gradients, peaks_of_bodies, mesh)
-    if isinstance(step, CallStep):
-        # The results of a call are in the peak of its body.
-        peak = _peak_of_bodies([step.body], gradients, peaks_of_bodies, mesh)
-        return np.maximum(peak - output_bytes, 0.0)
-    if isinstance(step, Bucket):
-        # The packed buffer is live together with the inputs, and freed before the
-        # results are unpacked.
-        sizes = {move.src: _size(move.src, mesh) for move in step.reductions}
-        packed = _bytes(sizes, sizes, gradients, mesh)
-        return np.maximum(packed - output_bytes, 0.0)
-    scratch = np.zeros_like(output_bytes)
-    if isinstance(step, Compute) and not step.makes_statistics:
-        scratch[:, _stage_slice(step.plan.stage)] = _workspace(step, mesh)
-    return scratch
-
-
-def _peak_of_bodies(
-    bodies: Sequence[Program],
-    gradients: Set[Value],
-    peaks_of_bodies: dict[Program, Bytes],
-    mesh: Mesh,
-) -> Bytes:
-    """Returns the largest peak among bodies: [2, stages]."""
-    peak = np.zeros([2, num_stages(mesh)])
-    for body in bodies:
-        if body not in peaks_of_bodies:
-            peaks_of_bodies[body] = _peaks(body, gradients, peaks_of_bodies)
-        np.maximum(peak, peaks_of_bodies[body], out=peak)
-    return peak
-
-
-def _workspace(step: Compute, mesh: Mesh) -> float:
-    """Returns the bytes of temporary tensors of an op."""
+def workspace_specs(step: Compute, mesh: Mesh) -> Sequence[Spec]:
+    """Returns the specs of the temporary tensors of an op, on one device."""
     local_specs = [
         Spec(local_shape(value.spec.shape, value.placement, mesh), value.spec.dtype)
         for value in step.ins
         if value.spec is not None
     ]
-    return sum(
-        local_bytes(spec, mesh.replicated, mesh)
-        for spec in step.node.op.workspace_specs(*local_specs)
-    )
+    specs: Sequence[Spec] = step.node.op.workspace_specs(*local_specs)
+    return specs
 
 
 def _sizes(program: Program) -> dict[Value, float]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any, Literal
 
 from meshtf.names.arguments import as_choice, as_text
@@ -21,6 +22,18 @@ from meshtf.names.arguments import as_choice, as_text
 Phase = Literal["forward", "backward", "update"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "update")
 FREE = ("slice", "drop")  # kinds of reshards that communicate nothing
+
+
+_INDEX = re.compile(r"_\d+(?=/|$)")  # of a block, in a module path
+
+
+def without_indices(path: str) -> str:
+    """Returns a module path with "*" for the indices of blocks.
+
+    >>> without_indices("stack/block_12/norm_1")
+    'stack/block_*/norm_*'
+    """
+    return _INDEX.sub("_*", path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +60,9 @@ class Collective:
     bytes: float  # received by one device, each time; 0 for a slice
     phase: Phase
     times: int = 1  # the iterations of all enclosing loops
+    # The module whose partial sum it reduces, else the module that needs it; "_*" stands
+    # for indices.
+    path: str = ""
 
     @property
     def total(self) -> float:
@@ -69,6 +85,7 @@ class Computation:
     flops: float  # each time
     repeated: int  # how many devices compute the same; 1: no redundant FLOPs
     times: int = 1  # the iterations of all enclosing loops
+    path: str = ""  # the enclosing modules: "stack/block_3/feed_forward"
 
     @property
     def total(self) -> float:
@@ -98,6 +115,38 @@ class Memory:
     peak: float  # peak of everything, variables included
 
 
+LiveKind = Literal[
+    "parameter",
+    "optimizer state",
+    "other variable",
+    "argument",
+    "gradient",
+    "activation",
+    "temporary",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class LiveTensors:
+    """Equal tensors of one device that are live at the peak of memory."""
+
+    # "activation": kept from the forward for the backward pass. "gradient": of a
+    # parameter. "temporary": any other computed tensor, or a buffer of one op.
+    kind: LiveKind
+    title: str  # the op that computes them, "all_gather data", or "variable"
+    path: str  # the module, or the name of a variable; "_*" stands for indices
+    tensor: PlacedTensor
+    function: str  # the user's line, which calls this function
+    file: str
+    line: int
+    count: int = 1
+
+    @property
+    def total(self) -> float:
+        """The bytes of all of them on one device."""
+        return self.tensor.bytes * self.count
+
+
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """FLOPs and bytes of one device at one pipeline stage."""
@@ -124,6 +173,15 @@ class Facts:
     notes: tuple[str, ...] = ()  # legal, but probably not intended
     error: str | None = None  # why the program was refused after the last op
     stages: tuple[Stage, ...] = ()  # of a pipeline
+    live: tuple[LiveTensors, ...] = ()  # at the peak of memory; the largest first
+    device_memory: float | None = None  # bytes of one device, where they are known
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak of memory fits on a device; None: its memory is not known."""
+        if self.device_memory is None:
+            return None
+        return self.memory.peak <= self.device_memory
 
     @property
     def positions(self) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -42,7 +43,7 @@ from meshtf.graph.arguments import as_mesh
 from meshtf.graph.context import RESET_IN_TRACES, is_traceable
 from meshtf.graph.used_layouts import recorded_layout_use
 from meshtf.mesh import Mesh
-from meshtf.names.arguments import as_bool
+from meshtf.names.arguments import as_bool, as_bytes
 from meshtf.runtime.eager import EAGER, InPlace
 from meshtf.runtime.heartbeat import beat
 from meshtf.runtime.runtimes import Executable, RuntimeName, runtime_named
@@ -146,7 +147,12 @@ def run_functions_eagerly() -> Iterator[None]:
         yield
 
 
-def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Forecast:
+def explain(
+    fn: Callable[..., Any],
+    *args: Any,
+    device_memory: float | str | None = None,
+    **kwargs: Any,
+) -> Forecast:
     """Returns a forecast of a call fn(*args, **kwargs): what it would do and cost,
     without running anything.
 
@@ -157,14 +163,21 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Forecast:
       fn: a `mtf.function`, or a function of tensors.
       *args: its arguments; of an array only shape and data type are read, so a
         `tf.TensorSpec` is enough.
-      **kwargs: likewise.
+      device_memory: the bytes of one device, as a number or as text such as "40GiB":
+        the forecast then says whether the program fits, and if not, what would save
+        memory.
+      **kwargs: likewise arguments of fn.
 
     Returns:
       A `Forecast`: print it, or save it as JSON or HTML. If the program has an error, it
       shows the steps planned before, and its `error`.
     """
     function, args = as_function(fn, args)
-    return function.explain(*args, **kwargs)
+    result = function.explain(*args, **kwargs)
+    if device_memory is None:
+        return result
+    size = as_bytes("device_memory", device_memory)
+    return dataclasses.replace(result, device_memory=size)
 
 
 def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:

@@ -17,6 +17,7 @@ meshtf.errors.ArgumentError: the argument "microbatches" takes an integer, not t
 from __future__ import annotations
 
 import operator
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, SupportsFloat
@@ -27,6 +28,18 @@ from meshtf.names.source import Source
 
 _BOOL = "True or False"
 _NUMBER = "a number"
+_BYTES = {
+    "": 1,
+    "B": 1,
+    "kB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "TB": 1000**4,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
 
 
 def refuse(
@@ -86,6 +99,23 @@ def as_float(name: str, value: Any, takes: str = _NUMBER) -> float:
         if getattr(value, "shape", ()) == () and not hasattr(value, "spec"):
             return value.item() if hasattr(value, "item") else float(value)
     refuse(name, value, takes)
+
+
+def as_bytes(name: str, value: Any) -> float:
+    """Returns a positive number of bytes, given as a number or as text such as "40GiB"
+    or "80 GB". Raises ArgumentError.
+    """
+    takes = 'bytes: a positive number, or text such as "40GiB" or "80GB"'
+    if not isinstance(value, str):
+        amount = as_float(name, value, takes)
+    else:
+        match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([a-zA-Z]*)\s*", value)
+        if match is None or match[2] not in _BYTES:
+            refuse(name, value, takes)
+        amount = float(match[1]) * _BYTES[match[2]]
+    if not amount > 0:
+        refuse(name, value, takes)
+    return amount
 
 
 def as_number(name: str, value: Any) -> bool | int | float | complex:

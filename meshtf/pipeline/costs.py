@@ -76,6 +76,15 @@ def layer_costs(
     return [record._replace(cost=c) for record, c in zip(records, costs)]
 
 
+def cost_unit(cost: object, inputs: object) -> str:
+    """Returns the unit of the costs that `layer_costs` returns for these arguments."""
+    if isinstance(cost, str):
+        return "s"
+    if cost is not None:
+        return "units of cost"
+    return "layers" if inputs is None else "FLOP"
+
+
 def _uncounted(layers: Sequence[Callable[..., Any]], cost: float) -> list[Layer]:
     """Returns layers that all have the same cost, and no activations."""
     return [

@@ -4,7 +4,7 @@
 >>> print(timeline_text(simulate(gpipe(stages=2, microbatches=2)), width=45))
 stage 0  F0--F1--            B1======B0======
 stage 1      F0--F1--B1======B0======
-time 9; idle 33.3 %; 1.33 times as fast as one stage; holds at most 2, 2
+time 9 units of cost; idle 33.3 %; 1.33 times as fast as one stage; holds at most 2, 2
 
 In a picture of several time lines all have one scale, so that predicted and measured
 times can be compared:
@@ -18,8 +18,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from meshtf.forecast.svg import MARGIN, document, text
-from meshtf.forecast.text_report import bytes_text
+from meshtf.forecast.reports.svg import MARGIN, document, text
+from meshtf.forecast.reports.units import bytes_text, flops_text, seconds_text
 from meshtf.names.arguments import (
     as_int,
     as_mapping,
@@ -32,6 +32,7 @@ from meshtf.pipeline.simulator import Span, Timeline
 
 FILL = {"forward": "-", "recompute": "~", "backward": "="}
 COLOUR = {"forward": "p0", "recompute": "p3", "backward": "p1"}
+UNITS = "units of cost"  # of times, where they are not known
 # Of pictures, in pixels.
 LEFT = 96
 MIDDLE = 810
@@ -50,11 +51,18 @@ LIGHT = """\
 """
 
 
-def timeline_text(timeline: Timeline, width: int = 100) -> str:
+def timeline_text(timeline: Timeline, width: int = 100, unit: str = UNITS) -> str:
     """Returns a time line as text: F3 is microbatch 3's forward pass, B backward, R
     recompute.
 
-    A task that is too short for its microbatch's index has only its letter.
+    A task that is too short for its microbatch's index has only its letter. The last line
+    has the time of the batch, the idle fraction of all stages, and the largest number of
+    microbatches whose activations each stage holds.
+
+    Args:
+      timeline: the time line.
+      width: in characters.
+      unit: of its times: "FLOP", "s", or any other text.
     """
     check_record(Timeline, timeline=timeline)
     as_int("width", width)
@@ -68,7 +76,7 @@ def timeline_text(timeline: Timeline, width: int = 100) -> str:
         end = round((span.end - timeline.start) * scale)
         line = lines[stage].ljust(head_width + start)
         lines[stage] = line + _label(span, end - start)
-    lines.append(_summary(timeline))
+    lines.append(_summary(timeline, unit))
     return "\n".join(lines)
 
 
@@ -86,13 +94,19 @@ def _label(span: Span, width: int) -> str:
     return filled[:width]
 
 
-def _summary(timeline: Timeline) -> str:
+def _summary(timeline: Timeline, unit: str = UNITS) -> str:
     peaks = ", ".join(f"{peak:g}" for peak in timeline.peak_activations())
     return (
-        f"time {float(timeline.time):.6g}; idle {_percent(timeline.bubble)}; "
+        f"time {_time_text(float(timeline.time), unit)}; idle {_percent(timeline.bubble)}; "
         f"{float(timeline.speed_up):.2f} times as fast as one stage; holds at most "
         f"{peaks}"
     )
+
+
+def _time_text(time: float, unit: str) -> str:
+    if unit == "FLOP":
+        return flops_text(time)
+    return seconds_text(time) if unit == "s" else f"{time:.6g} {unit}"
 
 
 def _percent(share: float) -> str:

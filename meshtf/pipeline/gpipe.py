@@ -48,7 +48,7 @@ from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.shapes.slice import slice as take_elements
 from meshtf.ops.shapes.stack import stack, unstack
-from meshtf.pipeline.costs import layer_costs, owner
+from meshtf.pipeline.costs import cost_unit, layer_costs, owner
 from meshtf.pipeline.drawing import split_text, timeline_text
 from meshtf.pipeline.padding import batch_weights, pad_batch
 from meshtf.pipeline.partition import Memory, split
@@ -133,6 +133,7 @@ class GPipe(Module):
         self.schedule = _schedule(schedule, stages, microbatches, chunks)
         check_nest("inputs", inputs)
         self.costs = layer_costs(self.layers, cost, inputs)
+        self.cost_unit = cost_unit(cost, inputs)
         self.sizes = split(
             [c.cost for c in self.costs], stages * chunks, partition, memory, limit
         )
@@ -161,9 +162,8 @@ class GPipe(Module):
         )
 
     def __str__(self) -> str:
-        return (
-            f"{split_text(self.costs, self.sizes)}\n\n{timeline_text(self.timeline())}"
-        )
+        timeline = timeline_text(self.timeline(), unit=self.cost_unit)
+        return f"{split_text(self.costs, self.sizes)}\n\n{timeline}"
 
     def stage_of(self, chunk: int) -> int:
         """Returns the stage at which a chunk runs."""

@@ -1,22 +1,17 @@
 """Checks that every op and a small training compute correct values on the devices of this
 machine.
 
-    python -m meshtf selfcheck                      # some minutes on two cores
-    python -m meshtf selfcheck --quick              # a minute or less
-    python -m meshtf selfcheck --ops=einsum,softmax
-    python -m meshtf selfcheck --logical=8          # the CPU as eight devices
+    code = selfcheck(choose(["einsum"]), quick=True)      # as `python -m meshtf selfcheck`
 
 For every kind of device that is present (CPU, GPU, TPU), small meshes use the devices of
 that kind round-robin. Every op runs under the layouts of these meshes and is compared with
 one device of the same kind and with TensorFlow's gradient tape; then a block of a
-Transformer is trained for three steps. The report goes to stdout, progress to stderr.
-Exit code: 0 all passed, 1 a check failed, 2 wrong flags.
+Transformer is trained for three steps.
 """
 
 from __future__ import annotations
 
 import platform
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,11 +19,9 @@ from importlib import metadata
 from typing import NamedTuple
 
 import tensorflow as tf
-from absl import flags, logging
 
-from meshtf.errors import MeshError, near_misses
+from meshtf.errors import near_misses
 from meshtf.graph import Op
-from meshtf.runtime.devices.resolve import logical_devices
 from meshtf.testing import small_training
 from meshtf.testing.conformance.eager_suite import check_op
 from meshtf.testing.conformance.recorded_suite import check_program
@@ -36,26 +29,6 @@ from meshtf.testing.conformance.report import Report
 from meshtf.testing.conformance.samples import label, registered_ops
 from meshtf.testing.hardware import check_placement, describe, device_kinds
 from meshtf.testing.progress import Progress, spell_seconds
-
-_QUICK = flags.DEFINE_bool(
-    "quick",
-    False,
-    "Only a mesh of two positions, and no recorded programs except the training.",
-)
-_OPS = flags.DEFINE_list(
-    "ops",
-    [],
-    "Ops to check, such as einsum,softmax: module, class, or both. Default: all.",
-)
-_LOGICAL = flags.DEFINE_integer(
-    "logical",
-    0,
-    "The number of logical devices that the CPU is split into.",
-    lower_bound=0,
-)
-_SEED = flags.DEFINE_integer(
-    "seed", 0, "Of all random values, and of the layouts that are drawn."
-)
 
 EAGER = ("x:2;y:2", "x:4")  # meshes of eager ops
 RECORDED = ("x:2;y:2",)  # meshes of ops in a mtf.function
@@ -92,29 +65,6 @@ class Row(NamedTuple):
             len(self.failures),
         )
         return f"{self.name:<24}" + "".join(f"{count:>10,}" for count in counts)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Reads the flags, checks, and returns the exit code."""
-    logging.set_verbosity(logging.WARNING)
-    try:
-        if len(argv) > 1:
-            raise ValueError(
-                f"{argv[1]!r} is not a flag: all settings are flags, such as --quick."
-            )
-        ops = choose(_OPS.value)
-        if _LOGICAL.value:
-            logical_devices(_LOGICAL.value)
-    except (ValueError, MeshError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    # With TensorFloat-32, results correctly differ by 1e-3.
-    tf.config.experimental.enable_tensor_float_32_execution(False)
-    try:
-        return selfcheck(ops, _QUICK.value, _SEED.value)
-    except KeyboardInterrupt:
-        print("\nInterrupted: what is not reported was not checked.", file=sys.stderr)
-        return 130
 
 
 def choose(names: Sequence[str]) -> list[type[Op]]:

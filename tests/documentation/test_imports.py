@@ -74,6 +74,7 @@ SEPARATE = {("meshtf/runtime", "placed", "spmd"), ("meshtf/runtime", "spmd", "pl
 WITHOUT_TENSORFLOW = (
     "errors",
     "display",
+    "command_line",
     "names",
     "mesh",
     "graph",

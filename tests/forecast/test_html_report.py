@@ -15,13 +15,14 @@ from meshtf.forecast import (
     Collective,
     Computation,
     Forecast,
+    LiveTensors,
     Memory,
     PlacedTensor,
     StoredTensor,
 )
-from meshtf.forecast.html_report import page
-from meshtf.forecast.text_report import short_paths
-from meshtf.forecast.totals import totals
+from meshtf.forecast.reports.html_report import page
+from meshtf.forecast.reports.op_table import short_paths
+from meshtf.forecast.reports.totals import totals
 
 HOSTILE = (
     "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;'\"\u2028"
@@ -67,20 +68,36 @@ SMALL = Forecast(
     Memory(1, 2, 3, 4, 5, 6, 7),
     ("a note",),
     "LayoutError: no.",
-)
-NASTY = dataclasses.replace(
-    SMALL,
-    name=HOSTILE,
-    notes=(HOSTILE,),
-    error=HOSTILE,
-    layout=HOSTILE,
-    ops=(op(0, title=HOSTILE, function=HOSTILE, file=f"/a/{HOSTILE}.py"),),
-    variables=(
-        StoredTensor(
-            HOSTILE, dataclasses.replace(X, shape=((HOSTILE, 8),)), "parameter"
-        ),
+    live=(
+        LiveTensors("activation", "relu", "lm/block_*", X, "relu", "/a/mlp.py", 3, 2),
+        LiveTensors("parameter", "variable", "w", X, "", "", 0),
     ),
+    device_memory=4.0,
 )
+
+
+def named(text):
+    """Returns a forecast whose names and messages are all a text."""
+    module = text.replace("/", "|")  # a path of one name
+    return dataclasses.replace(
+        SMALL,
+        name=text,
+        notes=(text,),
+        error=text,
+        layout=text,
+        axes=((text, 8),),
+        ops=(op(0, title=text, function=text, file=f"/a/{text}.py", path=module),),
+        results=(),
+        variables=(
+            StoredTensor(
+                text, dataclasses.replace(X, shape=((f"{text}.", 8),)), "parameter"
+            ),
+        ),
+        live=(LiveTensors("temporary", text, module, X, text, f"/a/{text}.py", 3),),
+    )
+
+
+NASTY = named(HOSTILE)
 
 
 def large():
@@ -144,12 +161,13 @@ def unpacked(data):
             key: data["tensors"][collective[key]] for key in ("tensor", "after")
         }
 
-    def op_of(index, kind):
+    def op_of(index, kind, path):
         fields = {
             key: value for key, value in data["kinds"][kind].items() if key != "direct"
         }
         return fields | {
             "index": index,
+            "path": path,
             "moves": [move(m) for m in fields["moves"]],
             "outputs": [data["tensors"][x] for x in fields["outputs"]],
         }
@@ -161,6 +179,7 @@ def unpacked(data):
         "variables": [
             v | {"tensor": data["tensors"][v["tensor"]]} for v in data["variables"]
         ],
+        "live": [v | {"tensor": data["tensors"][v["tensor"]]} for v in data["live"]],
     }
 
 
@@ -177,14 +196,14 @@ def test_the_page_holds_the_forecast(forecast):
 def test_equal_things_are_held_once():
     data = embedded(page(SMALL))
     assert [len(data[key]) for key in ("tensors", "moves", "kinds")] == [2, 1, 3]
-    assert data["ops"] == [[0, 0], [1, 1], [5, 1], [7, 2]]
+    assert data["ops"] == [[0, 0, ""], [1, 1, ""], [5, 1, ""], [7, 2, ""]]
     assert [kind["direct"] for kind in data["kinds"]] == [True, True, False]
 
 
 def test_a_deep_model_on_many_positions_makes_a_small_page():
     forecast = large()
     text = page(forecast)
-    assert len(text) < 300_000
+    assert len(text) < 400_000
     data = embedded(text)
     assert data["folded"] == [[25, list(range(200))]]
 
@@ -216,7 +235,7 @@ def test_nothing_is_loaded(forecast):
 
 
 def test_names_of_a_program_are_never_html():
-    plain = Reader(page(SMALL))
+    plain = Reader(page(named("plain")))
     nasty = Reader(page(NASTY))
     assert [tag for tag, _ in nasty.tags] == [tag for tag, _ in plain.tags]
     assert nasty.texts["title", ""] == f"{HOSTILE} - forecast"
@@ -229,6 +248,24 @@ def test_the_script_writes_text_only():
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", script
     )
+
+
+def test_the_page_can_be_read_without_a_script():
+    text = page(SMALL)
+    static = re.sub(r"<[^>]*>", " ", text.partition("<script")[0].partition("<main")[2])
+    words = " ".join(static.split())
+    for expected in (
+        "mesh data:4; model:2 (8 devices)",
+        "The plan ends here, after op 7",
+        "3 x all_reduce model 384 B",
+        "4 B device memory: does not fit, 3 B too much",
+        "256 B 2 x [ batch:8/data d_model:16] activation relu lm/block_* mlp.py:3",
+        "mlp.py:2",
+        "+model",
+        "&larr; all_reduce model",
+        "2 variables",
+    ):
+        assert expected in words, expected
 
 
 def test_light_and_dark():

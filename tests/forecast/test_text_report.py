@@ -18,15 +18,10 @@ from meshtf.forecast.report_data import (
     PlacedTensor,
     StoredTensor,
 )
-from meshtf.forecast.text_report import (
-    as_json,
-    bytes_text,
-    flops_text,
-    shape_text,
-    short_paths,
-    table,
-)
-from meshtf.forecast.totals import fold, gathered, totals
+from meshtf.forecast.reports.op_table import shape_text, short_paths
+from meshtf.forecast.reports.text_report import as_json, table
+from meshtf.forecast.reports.totals import fold, gathered, totals
+from meshtf.forecast.reports.units import bytes_text, flops_text
 
 AXES = (("data", 4), ("model", 2))
 LAYOUT = "batch:data; d_ff:model"

@@ -64,9 +64,18 @@ def test_what_is_too_short_for_its_number_has_a_letter():
 def test_a_time_line_says_what_it_comes_to():
     text = timeline_text(simulate(one_f_one_b(4, 8), Fraction(1, 2)))
     assert text.endswith(
-        "\ntime 16.5; idle 27.3 %; 2.91 times as fast as one stage; "
+        "\ntime 16.5 units of cost; idle 27.3 %; 2.91 times as fast as one stage; "
         "holds at most 4, 3, 2, 1"
     )
+
+
+@pytest.mark.parametrize(
+    "unit, time",
+    [("FLOP", "16.5 kFLOP"), ("s", "16500 s"), ("ms", "16500 ms")],
+)
+def test_the_time_has_a_unit(unit, time):
+    line = simulate(one_f_one_b(4, 8), 500)
+    assert f"\ntime {time}; idle" in timeline_text(line, unit=unit)
 
 
 def test_a_line_may_start_at_any_time():

@@ -6,6 +6,8 @@
         ...
 
 So `transformer.train` and `python -m meshtf explain` read a configuration in the same way.
+Neither this module nor those of the commands import TensorFlow, except in functions: so
+--help and errors of usage take a fraction of a second.
 """
 
 from __future__ import annotations
@@ -20,8 +22,6 @@ from typing import Any, NoReturn
 import gin
 from absl import flags, logging
 
-import meshtf as mtf
-from transformer import data
 from transformer.cli import config_files, gin_settings
 from transformer.cli.gin_settings import ConfigError
 
@@ -73,6 +73,8 @@ def configure(
       ConfigError: gin cannot read a setting, a value has the wrong type, nothing refers
         to a name, or another module is imported; with file and line.
     """
+    import transformer.data  # noqa: F401  its classes are names of gin
+
     gin.add_config_file_search_path(config_files.config_folder())
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.FATAL)  # gin logs errors while it looks for includes
@@ -148,6 +150,19 @@ def configure_by_flags(
     configure(gin_files, [*GIN_PARAM.value, *extra_params], GIN_IMPORT.value)
 
 
+def usage_error(argv: Sequence[str]) -> str:
+    """Returns what is wrong with the command line, as far as that is known without
+    TensorFlow: an argument that is no flag, a gin file that does not exist; or "".
+    """
+    try:
+        _refuse_arguments(argv)
+        for name in GIN_FILE.value:
+            config_files.find_config(name)
+    except (ConfigError, FileNotFoundError) as error:
+        return f"ConfigError: {error}"
+    return ""
+
+
 def refuse_gin(argv: Sequence[str]) -> None:
     """Refuses flags of gin, in programs that do not use gin, and positional arguments.
 
@@ -184,6 +199,8 @@ def connect_by_flags() -> int:
     """
     if not CLUSTER.value:
         return 1
+    import meshtf as mtf
+
     # References are not resolved, so that no data set is created.
     bindings = gin.get_bindings("train", resolve_references=False)
     deterministic = gin_settings.resolved(bindings.get("deterministic", False))
@@ -196,25 +213,31 @@ def exit_on_user_errors() -> Iterator[None]:
     """Exits with a message, without a traceback, at errors that the user can fix."""
     try:
         yield
-    except (mtf.MeshtfError, data.DataError, ConfigError) as error:
+    except Exception as error:
+        message = _message(error)
+        if not message:
+            raise
+        exit_with_message(message)
+
+
+def _message(error: Exception) -> str:
+    """Returns what to tell the user, or "" if it is an error of the program."""
+    import meshtf as mtf
+    from transformer import data
+
+    text = str(error)
+    if isinstance(error, (mtf.MeshtfError, data.DataError, ConfigError)):
         # gin appends the chain of configurables, which does not help the user.
-        text = re.sub(r"\n  In call to configurable .*", "", str(error))
-        exit_with_message(
-            f"{type(error).__name__}: {text}{gin_settings.named_locations(text)}"
+        text = re.sub(r"\n  In call to configurable .*", "", text)
+        return f"{type(error).__name__}: {text}{gin_settings.named_locations(text)}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{type(error).__name__}: {error.filename}: {error.strerror}."
+    if isinstance(error, RuntimeError) and "Required bindings" in text:  # gin.REQUIRED
+        return (
+            f"ConfigError: {text.splitlines()[0]}.\n  Bind it in a gin file or by "
+            "--gin_param."
         )
-    except OSError as error:
-        if error.filename is None:
-            raise
-        exit_with_message(
-            f"{type(error).__name__}: {error.filename}: {error.strerror}."
-        )
-    except RuntimeError as error:
-        if "Required bindings" not in str(error):  # gin's error for gin.REQUIRED
-            raise
-        exit_with_message(
-            f"ConfigError: {str(error).splitlines()[0]}.\n  Bind it in a gin file or "
-            "by --gin_param."
-        )
+    return ""
 
 
 def exit_with_message(message: str, code: int = 1) -> NoReturn:

@@ -25,7 +25,6 @@ from gin import config as gin_config
 from gin import config_parser
 from gin.config import ConfigurableReference
 
-import meshtf as mtf
 from transformer.cli import value_types
 
 Key = tuple[str, str, str]  # scope, full name of the configurable, parameter
@@ -277,20 +276,22 @@ def with_near_misses(message: str) -> str:
         r"No configurable matching (?:reference )?'@?([\w./]+)", message
     ):
         last = match[1].rpartition(".")[2]
-        close = mtf.errors.near_misses(
-            last,
-            {
-                selector.rpartition(".")[2]
-                for selector, _ in gin_config._REGISTRY.items()
-            },
-        )
+        names = {
+            selector.rpartition(".")[2] for selector, _ in gin_config._REGISTRY.items()
+        }
+        close = _near_misses(last, names)
         suggestion = f"Did you mean {close}? " if close else ""
         return f"{message}\n  {suggestion}Configurables of other modules must be imported first."
     return message
 
 
 def _meant(name: str, taker: str, known: Iterable[str]) -> str:
-    close = mtf.errors.near_misses(name, known)
+    close = _near_misses(name, known)
     return (
         f"Did you mean {close}? " if close else ""
     ) + f"{taker} takes {', '.join(known)}."
+
+
+def _near_misses(name: str, known: Iterable[str]) -> str:
+    """Returns known names that resemble a name, as "a, b", or ""."""
+    return ", ".join(difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5))

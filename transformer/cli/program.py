@@ -14,15 +14,22 @@ from typing import Any
 
 from absl import app
 
-import meshtf as mtf
+from transformer.cli import command_line
 
 
 def run_main(main: Callable[[list[str]], Any]) -> None:
     """Parses the flags, configures the process, calls `main` with the remaining command
     line, and exits; --verbosity=0 logs the configuration of the process.
+
+    Help and errors of usage come before TensorFlow is imported.
     """
 
     def configured(argv: list[str]) -> Any:
+        message = command_line.usage_error(argv)
+        if message:
+            command_line.exit_with_message(message)
+        import meshtf as mtf
+
         mtf.configure_process()
         return main(argv)
 

@@ -15,7 +15,29 @@
 `python -m transformer.convert` is the command.
 """
 
-from transformer.convert.hugging_face import read_model, write_model
-from transformer.convert.training_runs import read_run, write_run
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer.convert.hugging_face import read_model, write_model
+    from transformer.convert.training_runs import read_run, write_run
 
 __all__ = ["read_model", "read_run", "write_model", "write_run"]
+_MODULES = {
+    "read_model": "hugging_face",
+    "write_model": "hugging_face",
+    "read_run": "training_runs",
+    "write_run": "training_runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a function at its first use: `python -m transformer.convert --help` needs
+    no TensorFlow.
+    """
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    return getattr(module, name)

@@ -16,11 +16,8 @@ from collections.abc import Sequence
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-import meshtf as mtf
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.convert import hugging_face, training_runs
-from transformer.data.atomic_files import check_writable
 
 _FROM = flags.DEFINE_enum(
     "from", None, ["hf"], "The format of --model_dir, if it is not a training run."
@@ -51,6 +48,10 @@ def main(argv: Sequence[str]) -> None:
     """Reads a folder, and writes the converted one."""
     if (_FROM.value is None) == (_TO.value is None):
         command_line.exit_with_message("Give either --from=hf or --to=hf.")
+    import meshtf as mtf
+    from transformer.convert import hugging_face, training_runs
+    from transformer.data.atomic_files import check_writable
+
     mesh = mtf.Mesh("")
     with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)

@@ -60,7 +60,8 @@ class Report(NamedTuple):
 def report_metrics(reports: dict[str, Report]) -> dict[str, float]:
     """Returns the statistics of reports by name, such as "block_1/dropped".
 
-    "most_loaded" is the load of the busiest expert, as a multiple of the mean.
+    "most_loaded" is the load of the busiest expert, as a multiple of the mean;
+    "router_loss" the weighted sum of balance loss and z loss.
     """
     metrics: dict[str, float] = {}
     for name, report in reports.items():
@@ -69,8 +70,30 @@ def report_metrics(reports: dict[str, Report]) -> dict[str, float]:
             f"{name}/dropped": float(report.dropped),
             f"{name}/entropy": float(report.entropy),
             f"{name}/most_loaded": float(load.max() * len(load)),
+            f"{name}/router_loss": float(report.loss),
         }
     return metrics
+
+
+def experts_text(reports: dict[str, Report], metrics: dict[str, float]) -> str:
+    """Returns a line about all layers, such as "8 experts: 3.2% of choices dropped, the
+    busiest has 1.4 times the mean load, router loss 0.0102".
+
+    Args:
+      reports: by layer.
+      metrics: of these reports, by `report_metrics`.
+    """
+
+    def of_layers(name: str) -> list[float]:
+        return [metrics[f"{layer}/{name}"] for layer in reports]
+
+    counts = sorted({report.load.shape.size for report in reports.values()})
+    dropped = sum(of_layers("dropped")) / len(reports)
+    return (
+        f"{' or '.join(map(str, counts))} experts: {dropped:.1%} of choices dropped, "
+        f"the busiest has {max(of_layers('most_loaded')):.1f} times the mean load, "
+        f"router loss {sum(of_layers('router_loss')):.4f}"
+    )
 
 
 @gin.configurable

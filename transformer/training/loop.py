@@ -18,7 +18,7 @@ from typing import Any
 
 import meshtf as mtf
 from transformer.data import Data
-from transformer.experts.moe_layer import report_metrics
+from transformer.experts.moe_layer import experts_text, report_metrics
 from transformer.training.input_batches import batches
 from transformer.training.interrupts import interrupts_between_steps
 from transformer.training.reporting import metrics
@@ -124,12 +124,16 @@ class Loop:
         progress: metrics.Progress,
         log: metrics.Metrics,
     ) -> None:
-        rate = progress.report(step, loss)
+        speed = progress.speed(step)
         values = {"loss": loss, "gradient_norm": norm}
-        if rate is not None:
-            values["tokens_per_second"] = rate
+        if speed is not None:
+            values["tokens_per_second"] = speed.tokens_per_second
         shares = self.monitor.report(step, **values) if self.monitor else {}
-        log.write(step, **values, **shares, **report_metrics(self.trainer.reports))
+        reports = self.trainer.reports
+        experts = report_metrics(reports)
+        remarks = [experts_text(reports, experts)] if reports else []
+        progress.report(step, loss, speed, shares.get("peak_share"), remarks)
+        log.write(step, **values, **shares, **experts)
 
     def _batches(self, start_example: int, num_batches: int) -> Iterable[Any]:
         dataset = batches(

@@ -135,11 +135,19 @@ class Trainer:
         with mtf.check_numerics():
             self._gradients(tensors, mtf.asarray(mesh, np.int32(step), ""))
 
-    def explain(self, batch: Mapping[str, Any]) -> mtf.Forecast:
+    def explain(
+        self, batch: Mapping[str, Any], device_memory: float | str | None = None
+    ) -> mtf.Forecast:
         """Returns what a step on such arrays, or `tf.TensorSpec`s, does and costs;
         nothing runs.
+
+        Args:
+          batch: arrays or specs by name.
+          device_memory: the bytes of one device, such as "40GiB"; see `mtf.explain`.
         """
-        return mtf.explain(self._step, dict(batch), np.int32(0))
+        return mtf.explain(
+            self._step, dict(batch), np.int32(0), device_memory=device_memory
+        )
 
     def export(self, batch: Mapping[str, Any]) -> mtf.Export:
         """Returns a step on such arrays as a StableHLO module; nothing runs."""

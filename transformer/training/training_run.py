@@ -174,9 +174,11 @@ class Run:
         """Returns the shapes and dtypes of a batch, by feature."""
         return self.data.features(self.batch_size)
 
-    def explain(self) -> mtf.Forecast:
-        """Returns the forecast of a step, before any runs."""
-        return self.trainer.explain(self.features())
+    def explain(self, device_memory: float | str | None = None) -> mtf.Forecast:
+        """Returns the forecast of a step, before any runs; with the memory of a device,
+        such as "40GiB", also whether the step fits.
+        """
+        return self.trainer.explain(self.features(), device_memory)
 
     def export(self) -> mtf.Export:
         """Returns a step as a StableHLO module of one replica."""

@@ -1,1 +1,1 @@
-"""Inspection of checkpoints: reports, verification, `python -m meshtf checkpoint`."""
+"""Inspection of checkpoints: reports and verification, for `python -m meshtf checkpoint`."""

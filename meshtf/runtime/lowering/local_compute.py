@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.lowering.local_context import DeviceContext, MeshCoordinates
+from meshtf.runtime.lowering.op_names import shared_scope_of
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 Flat = list[Any]
@@ -41,10 +43,17 @@ def run_segment(
       outline: returns functions that equal ops share; None: no functions are shared.
     """
     env: dict[Value, Any] = dict(zip(segment.ins, values))
+    is_eager = tf.executing_eagerly()  # then ops have no names
     with trace_cache():
         for compute in segment.computes:
-            run_compute(compute, mesh, coords, env, jit, outline)
+            with contextlib.nullcontext() if is_eager else _named(compute):
+                run_compute(compute, mesh, coords, env, jit, outline)
     return [env[v] for v in segment.outs]
+
+
+def _named(compute: Compute) -> contextlib.AbstractContextManager[Any]:
+    """Gives TensorFlow ops the names of module and op; "/" at the end: as they are."""
+    return tf.name_scope(f"{shared_scope_of(compute.node)}/")
 
 
 def run_compute(

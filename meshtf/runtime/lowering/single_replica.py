@@ -24,6 +24,7 @@ from meshtf.partition import (
 )
 from meshtf.runtime.lowering.local_compute import run_compute
 from meshtf.runtime.lowering.local_context import MeshCoordinates
+from meshtf.runtime.lowering.op_names import scope_of
 from meshtf.runtime.lowering.step_executor import StepExecutor
 
 
@@ -98,8 +99,8 @@ class SingleReplica(StepExecutor):
 
 
 def scope(step: Step) -> str:
-    """Returns the name scope of a step's TensorFlow ops: its op's name and serial
+    """Returns the name scope of a step's TensorFlow ops: module path, op and serial
     number.
     """
     node = None if isinstance(step, ReadStep) else step.node
-    return "load" if node is None else f"{node.op.display_name}.{node.serial}"
+    return "load" if node is None else f"{scope_of(node)}.{node.serial}"

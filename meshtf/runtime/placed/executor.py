@@ -40,6 +40,7 @@ from meshtf.partition import (
 from meshtf.partition.steps import dependencies_of
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory
+from meshtf.runtime.lowering.op_names import common_path, scope_of
 from meshtf.runtime.placed.batched_variables import BatchedVariables
 from meshtf.runtime.placed.program.program_writer import ProgramWriter, in_section
 from meshtf.runtime.placed.resharding import ReshardExecutor, Shards
@@ -197,6 +198,9 @@ class Placed(ReshardExecutor):
                 self.values.update(self.variables.write(writes, self.values))
 
     def _execute_in_scope(self, step: Any) -> None:
+        if self.program is None and tf.executing_eagerly():  # then ops have no names
+            self.execute(step)
+            return
         with self._scope(_scope(step)):
             self.execute(step)
 
@@ -253,6 +257,14 @@ class Placed(ReshardExecutor):
         Two positions compute the same if they have equal inputs, and equal coordinates
         along the mesh axes that the segment reads.
         """
+        if self.program is None:
+            self._call_on_positions(segment)
+            return
+        path = common_path(compute.node for compute in segment.computes)
+        with self.program.inner_scope(f"{path}/" if path else ""):
+            self._call_on_positions(segment)
+
+    def _call_on_positions(self, segment: Segment) -> None:
         caller = self.make_caller(segment, self.mesh)
         results: list[tuple[Any, ...]] = []
         computed: dict[Any, tuple[Any, ...]] = {}
@@ -339,17 +351,19 @@ class Placed(ReshardExecutor):
 
 def _scope(step: Any) -> str:
     """Returns the name scope of a step's TensorFlow ops, for profilers and counts of
-    bytes.
+    bytes: a collective, its mesh axis, and the module and op that need it.
     """
     step = step.reductions[0] if isinstance(step, Bucket) else step
+    node = None if isinstance(step, ReadStep) else step.node
+    origin = f"{scope_of(node)}/" if node is not None else ""
     if isinstance(step, ReshardStep):
-        return f"move/{step.reshard.kind}/{step.reshard.axis}/"
+        return f"move/{step.reshard.kind}/{step.reshard.axis}/{origin}"
     if isinstance(step, WindowStep):
-        return f"move/window/{step.axis}/"
+        return f"move/window/{step.axis}/{origin}"
     if isinstance(step, GatherStatisticsStep):
-        return f"move/gather_statistics/{'.'.join(step.axes)}/"
+        return f"move/gather_statistics/{'.'.join(step.axes)}/{origin}"
     if isinstance(step, CallStep):
         return f"call/{step.op.display_name}.{step.op.call_id.microbatch}/"
     if isinstance(step, (LoopStep, BranchStep)):
-        return f"{step.node.op.display_name}/"
+        return origin
     return "load/" if isinstance(step, ReadStep) else "put/"

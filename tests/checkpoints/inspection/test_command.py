@@ -11,7 +11,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 import meshtf as mtf
-from meshtf.checkpoints.inspection import command, report
+from meshtf.checkpoints.inspection import report
+from meshtf.commands import checkpoint as command
 from tests.checkpoints.models import variables
 
 

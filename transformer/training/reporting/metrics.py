@@ -3,8 +3,9 @@
     with Metrics(folder, start_step=1000) as metrics:      # drops later lines
       progress = Progress(last_step=2000, tokens_per_step=2048)
       ...
-      rate = progress.report(step, loss)                   # step 1200/2000  loss 2.1034 ...
-      metrics.write(step, loss=loss, tokens_per_second=rate)
+      speed = progress.speed(step)
+      progress.report(step, loss, speed)                   # step 1200/2000  loss 2.1034 ...
+      metrics.write(step, loss=loss)
     print(curve(folder))
 
 Every line of `metrics.jsonl` is a complete JSON object, written before the next step
@@ -26,7 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -140,11 +141,20 @@ class Metrics:
         self.close()
 
 
-class Progress:
-    """Prints lines such as `step 1200/2000  loss 2.1034  10,412 tokens/s  1 min 17 s left`.
+class Speed(NamedTuple):
+    """How fast steps are, since the last line of progress."""
 
-    The rate is over the steps since the line before. The first line has no rate, since
-    its steps include the tracing of the program.
+    seconds_per_step: float
+    tokens_per_second: float
+
+
+class Progress:
+    """Prints lines of progress, such as
+
+        step 1200/2000  loss 2.1034  197 ms/step  10,412 tokens/s  2 min 37 s left
+
+    The speed is over the steps since the line before. The first line has none, since its
+    steps include the tracing of the program.
     """
 
     def __init__(
@@ -160,22 +170,58 @@ class Progress:
         self._clock = clock
         self._last_report: tuple[int, float] | None = None
 
-    def report(self, step: int, loss: float) -> float | None:
-        """Prints a line; returns tokens per second, or None if this is the
-        first line.
-        """
-        line = f"step {step:>{len(str(self._last_step))}}/{self._last_step}  loss {loss:.4f}"
+    def speed(self, step: int) -> Speed | None:
+        """Returns the speed since the last call; None if this is the first one."""
         now = self._clock()
-        rate = None
-        if self._last_report is not None and step > self._last_report[0]:
-            seconds = max(now - self._last_report[1], 1e-9) / (
-                step - self._last_report[0]
-            )
-            rate = self._tokens / seconds
-            line += f"  {rate:,.0f} tokens/s  {duration((self._last_step - step) * seconds)} left"
+        last_report = self._last_report
         self._last_report = (step, now)
-        self._say(line)
-        return rate
+        if last_report is None or step <= last_report[0]:
+            return None
+        elapsed = max(now - last_report[1], 1e-9)
+        seconds = elapsed / (step - last_report[0])
+        return Speed(seconds, self._tokens / seconds)
+
+    def report(
+        self,
+        step: int,
+        loss: float,
+        speed: Speed | None,
+        peak_share: float | None = None,
+        remarks: Sequence[str] = (),
+    ) -> None:
+        """Prints a line for a step, and one for each remark.
+
+        Args:
+          step: how many steps are done.
+          loss: of the last one.
+          speed: as `speed` returns it.
+          peak_share: the model FLOPs utilisation; None: not known.
+          remarks: further lines, about the same steps.
+        """
+        width = len(str(self._last_step))
+        columns = [f"step {step:>{width}}/{self._last_step}", f"loss {loss:.4f}"]
+        if speed is not None:
+            remaining = (self._last_step - step) * speed.seconds_per_step
+            columns.append(f"{step_time(speed.seconds_per_step)}/step")
+            columns.append(f"{speed.tokens_per_second:,.0f} tokens/s")
+            if peak_share is not None:
+                columns.append(f"{peak_share:.1%} of peak FLOPs")
+            columns.append(f"{duration(remaining)} left")
+        self._say("  ".join(columns))
+        for remark in remarks:
+            self._say(" " * len("step ") + remark)
+
+
+def step_time(seconds: float) -> str:
+    """Returns the time of a step as text.
+
+    >>> step_time(0.00123), step_time(0.1974), step_time(12.345)
+    ('1.2 ms', '197 ms', '12.3 s')
+    """
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    milliseconds = seconds * 1000
+    return f"{milliseconds:.{1 if milliseconds < 10 else 0}f} ms"
 
 
 def duration(seconds: float) -> str:

@@ -121,6 +121,10 @@ class ProgramWriter:
         finally:
             self._scope = outer
 
+    def inner_scope(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Appends a name to the current scope."""
+        return self.scope(self._scope + name)
+
     @contextlib.contextmanager
     def after(self, tensors: Sequence[SymbolicTensor]) -> Iterator[None]:
         """Within the context, new nodes run only after `tensors` are computed."""

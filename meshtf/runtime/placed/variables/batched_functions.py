@@ -5,6 +5,7 @@ A function is traced once for all devices with equal keys.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import tensorflow as tf
 from meshtf.graph import WriteOp
 from meshtf.mesh import Mesh, Sharded
 from meshtf.partition import ReshardStep
+from meshtf.runtime.lowering.op_names import as_scope
 from meshtf.runtime.lowering.variable_writes import ShardVariable, write
 from meshtf.runtime.storage.slot import TensorFlowSlot
 
@@ -72,7 +74,8 @@ def updating(updates: Sequence[Update]) -> VariableFunction:
         for update, slot_indices in zip(updates, slots_of_updates):
             variables = [shards[k] for k in slot_indices]
             values = [next(remaining) for _ in update.inputs]
-            outputs += write(update.op, variables, values, update.num_outputs)
+            with _named(update.op):
+                outputs += write(update.op, variables, values, update.num_outputs)
         return outputs
 
     key = tuple(
@@ -81,6 +84,15 @@ def updating(updates: Sequence[Update]) -> VariableFunction:
     )
     inputs = [x for update in updates for x in update.inputs]
     return VariableFunction(key, make_updates, slots, inputs, writes=True)
+
+
+def _named(op: WriteOp) -> contextlib.AbstractContextManager[Any]:
+    """Gives TensorFlow ops the names of the variable and of its update."""
+    if tf.executing_eagerly() or not op.variables:
+        return contextlib.nullcontext()
+    return tf.name_scope(
+        as_scope(f"update/{op.variables[0].name}/{op.display_name}") + "/"
+    )
 
 
 def slicing(

@@ -88,13 +88,25 @@ def test_progress_lines_have_rate_and_time_left():
         print_line=lines.append,
         clock=lambda: next(times),
     )
-    assert progress.report(1, 3.0) is None
-    assert progress.report(11, 2.5) == pytest.approx(50.0)
-    assert progress.report(31, 2.0) == pytest.approx(500.0)
+    for step, loss, rate in ((1, 3.0, None), (11, 2.5, 50.0), (31, 2.0, 500.0)):
+        speed = progress.speed(step)
+        assert (speed and speed.tokens_per_second) == (rate and pytest.approx(rate))
+        progress.report(step, loss, speed)
     assert lines == [
         "step   1/100  loss 3.0000",
-        "step  11/100  loss 2.5000  50 tokens/s  1 min 29 s left",
-        "step  31/100  loss 2.0000  500 tokens/s  7 s left",
+        "step  11/100  loss 2.5000  1.0 s/step  50 tokens/s  1 min 29 s left",
+        "step  31/100  loss 2.0000  100 ms/step  500 tokens/s  7 s left",
+    ]
+
+
+def test_progress_tells_the_share_of_the_peak_and_remarks():
+    said = []
+    progress = metrics.Progress(9, 50, print_line=said.append, clock=lambda: 0.0)
+    speed = metrics.Speed(0.5, 100.0)
+    progress.report(8, 2.0, speed, peak_share=0.431, remarks=["8 experts: ..."])
+    assert said == [
+        "step 8/9  loss 2.0000  500 ms/step  100 tokens/s  43.1% of peak FLOPs  0 s left",
+        "     8 experts: ...",
     ]
 
 

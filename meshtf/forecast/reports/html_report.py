@@ -1,16 +1,16 @@
 """A forecast as one self-contained HTML page: it loads no other file.
 
-The page is the template `page.html`, filled in with a title and the data as JSON; its
-script draws the rest. Strings of a user's program are data, and are written as text, never
-as HTML. Equal tensors, ops and collectives are stored once, so that the size of the page
-grows with what differs:
+The page is the template `page.html`, filled in with a title, tables (`html_tables`) and the
+data as JSON. The tables need no script; the script adds a search, and a drawing of which
+device has which shard. Strings of a user's program are escaped. In the data, equal
+tensors, ops and collectives are stored once, so that the size grows with what differs:
 
     tensors   each different `PlacedTensor`
     moves     each different `Collective`, with the indices of its tensors
-    kinds     each different `Computation` without its index, with the indices of its
-              tensors and moves; "direct": whether its function is the op itself, not a
+    kinds     each different `Computation` without index and module path, with the indices
+              of its tensors and moves; "direct": whether its function is the op itself, not a
               layer that consists of ops
-    ops       (index, index of its kind) of each op
+    ops       (index, index of its kind, module path) of each op
     folded    indices into `ops`, with equal runs as (times, the ops that are repeated)
 
 Variables and results refer to tensors and moves by index. The other keys are those of
@@ -26,35 +26,46 @@ import re
 from typing import Any
 
 from meshtf.forecast.report_data import Collective, Computation, Facts, PlacedTensor
-from meshtf.forecast.text_report import short_paths
-from meshtf.forecast.totals import fold, is_direct_call, totals, without_index
+from meshtf.forecast.reports.html_tables import static_page
+from meshtf.forecast.reports.op_table import short_paths
+from meshtf.forecast.reports.totals import fold, is_direct_call, totals, without_index
 
 
 def page(forecast: Facts) -> str:
     """Returns a forecast as a self-contained HTML document."""
     template_file = importlib.resources.files(__package__).joinpath("page.html")
-    data = json.dumps(packed(forecast), allow_nan=False, separators=(",", ":"))
+    distinct = _Distinct()
+    fields = _packed(forecast, distinct)
+    data = json.dumps(fields, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":  # escaped, so that no string of the data can end the script
         data = data.replace(sign, f"\\u{ord(sign):04x}")
-    values = {"title": html.escape(forecast.name), "data": data}
+    values = {
+        "title": html.escape(forecast.name),
+        "static": static_page(forecast, distinct.tensor_index),
+        "data": data,
+    }
     return re.sub(
-        r"\{\{(title|data)\}\}",
+        r"\{\{(title|static|data)\}\}",
         lambda match: values[match[1]],
         template_file.read_text("utf-8"),
     )
 
 
-def packed(forecast: Facts) -> dict[str, Any]:
+def _packed(forecast: Facts, distinct: _Distinct) -> dict[str, Any]:
     """Returns the data of the page, as the docstring of this module describes them."""
-    distinct = _Distinct()
-    ops = [(op.index, distinct.op_index(op)) for op in forecast.ops]
+    ops = [(op.index, distinct.op_index(op), op.path) for op in forecast.ops]
     variables = [
         vars(variable) | {"tensor": distinct.tensor_index(variable.tensor)}
         for variable in forecast.variables
     ]
+    live = [
+        vars(tensors) | {"tensor": distinct.tensor_index(tensors.tensor)}
+        for tensors in forecast.live
+    ]
     fields = vars(forecast) | {
+        "live": live,
         "ops": ops,
-        "folded": fold([kind_index for _, kind_index in ops]),
+        "folded": fold([kind_index for _, kind_index, _ in ops]),
         "results": [distinct.move_index(move) for move in forecast.results],
         "variables": variables,
         "memory": vars(forecast.memory),
@@ -97,7 +108,7 @@ class _Distinct:
         if kind not in self.kinds:
             self._indices[kind] = len(self.kinds)
             fields = {**vars(op)}
-            del fields["index"]
+            del fields["index"], fields["path"]
             self.kinds[kind] = fields | {
                 "direct": is_direct_call(op),
                 "outputs": [*map(self.tensor_index, op.outputs)],

@@ -15,7 +15,14 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from meshtf.forecast.report_data import FREE, PHASES, Collective, Computation, Facts
+from meshtf.forecast.report_data import (
+    FREE,
+    PHASES,
+    Collective,
+    Computation,
+    Facts,
+    without_indices,
+)
 
 MIN_SAVED = 4  # ops; runs that save fewer are easier to read unfolded
 # The index of an op, or (times, the ops that are repeated).
@@ -130,8 +137,10 @@ def gathered(move: Collective) -> list[str]:
 
 
 def without_index(op: Computation) -> Computation:
-    """Returns an op with index 0: equal for ops that compute the same on equal shards."""
-    return dataclasses.replace(op, index=0)
+    """Returns an op with index 0, and without the indices of its module path: equal for
+    ops that compute the same on equal shards.
+    """
+    return dataclasses.replace(op, index=0, path=without_indices(op.path))
 
 
 def is_direct_call(op: Computation) -> bool:

@@ -19,13 +19,6 @@ from typing import Any
 
 from absl import flags
 
-from meshtf.checkpoints.inspection.report import (
-    compare,
-    comparison_text,
-    differs,
-    inspect,
-    inspection_text,
-)
 from meshtf.errors import CheckpointError, DamageError
 
 _JSON = flags.DEFINE_string(
@@ -37,18 +30,31 @@ _USE = (
 )
 
 
+def usage_error(argv: Sequence[str]) -> str:
+    """Returns what is wrong with the arguments, or ""."""
+    match argv[1:]:
+        case ["inspect", _] | ["diff", _, _]:
+            folders = argv[2:]
+        case _:
+            return _USE
+    missing = [folder for folder in folders if not Path(folder).exists()]
+    return f"there is no folder {missing[0]}." if missing else ""
+
+
 def main(argv: Sequence[str]) -> int:
     """Runs the command, prints its report, and returns the exit code."""
+    from meshtf.checkpoints.inspection import report as reports
+
     try:
         match argv[1:]:
             case ["inspect", folder]:
-                report = inspect(folder)
-                _print(report, inspection_text(report))
+                report = reports.inspect(folder)
+                _print(report, reports.inspection_text(report))
                 return int(any(file["damage"] for file in report["files"]))
             case ["diff", folder, other]:
-                comparison = compare(folder, other)
-                _print(comparison, comparison_text(comparison))
-                return int(differs(comparison))
+                comparison = reports.compare(folder, other)
+                _print(comparison, reports.comparison_text(comparison))
+                return int(reports.differs(comparison))
             case _:
                 print(_USE, file=sys.stderr)
                 return 2

@@ -1,4 +1,5 @@
-"""Flags of `supervise` and `launch`: timeouts and restarts.
+"""Flags of `supervise` and `launch`: timeouts and restarts. Their defaults are those of
+`cluster.supervisor.Limits`.
 
 Example:
 
@@ -7,35 +8,37 @@ Example:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from absl import flags
 
-from meshtf.cluster.supervisor import Limits
+if TYPE_CHECKING:
+    from meshtf.cluster.supervisor import Limits
 
-_DEFAULT = Limits()
 _RESTARTS = flags.DEFINE_integer(
     "restarts",
-    _DEFAULT.restarts,
+    0,
     "How often the command is restarted after a fault; it continues from its last "
     "checkpoint.",
     lower_bound=0,
 )
 _TIMEOUT = flags.DEFINE_float(
     "timeout",
-    _DEFAULT.timeout,
+    60.0,
     "Seconds after which a worker that does not answer counts as lost, and a driver as "
     "stuck, in a call of a function or after a request to stop.",
     lower_bound=0.1,
 )
 _START = flags.DEFINE_float(
     "start",
-    _DEFAULT.start,
+    600.0,
     "The same for the start of the command, and for the first call of each function, "
     "which is traced and compiled.",
     lower_bound=0.1,
 )
 _WAIT = flags.DEFINE_float(
     "wait",
-    _DEFAULT.wait,
+    300.0,
     "Seconds to wait for workers to be available.",
     lower_bound=0.1,
 )
@@ -43,4 +46,6 @@ _WAIT = flags.DEFINE_float(
 
 def limits() -> Limits:
     """Returns the values of the flags."""
+    from meshtf.cluster.supervisor import Limits
+
     return Limits(_TIMEOUT.value, _START.value, _WAIT.value, _RESTARTS.value)

@@ -20,9 +20,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from meshtf.cluster import timeouts
-from meshtf.cluster.addresses import parse_cluster
-from meshtf.cluster.supervisor import RemoteWorkers, supervise
+from meshtf.commands import timeouts
 from meshtf.errors import ParseError
 
 # Supervised commands may define a flag of this name as well.
@@ -32,15 +30,25 @@ _CLUSTER = flags.DEFINE_string(
 flags.adopt_module_key_flags(timeouts)  # so that --help shows them
 
 
+def usage_error(argv: Sequence[str]) -> str:
+    """Returns what is wrong with the arguments, or ""."""
+    if _CLUSTER.value and len(argv) >= 2:
+        return ""
+    return (
+        "supervise needs workers and a command:\n"
+        "  python -m meshtf supervise --cluster=host1:4000,host2:4000 -- COMMAND"
+    )
+
+
 def main(argv: Sequence[str]) -> int:
     """Reads the flags, runs the command, and returns the exit code."""
+    from meshtf.cluster.addresses import parse_cluster
+    from meshtf.cluster.supervisor import RemoteWorkers, supervise
+
     try:
-        if not _CLUSTER.value or len(argv) < 2:
-            raise ParseError(
-                "supervise needs workers and a command:\n"
-                "  python -m meshtf supervise --cluster=host1:4000,host2:4000 -- "
-                "COMMAND"
-            )
+        message = usage_error(argv)
+        if message:
+            raise ParseError(message)
         workers = RemoteWorkers(parse_cluster(_CLUSTER.value))
     except ParseError as error:
         print(error, file=sys.stderr)

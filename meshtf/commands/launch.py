@@ -1,0 +1,52 @@
+"""Runs a command on local workers, which are started for it and end with it.
+
+    python -m meshtf launch --workers=4 -- \\
+        python -m transformer.train --gin_file=lm_stdlib.gin --model_dir=runs/four
+
+It tries out on one machine what will run on several hosts: each worker is a separate
+process. --cluster=... is appended to the command, or replaces {cluster} in it. Output lines
+of workers are labelled. Workers end when the command or this process ends, however it ends.
+Supervision, flags and exit codes are those of `python -m meshtf supervise`; with
+--restarts=N, workers that died or hang are restarted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from meshtf.commands import timeouts
+
+_WORKERS = flags.DEFINE_integer("workers", 2, "The number of workers.", lower_bound=1)
+_EACH = flags.DEFINE_integer(
+    "devices_each",
+    1,
+    "The number of devices that each worker offers of its CPU.",
+    lower_bound=1,
+)
+flags.adopt_module_key_flags(timeouts)  # so that --help shows them
+
+
+def usage_error(argv: Sequence[str]) -> str:
+    """Returns what is wrong with the arguments, or ""."""
+    if len(argv) >= 2:
+        return ""
+    return "launch needs a command:\n  python -m meshtf launch --workers=4 -- COMMAND"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Reads the flags, starts the workers, runs the command, and returns the exit code."""
+    from meshtf.cluster.launch import LocalWorkers
+    from meshtf.cluster.supervisor import supervise
+
+    message = usage_error(argv)
+    if message:
+        print(message, file=sys.stderr)
+        return 2
+    workers = LocalWorkers(_WORKERS.value, _EACH.value)
+    try:
+        return supervise(argv[1:], workers, timeouts.limits())
+    finally:
+        workers.close()

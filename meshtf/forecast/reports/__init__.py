@@ -1,0 +1,15 @@
+"""Reports of a forecast: as text, JSON and HTML.
+
+Contents:
+
+    totals          sums over ops, and runs of equal ops
+    modules         sums by module path
+    units           amounts as text
+    op_table        the table of all ops, as text
+    text_report     as text, and as JSON
+    html_report     as one HTML page, with the template `page.html`
+    html_tables     the tables of the page
+    op_rows         the op table of the page
+    shape_html      shapes as HTML
+    svg             frame and styles of SVG pictures
+"""

@@ -1,0 +1,115 @@
+"""The op table of the HTML page: rows in the order in which ops run, with equal runs
+folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+
+from meshtf.forecast.report_data import (
+    Collective,
+    Computation,
+    Facts,
+    without_indices,
+)
+from meshtf.forecast.reports.op_table import count_ops
+from meshtf.forecast.reports.shape_html import ShapeHtml
+from meshtf.forecast.reports.totals import (
+    Folded,
+    fold,
+    is_direct_call,
+    redundant_flops,
+    without_index,
+)
+from meshtf.forecast.reports.units import bytes_text, flops_text
+
+_LEAD = (
+    "In the order in which they run. [batch:8/data] is sharded along axis data; +model is "
+    "a partial sum along model, not yet reduced. Below an op are the reshards of its "
+    "inputs. Equal runs are shown once."
+)
+
+
+def op_section(forecast: Facts, shapes: ShapeHtml, paths: Mapping[str, str]) -> str:
+    """Returns the section of all ops."""
+    rows = _OpRows(forecast, shapes, paths)
+    folded = fold([without_index(op) for op in forecast.ops])
+    lines = list(rows.block(folded))
+    if forecast.results:
+        lines.append('<div class="phase">results</div>')
+        lines += [rows.move(move) for move in forecast.results]
+    body = "\n".join(lines) or "<p>no ops</p>"
+    return (
+        f'<section id="ops"><h2>Ops</h2><p class="lead">{_LEAD}</p>'
+        f'<div class="card ops">{body}</div></section>'
+    )
+
+
+class _OpRows:
+    """Writes rows of ops; a row with the phase, or with the user's line, comes before the
+    first op where it changes.
+    """
+
+    def __init__(
+        self, forecast: Facts, shapes: ShapeHtml, paths: Mapping[str, str]
+    ) -> None:
+        self._ops = forecast.ops
+        self._shapes = shapes
+        self._paths = paths
+        self._phase = ""
+        self._call = ""
+
+    def block(self, items: Sequence[Folded]) -> Iterator[str]:
+        """Yields the rows of ops, some of them folded."""
+        for item in items:
+            if isinstance(item, int):
+                yield from self._op(self._ops[item])
+            else:
+                yield from self._folded(*item)
+
+    def _folded(self, times: int, body: Sequence[Folded]) -> Iterator[str]:
+        count = count_ops(body)
+        ops = "this op" if count == 1 else f"these {count} ops"
+        yield f'<details class="fold" open><summary>{times} times {ops}</summary>'
+        self._call = ""
+        yield from self.block(body)
+        self._call = ""
+        yield "</details>"
+
+    def _op(self, op: Computation) -> Iterator[str]:
+        if op.phase != self._phase:
+            self._phase = op.phase
+            self._call = ""
+            yield f'<div class="phase">{op.phase}</div>'
+        call = self._call_text(op)
+        if call != self._call:
+            self._call = call
+            yield f'<div class="call">{escape(call)}</div>'
+        outputs = ", ".join(map(self._shapes, op.outputs))
+        remark = f"x {op.times} " if op.times > 1 else ""
+        if redundant_flops(op):
+            remark += f"identical on {op.repeated}"
+        yield (
+            f'<div class="row"><i>{op.index}</i><code>{escape(op.title)}</code>'
+            f"<span>{outputs}</span><i>{flops_text(op.flops)}</i><i>{remark}</i></div>"
+        )
+        yield from map(self.move, op.moves)
+
+    def _call_text(self, op: Computation) -> str:
+        """Returns the user's line, the function that it calls, and the module."""
+        line = f"{self._paths[op.file]}:{op.line}" if op.file else ""
+        function = "" if is_direct_call(op) else op.function
+        path = without_indices(op.path)
+        return "  ".join(text for text in (line, function, path) if text)
+
+    def move(self, move: Collective) -> str:
+        """Returns the row of one collective."""
+        arrow = f"{self._shapes(move.tensor)} -> {self._shapes(move.after)}"
+        times = f"x {move.times}" if move.times > 1 else ""
+        size = bytes_text(move.bytes) if move.bytes else "free"
+        label = escape(f"{move.kind} {move.axis}")
+        return (
+            f'<div class="row move"><i></i><code>&larr; {label}</code>'
+            f"<span>{arrow}</span><i>{size}</i><i>{times}</i></div>"
+        )

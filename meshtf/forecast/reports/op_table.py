@@ -1,0 +1,197 @@
+"""The op table of a forecast: every op with its outputs, FLOPs and reshards.
+
+A shape shows which dimensions are sharded: in `[batch:64/data d_ff:2048/model] +pod`,
+dimension batch of global size 64 is sharded along mesh axis `data`, and the tensor is a
+partial sum along `pod`, not yet reduced. Runs of equal ops, such as the layers of a deep
+model, are written once, with their count.
+
+    lines = list(op_lines(forecast))
+"""
+
+from __future__ import annotations
+
+import collections
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePath
+
+from meshtf.forecast.report_data import Collective, Computation, Facts, PlacedTensor
+from meshtf.forecast.reports.totals import (
+    Folded,
+    fold,
+    is_direct_call,
+    redundant_flops,
+    without_index,
+)
+from meshtf.forecast.reports.units import bytes_text, flops_text
+
+WIDTH = 110
+AMOUNT_WIDTH = 12  # of FLOPs and bytes
+REMARK_WIDTH = 19  # "  identical on 2048"
+LEGEND = """\
+[batch:8/data] is sharded along axis data; +model: a partial sum along model (also max, min).
+<- a reshard of an input, before the op runs; identical on 4: four devices compute the same."""
+
+
+def op_lines(forecast: Facts) -> Iterator[str]:
+    """Yields the op table."""
+    if forecast.ops or forecast.results:
+        yield "  ops"
+        yield from textwrap.indent(LEGEND, "    ").split("\n")
+    table = _OpTable(forecast)
+    yield from table.block(fold([without_index(op) for op in forecast.ops]), "    ")
+    if forecast.results:
+        yield "    results"
+        for move in forecast.results:
+            yield from table.move(move, "    ")
+
+
+class _OpTable:
+    """Writes the lines of the op table.
+
+    A line with the phase, or with the user's line and function, comes before the first op
+    where it changes: both are stored between ops.
+    """
+
+    def __init__(self, forecast: Facts) -> None:
+        self._ops = forecast.ops
+        self._paths = short_paths(forecast)
+        self._axes = [axis for axis, _ in forecast.axes]
+        self._phase = ""
+        self._call = ("", "")  # the user's line, and the called function
+        longest_title = max((len(op.title) for op in self._ops), default=0)
+        self._title_width = min(24, longest_title) + 2
+
+    def block(self, items: Sequence[Folded], indent: str) -> Iterator[str]:
+        """Yields the lines of ops, some of them folded."""
+        for item in items:
+            if isinstance(item, int):
+                yield from self._op(item, indent)
+            else:
+                yield from self._folded(*item, indent)
+
+    def _folded(self, times: int, body: Sequence[Folded], indent: str) -> Iterator[str]:
+        yield from self._new_phase(self._ops[next(_indices(body))], indent)
+        yield f"{indent}  {times} times {self._sums(body)}"
+        self._call = ("", "")
+        yield from self.block(body, indent + "  |")
+        self._call = ("", "")
+
+    def _sums(self, body: Sequence[Folded]) -> str:
+        count = 0
+        flops = 0.0
+        received = 0.0
+        for i in _indices(body):
+            op = self._ops[i]
+            count += 1
+            flops += op.total
+            received += sum(move.total for move in op.moves)
+        ops_text = "this op" if count == 1 else f"these {count} ops"
+        costs = f"{flops_text(flops)} and {bytes_text(received)} received"
+        return f"{ops_text}, each time {costs}"
+
+    def _op(self, i: int, indent: str) -> Iterator[str]:
+        op = self._ops[i]
+        yield from self._new_phase(op, indent)
+        yield from self._new_call(op, indent)
+        shapes = ", ".join(shape_text(out, self._axes) for out in op.outputs)
+        title = f"{indent}    {op.title:<{self._title_width}}"
+        remark = _times_text(op.times)
+        if redundant_flops(op):
+            remark += f"  identical on {op.repeated}"
+        yield from _wrapped(title, shapes, flops_text(op.flops), remark)
+        for move in op.moves:
+            yield from self.move(move, indent)
+
+    def _new_phase(self, op: Computation, indent: str) -> Iterator[str]:
+        if op.phase != self._phase:
+            yield indent + op.phase
+            self._phase = op.phase
+            self._call = ("", "")
+
+    def _new_call(self, op: Computation, indent: str) -> Iterator[str]:
+        """Yields the user's line and the function that it calls, if they change."""
+        line = f"{self._paths[op.file]}:{op.line}" if op.file else ""
+        direct = is_direct_call(op)
+        call = line, "" if direct else op.function
+        same_line = direct and line == self._call[0]
+        if call != self._call and not same_line:
+            yield f"{indent}  {' '.join(call)}"
+            self._call = call
+
+    def move(self, move: Collective, indent: str) -> Iterator[str]:
+        """Yields the lines of one collective."""
+        text = f"{move.kind} {move.axis}  {shape_text(move.tensor, self._axes)}"
+        # What these two result in is clear from the input.
+        if move.kind not in ("all_gather", "all_reduce"):
+            text += f" -> {shape_text(move.after, self._axes)}"
+        arrow = f"{indent}      <- "
+        yield from _wrapped(
+            arrow, text, bytes_text(move.bytes), _times_text(move.times)
+        )
+
+
+def count_ops(items: Iterable[Folded]) -> int:
+    """Returns how many ops there are, those of a folded run as often as it is repeated."""
+    return sum(1 for _ in _indices(items))
+
+
+def _times_text(times: int) -> str:
+    return f"  x {times}" if times > 1 else ""
+
+
+def _indices(items: Iterable[Folded]) -> Iterator[int]:
+    """Yields the indices of ops, those of a folded run as often as it is repeated."""
+    for item in items:
+        if isinstance(item, int):
+            yield item
+        else:
+            times, body = item
+            yield from list(_indices(body)) * times
+
+
+def _wrapped(left: str, middle: str, amount: str, remark: str = "") -> Iterator[str]:
+    """Yields a line of the op table; a long middle column continues on the next lines."""
+    width = max(24, WIDTH - len(left) - AMOUNT_WIDTH - REMARK_WIDTH)
+    wrapped = textwrap.wrap(
+        middle, width, break_long_words=False, break_on_hyphens=False
+    )
+    start, *continued = wrapped or [""]
+    yield f"{left}{start:<{width}}{amount:>{AMOUNT_WIDTH}}{remark}"
+    margin = "".join("|" if character == "|" else " " for character in left)
+    for line in continued:
+        yield margin + line
+
+
+def shape_text(tensor: PlacedTensor, axes: Iterable[str]) -> str:
+    """Returns a shape and how it is sharded, such as "[batch:64/data d_ff:8] +model"."""
+    dims = dict(tensor.shape)
+    axes_of_dims = {name: f"{name}:{size}" for name, size in dims.items()}
+    partial = ""
+    signs = {"sum": "+", "max": "max ", "min": "min "}
+    for axis, state in zip(axes, tensor.states):
+        if state in dims:
+            axes_of_dims[state] += f"/{axis}"
+        elif state in signs:
+            partial += f" {signs[state]}{axis}"
+    return f"[{' '.join(axes_of_dims.values())}]" + partial
+
+
+def short_paths(forecast: Facts) -> dict[str, str]:
+    """Returns for each of the user's files the shortest end of its path that is unique."""
+    files = {op.file for op in forecast.ops if op.file}
+    counts: collections.Counter[str] = collections.Counter()
+    for file in files:
+        counts.update(_path_ends(file))
+
+    def shortest(file: str) -> str:
+        *ends, full_path = _path_ends(file)
+        return next((end for end in ends if counts[end] == 1), full_path)
+
+    return {file: shortest(file) for file in sorted(files)}
+
+
+def _path_ends(file: str) -> list[str]:
+    """Returns "c.py", "b/c.py", "a/b/c.py" for "a/b/c.py"."""
+    names = PurePath(file).parts
+    return ["/".join(names[-k:]) for k in range(1, len(names) + 1)]
