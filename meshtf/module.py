@@ -123,7 +123,7 @@ class Module(tf.Module):
         """Returns a table of all variables: path, dimensions, placement, parameters, and
         bytes per device; and the totals.
         """
-        return text_table(_COLUMNS, self._rows(), numbers=2)
+        return text_table(_COLUMNS, self._rows(), numeric_columns=2)
 
     def _rows(self) -> list[tuple[str, ...]]:
         """Returns the rows of the summary; the last one has the totals."""
@@ -157,11 +157,11 @@ class Module(tf.Module):
         title = f"<{type(self).__name__} {path_text(self._path)!r}>"
         if not rows:
             return title
-        return f"{title}\n{text_table(_COLUMNS, [*shown, total], numbers=2)}"
+        return f"{title}\n{text_table(_COLUMNS, [*shown, total], numeric_columns=2)}"
 
     def _repr_html_(self) -> str:
         title = f"{type(self).__name__} {path_text(self._path)}"
-        return html_table(_COLUMNS, self._rows(), numbers=2, title=title)
+        return html_table(_COLUMNS, self._rows(), numeric_columns=2, title=title)
 
     def _trackable_children(
         self, save_type: str = "checkpoint", **kwargs: Any

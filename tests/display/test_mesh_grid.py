@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.display import MAX_CELLS, placement_text
+from meshtf.display import MAX_POSITIONS, placement_text
 
 
 def cells(html):
@@ -52,9 +52,9 @@ def test_large_meshes_are_cut_off():
     mesh = mtf.Mesh("x:32;y:32", "b:x", devices="abstract")
     v = mtf.Variable(mesh, "b:32", "zeros", "v")
     labels, _ = cells(v._repr_html_())
-    assert len(labels) == MAX_CELLS
-    assert f"... and {1024 - MAX_CELLS} more positions" in v._repr_html_()
-    assert len(cells(mesh._repr_html_())[0]) == MAX_CELLS
+    assert len(labels) == MAX_POSITIONS
+    assert f"... and {1024 - MAX_POSITIONS} more positions" in v._repr_html_()
+    assert len(cells(mesh._repr_html_())[0]) == MAX_POSITIONS
 
 
 def test_meshes_show_their_devices():
