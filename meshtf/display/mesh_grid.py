@@ -58,12 +58,11 @@ def html_placement(
     for coordinates in _coordinates(axes):
         position = dict(zip(axes, coordinates))
         labels.append(_shard_label(position, axes, states, sizes))
-    partial = [
-        f"{PARTIAL[state]} over {axis}"
-        for axis, state in states.items()
-        if state in PARTIAL
-    ]
-    return _grid(", ".join([title, *partial]), axes, labels)
+    remarks = [title]
+    for axis, state in states.items():
+        if state in PARTIAL:
+            remarks.append(f"{PARTIAL[state]} over {axis}")
+    return _grid(", ".join(remarks), axes, labels)
 
 
 def html_mesh(title: str, axes: Mapping[str, int], devices: Sequence[str]) -> str:
@@ -79,8 +78,8 @@ def html_mesh(title: str, axes: Mapping[str, int], devices: Sequence[str]) -> st
 
 def _coordinates(axes: Mapping[str, int]) -> list[tuple[int, ...]]:
     """Returns the coordinates of all positions that are drawn."""
-    positions = itertools.product(*map(range, axes.values()))
-    return list(itertools.islice(positions, MAX_POSITIONS))
+    ranges = map(range, axes.values())
+    return list(itertools.islice(itertools.product(*ranges), MAX_POSITIONS))
 
 
 def _shard_label(
@@ -90,36 +89,39 @@ def _shard_label(
     sizes: Mapping[str, int],
 ) -> str:
     """Returns the entries that a position holds, such as "batch 0:4"; "" for nothing."""
-    shard_index: dict[str, int] = {}
-    num_shards: dict[str, int] = {}
+    shards: dict[str, tuple[int, int]] = {}  # by dimension: index and count of shards
     for axis, state in states.items():
-        if state.startswith(_STAGE) and state != f"{_STAGE}{position[axis]}":
+        index = position[axis]
+        if state.startswith(_STAGE) and state != f"{_STAGE}{index}":
             return ""
         if state in sizes:  # axes of one dimension: the first is the major one
-            index = shard_index.get(state, 0)
-            shard_index[state] = index * axes[axis] + position[axis]
-            num_shards[state] = num_shards.get(state, 1) * axes[axis]
+            outer_index, outer_count = shards.get(state, (0, 1))
+            axis_size = axes[axis]
+            shards[state] = (outer_index * axis_size + index, outer_count * axis_size)
     ranges = []
-    for dim, index in shard_index.items():
-        local_size = sizes[dim] // num_shards[dim]
+    for dim, (index, count) in shards.items():
+        local_size = sizes[dim] // count
         start = index * local_size
-        ranges.append(f"{dim} {start}:{start + local_size}")
+        stop = start + local_size
+        ranges.append(f"{dim} {start}:{stop}")
     return ", ".join(ranges) or "all"
 
 
 def _grid(title: str, axes: Mapping[str, int], labels: Sequence[str]) -> str:
     """Returns an HTML table with one entry for each position, coloured by its label."""
     num_positions = math.prod(axes.values())
-    num_columns = math.prod(list(axes.values())[1:])
+    num_rows = next(iter(axes.values()), 1)
+    num_columns = num_positions // num_rows
     labels = labels[:MAX_POSITIONS]
     colours = _colours(labels)
+    entries = []
+    for label in labels:
+        style = f"{_ENTRY}background:{colours[label]}"
+        entries.append(f'<td style="{style}">{html.escape(label)}</td>')
     rows = []
-    for start in range(0, len(labels), num_columns):
-        entries = []
-        for label in labels[start : start + num_columns]:
-            style = f"{_ENTRY}background:{colours[label]}"
-            entries.append(f'<td style="{style}">{html.escape(label)}</td>')
-        rows.append(f"<tr>{''.join(entries)}</tr>")
+    for start in range(0, len(entries), num_columns):
+        row = "".join(entries[start : start + num_columns])
+        rows.append(f"<tr>{row}</tr>")
     if num_positions > len(labels):
         left_out = num_positions - len(labels)
         rows.append(f"<tr><td>... and {left_out} more positions</td></tr>")
