@@ -105,6 +105,14 @@ class Module(tf.Module):
         with scope_of(self._path):
             yield
 
+    @contextlib.contextmanager
+    def outer_scope(self) -> Iterator[None]:
+        """Gives what is made inside the path of the enclosing module: names of variables
+        then lack the name of this module.
+        """
+        with scope_of(self._path[:-1]):
+            yield
+
     @property
     def variables(self) -> tuple[Variable, ...]:
         """All variables of this module and those inside it."""
