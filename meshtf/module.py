@@ -129,7 +129,8 @@ class Module(tf.Module):
 
     def summary(self) -> str:
         """Returns a table of all variables: path, dimensions, placement, parameters, and
-        bytes per device; and the totals.
+        bytes per device; and the totals. Where variables lie on stages of a pipeline, the
+        total bytes are those of a device of the largest stage.
         """
         return text_table(_COLUMNS, self._rows(), numeric_columns=2)
 
@@ -137,23 +138,22 @@ class Module(tf.Module):
         """Returns the rows of the summary; the last one has the totals."""
         rows: list[tuple[str, ...]] = []
         parameters = 0
-        bytes_per_device = 0
+        bytes_by_stage: dict[int | None, int] = {None: 0}
         for v in self.variables:
             local = int(local_bytes(v.spec, v.placement, v.mesh))
             parameters += v.spec.shape.size
-            bytes_per_device += local
+            bytes_by_stage[v.stage] = bytes_by_stage.get(v.stage, 0) + local
             rows.append(
                 (
-                    v.name,
+                    path_text(v._path),  # in its constructor a name may be pending
                     repr(v.spec.shape),
                     placement_text(v.mesh.states(v.placement)),
                     f"{v.spec.shape.size:,}",
                     f"{local:,}",
                 )
             )
-        rows.append(
-            ("total", "", "", f"{parameters:,}", f"{bytes_per_device:,}"),
-        )
+        total = bytes_by_stage.pop(None) + max(bytes_by_stage.values(), default=0)
+        rows.append(("total", "", "", f"{parameters:,}", f"{total:,}"))
         return rows
 
     def __repr__(self) -> str:
