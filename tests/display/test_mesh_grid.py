@@ -32,6 +32,7 @@ def cells(html):
 def test_shards_have_colours(layout, labels, colours):
     x = mtf.asarray(mtf.Mesh("x:2;y:2", layout), np.ones((8, 2)), "b;d")
     assert cells(x._repr_html_()) == (labels, colours)
+    assert "1." in x._repr_html_().partition("<pre")[2]  # and the values
     v = mtf.Variable(x.mesh, "b:8;d:2", "zeros", "v")
     assert cells(v._repr_html_()) == (labels, colours)
 
