@@ -211,7 +211,7 @@ def introduce(model: Model, examples: object) -> None:
     print(
         f"examples {examples}\nmodel    {parameters:,} parameters; "
         f"{model.architecture}\n"
-        f"mesh     {model.mesh!r}, layout {model.mesh.layout!r}",
+        f"mesh     {model.mesh}, layout {model.mesh.layout!r}",
         flush=True,
     )
     for line in notes:

@@ -150,7 +150,7 @@ def test_a_flag_that_is_given_wins_and_says_so(folder, capsys, made, no_steps):
     )
     ((one, _),) = made
     out = capsys.readouterr().out
-    assert repr(one.model.mesh) == "data:2"
+    assert str(one.model.mesh) == "data:2"
     assert "gin      --mesh=data:2 wins over Mesh.axes = 'data:4'" in out
     assert "gin      --train_batch_size=4 wins over train.batch_size = 8" in out
     assert "gin      --learning_rate=0.01 wins over AdamW.learning_rate = 0.5" in out
