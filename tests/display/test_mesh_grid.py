@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.display import MAX_POSITIONS, placement_text
+from meshtf.display import MAX_POSITIONS, html_placement, placement_text
 
 
 def cells(html):
@@ -35,6 +35,12 @@ def test_shards_have_colours(layout, labels, colours):
     assert "1." in x._repr_html_().partition("<pre")[2]  # and the values
     v = mtf.Variable(x.mesh, "b:8;d:2", "zeros", "v")
     assert cells(v._repr_html_()) == (labels, colours)
+
+
+def test_a_dimension_over_two_axes_has_shards_of_both():
+    states = {"x": "b", "y": "b"}
+    drawing = html_placement("b", {"x": 2, "y": 2}, states, {"b": 8})
+    assert cells(drawing)[0] == ["b 0:2", "b 2:4", "b 4:6", "b 6:8"]
 
 
 def test_partial_sums_and_stages():
