@@ -93,7 +93,7 @@ y = Model().predict(x)
 number = Model().predict(x)  # error: assignment
 
 # Own ops
-y = mtf.slicewise(lambda t: t, [x], cut="batch")
+y = mtf.slicewise(lambda t: t, [x], shardable="batch")
 outputs: list[mtf.Tensor] = mtf.slicewise(lambda t: (t, t), [x], ["batch:4", "d:2"])
 mtf.slicewise(lambda t: t, x)  # error: call-overload
 y = mtf.slicewise(lambda t: (t, t), [x], ["batch:4", "d:2"])  # error: assignment
