@@ -105,6 +105,14 @@ class Module(tf.Module):
         with scope_of(self._path):
             yield
 
+    @contextlib.contextmanager
+    def outer_scope(self) -> Iterator[None]:
+        """Gives what is made inside the path of the enclosing module: names of variables
+        then lack the name of this module.
+        """
+        with scope_of(self._path[:-1]):
+            yield
+
     @property
     def variables(self) -> tuple[Variable, ...]:
         """All variables of this module and those inside it."""
@@ -121,31 +129,31 @@ class Module(tf.Module):
 
     def summary(self) -> str:
         """Returns a table of all variables: path, dimensions, placement, parameters, and
-        bytes per device; and the totals.
+        bytes per device; and the totals. Where variables lie on stages of a pipeline, the
+        total bytes are those of a device of the largest stage.
         """
-        return text_table(_COLUMNS, self._rows(), numbers=2)
+        return text_table(_COLUMNS, self._rows(), numeric_columns=2)
 
     def _rows(self) -> list[tuple[str, ...]]:
         """Returns the rows of the summary; the last one has the totals."""
         rows: list[tuple[str, ...]] = []
         parameters = 0
-        bytes_per_device = 0
+        bytes_by_stage: dict[int | None, int] = {None: 0}
         for v in self.variables:
             local = int(local_bytes(v.spec, v.placement, v.mesh))
             parameters += v.spec.shape.size
-            bytes_per_device += local
+            bytes_by_stage[v.stage] = bytes_by_stage.get(v.stage, 0) + local
             rows.append(
                 (
-                    v.name,
+                    path_text(v._path),  # in its constructor a name may be pending
                     repr(v.spec.shape),
                     placement_text(v.mesh.states(v.placement)),
                     f"{v.spec.shape.size:,}",
                     f"{local:,}",
                 )
             )
-        rows.append(
-            ("total", "", "", f"{parameters:,}", f"{bytes_per_device:,}"),
-        )
+        total = bytes_by_stage.pop(None) + max(bytes_by_stage.values(), default=0)
+        rows.append(("total", "", "", f"{parameters:,}", f"{total:,}"))
         return rows
 
     def __repr__(self) -> str:
@@ -157,11 +165,11 @@ class Module(tf.Module):
         title = f"<{type(self).__name__} {path_text(self._path)!r}>"
         if not rows:
             return title
-        return f"{title}\n{text_table(_COLUMNS, [*shown, total], numbers=2)}"
+        return f"{title}\n{text_table(_COLUMNS, [*shown, total], numeric_columns=2)}"
 
     def _repr_html_(self) -> str:
         title = f"{type(self).__name__} {path_text(self._path)}"
-        return html_table(_COLUMNS, self._rows(), numbers=2, title=title)
+        return html_table(_COLUMNS, self._rows(), numeric_columns=2, title=title)
 
     def _trackable_children(
         self, save_type: str = "checkpoint", **kwargs: Any

@@ -98,7 +98,7 @@ def _summary(exported: mtf.Export) -> str:
     )
     return "\n".join(
         [
-            f"replicas   {exported.mesh.size} ({exported.mesh!r})",
+            f"replicas   {exported.mesh.size} ({exported.mesh})",
             f"module     {len(exported.module) / 1024:,.1f} KiB",
             f"variables  {len(exported.values)}, {size / 2**20:,.1f} MiB in total",
             f"arguments  {arguments}",

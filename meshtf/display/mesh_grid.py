@@ -1,4 +1,4 @@
-"""A mesh as a grid of coloured cells, one for each position, as an HTML table.
+"""A mesh as an HTML table with one coloured entry for each position.
 
 The first axis runs down, all others run to the right. Positions of one colour hold the same
 shard.
@@ -14,11 +14,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-MAX_CELLS = 256  # positions that are drawn
+from meshtf.display.tables import html_rows
+
+MAX_POSITIONS = 256  # positions that are drawn
 PARTIAL = {"+": "partial sum", "max": "partial maximum", "min": "partial minimum"}
 _STAGE = "stage "
-_CELL = "padding:4px 8px;border:1px solid #888;text-align:center;color:#000;"
-_ABSENT = "#e8e8e8"
+_ENTRY = "padding:4px 8px;border:1px solid #888;text-align:center;color:#000;"
 
 
 def placement_text(states: Mapping[str, str]) -> str:
@@ -57,12 +58,11 @@ def html_placement(
     for coordinates in _coordinates(axes):
         position = dict(zip(axes, coordinates))
         labels.append(_shard_label(position, axes, states, sizes))
-    partial = [
-        f"{PARTIAL[state]} over {axis}"
-        for axis, state in states.items()
-        if state in PARTIAL
-    ]
-    return _grid(", ".join([title, *partial]), axes, labels)
+    remarks = [title]
+    for axis, state in states.items():
+        if state in PARTIAL:
+            remarks.append(f"{PARTIAL[state]} over {axis}")
+    return _grid(", ".join(remarks), axes, labels)
 
 
 def html_mesh(title: str, axes: Mapping[str, int], devices: Sequence[str]) -> str:
@@ -80,7 +80,7 @@ def _coordinates(axes: Mapping[str, int]) -> list[tuple[int, ...]]:
     """Returns the coordinates of all positions that are drawn."""
     indices = [range(size) for size in axes.values()]
     positions = itertools.product(*indices)
-    return list(itertools.islice(positions, MAX_CELLS))
+    return list(itertools.islice(positions, MAX_POSITIONS))
 
 
 def _shard_label(
@@ -90,43 +90,50 @@ def _shard_label(
     sizes: Mapping[str, int],
 ) -> str:
     """Returns the entries that a position holds, such as "batch 0:4"; "" for nothing."""
-    shard_index: dict[str, int] = {}
-    num_shards: dict[str, int] = {}
+    shards: dict[str, tuple[int, int]] = {}  # by dimension: index and count of shards
     for axis, state in states.items():
-        if state.startswith(_STAGE) and state != f"{_STAGE}{position[axis]}":
+        index = position[axis]
+        if state.startswith(_STAGE) and state != f"{_STAGE}{index}":
             return ""
         if state in sizes:  # axes of one dimension: the first is the major one
-            index = shard_index.get(state, 0)
-            shard_index[state] = index * axes[axis] + position[axis]
-            num_shards[state] = num_shards.get(state, 1) * axes[axis]
+            outer_index, outer_count = shards.get(state, (0, 1))
+            axis_size = axes[axis]
+            shards[state] = (outer_index * axis_size + index, outer_count * axis_size)
     ranges = []
-    for dim, index in shard_index.items():
-        local_size = sizes[dim] // num_shards[dim]
+    for dim, (index, count) in shards.items():
+        local_size = sizes[dim] // count
         start = index * local_size
-        ranges.append(f"{dim} {start}:{start + local_size}")
+        stop = start + local_size
+        ranges.append(f"{dim} {start}:{stop}")
     return ", ".join(ranges) or "all"
 
 
 def _grid(title: str, axes: Mapping[str, int], labels: Sequence[str]) -> str:
-    """Returns an HTML table with one cell for each position, coloured by its label."""
-    sizes = list(axes.values())
-    num_columns = math.prod(sizes[1:])
-    distinct = [label for label in dict.fromkeys(labels) if label]
+    """Returns an HTML table with one entry for each position, coloured by its label."""
+    num_positions = math.prod(axes.values())
+    num_rows = next(iter(axes.values()), 1)
+    num_columns = num_positions // num_rows
+    labels = labels[:MAX_POSITIONS]
+    colours = _colours(labels)
+    entries = []
+    for label in labels:
+        style = f"{_ENTRY}background:{colours[label]}"
+        entries.append(f'<td style="{style}">{html.escape(label)}</td>')
     rows = []
-    for start in range(0, min(len(labels), MAX_CELLS), num_columns):
-        cells = []
-        for label in labels[start : min(start + num_columns, MAX_CELLS)]:
-            colour = _colour(distinct.index(label), len(distinct)) if label else _ABSENT
-            text = html.escape(label)
-            cells.append(f'<td style="{_CELL}background:{colour}">{text}</td>')
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    left_out = math.prod(sizes) - MAX_CELLS
-    if left_out > 0:
+    for start in range(0, len(entries), num_columns):
+        row = "".join(entries[start : start + num_columns])
+        rows.append(f"<tr>{row}</tr>")
+    if num_positions > len(labels):
+        left_out = num_positions - len(labels)
         rows.append(f"<tr><td>... and {left_out} more positions</td></tr>")
-    caption = f"<caption>{html.escape(title)}</caption>"
-    return f'<table style="border-collapse:collapse">{caption}{"".join(rows)}</table>'
+    return html_rows(title, rows)
 
 
-def _colour(index: int, count: int) -> str:
-    """Returns one of `count` light colours of different hues."""
-    return f"hsl({360 * index // max(count, 1)},65%,80%)"
+def _colours(labels: Sequence[str]) -> dict[str, str]:
+    """Returns a light colour of a different hue for each label, and grey for ""."""
+    distinct = list(dict.fromkeys(label for label in labels if label))
+    colours = {"": "#e8e8e8"}
+    for i, label in enumerate(distinct):
+        hue = 360 * i // len(distinct)
+        colours[label] = f"hsl({hue},65%,80%)"
+    return colours

@@ -1,6 +1,7 @@
 """Tables as text and as HTML.
 
->>> print(text_table(("variable", "bytes"), [("w", "1,024"), ("bias", "64")], numbers=1))
+>>> rows = [("w", "1,024"), ("bias", "64")]
+>>> print(text_table(("variable", "bytes"), rows, numeric_columns=1))
 variable  bytes
 w         1,024
 bias         64
@@ -11,55 +12,72 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-_CELL = "padding:2px 8px;border:1px solid #ccc;"
+_ENTRY = "padding:2px 8px;border:1px solid #ccc;"
 
 
 def text_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0
+    columns: Sequence[str], rows: Sequence[Sequence[str]], numeric_columns: int = 0
 ) -> str:
     """Returns a table for a terminal.
 
     Args:
       columns: the titles.
       rows: a text for each column.
-      numbers: how many of the last columns are numbers, which are aligned to the right.
+      numeric_columns: how many of the last columns are aligned to the right.
     """
-    lines = [tuple(columns), *map(tuple, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    first_number = len(columns) - numbers
-    text = []
-    for line in lines:
-        cells = [
-            cell.rjust(width) if i >= first_number else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths))
-        ]
-        text.append("  ".join(cells).rstrip())
-    return "\n".join(text)
+    lines = [columns, *rows]
+    widths = [max(map(len, texts)) for texts in zip(*lines)]
+    first_numeric = len(columns) - numeric_columns
+    return "\n".join(_text_row(line, widths, first_numeric) for line in lines)
+
+
+def _text_row(texts: Sequence[str], widths: Sequence[int], first_numeric: int) -> str:
+    """Returns one row of a text table."""
+    padded = []
+    for i, text in enumerate(texts):
+        if i >= first_numeric:
+            padded.append(text.rjust(widths[i]))
+        else:
+            padded.append(text.ljust(widths[i]))
+    return "  ".join(padded).rstrip()
 
 
 def html_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
-    numbers: int = 0,
+    numeric_columns: int = 0,
     title: str = "",
 ) -> str:
     """Returns a table for a notebook; arguments are those of `text_table`."""
-    first_number = len(columns) - numbers
-    lines = [_html_row("th", columns, first_number)]
-    lines += [_html_row("td", row, first_number) for row in rows]
-    caption = f"<caption>{html.escape(title)}</caption>" if title else ""
-    body = "".join(lines)
+    first_numeric = len(columns) - numeric_columns
+    lines = [_html_row("th", columns, first_numeric)]
+    for row in rows:
+        lines.append(_html_row("td", row, first_numeric))
+    return html_rows(title, lines)
+
+
+def html_rows(title: str, rows: Sequence[str]) -> str:
+    """Returns an HTML table with a title.
+
+    Args:
+      title: any text; "" for none.
+      rows: HTML of the rows.
+    """
+    caption = ""
+    if title:
+        caption = f"<caption>{html.escape(title)}</caption>"
+    body = "".join(rows)
     return f'<table style="border-collapse:collapse">{caption}{body}</table>'
 
 
-def _html_row(tag: str, cells: Sequence[str], first_number: int) -> str:
+def _html_row(tag: str, texts: Sequence[str], first_numeric: int) -> str:
     """Returns one row of an HTML table."""
-    texts = []
-    for i, cell in enumerate(cells):
-        align = "right" if i >= first_number else "left"
-        style = f"{_CELL}text-align:{align}"
-        texts.append(f'<{tag} style="{style}">{html.escape(cell)}</{tag}>')
-    return f"<tr>{''.join(texts)}</tr>"
+    entries = []
+    for i, text in enumerate(texts):
+        align = "right" if i >= first_numeric else "left"
+        style = f"{_ENTRY}text-align:{align}"
+        entries.append(f'<{tag} style="{style}">{html.escape(text)}</{tag}>')
+    return f"<tr>{''.join(entries)}</tr>"
 
 
 def html_text(text: str) -> str:

@@ -166,7 +166,18 @@ class Operators(Generic[T_co]):
     def __invert__(self) -> T_co:
         return OPERATORS["logical_not"](self)
 
-    if not TYPE_CHECKING:  # for a type checker there is no such operator
+    if not TYPE_CHECKING:  # for a type checker these do not exist
+
+        @property
+        def T(self):
+            raise AttributeError(
+                explain_error(
+                    "a tensor has no T: operations find dimensions by name, in any order.",
+                    tensor=repr(self.shape),
+                    **{"from": Source.of_caller()},
+                    way_out='For an array in another order write mtf.transpose(x, "d;batch").',
+                )
+            )
 
         def __matmul__(self, other):
             _refuse_matmul(self, other)

@@ -332,13 +332,16 @@ class Tensor(Operators["Tensor"]):
         return f"<mtf.Tensor {spec} {placement}\n{self.numpy()}>"
 
     def _repr_html_(self) -> str:
-        """Returns the mesh, coloured by the shard that each position holds."""
+        """Returns the mesh, coloured by the shard that each position holds, and the
+        values.
+        """
         if self.sharded_value is None or self.mesh is None:
             return html_text(repr(self))
         title = f"{self.dtype} {self.shape!r}"
         states = self.mesh.states(self.sharded_value.placement)
         sizes = dict(zip(self.shape.names, self.shape.sizes))
-        return html_placement(title, self.mesh.axes, states, sizes)
+        drawing = html_placement(title, self.mesh.axes, states, sizes)
+        return drawing + html_text(repr(self))
 
     __hash__ = object.__hash__
 

@@ -40,7 +40,6 @@ from meshtf.ops.nn.activations import (
     silu,
     squared_relu,
 )
-from meshtf.runtime.module_paths import scope_of
 
 Activation: TypeAlias = str | Callable[[Tensor], Tensor]
 
@@ -126,12 +125,12 @@ class DenseProduct(Module):
             kernel_initializer,
             expert_dims,
         )
-        *outer_path, own_name = self._path
+        own_name = self._path[-1]
         if isinstance(own_name, str):
             names = [own_name]
             if len(activations) > 1:
                 names = [f"{own_name}_{i}" for i in range(len(activations))]
-            with scope_of(tuple(outer_path)):  # "wi_0" and "wi_1" beside each other
+            with self.outer_scope():
                 self.factors = [Dense(*arguments, name) for name in names]
         else:  # an attribute names this module; its layers are "factors_0", "factors_1"
             self.factors = [Dense(*arguments) for _ in activations]

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias, get_args
 
-from meshtf.display import MAX_CELLS, html_mesh
+from meshtf.display import MAX_POSITIONS, html_mesh
 from meshtf.errors import (
     LayoutError,
     MeshError,
@@ -374,7 +374,7 @@ class Mesh:
 
     def _repr_html_(self) -> str:
         """Returns the positions with their devices."""
-        names: Sequence[str] = list(map(str, range(min(self.size, MAX_CELLS))))
+        names: Sequence[str] = list(map(str, range(min(self.size, MAX_POSITIONS))))
         if not isinstance(self.devices, str) and self.devices is not None:
             names = self.devices
         return html_mesh(repr(self), self.axes, names)

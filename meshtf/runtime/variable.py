@@ -177,7 +177,7 @@ class Variable(Operators[Tensor], Untracked):
 
     @property
     def value(self) -> Tensor:
-        """The present value, as a tensor: what `tensor()` returns."""
+        """The present value as a tensor; ops take the variable itself as well."""
         return self.tensor()
 
     def assign(self, value: Any) -> None:

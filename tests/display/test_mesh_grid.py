@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.display import MAX_CELLS, placement_text
+from meshtf.display import MAX_POSITIONS, html_placement, placement_text
 
 
 def cells(html):
@@ -32,8 +32,15 @@ def cells(html):
 def test_shards_have_colours(layout, labels, colours):
     x = mtf.asarray(mtf.Mesh("x:2;y:2", layout), np.ones((8, 2)), "b;d")
     assert cells(x._repr_html_()) == (labels, colours)
+    assert "1." in x._repr_html_().partition("<pre")[2]  # and the values
     v = mtf.Variable(x.mesh, "b:8;d:2", "zeros", "v")
     assert cells(v._repr_html_()) == (labels, colours)
+
+
+def test_a_dimension_over_two_axes_has_shards_of_both():
+    states = {"x": "b", "y": "b"}
+    drawing = html_placement("b", {"x": 2, "y": 2}, states, {"b": 8})
+    assert cells(drawing)[0] == ["b 0:2", "b 2:4", "b 4:6", "b 6:8"]
 
 
 def test_partial_sums_and_stages():
@@ -52,9 +59,9 @@ def test_large_meshes_are_cut_off():
     mesh = mtf.Mesh("x:32;y:32", "b:x", devices="abstract")
     v = mtf.Variable(mesh, "b:32", "zeros", "v")
     labels, _ = cells(v._repr_html_())
-    assert len(labels) == MAX_CELLS
-    assert f"... and {1024 - MAX_CELLS} more positions" in v._repr_html_()
-    assert len(cells(mesh._repr_html_())[0]) == MAX_CELLS
+    assert len(labels) == MAX_POSITIONS
+    assert f"... and {1024 - MAX_POSITIONS} more positions" in v._repr_html_()
+    assert len(cells(mesh._repr_html_())[0]) == MAX_POSITIONS
 
 
 def test_meshes_show_their_devices():

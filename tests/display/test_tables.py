@@ -7,7 +7,7 @@ from meshtf.display import html_table, html_text, text_table
 
 def test_text_is_aligned():
     rows = [("a", "1"), ("longer", "1,000")]
-    assert text_table(("name", "size"), rows, numbers=1).split("\n") == [
+    assert text_table(("name", "size"), rows, numeric_columns=1).split("\n") == [
         "name     size",
         "a           1",
         "longer  1,000",

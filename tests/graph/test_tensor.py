@@ -88,6 +88,17 @@ def test_matmul_does_not_say_what_is_summed(x, product):
         product(x)
 
 
+def test_names_need_no_transposing(x):
+    with pytest.raises(AttributeError, match="(?s)in any order.*mtf.transpose"):
+        _ = x.T
+    assert not hasattr(x, "T")
+
+
+def test_sizes_have_names(x):
+    with pytest.raises(mtf.ArgumentError, match="names, not indices"):
+        x.shape[0]
+
+
 def test_iteration_and_numpy_stay_as_they_are(x):
     np.testing.assert_array_equal(np.asarray(x), X)
     assert bool(x.max() > 3)

@@ -10,6 +10,7 @@ from tests.mutants.communication import COMMUNICATION, RESHARDS
 from tests.mutants.constructs import CONSTRUCTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.numbers import LOOPS, NUMBERS
+from tests.mutants.objects import OBJECTS
 from tests.mutants.places import (
     BITS,
     GRADIENTS,
@@ -267,4 +268,5 @@ MUTANTS = (
     *COMMUNICATION,
     *LOOPS,
     *CONSTRUCTS,
+    *OBJECTS,
 )

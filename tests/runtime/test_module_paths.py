@@ -136,6 +136,15 @@ def test_no_name_before_the_constructor_returns(mesh):
     assert Reads(lambda w: texts.append(repr(w))).w.name == "reads/w"
     assert "'reads/?'" in texts[0]
 
+    class Prints(Mlp):
+        def __init__(self, mesh):
+            super().__init__(mesh)
+            self.extra = mtf.Variable(mesh, "d:4", "zeros")
+            texts.append(repr(self))
+
+    assert Prints(mesh).extra.name == "prints/extra"
+    assert "prints/?" in texts[1]
+
 
 def test_what_no_attribute_holds_has_no_name(mesh):
     class Drops(mtf.Module):
@@ -169,6 +178,21 @@ def test_summary(mesh):
     assert ["mlp/w", "[d:4", "h:8]", "d/x", "32", "64"] in rows
     assert ["mlp/out/bias", "[d:4]", "d/x", "4", "8"] in rows
     assert rows[-1] == ["total", "68", "136"]
+
+
+def test_summary_of_stages():
+    class Stages(mtf.Module):
+        def __init__(self, mesh):
+            super().__init__()
+            self.all_stages = mtf.Variable(mesh, "d:4", "zeros")
+            with mtf.stage(0):
+                self.first = mtf.Variable(mesh, "d:8", "zeros")
+            with mtf.stage(1):
+                self.last = mtf.Variable(mesh, "d:16", "zeros")
+
+    lines = Stages(mtf.Mesh("stage:2")).summary().split("\n")
+    assert lines[-1].split() == ["total", "28", "80"]
+    assert "stage 1 of stage" in next(line for line in lines if "stages/last" in line)
 
 
 def test_repr_of_a_large_module(mesh):

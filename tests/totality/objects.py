@@ -84,6 +84,7 @@ def values(t: SimpleNamespace) -> dict[str, Call]:
         "Variable.tensor": call(on=t.v),
         "Module": call("m"),
         "Module.scope": call(on=mtf.Module("m")),
+        "Module.outer_scope": call(on=mtf.Module("m")),
         "Module.summary": call(on=mtf.Module("m")),
         "Function.__call__": call(t.x, on=t.function, own=("args",)),
         "Function.lower": call(t.x, on=t.function, own=("args",)),

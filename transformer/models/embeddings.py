@@ -34,35 +34,29 @@ class Embeddings(mtf.Module):
         d_embedding = d_model
         if a.embedding_size:
             d_embedding = mtf.Dimension(_EMBEDDING, a.embedding_size)
-        self.tokens = _make_embedding(
-            mesh, a.dim("vocab"), d_embedding, 0.5, "embedding"
-        )
-        self.project = (
-            mtf.layers.Dense(
-                mesh, d_embedding, d_model, a.use_bias, name="embedding_projection"
+        self.project = None
+        self.positions = None
+        self.types = None
+        self.norm = None
+        with self.outer_scope():
+            self.tokens = _make_embedding(
+                mesh, a.dim("vocab"), d_embedding, 0.5, "embedding"
             )
-            if a.embedding_size
-            else None
-        )
-        self.positions = (
-            _make_embedding(
-                mesh,
-                mtf.Dimension("positions", a.max_length),
-                d_model,
-                0.1,
-                "position_embedding",
-            )
-            if a.positions == "learned"
-            else None
-        )
-        self.types = (
-            _make_embedding(mesh, a.dim("token_types"), d_model, 0.1, "type_embedding")
-            if a.token_types
-            else None
-        )
-        self.norm = (
-            a.make_norm(mesh, "embedding_norm") if a.norm_place == "after" else None
-        )
+            if a.embedding_size:
+                self.project = mtf.layers.Dense(
+                    mesh, d_embedding, d_model, a.use_bias, name="embedding_projection"
+                )
+            if a.positions == "learned":
+                max_positions = mtf.Dimension("positions", a.max_length)
+                self.positions = _make_embedding(
+                    mesh, max_positions, d_model, 0.1, "position_embedding"
+                )
+            if a.token_types:
+                self.types = _make_embedding(
+                    mesh, a.dim("token_types"), d_model, 0.1, "type_embedding"
+                )
+            if a.norm_place == "after":
+                self.norm = a.make_norm(mesh, "embedding_norm")
 
     def __call__(
         self,

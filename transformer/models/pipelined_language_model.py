@@ -83,16 +83,19 @@ class PipelinedLanguageModel(LanguageModel):
             )
         with mtf.layout("*:"):
             example = mtf.zeros(mesh, f"batch:1;length:{length}", "int32")
-        self.pipe = mtf.pipeline.GPipe(
-            self._pipeline_layers(),
-            mesh.axes.get(mesh.stages, 1),
-            microbatches,
-            schedule,
-            chunks,
-            partition,
-            recompute,
-            inputs=example,
-        )
+        with (
+            self.outer_scope()
+        ):  # a plan prints "block_0", not "language_model/block_0"
+            self.pipe = mtf.pipeline.GPipe(
+                self._pipeline_layers(),
+                mesh.axes.get(mesh.stages, 1),
+                microbatches,
+                schedule,
+                chunks,
+                partition,
+                recompute,
+                inputs=example,
+            )
 
     def loss_and_reports(
         self, batch: Batch, training: bool = False

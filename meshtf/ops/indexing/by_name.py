@@ -35,16 +35,21 @@ Checked: TypeAlias = int | slice | Tensor
 def index_by_name(x: Any, index: Any) -> Tensor:
     """Returns entries of x [batch, length, ...]: see `Operators.__getitem__`."""
     x = as_tensor("x", x)
-    indices = {dim: _checked(x, dim, i) for dim, i in _indices_by_name(x, index)}
     tensors = {}
-    # Tensors come last: their dimensions may have the names of those that integers remove.
-    for dim, i in indices.items():
-        if isinstance(i, Tensor):
-            tensors[dim] = i
-        elif isinstance(i, slice):
-            x = _entries_of_slice(x, dim, i)
+    constants = {}
+    for dim, index_of_dim in _indices_by_name(x, index):
+        checked = _checked(x, dim, index_of_dim)
+        if isinstance(checked, Tensor):
+            tensors[dim] = checked
         else:
-            x = gather_with_bounds(x, full(x.mesh, "", i, "int32"), dim, "trusted")
+            constants[dim] = checked
+    for dim, constant in constants.items():
+        if isinstance(constant, slice):
+            x = _entries_of_slice(x, dim, constant)
+        else:
+            ids = full(x.mesh, "", constant, "int32")
+            x = gather_with_bounds(x, ids, dim, "trusted")
+    # Last, since they may have dimensions that integers have removed.
     for dim, ids in tensors.items():
         x = _entries_at(x, dim, ids)
     return x
@@ -78,17 +83,20 @@ def _indices_by_name(x: Tensor, index: Any) -> list[tuple[str, Any]]:
 def _by_names(x: Tensor, index: Any) -> str:
     """Returns a sentence that says what to write in place of an index by position."""
     positional = index if isinstance(index, tuple) else (index,)
-    indices = [i for i in positional if i is not None and i is not Ellipsis]
-    pairs = []
-    for name, i in zip(x.shape.names, indices):
-        if isinstance(i, int):
-            pairs.append(f'"{name}": {i}')
-        elif i != slice(None):
-            pairs.append(f'"{name}": ...')
-    if len(pairs) == 1:
-        return f"Write x[{pairs[0].replace(': ', ', ', 1)}]."
-    if pairs:
-        return "Write x[{" + ", ".join(pairs) + "}]."
+    if any(i is None or i is Ellipsis for i in positional):
+        positional = ()
+    texts = {}
+    for name, index_of_dim in zip(x.shape.names, positional):
+        if isinstance(index_of_dim, int):
+            texts[name] = str(index_of_dim)
+        elif isinstance(index_of_dim, slice) and index_of_dim != slice(None):
+            texts[name] = "..."
+    if len(texts) == 1:
+        ((name, text),) = texts.items()
+        return f'Write x["{name}", {text}].'
+    if texts:
+        pairs = ", ".join(f'"{name}": {text}' for name, text in texts.items())
+        return f"Write x[{{{pairs}}}]."
     return 'Write x["length", 0], x["length", 0:8] or x[{"batch": 0, "length": ids}].'
 
 
@@ -158,17 +166,17 @@ def _entries_at(x: Tensor, dim: str, ids: Tensor) -> Tensor:
     """Returns the entries of a dimension that a tensor points to, with the dimensions of
     the tensor in its place.
     """
-    new_name = {dim: "." + dim}  # indices of `gather` cannot have the dimension itself
-    y = gather(x, rename(ids, new_name) if dim in ids.shape else ids, dim)
-    names: list[str] = []
-    for name in x.shape.names:
-        if name == dim:
-            names += [n for n in ids.shape.names if n == dim or n not in x.shape]
-        else:
-            names.append(name)
-    if dim in ids.shape:
-        y = rename(y, {"." + dim: dim})
-    return transpose(y, names)
+    if dim not in ids.shape:
+        y = gather(x, ids, dim)
+    else:  # indices of `gather` cannot have the dimension itself
+        inner_dim = "." + dim
+        y = gather(x, rename(ids, {dim: inner_dim}), dim)
+        y = rename(y, {inner_dim: dim})
+    new_names = [n for n in ids.shape.names if n == dim or n not in x.shape]
+    position = x.shape.index(dim)
+    outer_names = x.shape.names[:position]
+    inner_names = x.shape.names[position + 1 :]
+    return transpose(y, [*outer_names, *new_names, *inner_names])
 
 
 OPERATORS["index_by_name"] = index_by_name

@@ -52,7 +52,7 @@ def introduce(
         f"data     {data}\n"
         f"model    {num_parameters:,} parameters in {len(model.variables)} variables; "
         f"{model.architecture}\n"
-        f"mesh     {mesh!r}, layout {mesh.layout!r}\n"
+        f"mesh     {mesh}, layout {mesh.layout!r}\n"
         f"step     {cost(forecast)}\n"
         f"folder   {model_dir}, "
         + (f"continuing from step {step}" if step else "a new run"),

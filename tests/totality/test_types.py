@@ -35,6 +35,7 @@ text: str = x + 1  # error: assignment
 x + "1"  # error: operator
 x + [1]  # error: operator
 x @ y  # error: operator
+x.T  # error: attr-defined
 
 # Indices and methods
 y = x["batch", 0]
