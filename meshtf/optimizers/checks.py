@@ -85,13 +85,24 @@ def check_update_arguments(slots: Any, step_scalars: Any) -> None:
     as_tensors("step_scalars", step_scalars)
 
 
-def check_step(step: Any) -> None:
-    """Checks that a step is a scalar tensor.
+def check_step(step: Any) -> Tensor:
+    """Returns the step of an update, which must be a scalar tensor.
 
     Raises:
-      PlanError: it is no tensor.
+      PlanError: it is missing, or no tensor.
       ShapeError: it has dimensions.
     """
+    if step is None:
+        raise PlanError(
+            explain_error(
+                "an update needs the step: 0 for the first one, 1 for the next.",
+                **{"from": Source.of_caller()},
+                way_out="Count in a variable, which a checkpoint saves as well: "
+                'count = mtf.Variable(mesh, "", "zeros", "count", dtype="int32"); '
+                "optimizer.apply_gradients(grads, variables, count.tensor()); "
+                "count.assign_add(1).",
+            )
+        )
     if not isinstance(step, Tensor):
         raise PlanError(
             explain_error(
@@ -109,6 +120,7 @@ def check_step(step: Any) -> None:
                 way_out="Declare it without dimensions: step=''.",
             )
         )
+    return step
 
 
 def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:

@@ -123,7 +123,7 @@ class Optimizer(Module):
         self,
         grads: Sequence[Tensor | None],
         variables: Sequence[Variable],
-        step: Tensor,
+        step: Tensor | None = None,
     ) -> None:
         """Updates variables from their gradients.
 
@@ -131,17 +131,19 @@ class Optimizer(Module):
           grads: a gradient for each variable. None, for a variable that the loss does
             not depend on: it and its slots keep their values.
           variables: a subset of the variables that the optimizer was made for.
-          step: scalar int32, 0 for the first update.
+          step: scalar int32, 0 for the first update. Optimizers have no counter: the
+            schedule of the rate, the data and checkpoints share the caller's.
 
         Raises:
-          PlanError: the optimizer was not made for a variable, or the step is no tensor.
+          PlanError: the optimizer was not made for a variable, or the step is missing or no
+            tensor.
           ShapeError: a gradient has other dimensions than its variable, or the step is
             no scalar.
           DTypeError: a gradient is not of floats.
         """
         grads, variables = check_pairs(grads, variables)
         self.check_variables(variables)
-        check_step(step)
+        step = check_step(step)
         pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
         for grad, variable in pairs:
             check_gradient(grad, variable)

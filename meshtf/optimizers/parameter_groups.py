@@ -27,7 +27,7 @@ from meshtf.names.arguments import (
     check_record,
     refuse,
 )
-from meshtf.optimizers.checks import check_pairs
+from meshtf.optimizers.checks import check_pairs, check_step
 from meshtf.optimizers.optimizer import Optimizer
 from meshtf.runtime.variable import Variable
 
@@ -125,12 +125,13 @@ class ParameterGroups(Optimizer):
         self,
         grads: Sequence[Tensor | None],
         variables: Sequence[Variable],
-        step: Tensor,
+        step: Tensor | None = None,
     ) -> None:
         """Updates each variable by the optimizer of its group.
 
         Arguments and errors are those of `Optimizer.apply_gradients`.
         """
+        step = check_step(step)
         grads, variables = check_pairs(grads, variables)
         self.check_variables(variables)
         pairs = list(zip(grads, variables, strict=True))
