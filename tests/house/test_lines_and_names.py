@@ -306,7 +306,10 @@ def public_functions(path: Path) -> Iterator[tuple[str, Function]]:
             yield node.name, node
         elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             for method in node.body:
-                if isinstance(method, Function) and not method.name.startswith("_"):
+                is_public = isinstance(method, Function) and (
+                    method.name == "__call__" or not method.name.startswith("_")
+                )
+                if is_public:
                     yield f"{node.name}.{method.name}", method
 
 
