@@ -191,8 +191,11 @@ class Facts:
     @property
     def moves(self) -> tuple[Collective, ...]:
         """All communication of one call, in order; without reshards that are free."""
-        every = (*(move for op in self.ops for move in op.moves), *self.results)
-        return tuple(move for move in every if move.kind not in FREE)
+        moves: list[Collective] = []
+        for op in self.ops:
+            moves.extend(op.moves)
+        moves.extend(self.results)
+        return tuple(move for move in moves if move.kind not in FREE)
 
     def bytes_moved(
         self,

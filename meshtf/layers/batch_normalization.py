@@ -69,8 +69,8 @@ class BatchNorm(Module):
             )
 
     def __call__(self, x: Tensor, training: bool = False) -> Tensor:
-        """Returns x, normalized; in `training` by its statistics, with which it updates
-        the moving averages.
+        """Returns x [batch, ..., channels], normalized; in `training` by its statistics,
+        with which it updates the moving averages.
 
         Raises:
           ShapeError: x lacks one of `dims`, or has no other dimension.

@@ -43,7 +43,7 @@ class Dropout(Module):
         self.broadcast = broadcast
 
     def __call__(self, x: Tensor, training: bool = False) -> Tensor:
-        """Returns x with elements dropped, if `training`."""
+        """Returns x [...] with elements dropped, if `training`."""
         check_tensors(x=x)
         check_bools(training=training)
         if not training or not self.rate:
@@ -90,7 +90,7 @@ class AnnealedDropout(Module):
         self.end_step = end_step
 
     def __call__(self, x: Tensor, step: Tensor, training: bool = False) -> Tensor:
-        """Returns x with elements dropped, if `training`.
+        """Returns x [...] with elements dropped, if `training`.
 
         Args:
           x: floats.

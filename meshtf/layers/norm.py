@@ -62,7 +62,7 @@ class LayerNorm(Module):
                 self.bias = Variable(mesh, dim, zeros, name="bias")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns x, normalized over `dim`."""
+        """Returns x [..., dim], normalized over `dim`."""
         check_tensors(x=x)
         y = layer_norm(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
         if self.bias is None:
@@ -93,7 +93,7 @@ class RMSNorm(Module):
             self.scale = Variable(mesh, dim, ones, name="scale")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns x, divided by its root mean square over `dim`, times the scale."""
+        """Returns x [..., dim], divided by its root mean square over `dim`, times the scale."""
         check_tensors(x=x)
         return rms_norm(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
 
@@ -144,7 +144,8 @@ class GroupNorm(Module):
             self.bias = Variable(mesh, dim, zeros, name="bias")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns x, normalized over `over` and the channels of each group."""
+        """Returns x [batch, *over, channels], normalized over `over` and the channels of each
+        group."""
         x = as_tensor("x", x)
         groups = unflatten(x, self.dim.name, self.group_dims)
         y = cast(groups, accumulation_dtype(x.dtype))

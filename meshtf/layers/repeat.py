@@ -66,7 +66,7 @@ class Repeat(Module):
             )
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Returns the output of the last layer for input x; the remaining arguments are
+        """Returns the output [...] of the last layer for input x; the remaining arguments are
         passed to all layers.
         """
         y, _ = self.each(lambda layer, h, _: (layer(h, *args, **kwargs), None), x)

@@ -53,7 +53,7 @@ class Reversible(Module):
         self.functions = list(functions)
 
     def __call__(self, x1: Tensor, x2: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Returns both streams after all functions, of the shapes of x1 and x2.
+        """Returns both streams after all functions, with the shape of x1 and the shape of x2.
 
         Args:
           x1: the stream that the first function adds to.

@@ -5,6 +5,7 @@ from __future__ import annotations
 # Tests of what no single file does: a folder, or a file.
 MIRRORS_NO_FILE = {
     "tests/benchmarks/": "a benchmark is a package of programs",
+    "tests/cli/": "python -m meshtf",
     "tests/conformance/": "every op, drawn over layouts",
     "tests/documentation/": "texts, and the source as text",
     "tests/examples/": "an example is a package of programs",
@@ -29,7 +30,6 @@ MIRRORS_NO_FILE = {
     "tests/function/test_errors_of_programs.py": "what errors of programs say",
     "tests/function/test_explain.py": "mtf.explain",
     "tests/function/test_functions_in_context.py": "functions called in contexts",
-    "tests/function/test_main.py": "python -m meshtf",
     "tests/function/test_module.py": "meshtf/module.py",
     "tests/function/test_refused_bodies.py": "what bodies must not return",
     "tests/function/test_saved_model.py": "SavedModels",
@@ -85,23 +85,9 @@ MIRRORS_NO_FILE = {
     "tests/transformer/training/test_other_meshes.py": "meshes that lack axes",
     "tests/transformer/training/test_resume.py": "runs that go on",
 }
-# Functions above the greatest density.
-DENSE_FUNCTIONS = {
-    "meshtf/forecast/report_data.py": {"moves"},
-    "meshtf/forecast/text_report.py": {"row"},
-}
 # Files in which retired words still are names.
 RETIRED_STILL_USED: dict[str, set[str]] = {
-    "meshtf/checkpoints/inspection/report.py": {"different"},
-    "meshtf/display/tables.py": {"numbers"},
     "meshtf/mesh/mesh.py": {"place"},
-    "meshtf/testing/conformance/compare.py": {"same", "want"},
-    "meshtf/testing/conformance/eager_suite.py": {"want"},
-    "meshtf/testing/conformance/reference.py": {"want"},
-    "transformer/cli/gin_configurables.py": {"part"},
-    "transformer/experts/gating.py": {"kept"},
-    "transformer/experts/routing.py": {"kept"},
-    "transformer/train_vocabulary.py": {"number"},
 }
 # Public functions whose docstring gives no shape.
 WITHOUT_SHAPES: dict[str, set[str]] = {}

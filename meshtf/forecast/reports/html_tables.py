@@ -195,7 +195,7 @@ def _modules(forecast: Facts, paths: Mapping[str, str]) -> str:
 def _lines(forecast: Facts, paths: Mapping[str, str]) -> str:
     """Returns where bytes are received, gathered dimensions and redundant FLOPs."""
     sums = totals(forecast)
-    lists = {
+    rows_by_title = {
         "Bytes received, by line": [
             (bytes_text(row["all"]), _at(row, paths)) for row in sums["lines"]
         ],
@@ -218,7 +218,7 @@ def _lines(forecast: Facts, paths: Mapping[str, str]) -> str:
     content = [
         f"<h3>{title}</h3>"
         + _table(("", ""), [(size, escape(text)) for size, text in rows[:MAX_ROWS]])
-        for title, rows in lists.items()
+        for title, rows in rows_by_title.items()
         if rows
     ]
     if not content:

@@ -101,8 +101,11 @@ def _costs(forecast: Facts) -> list[str]:
     columns = (*PHASES, "all")
 
     def row(label: str, of: Mapping[str, Any], text: Callable[[float], str]) -> str:
-        amounts = (text(of[column]) if of[column] else "-" for column in columns)
-        return f"  {label:<{LABEL_WIDTH}}" + "".join(f"{x:>14}" for x in amounts)
+        line = f"  {label:<{LABEL_WIDTH}}"
+        for column in columns:
+            amount = text(of[column]) if of[column] else "-"
+            line += f"{amount:>14}"
+        return line
 
     moves = sums["moves"]
     received = {column: sum(move[column] for move in moves) for column in columns}
@@ -181,11 +184,21 @@ def _modules(forecast: Facts, depth: int) -> list[str]:
 
 
 def _module_row(row: ModuleCosts, paths: Mapping[str, str]) -> str:
-    label = row.path + (f" ({row.count})" if row.count > 1 else "")
-    columns = (flops_text(row.flops), bytes_text(row.received), bytes_text(row.live))
-    amounts = "".join(f"{'-' if x == '0' else x:>13}" for x in columns)
-    line = f"{paths.get(row.file, row.file)}:{row.line}" if row.file else ""
-    return f"{label:<{PATH_WIDTH}}{amounts}  {line}"
+    label = row.path
+    if row.count > 1:
+        label += f" ({row.count})"
+    amounts = ""
+    for text in (
+        flops_text(row.flops),
+        bytes_text(row.received),
+        bytes_text(row.live),
+    ):
+        amount = "-" if text == "0" else text
+        amounts += f"{amount:>13}"
+    source = ""
+    if row.file:
+        source = f"{paths.get(row.file, row.file)}:{row.line}"
+    return f"{label:<{PATH_WIDTH}}{amounts}  {source}"
 
 
 def _stages(forecast: Facts) -> list[str]:

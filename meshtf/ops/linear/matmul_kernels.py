@@ -33,7 +33,7 @@ _PAD_COLUMNS = 16  # one cache line
 
 # When padding pays.
 _MAX_ROWS_READ_IN_PLACE = (
-    384  # for an output of more rows the kernel copies b into blocks
+    384  # of the output: for more, the kernel copies b into blocks
 )
 _MIN_ELEMENTS = 2**15  # elements of a: below, the copy costs more than it saves
 _MIN_TERMS = 256  # terms of each sum: below, the copy costs more than it saves
@@ -43,9 +43,8 @@ _MAX_COLUMNS = 512  # above, what is copied is a small part of the work
 # When oneDNN's kernel is faster.
 _MIN_SIZE = 8  # rows or columns of the output: with fewer it is hardly a matmul
 _MIN_BATCHED_WORK = 2**15  # multiply-adds of a matrix in a batch
-_MIN_SHARED_WORK = (
-    2**22
-)  # multiply-adds of a batch that threads share: below, they wait
+# Multiply-adds of a batch that threads share: below, they wait for each other.
+_MIN_SHARED_WORK = 2**22
 _MAX_BATCHED_ELEMENTS = 2**18  # elements of b in a batch, which oneDNN copies
 _MANY_ROWS = 512  # from here on a transpose of b is a small part of the work
 

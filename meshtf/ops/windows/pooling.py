@@ -71,30 +71,27 @@ class _Pool(WindowedOp):
                 return window._replace(fill=fill)
         return None
 
-    def _resized(self, x: Spec, sizes: dict[str, int]) -> tuple[Spec, ...]:
+    def _resized(self, x: Spec, sizes: dict[str, int]) -> Specs:
+        """Returns the spec of x with other sizes of some dimensions."""
         require_floating(x, "pooling")
-        return (
-            Spec(
-                Shape(Dimension(d.name, sizes.get(d.name, d.size)) for d in x.shape),
-                x.dtype,
-            ),
-        )
+        shape = x.shape
+        for dim, size in sizes.items():
+            shape = shape.resize(dim, size)
+        return (Spec(shape, x.dtype),)
 
     def _packed_axes(self, names: Sequence[str]) -> PackedAxes:
         """Returns the names of each axis: batch, each name of windows, channels."""
-        dims = [s.dim for s in self.slides]
+        dims = [slide.dim for slide in self.slides]
         last = max(names.index(dim) for dim in dims)
-        return [
-            tuple(n for n in names[:last] if n not in dims),
-            *((dim,) for dim in dims),
-            tuple(names[last + 1 :]),
-        ]
+        batch = tuple(name for name in names[:last] if name not in dims)
+        channels = tuple(names[last + 1 :])
+        return [batch, *((dim,) for dim in dims), channels]
 
     def _packed(self, context: LocalContext, i: int, x: Any) -> Any:
+        """Returns input i as [batch, *windows, channels]."""
         # The names of two inputs may differ in order: all follow that of the output.
-        return pack(
-            x, context.inputs[i].names, self._packed_axes(context.outputs[0].names)
-        )
+        axes = self._packed_axes(context.outputs[0].names)
+        return pack(x, context.inputs[i].names, axes)
 
     def _padded(self, context: LocalContext, i: int, x: Any, fill: float) -> Any:
         """Returns input i with all elements that this device's windows read."""
@@ -103,12 +100,13 @@ class _Pool(WindowedOp):
             x = padded(context, x, axis, slide, fill)
         return x
 
-    def _unpacked(self, context: LocalContext, y: Any) -> tuple[Any, ...]:
-        return (
-            unpack(y, context.outputs[0], self._packed_axes(context.outputs[0].names)),
-        )
+    def _unpacked(self, context: LocalContext, y: Any) -> LocalTensors:
+        """Returns the output for y [batch, *windows, channels]."""
+        (shape,) = context.outputs
+        return (unpack(y, shape, self._packed_axes(shape.names)),)
 
-    def _cropped(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def _cropped(self, context: LocalContext, x: Any) -> LocalTensors:
+        """Returns the output for x with all elements that this device's windows read."""
         for axis, slide in enumerate(self.slides, start=1):
             x = crop_to_shard(context, x, axis, slide)
         return self._unpacked(context, x)
@@ -128,11 +126,12 @@ def _sample(
     """Returns a sample of an op whose inputs are as large as x or as the windows."""
     default: dict[str, Any] = {"stride": None, "padding": "valid"}
     over = _over(Shape(x), window, **(default | options))
-    windows = {s.dim: s.windows for s in over}
-    y = ";".join(f"{d.name}:{windows.get(d.name, d.size)}" for d in Shape(x))
-    return Sample(
-        (over,), tuple((kind if k == "x" else "") + {"x": x, "y": y}[k] for k in kinds)
-    )
+    y_shape = Shape(x)
+    for slide in over:
+        y_shape = y_shape.resize(slide.dim, slide.windows)
+    y = ";".join(map(repr, y_shape))
+    texts = {"x": kind + x, "y": y}
+    return Sample((over,), tuple(texts[k] for k in kinds))
 
 
 def _over(

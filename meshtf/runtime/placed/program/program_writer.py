@@ -28,10 +28,7 @@ from meshtf.runtime.placed.program.program_proto import (
     share_constants,
 )
 from meshtf.runtime.placed.program.resource_order import ResourceOrder
-from meshtf.runtime.placed.program.symbolic_tensor import (
-    SymbolicList,
-    SymbolicTensor,
-)
+from meshtf.runtime.placed.program.symbolic_tensor import SymbolicList, SymbolicTensor
 from meshtf.runtime.storage.sharding import distinct
 
 _PROGRAM_COUNT = itertools.count()
@@ -163,9 +160,8 @@ class ProgramWriter:
         node_def.device = device
         node_def.input.extend(x.name for x in inputs)
         waits = self._controls(node_def.name, [x.node for x in inputs])
-        node_def.input.extend(
-            dict.fromkeys([*(f"^{name}" for name in controls), *waits])
-        )
+        extra_waits = [f"^{name}" for name in controls]
+        node_def.input.extend(dict.fromkeys([*extra_waits, *waits]))
         for name, value in attributes.items():
             if isinstance(value, int):
                 node_def.attr[name].i = value
@@ -179,10 +175,7 @@ class ProgramWriter:
         ]
 
     def constant(
-        self,
-        value: Any,
-        dtype: tf.DType = tf.int32,
-        device: str = "",
+        self, value: Any, dtype: tf.DType = tf.int32, device: str = ""
     ) -> SymbolicTensor:
         """Returns a number or an array as a tensor. Equal ones on a device are one node."""
         array = np.asarray(value, dtype.as_numpy_dtype)
