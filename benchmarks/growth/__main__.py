@@ -26,7 +26,7 @@ from benchmarks.growth.cases import SIZES
 from benchmarks.growth.measure import Row, measured, table
 from benchmarks.growth.panels import picture
 from benchmarks.growth.planning import planning
-from benchmarks.growth.theory import told
+from benchmarks.growth.theory import describe
 
 FLAGS = flags.FLAGS
 
@@ -34,26 +34,29 @@ FLAGS = flags.FLAGS
 def main(argv: list[str]) -> None:
     """Measures, prints tables, and writes what is asked for."""
     del argv
-    found: dict[str, list[Row]] = {}
+    results: dict[str, list[Row]] = {}
     if FLAGS.drawn:
-        found = json.loads(Path(FLAGS.drawn).read_text(encoding="utf-8"))
-    for part in FLAGS.only or SIZES:
-        if part not in found:
+        results = json.loads(Path(FLAGS.drawn).read_text(encoding="utf-8"))
+    for panel in FLAGS.only or SIZES:
+        if panel not in results:
             measure = (
                 planning
-                if part == "planning"
-                else functools.partial(measured, part, starts=FLAGS.starts)
+                if panel == "planning"
+                else functools.partial(measured, panel, starts=FLAGS.starts)
             )
-            found[part] = measure(
-                list(map(int, FLAGS.sizes)) or SIZES[part], FLAGS.rounds
+            results[panel] = measure(
+                list(map(int, FLAGS.sizes)) or SIZES[panel], FLAGS.rounds
             )
-        print(f"\n{table(part, found[part])}\n\n{told(part, found[part])}", flush=True)
+        print(
+            f"\n{table(panel, results[panel])}\n\n{describe(panel, results[panel])}",
+            flush=True,
+        )
         if FLAGS.svg:
-            Path(FLAGS.svg, f"growth_{part}.svg").write_text(
-                picture(part, found[part]), encoding="utf-8"
+            Path(FLAGS.svg, f"growth_{panel}.svg").write_text(
+                picture(panel, results[panel]), encoding="utf-8"
             )
     if FLAGS.json:
-        Path(FLAGS.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
+        Path(FLAGS.json).write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 def define_flags() -> None:

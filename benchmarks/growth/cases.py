@@ -54,15 +54,15 @@ def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
     one model.
     """
     for n in sizes:
-        whole = dataclasses.replace(config, batch=config.batch * n)
-        group = [Case(PLAIN, n, whole, meshed=False)]
+        scaled_config = dataclasses.replace(config, batch=config.batch * n)
+        group = [Case(PLAIN, n, scaled_config, meshed=False)]
         for where, devices in (("one device", None), (f"{n} devices", f"logical:{n}")):
-            place = where.replace(str(n), "as many") if devices else where
+            device_names = where.replace(str(n), "as many") if devices else where
             group.append(
                 Case(
-                    f"{place}, data",
+                    f"{device_names}, data",
                     n,
-                    whole,
+                    scaled_config,
                     axes=f"data:{n}",
                     layout="batch:data",
                     devices=devices,
@@ -71,9 +71,9 @@ def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
             if n > 1:
                 group.append(
                     Case(
-                        f"{place}, data x model",
+                        f"{device_names}, data x model",
                         n,
-                        whole,
+                        scaled_config,
                         axes=f"data:{n // 2};model:2",
                         layout=_BOTH,
                         devices=devices,

@@ -70,9 +70,10 @@ class _Plot:
         self.high = max(*values, middle * 2) * 1.2
 
     def x(self, n: float) -> float:
-        most = math.log(self.ticks[-1] / self.ticks[0]) or 1.0
+        log_range = math.log(self.ticks[-1] / self.ticks[0]) or 1.0
         return round(
-            self.left + self.width * (0.03 + 0.94 * math.log(n / self.ticks[0]) / most),
+            self.left
+            + self.width * (0.03 + 0.94 * math.log(n / self.ticks[0]) / log_range),
             1,
         )
 
@@ -123,9 +124,9 @@ class _Plot:
 
 def _between(points: Sequence[tuple[float, float]]) -> list[float]:
     """Returns places from the first to the last point."""
-    first = min(points)[0]
+    start = min(points)[0]
     last = max(points)[0]
-    return [first * (last / first) ** (i / 24) for i in range(25)]
+    return [start * (last / start) ** (i / 24) for i in range(25)]
 
 
 def figure(

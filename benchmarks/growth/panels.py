@@ -33,28 +33,28 @@ NOTES = {
 GOALS = {8: 1.3, 64: 3.0}  # times what plain TensorFlow takes for the first step
 
 
-def picture(part: str, rows: Sequence[Row]) -> str:
+def picture(panel_name: str, rows: Sequence[Row]) -> str:
     """Returns the points of a part as an SVG document."""
     panels = []
-    for column in LAWS[part]:
-        found = lines(part, column, rows)
+    for column in LAWS[panel_name]:
+        series_lines = lines(panel_name, column, rows)
         goals = []
-        if part == "devices" and column == "first":
-            plain = dict(found[PLAIN][0])
+        if panel_name == "devices" and column == "first":
+            plain = dict(series_lines[PLAIN][0])
             goals = [(n, times * plain[n]) for n, times in GOALS.items() if n in plain]
         panels.append(
             Panel(
                 NAMES[column],
-                {s: points for s, (points, _) in found.items()},
-                {s: curve.at for s, (_, curve) in found.items()},
+                {s: points for s, (points, _) in series_lines.items()},
+                {s: curve.at for s, (_, curve) in series_lines.items()},
                 goals,
             )
         )
-    goal = "goal: 1.3 and 3 times plain TensorFlow" if part == "devices" else ""
+    goal = "goal: 1.3 and 3 times plain TensorFlow" if panel_name == "devices" else ""
     return figure(
-        TITLES[part],
-        NOTES[part],
-        COUNTED[part],
+        TITLES[panel_name],
+        NOTES[panel_name],
+        COUNTED[panel_name],
         panels,
         goal,
     )

@@ -36,12 +36,12 @@ def planning(
         if case.meshed and case.devices is None
     ]
     plan(cases[0])  # what is loaded at first use
-    taken = [[plan(case) for case in cases] for _ in range(rounds)]
+    rounds_of_costs = [[plan(case) for case in cases] for _ in range(rounds)]
     return [
         {"series": case.series, "size": case.size}
         | {
-            what: statistics.median(found[i][what] for found in taken)
-            for what in taken[0][i]
+            key: statistics.median(costs[i][key] for costs in rounds_of_costs)
+            for key in rounds_of_costs[0][i]
         }
         for i, case in enumerate(cases)
     ]

@@ -84,40 +84,42 @@ def fitted(points: Points, powers: Powers) -> Curve:
     best = np.zeros(len(powers))
     least = np.inf
     for count in range(1, len(powers) + 1):
-        for some in map(list, itertools.combinations(range(len(powers)), count)):
-            found = np.linalg.lstsq(columns[:, some], np.ones(len(y)), rcond=None)[0]
-            apart = float(np.sum((columns[:, some] @ found - 1) ** 2))
-            if min(found) >= 0 and apart < least:
+        for subset in map(list, itertools.combinations(range(len(powers)), count)):
+            factors = np.linalg.lstsq(columns[:, subset], np.ones(len(y)), rcond=None)[
+                0
+            ]
+            error = float(np.sum((columns[:, subset] @ factors - 1) ** 2))
+            if min(factors) >= 0 and error < least:
                 best = np.zeros(len(powers))
-                least = apart
-                best[some] = found
+                least = error
+                best[subset] = factors
     return Curve(powers, tuple(map(float, best)))
 
 
 def lines(
-    part: str, column: str, rows: Sequence[Row]
+    panel: str, column: str, rows: Sequence[Row]
 ) -> dict[str, tuple[Points, Curve]]:
     """Returns points and curve of each series that has such a column, in the column's
     unit.
     """
     scale = COLUMNS[column][1] or 1.0
-    found = dict[str, tuple[Points, Curve]]()
+    factors = dict[str, tuple[Points, Curve]]()
     for series in dict.fromkeys(row["series"] for row in rows if column in row):
         points = [
             (row["size"], row[column] * scale)
             for row in rows
             if row["series"] == series and column in row
         ]
-        powers = OTHERS.get((series, column), LAWS[part][column])
-        found[series] = points, fitted(points, powers)
-    return found
+        powers = OTHERS.get((series, column), LAWS[panel][column])
+        factors[series] = points, fitted(points, powers)
+    return factors
 
 
-def told(part: str, rows: Sequence[Row]) -> str:
+def describe(panel: str, rows: Sequence[Row]) -> str:
     """Returns curves in words, and how far points are off them."""
     return "\n".join(
         f"{NAMES[column]:>26}  {series}: {curve}, points off it by at most "
         f"{curve.off(points) - 1:.0%}"
-        for column in LAWS[part]
-        for series, (points, curve) in lines(part, column, rows).items()
+        for column in LAWS[panel]
+        for series, (points, curve) in lines(panel, column, rows).items()
     )

@@ -84,18 +84,18 @@ class Runner(worker.Runner):
         self.count = 0
         self.start = {}
 
-    def first(self, number: int = 1) -> dict[str, float]:
+    def first(self, count: int = 1) -> dict[str, float]:
         """Takes the first step; returns seconds, and counts of ops."""
-        del number
+        del count
         marks = [_now()]
         parts_of = (self._meshed if self.case.meshed else self._by_hand)(marks)
-        parts = zip(
+        durations = zip(
             ("build_cpu", "plan_cpu", "run_cpu"), itertools.pairwise(marks), strict=True
         )
         return {
             "first": marks[-1][0] - marks[0][0],
             "first_cpu": marks[-1][1] - marks[0][1],
-            **{part: after[1] - before[1] for part, (before, after) in parts},
+            **{key: after[1] - before[1] for key, (before, after) in durations},
             **sizes_of(*parts_of()),
             **({"memory": self._forecast()} if self.case.forecast else {}),
         }

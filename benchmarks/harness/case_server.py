@@ -23,5 +23,5 @@ def serve(make: Callable[[str], Any]) -> None:
     runner = make(sys.argv[1])
     print(json.dumps(runner.start), file=answers, flush=True)
     for line in sys.stdin:
-        ((request, number),) = json.loads(line).items()
-        print(json.dumps(getattr(runner, request)(number)), file=answers, flush=True)
+        ((request, argument),) = json.loads(line).items()
+        print(json.dumps(getattr(runner, request)(argument)), file=answers, flush=True)

@@ -19,7 +19,7 @@ class Row:
     ]  # seconds of each step: wall and cpu, in turn with the others'
     start: dict[str, float]  # first, compile, both with _cpu: s; memory, forecast: MB
 
-    def numbers(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Returns everything, for a file."""
         return dataclasses.asdict(self)
 
@@ -48,7 +48,7 @@ def _line(row: Row, plain: Row, begin: str) -> str:
         f"{start[begin]:7.2f} s{start[begin] / base[begin]:7.2f}"
         f"{start[begin + '_cpu'] / base[begin + '_cpu']:6.2f}"
         f"{start['memory']:7.0f} MB{start['memory'] / max(base['memory'], 1):7.2f}"
-        f"{apart(row.losses, plain.losses):13.1e}"
+        f"{largest_difference(row.losses, plain.losses):13.1e}"
     )
 
 
@@ -56,8 +56,8 @@ def memory_table(rows: list[Row]) -> str:
     """Returns peaks beside those of forecasts, where there are any, both over those of
     the first.
     """
-    told = [row for row in rows if "forecast" in row.start]
-    if len(told) < 2:
+    forecast_rows = [row for row in rows if "forecast" in row.start]
+    if len(forecast_rows) < 2:
         return ""
     head = (
         f"{'peak of memory':46}{'measured':>12}{'ratio':>7}{'forecast':>12}{'ratio':>7}"
@@ -69,27 +69,27 @@ def memory_table(rows: list[Row]) -> str:
                 f"{row.name:46}"
                 + "".join(
                     f"{row.start[kind]:9.0f} "
-                    f"MB{row.start[kind] / max(told[0].start[kind], 1):7.2f}"
+                    f"MB{row.start[kind] / max(forecast_rows[0].start[kind], 1):7.2f}"
                     for kind in ("memory", "forecast")
                 )
-                for row in told
+                for row in forecast_rows
             ),
         ]
     )
 
 
-def ratio(row: Row, plain: Row, what: str) -> float:
+def ratio(row: Row, plain: Row, clock: str) -> float:
     """Returns the median of the ratios within a round: steps that were taken one after
     the other.
     """
     return statistics.median(
-        x / y for x, y in zip(row.step[what], plain.step[what], strict=True)
+        x / y for x, y in zip(row.step[clock], plain.step[clock], strict=True)
     )
 
 
-def apart(losses: list[float], others: list[float]) -> float:
+def largest_difference(losses: list[float], expected: list[float]) -> float:
     """Returns the largest relative difference."""
-    return max(abs(x - y) / abs(y) for x, y in zip(losses, others, strict=True))
+    return max(abs(x - y) / abs(y) for x, y in zip(losses, expected, strict=True))
 
 
 def agreement(rows: list[Row], tolerance: float = 1e-4) -> list[str]:
@@ -97,5 +97,5 @@ def agreement(rows: list[Row], tolerance: float = 1e-4) -> list[str]:
     return [
         f"  {row.group}: {row.name}: {row.losses}, {rows[0].name}: {rows[0].losses}"
         for row in rows
-        if not apart(row.losses, rows[0].losses) < tolerance
+        if not largest_difference(row.losses, rows[0].losses) < tolerance
     ]

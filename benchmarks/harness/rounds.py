@@ -105,10 +105,10 @@ class Process:
         finally:
             timer.cancel()
 
-    def ask(self, request: str, number: int) -> Any:
+    def ask(self, request: str, argument: int) -> Any:
         """Returns the worker's answer to a request."""
         assert self.process.stdin
-        print(json.dumps({request: number}), file=self.process.stdin, flush=True)
+        print(json.dumps({request: argument}), file=self.process.stdin, flush=True)
         return self._answer()
 
     def stop(self) -> None:
@@ -171,7 +171,7 @@ def measure(
     try:
         for case in (case for case in group if case.name not in refused):
             workers.append(process_of(case))
-        told = [w.ask("losses", losses)["losses"] for w in workers]
+        losses_of_workers = [w.ask("losses", losses)["losses"] for w in workers]
         timed = [[w.ask("steps", 1) for w in workers] for _ in range(rounds)]
     finally:
         for worker in workers:
@@ -183,9 +183,9 @@ def measure(
             Row(
                 worker.case.name,
                 worker.case.group,
-                told[i],
-                {what: [r[i][what][0] for r in timed] for what in ("wall", "cpu")},
-                {what: min(s[what] for s in every) for what in worker.start},
+                losses_of_workers[i],
+                {key: [r[i][key][0] for r in timed] for key in ("wall", "cpu")},
+                {key: min(s[key] for s in every) for key in worker.start},
             )
         )
     return rows, refused

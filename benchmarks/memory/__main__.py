@@ -63,7 +63,7 @@ def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
     What was there at "begin" does not count.
     """
     alive: dict[str, Tensor] = {}
-    now = most = 0
+    now = peak_bytes = 0
     counts = False
     then: list[Tensor] = []
     for line in log:
@@ -71,17 +71,19 @@ def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
         freed = _FREED.search(line)
         if freed and freed[1] in alive:
             now -= alive.pop(freed[1]).bytes
-        made = _ALLOCATED.search(line) if counts else None
-        if made and made[3] not in alive:
+        allocated = _ALLOCATED.search(line) if counts else None
+        if allocated and allocated[3] not in alive:
             tensor = Tensor(
-                made[1], ",".join(re.findall(r"size: (\d+)", line)), int(made[2])
+                allocated[1],
+                ",".join(re.findall(r"size: (\d+)", line)),
+                int(allocated[2]),
             )
-            alive[made[3]] = tensor
+            alive[allocated[3]] = tensor
             now += tensor.bytes
-            if now > most:
-                most = now
+            if now > peak_bytes:
+                peak_bytes = now
                 then = list(alive.values())
-    return most, then
+    return peak_bytes, then
 
 
 def measure(
@@ -112,12 +114,12 @@ def measure(
         raise RuntimeError(
             "\n".join(x for x in done.stderr.splitlines() if "__LOG_MEM" not in x)
         )
-    found: dict[str, float] = json.loads(done.stdout)
+    measured: dict[str, float] = json.loads(done.stdout)
     rise, then = peak(done.stderr.splitlines())
     if not rise:
         raise RuntimeError("TensorFlow logged no allocation.")
-    found["peak"] = found["variables"] + found["arguments"] + rise
-    return found, then
+    measured["peak"] = measured["variables"] + measured["arguments"] + rise
+    return measured, then
 
 
 def main(argv: list[str]) -> None:
@@ -129,20 +131,26 @@ def main(argv: list[str]) -> None:
     )
     for name in ("one position", *LAYOUTS):
         if FLAGS.only in name:
-            found, then = measure(name, FLAGS.dropout, FLAGS.batch)
-            print(_line(name, found), flush=True)
+            measured, then = measure(name, FLAGS.dropout, FLAGS.batch)
+            print(_line(name, measured), flush=True)
             for line in _largest(then):
                 print(line)
 
 
-def _line(name: str, found: dict[str, Any]) -> str:
-    held = found["variables"]
-    announced = found["forecast variables"]
-    beside = found["peak"] - held, found["forecast peak"] - announced
+def _line(name: str, measured: dict[str, Any]) -> str:
+    """Returns a line of the table."""
+    variables = measured["variables"]
+    peak_bytes = measured["peak"]
+    forecast_variables = measured["forecast variables"]
+    forecast_peak = measured["forecast peak"]
+    temporary = peak_bytes - variables
+    forecast_temporary = forecast_peak - forecast_variables
     return (
-        f"{name:24}{held / 1e6:10.2f}{announced / 1e6:10.2f}{announced / held - 1:8.1%}"
-        f"{found['peak'] / 1e6:12.2f}{found['forecast peak'] / 1e6:10.2f}"
-        f"{found['forecast peak'] / found['peak'] - 1:8.1%}{beside[1] / beside[0] - 1:18.1%}"
+        f"{name:24}{variables / 1e6:10.2f}{forecast_variables / 1e6:10.2f}"
+        f"{forecast_variables / variables - 1:8.1%}"
+        f"{peak_bytes / 1e6:12.2f}{forecast_peak / 1e6:10.2f}"
+        f"{forecast_peak / peak_bytes - 1:8.1%}"
+        f"{forecast_temporary / temporary - 1:18.1%}"
     )
 
 

@@ -65,7 +65,7 @@ class Size:
             gating.top_k, capacity=Capacity(train=self.factor, minimum=1)
         )
 
-    def numbers(self, *sizes: int) -> np.ndarray:
+    def random_array(self, *sizes: int) -> np.ndarray:
         """Returns normal numbers of a batch: [batch, length, *sizes]."""
         shape = (self.batch, self.length, *sizes)
         return np.random.default_rng(0).normal(size=shape).astype("float32")
@@ -74,9 +74,9 @@ class Size:
 def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
     """Returns what takes tokens to slots and back, and what flows back of both."""
     mesh = size.mesh
-    logits = mtf.asarray(mesh, size.numbers(experts), "batch;length;experts_all")
+    logits = mtf.asarray(mesh, size.random_array(experts), "batch;length;experts_all")
     routing = size.gate(logits, training=True)
-    x = mtf.asarray(mesh, size.numbers(size.d_model), "batch;length;d_model")
+    x = mtf.asarray(mesh, size.random_array(size.d_model), "batch;length;d_model")
 
     @mtf.function(mesh=mesh)
     def step(
@@ -87,14 +87,14 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
         gates: Any,
         slots: Any,
     ) -> Any:
-        found = dataclasses.replace(
+        routes = dataclasses.replace(
             routing,
             tokens=tokens,
             weights=weights,
             sources=sources,
             choices=Choices(slots, gates, slots, slots, slots),
         )
-        y = dispatch.combine(dispatch.take(x, found), found, x)
+        y = dispatch.combine(dispatch.take(x, routes), routes, x)
         return y, mtf.gradients([mtf.reduce_sum(mtf.square(y))], [x])[0]
 
     return lambda: step(
@@ -113,16 +113,16 @@ def layer_run(size: Size, make: Callable[[mtf.Mesh], mtf.Module]) -> Run:
     layer = make(mesh)
     variables = layer.trainable_variables
     descent = mtf.optimizers.SGD(variables, 1e-6)
-    x = mtf.asarray(mesh, size.numbers(size.d_model), "batch;length;d_model")
+    x = mtf.asarray(mesh, size.random_array(size.d_model), "batch;length;d_model")
 
-    @mtf.function(mesh=mesh, number="")
-    def step(x: Any, number: Any) -> Any:
+    @mtf.function(mesh=mesh, count="")
+    def step(x: Any, count: Any) -> Any:
         y = layer(x, training=True)
         y, losses = (y[0], [y[1].loss]) if isinstance(y, tuple) else (y, [])
         loss = mtf.add_n([mtf.reduce_mean(mtf.square(y)), *losses])
         dx, *grads = mtf.gradients([loss], [x, *variables])
         if size.update:
-            descent.apply_gradients(grads, variables, number)
+            descent.apply_gradients(grads, variables, count)
         return (loss, dx) if size.update else (loss, dx, *grads)
 
     return lambda: step(x, np.int32(0))
@@ -177,36 +177,38 @@ def measure(
 ) -> dict[str, list[dict[str, Any]]]:
     """Returns what was measured, by question."""
     warnings.simplefilter("ignore", mtf.LayoutWarning)  # a dense layer knows no experts
-    told = {}
-    for number in experts:
-        runs = [dispatch_run(size, number, way) for way in (by_index, by_one_hot)]
+    results = {}
+    for step in experts:
+        runs = [dispatch_run(size, step, way) for way in (by_index, by_one_hot)]
         _check(runs)
-        told[f"dispatch, {number} experts"] = compare(
+        results[f"dispatch, {step} experts"] = compare(
             ["by number", "by products"], runs, rounds
         )
-    names = [f"{number} experts" for number in MIXTURES]
-    mixtures = [mixture(size, number) for number in MIXTURES]
-    told["dense"] = compare(["dense layer", *names], [dense(size), *mixtures], rounds)
-    told["experts"] = compare(names, mixtures, rounds)
-    return told
+    names = [f"{step} experts" for step in MIXTURES]
+    mixtures = [mixture(size, step) for step in MIXTURES]
+    results["dense"] = compare(
+        ["dense layer", *names], [dense(size), *mixtures], rounds
+    )
+    results["experts"] = compare(names, mixtures, rounds)
+    return results
 
 
 def _check(runs: Sequence[Run]) -> None:
     """Refuses two ways to dispatch that do not agree."""
-    for have, want in zip(*(run() for run in runs), strict=True):
+    for have, expected in zip(*(run() for run in runs), strict=True):
         np.testing.assert_allclose(
             have.numpy(),
-            want.numpy(),
+            expected.numpy(),
             rtol=1e-3,
             atol=1e-4,
         )
 
 
-def table(told: dict[str, list[dict[str, Any]]]) -> str:
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
     """Returns a table of times and ratios."""
     return "\n".join(
         line
-        for question, rows in told.items()
+        for question, rows in results.items()
         for line in (
             f"{question:30}{'ms':>10}{'ratio':>9}",
             *(
@@ -228,15 +230,15 @@ def main(argv: list[str]) -> None:
         update=FLAGS.update,
         **small,
     )
-    told = measure(
+    results = measure(
         size,
         (8, 64) if FLAGS.quick else (8, 64, 256),
         5 if FLAGS.quick else FLAGS.rounds,
     )
-    print(f"{size}\n{table(told)}")
+    print(f"{size}\n{table(results)}")
     if FLAGS.json:
         with open(FLAGS.json, "w") as file:
-            json.dump(told, file, indent=1)
+            json.dump(results, file, indent=1)
 
 
 def define_flags() -> None:

@@ -112,7 +112,7 @@ def table(curves: Sequence[Curve]) -> str:
     """Returns what each model costs, and bits per byte by steps: means over seeds."""
     by_model = grouped(curves)
     lines = [f"{'':22}" + "".join(f"{model:>14}" for model in by_model)]
-    for what, read in (
+    for title, read in (
         ("flops of a token", lambda own: flops_text(own[0].flops)),
         ("parameters", lambda own: bytes_text(own[0].parameters)),
         (
@@ -121,7 +121,7 @@ def table(curves: Sequence[Curve]) -> str:
         ),
     ):
         lines.append(
-            f"{what:22}" + "".join(f"{read(own):>14}" for own in by_model.values())
+            f"{title:22}" + "".join(f"{read(own):>14}" for own in by_model.values())
         )
     for step in [step for step, _ in curves[0].points]:
         lines.append(
@@ -129,9 +129,9 @@ def table(curves: Sequence[Curve]) -> str:
             + "".join(f"{means(own)[step]:15.4f}"[1:] for own in by_model.values())
         )
     ends = {model: [c.points[-1][1] for c in own] for model, own in by_model.items()}
-    apart = [b - a for a, b in zip(ends["dense"], ends["mixture"], strict=True)]
+    differences = [b - a for a, b in zip(ends["dense"], ends["mixture"], strict=True)]
     lines.append(
-        "mixture less dense, by seed: " + ", ".join(f"{x:+.4f}" for x in apart)
+        "mixture less dense, by seed: " + ", ".join(f"{x:+.4f}" for x in differences)
     )
     return "\n".join(lines)
 

@@ -119,22 +119,22 @@ def measure(
         PLAIN: plain_start(case, dy),
         "1": named_start(case, "", dy),
         "8 along b": named_start(case, "b:x", dy),
-        f"8 along {case.cut}": named_start(case, f"{case.cut}:x", dy),
+        f"8 along {case.shard_dim}": named_start(case, f"{case.shard_dim}:x", dy),
     }
-    first: dict[str, list[float]] = {name: [] for name in every}
+    first_calls: dict[str, list[float]] = {name: [] for name in every}
     runs: dict[str, Run] = {}
     for _ in range(starts):
         for name, start in every.items():
             runs[name] = start()
-            first[name].append(seconds(runs[name]))
+            first_calls[name].append(seconds(runs[name]))
     wall = in_turn(list(runs.values()), rounds)
-    want = runs[PLAIN]()
+    expected = runs[PLAIN]()
     return [
         Row(
             name,
             f"{case.family}: {case.name}",
-            [off(runs[name](), want) if case.exact else 0.0],
-            {"wall": times, "first": first[name]},
+            [off(runs[name](), expected) if case.exact else 0.0],
+            {"wall": times, "first": first_calls[name]},
             {},
         )
         for name, times in zip(every, wall)
@@ -144,8 +144,10 @@ def measure(
 def in_turn(runs: Sequence[Run], rounds: int) -> list[list[float]]:
     """Returns seconds of each call, of all in turn."""
     repeats = [max(1, math.ceil(LEAST / seconds(run))) for run in runs]
-    turns = [[seconds(run, n) for run, n in zip(runs, repeats)] for _ in range(rounds)]
-    return [list(times) for times in zip(*turns)]
+    by_round = []
+    for _ in range(rounds):
+        by_round.append([seconds(run, n) for run, n in zip(runs, repeats)])
+    return [list(times) for times in zip(*by_round)]
 
 
 def seconds(run: Run, repeats: int = 1) -> float:
@@ -156,43 +158,44 @@ def seconds(run: Run, repeats: int = 1) -> float:
     return (time.perf_counter() - before) / repeats
 
 
-def off(have: list[Any], want: list[Any]) -> float:
+def off(have: list[Any], expected: list[Any]) -> float:
     """Returns the largest difference of two results, in parts of the
     largest element.
     """
-    pairs = [(x.numpy(), y.numpy()) for x, y in zip(have, want, strict=True)]
+    pairs = [(x.numpy(), y.numpy()) for x, y in zip(have, expected, strict=True)]
     return max(float(np.abs(x - y).max() / np.abs(y).max()) for x, y in pairs)
 
 
-def head(what: str) -> str:
+def head(title: str) -> str:
     """Returns the head of a table."""
     return (
-        f"{what:44}{PLAIN:^17}{'1 position':^14}{'8 along b':^14}{'8 along':^20}\n"
+        f"{title:44}{PLAIN:^17}{'1 position':^14}{'8 along b':^14}{'8 along':^20}\n"
         f"{'':44}{'run':>8}{'first':>9}" + f"{'run':>7}{'first':>7}" * 3
     )
 
 
 def line(rows: list[Row]) -> str:
     """Returns one op's line: milliseconds of plain TensorFlow, and ratios to them."""
-    plain, *others = rows
-    told = "".join(
-        f"{ratio(r, plain, 'wall'):7.2f}{ratio(r, plain, 'first'):7.1f}" for r in others
+    plain, *other_rows = rows
+    ratios = "".join(
+        f"{ratio(r, plain, 'wall'):7.2f}{ratio(r, plain, 'first'):7.1f}"
+        for r in other_rows
     )
     return (
         f"{plain.group:44}{statistics.median(plain.step['wall']) * 1e3:8.2f}"
-        f"{statistics.median(plain.step['first']) * 1e3:9.0f}{told}  "
+        f"{statistics.median(plain.step['first']) * 1e3:9.0f}{ratios}  "
         f"{rows[-1].name[8:]}"
     )
 
 
 def medians(groups: list[list[Row]]) -> str:
     """Returns the medians of all ratios."""
-    told = "".join(
-        f"{statistics.median(ratio(rows[i], rows[0], what) for rows in groups):{form}}"
-        for i in (1, 2, 3)
-        for what, form in (("wall", "7.2f"), ("first", "7.1f"))
-    )
-    return f"{'median':61}{told}"
+    line = f"{'median':61}"
+    for i in (1, 2, 3):
+        for clock, form in (("wall", "7.2f"), ("first", "7.1f")):
+            ratios = [ratio(rows[i], rows[0], clock) for rows in groups]
+            line += f"{statistics.median(ratios):{form}}"
+    return line
 
 
 def main(argv: list[str]) -> None:
@@ -207,9 +210,9 @@ def main(argv: list[str]) -> None:
         or any(word in f"{case.family} {case.name}" for word in FLAGS.only)
     ]
     measured: dict[str, list[list[Row]]] = {}
-    for what, gradient in (("forward", False), ("forward and gradient", True)):
-        print(head(what + ", ms and ratios"), flush=True)
-        groups = measured[what] = []
+    for title, gradient in (("forward", False), ("forward and gradient", True)):
+        print(head(title + ", ms and ratios"), flush=True)
+        groups = measured[title] = []
         for case in chosen:
             if case.gradient or not gradient:
                 groups.append(measure(case, gradient, rounds, starts))
@@ -219,8 +222,8 @@ def main(argv: list[str]) -> None:
         with open(FLAGS.json, "w") as file:
             json.dump(
                 {
-                    what: [[row.numbers() for row in rows] for rows in groups]
-                    for what, groups in measured.items()
+                    title: [[row.as_dict() for row in rows] for rows in groups]
+                    for title, groups in measured.items()
                 },
                 file,
                 indent=1,

@@ -63,14 +63,14 @@ def hash_mask(
     a = b = _word(0)
     for d, size in enumerate(shape):
         index = tf.bitcast(tf.range(size), tf.uint32) + _word(0x9E3779B9 * d)
-        first, second = tf.unstack(
+        word_a, word_b = tf.unstack(
             _mix(_mix(index + key) + tf.reverse(key, [0]) + salts)
         )
-        a = a[..., None] + first
-        b = b[..., None] + second
+        a = a[..., None] + word_a
+        b = b[..., None] + word_b
     bits = _mix(a, b, last=False)
-    kept = bits >= tf.constant(round(rate * 2**32), tf.uint32)
-    return tf.cast(kept, tf.float32) * (1 / (1 - rate))
+    is_kept = bits >= tf.constant(round(rate * 2**32), tf.uint32)
+    return tf.cast(is_kept, tf.float32) * (1 / (1 - rate))
 
 
 MASKS = {"philox": philox_mask, "hash": hash_mask}

@@ -35,7 +35,7 @@ _KEY = 32
 class Form(NamedTuple):
     """A product [m, k] [k, n], and which of its inputs is stored transposed."""
 
-    what: str
+    title: str
     m: int
     k: int
     n: int
@@ -89,8 +89,10 @@ def forms(rows: int) -> list[Form]:
 def speeds(form: Form, rounds: int) -> list[float]:
     """Returns billions of operations in a second, by TensorFlow alone and by meshtf."""
     a, b = form.inputs()
-    places = None, SimpleNamespace(matmul_kernels=matmul_kernels(["/device:CPU:0"]))
-    programs = [_program(form, place).get_concrete_function(a, b) for place in places]
+    contexts = None, SimpleNamespace(matmul_kernels=matmul_kernels(["/device:CPU:0"]))
+    programs = [
+        _program(form, context).get_concrete_function(a, b) for context in contexts
+    ]
     best = [float("inf")] * len(programs)
     for _ in range(rounds + 1):
         for i, program in enumerate(programs):
@@ -136,10 +138,10 @@ def main(argv: list[str]) -> None:
         + "    m     k     n  matrices   TensorFlow   meshtf   ratio"
     )
     for form in forms(FLAGS.rows or 256 * FLAGS.threads**3):
-        alone, ours = speeds(form, FLAGS.rounds)
+        tensorflow_speed, ours = speeds(form, FLAGS.rounds)
         print(
             f"{form.what:32}{form.m:5}{form.k:6}{form.n:6}{form.count or 1:10}"
-            f"{alone:13.1f}{ours:9.1f}{ours / alone:8.2f}",
+            f"{tensorflow_speed:13.1f}{ours:9.1f}{ours / tensorflow_speed:8.2f}",
             flush=True,
         )
 

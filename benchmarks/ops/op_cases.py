@@ -31,7 +31,7 @@ class Case:
     inputs: tuple[str, ...]  # "b:64;d:32", "int b:64" or "complex b:64;d:32"
     ours: Fn
     plain: Fn
-    cut: str  # besides "b" the dimension that is cut: the one of interest
+    shard_dim: str  # besides "b" the dimension that is cut: the one of interest
     gradient: bool = True
     below: int = 0  # integers are
     exact: bool = True  # whether both give the same numbers
@@ -70,29 +70,29 @@ def _layer_norm(x: tf.Tensor) -> tf.Tensor:
 
 
 def _layers(h: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    def turn(i: tf.Tensor, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def body(i: tf.Tensor, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return i + 1, tf.tanh(tf.matmul(h, w[i]) * 0.06)
 
     return tf.while_loop(
         lambda i, _: i < 8,
-        turn,
+        body,
         (0, h),
         maximum_iterations=8,
     )[1]
 
 
 def _named_layers(h: mtf.Tensor, w: mtf.Tensor) -> mtf.Tensor:
-    def turn(h: mtf.Tensor, w: mtf.Tensor) -> tuple[mtf.Tensor, None]:
+    def body(h: mtf.Tensor, w: mtf.Tensor) -> tuple[mtf.Tensor, None]:
         return mtf.rename(mtf.tanh(mtf.einsum([h, w], "b;e") * 0.06), "e", "d"), None
 
-    return mtf.scan(turn, h, w, "layers")[0]
+    return mtf.scan(body, h, w, "layers")[0]
 
 
 def _recurrence(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    def turn(before: Any, row: Any) -> Any:
+    def body(before: Any, row: Any) -> Any:
         return row[0] * before + row[1]
 
-    return tf.scan(turn, (a, b), tf.zeros_like(b[0]))
+    return tf.scan(body, (a, b), tf.zeros_like(b[0]))
 
 
 def _attend(q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:

@@ -202,18 +202,18 @@ def largest(
       RuntimeError: a stage holds no block, or peaks are far from linear.
     """
 
-    def spread(each: Sequence[float]) -> list[float]:
+    def balanced(each: Sequence[float]) -> list[float]:
         return [each[0], *[each[1]] * (stages - 2), each[2]] if stages > 2 else [*each]
 
     low, high = ([n] * min(stages, 3) for n in (few, many))
-    less = spread(peaks(low))
-    more = spread(peaks(high))
+    lower_spread = balanced(peaks(low))
+    upper_spread = balanced(peaks(high))
     low = [few] * stages
     high = [many] * stages
     for _ in range(TRIES):
         guess = [
             int(n + (limit - y) // ((y - x) / (n - m)))
-            for m, n, x, y in zip(low, high, less, more, strict=True)
+            for m, n, x, y in zip(low, high, lower_spread, upper_spread, strict=True)
         ]
         if min(guess) < 1:
             raise RuntimeError(
@@ -221,12 +221,12 @@ def largest(
             )
         low = guess
         high = [n + 1 for n in guess]
-        less = [*peaks(low)]
-        more = [*peaks(high)]
-        if max(less) <= limit < min(more):
+        lower_spread = [*peaks(low)]
+        upper_spread = [*peaks(high)]
+        if max(lower_spread) <= limit < min(upper_spread):
             return tuple(low)
     raise RuntimeError(
-        f"the peaks of stages are far from linear in their blocks: {less}, {more}."
+        f"the peaks of stages are far from linear in their blocks: {lower_spread}, {upper_spread}."
     )
 
 
@@ -248,13 +248,13 @@ def search(
         rows[tuple(blocks)] = row(forecast, sum(blocks))
         return [stage.peak for stage in forecast.stages or [forecast.memory]]
 
-    found = largest(peaks, stages, limit, 2, 13)
-    return found, rows[found]
+    best = largest(peaks, stages, limit, 2, 13)
+    return best, rows[best]
 
 
 def lines(
     stages: int,
-    found: tuple[int, ...],
+    best: tuple[int, ...],
     ours: Row,
     seconds: float,
 ) -> list[str]:
@@ -262,14 +262,14 @@ def lines(
     was found.
     """
 
-    def line(what: str, r: Row) -> str:
+    def line(title: str, r: Row) -> str:
         peak = f"{r.peak / 1e9:12.2f}" if r.peak else f"{'':12}"
         return (
-            f"{what:<18}{r.blocks:6}{r.parameters / 1e6:12,.1f}{r.parameter_bytes / 1e9:13,.1f}"
+            f"{title:<18}{r.blocks:6}{r.parameters / 1e6:12,.1f}{r.parameter_bytes / 1e9:13,.1f}"
             f"{r.activations / 1e9:13,.1f}{peak}"
         )
 
-    runs = [(n, len([*equal])) for n, equal in itertools.groupby(found)]
+    runs = [(n, len([*equal])) for n, equal in itertools.groupby(best)]
     each = ", ".join(f"{n} at {k} stage{'s' * (k > 1)}" for n, k in runs)
     published = [line("  published", Row(*PAPER[stages]))] if stages in PAPER else []
     return [
@@ -294,7 +294,7 @@ def _main(argv: list[str]) -> None:
     )
     for stages in map(int, _FLAGS.stages):
         start = time.process_time()
-        found, ours = search(
+        best, ours = search(
             Sizes(),
             stages,
             _FLAGS.limit,
@@ -304,7 +304,7 @@ def _main(argv: list[str]) -> None:
             "\n".join(
                 lines(
                     stages,
-                    found,
+                    best,
                     ours,
                     time.process_time() - start,
                 )

@@ -128,18 +128,18 @@ class Runner:
             "first_cpu": time.process_time() - processor,
         }
 
-    def steps(self, number: int) -> dict[str, list[float]]:
+    def steps(self, count: int) -> dict[str, list[float]]:
         """Takes steps and returns what each of them took."""
-        found: dict[str, list[float]] = {"loss": [], "wall": [], "cpu": []}
-        for _ in range(number):
+        results: dict[str, list[float]] = {"loss": [], "wall": [], "cpu": []}
+        for _ in range(count):
             start = time.perf_counter()
             processor = time.process_time()
-            found["loss"].append(float(self.step(*self.batch)))
-            found["wall"].append(time.perf_counter() - start)
-            found["cpu"].append(time.process_time() - processor)
-        return found
+            results["loss"].append(float(self.step(*self.batch)))
+            results["wall"].append(time.perf_counter() - start)
+            results["cpu"].append(time.process_time() - processor)
+        return results
 
-    def timeline(self, number: int) -> list[tuple[str, int, int, float, float]]:
+    def timeline(self, count: int) -> list[tuple[str, int, int, float, float]]:
         """Returns the calls of a step: what, chunk, microbatch, start and end in
         milliseconds.
         """
@@ -148,14 +148,14 @@ class Runner:
                 host_tracer_level=2, python_tracer_level=0
             )
             tf.profiler.experimental.start(folder, options)
-            for _ in range(number):
+            for _ in range(count):
                 self.step(*self.batch)
             tf.profiler.experimental.stop()
             (path,) = Path(folder).rglob("*.xplane.pb")
             space = xplane_pb2.XSpace.FromString(path.read_bytes())
         calls: dict[tuple[str, int, int], list[float]] = {}
-        for (what, chunk, microbatch), at in _calls(space):
-            calls.setdefault((what, chunk, microbatch), []).append(at)
+        for (phase, chunk, microbatch), at in _calls(space):
+            calls.setdefault((phase, chunk, microbatch), []).append(at)
         return [(*call, min(times), max(times)) for call, times in calls.items()]
 
 
@@ -169,17 +169,17 @@ def _calls(space: Any) -> Iterator[tuple[tuple[str, int, int], float]]:
                     "ExecutorState::ProcessAsync"
                 ):  # its start and its end
                     continue
-                told = {
+                results = {
                     plane.stat_metadata[s.metadata_id].name: plane.stat_metadata[
                         s.ref_value
                     ].name
                     for s in event.stats
                 }
-                found = _CALL.match(told.get("name", ""))
-                if found and told.get("kernel_type") in (*BRANCH_OPS, *CALL_OPS):
-                    what, chunk, microbatch = found.groups()
+                results = _CALL.match(results.get("name", ""))
+                if results and results.get("kernel_type") in (*BRANCH_OPS, *CALL_OPS):
+                    phase, chunk, microbatch = results.groups()
                     yield (
-                        (what, int(chunk), int(microbatch)),
+                        (phase, int(chunk), int(microbatch)),
                         (line.timestamp_ns / 1e6 + event.offset_ps / 1e9),
                     )
 

@@ -43,7 +43,7 @@ flags.DEFINE_string("json", None, "A file to write all numbers to.")
 _TOLERANCE = 1e-5
 
 
-def beside(rows: list[Row]) -> str:
+def module_ratios(rows: list[Row]) -> str:
     """Returns the exported module's step and compile time over those of the others, in
     words.
     """
@@ -71,13 +71,13 @@ def main(argv: list[str]) -> None:
             FLAGS.starts,
             FLAGS.losses,
         )
-        print(f"\n{table(rows, 'compile')}\n{beside(rows)}", flush=True)
+        print(f"\n{table(rows, 'compile')}\n{module_ratios(rows)}", flush=True)
         wrong += agreement(rows, _TOLERANCE)
         measured += rows
     if FLAGS.json:
         with open(FLAGS.json, "w") as file:
             json.dump(
-                {"size": FLAGS.size, "rows": [row.numbers() for row in measured]},
+                {"size": FLAGS.size, "rows": [row.as_dict() for row in measured]},
                 file,
                 indent=1,
             )

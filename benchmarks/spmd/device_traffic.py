@@ -64,28 +64,28 @@ def crossings(fn: Any, *args: Any) -> list[Crossing]:
         )
     with recorded_graphs() as functions:
         fn(*args)
-    programs = [parts for parts in functions if _is_program(parts)]
+    programs = [graphs for graphs in functions if _is_program(graphs)]
     graph = graph_of(compiled.definition)
     shapes = {op.name: op for op in graph.get_operations()}
-    found = []
-    for parts in programs:
+    results = []
+    for graphs in programs:
         sends = {
             _key(n): n.input[0]
-            for part in parts
-            for n in part.node
+            for device_graph in graphs
+            for n in device_graph.node
             if n.op in ("_Send", "_HostSend")
         }
-        for part in parts:
-            found += _received(part, sends, shapes)
-    return found
+        for device_graph in graphs:
+            results += _received(device_graph, sends, shapes)
+    return results
 
 
-def by_move(found: list[Crossing]) -> dict[tuple[str, str], int]:
+def by_move(results: list[Crossing]) -> dict[tuple[str, str], int]:
     """Returns the bytes of each kind of move along each axis, those of all devices
     together.
     """
     total: collections.Counter[tuple[str, str]] = collections.Counter()
-    for crossing in found:
+    for crossing in results:
         if crossing.moved:
             total[crossing.kind, crossing.axis] += crossing.bytes
     return dict(total)
@@ -99,25 +99,25 @@ def announced(forecast: Forecast) -> dict[tuple[str, str], float]:
     return {move: size for move, size in total.items() if size}
 
 
-def _is_program(parts: list[Any]) -> bool:
+def _is_program(graphs: list[Any]) -> bool:
     """Returns whether graphs are those of a program of meshtf, by names of its ops."""
     return any(
         node.name.startswith(("move/", "load/", "put/"))
-        for part in parts
-        for node in part.node
+        for graph in graphs
+        for node in graph.node
     )
 
 
 def _received(
-    part: Any, sends: dict[Any, str], ops: dict[str, tf.Operation]
+    graph: Any, sends: dict[Any, str], ops: dict[str, tf.Operation]
 ) -> Iterator[Crossing]:
     """Yields what one device receives."""
     readers: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
-    for node in part.node:
+    for node in graph.node:
         for slot, name in enumerate(node.input):
             if not name.startswith("^"):
                 readers[name.removesuffix(":0")].append((node.name, slot))
-    for node in part.node:
+    for node in graph.node:
         if node.op in ("_Recv", "_HostRecv") and _device(node, "send") != _device(
             node, "recv"
         ):
@@ -182,10 +182,10 @@ def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
     the same.
     """
     forecast = step.explain(*args)
-    found = crossings(step, *args)
-    loads = sum(c.bytes for c in found if not c.moved) / 8
+    results = crossings(step, *args)
+    loads = sum(c.bytes for c in results if not c.moved) / 8
     expected = announced(forecast)
-    counted = by_move(found)
+    counted = by_move(results)
     print(
         f"{name:42}{forecast.bytes_moved():12.1f}{sum(counted.values()) / 8:12.1f}"
         f"{loads:12.1f}",

@@ -80,7 +80,7 @@ def main(argv: list[str]) -> None:
         )
         blocks = [
             table(rows),
-            beside(group, rows),
+            peer_ratios(group, rows),
             memory_table(rows),
             *(f"{name} does not run: {error}" for name, error in why.items()),
         ]
@@ -90,7 +90,7 @@ def main(argv: list[str]) -> None:
         refused |= why
     if FLAGS.json:
         with open(FLAGS.json, "w") as file:
-            rows = [row.numbers() for row in measured]
+            rows = [row.as_dict() for row in measured]
             json.dump(
                 {
                     "model": FLAGS.model,
@@ -109,13 +109,13 @@ def main(argv: list[str]) -> None:
     )
 
 
-def beside(group: list[Case], rows: list[Row]) -> str:
+def peer_ratios(group: list[Case], rows: list[Row]) -> str:
     """Returns steps of meshtf over those of peers, by mesh, in words.
 
     On devices of their own; beside towers, which share variables, and JAX on one device
     as well.
     """
-    found = {row.name: row for row in rows}
+    row_of = {row.name: row for row in rows}
     lines = []
     for peer in group:
         for case in group:
@@ -128,11 +128,11 @@ def beside(group: list[Case], rows: list[Row]) -> str:
                     or case.runtime == "placed"
                     and (case.devices or peer.runtime in ("towers", "jax"))
                 )
-                and not (case.cut or case.recompute)
-                and {peer.name, case.name} <= found.keys()
+                and not (case.sharded_over_data or case.recompute)
+                and {peer.name, case.name} <= row_of.keys()
             ):
-                own = found[case.name]
-                other = found[peer.name]
+                own = row_of[case.name]
+                other = row_of[peer.name]
                 lines.append(
                     f"{case.name} / {peer.name}: {ratio(own, other, 'wall'):.2f}, cpu "
                     f"{ratio(own, other, 'cpu'):.2f}"

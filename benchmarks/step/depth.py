@@ -121,9 +121,9 @@ def measure(layers: int) -> dict[str, dict[str, float]]:
             )
             if done.returncode:
                 raise RuntimeError(done.stderr)
-            found = json.loads(done.stdout.splitlines()[-1])
-            old = best.get(how, found)
-            best[how] = {key: min(old[key], value) for key, value in found.items()}
+            measured = json.loads(done.stdout.splitlines()[-1])
+            old = best.get(how, measured)
+            best[how] = {key: min(old[key], value) for key, value in measured.items()}
     return best
 
 

@@ -72,7 +72,9 @@ class Case(Dumped):
     devices: str | None = None  # None: one device with shared storage; or "logical:8"
     jit: bool = False
     runtime: str = "placed"  # of meshtf; or one of PEERS
-    cut: str = ""  # along the data as well: "state" of the optimizer, or "variables"
+    sharded_over_data: str = (
+        ""  # along the data as well: "state" of the optimizer, or "variables"
+    )
     recompute: bool = False  # whether the backward pass computes each block again
     onednn: bool = False  # whether TensorFlow is told to have oneDNN compute products
 
@@ -86,21 +88,23 @@ class Case(Dumped):
 
     @property
     def variable_layout(self) -> str:
-        return _ALONG_DATA if self.cut == "variables" else ""
+        return _ALONG_DATA if self.sharded_over_data == "variables" else ""
 
     @property
     def optimizer_layout(self) -> str:
-        return _ALONG_DATA if self.cut == "state" else ""
+        return _ALONG_DATA if self.sharded_over_data == "state" else ""
 
     @property
     def name(self) -> str:
         if self.runtime in PEERS or not self.grid:
             known = PEERS[self.runtime][0] if self.grid else "plain TensorFlow"
             return known.format(self.grid) + (", oneDNN" if self.onednn else "")
-        more = {"": "", "state": " ZeRO-1", "variables": " FSDP"}[self.cut]
-        more += " recompute" if self.recompute else ""
+        suffix = {"": "", "state": " ZeRO-1", "variables": " FSDP"}[
+            self.sharded_over_data
+        ]
+        suffix += " recompute" if self.recompute else ""
         where = "8 logical devices" if self.devices else "one device"
-        return f"meshtf {self.grid}{more}, {where}"
+        return f"meshtf {self.grid}{suffix}, {where}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -140,7 +144,7 @@ def cases(
     config: Config,
     modes: Iterable[str],
     dropouts: Iterable[float],
-    wanted: Iterable[str] = ("",),
+    names: Iterable[str] = ("",),
     peers: Iterable[str] = (),
     onednn: bool = False,
 ) -> Iterator[list[Case]]:
@@ -168,7 +172,7 @@ def cases(
             yield [
                 case
                 for case in group
-                if not case.grid or any(part in case.name for part in wanted)
+                if not case.grid or any(name_part in case.name for name_part in names)
             ]
 
 
@@ -177,7 +181,7 @@ def _placed(one: Case) -> Iterator[Case]:
     for recompute in (False, True):
         yield dataclasses.replace(one, grid="1x1", recompute=recompute)
     for devices in (None, "logical:8"):
-        for grid, cut in (
+        for grid, sharded_over_data in (
             ("8x1", ""),
             ("8x1", "state"),
             ("8x1", "variables"),
@@ -187,13 +191,13 @@ def _placed(one: Case) -> Iterator[Case]:
             yield dataclasses.replace(
                 one,
                 grid=grid,
-                cut=cut,
+                sharded_over_data=sharded_over_data,
                 devices=devices,
             )
     yield dataclasses.replace(
         one,
         grid="8x1",
-        cut="variables",
+        sharded_over_data="variables",
         devices="logical:8",
         recompute=True,
     )

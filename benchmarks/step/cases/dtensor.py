@@ -153,11 +153,10 @@ class DTensorModel:
             weight.assign_sub(rate * mean / (tf.sqrt(squares) + c.epsilon))
 
     def _put(self, x: np.ndarray, spec: list[str]) -> Any:
-        """Returns an array on all devices, cut along the axes that are named."""
-        whole = dtensor.copy_to_mesh(
-            tf.constant(x), dtensor.Layout.replicated(self.mesh, len(spec))
-        )
-        return dtensor.relayout(whole, dtensor.Layout(spec, self.mesh))
+        """Returns an array on all devices, sharded along the named axes."""
+        replicated = dtensor.Layout.replicated(self.mesh, len(spec))
+        copies = dtensor.copy_to_mesh(tf.constant(x), replicated)
+        return dtensor.relayout(copies, dtensor.Layout(spec, self.mesh))
 
     def _cut(self, name: str) -> list[str]:
         """Returns how a variable is cut: heads, d_ff and vocab along "model"."""

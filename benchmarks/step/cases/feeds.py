@@ -39,9 +39,9 @@ def _rows(config: Config, rng: np.random.Generator) -> np.ndarray:
     tokens = np.empty([BATCHES, config.batch, config.length + 1], np.int32)
     tokens[..., 0] = rng.integers(0, config.vocab, tokens.shape[:2])
     for i in range(config.length):
-        told = rng.random(tokens.shape[:2]) < 0.9
-        other = rng.integers(0, config.vocab, told.shape)
-        tokens[..., i + 1] = np.where(told, follows[tokens[..., i]], other)
+        is_regular = rng.random(tokens.shape[:2]) < 0.9
+        other = rng.integers(0, config.vocab, is_regular.shape)
+        tokens[..., i + 1] = np.where(is_regular, follows[tokens[..., i]], other)
     return tokens
 
 
@@ -52,18 +52,20 @@ def _masked(config: Config, tokens: np.ndarray, rng: np.random.Generator) -> Bat
     tokens = np.maximum(tokens, 2)  # 0 is padding, 1 stands for what is masked
     batch, length = tokens.shape
     ends = rng.integers(length * 3 // 4, length + 1, [batch, 1])
-    places = np.sort([rng.permutation(length)[: config.masked] for _ in range(batch)])
-    places = places.astype(np.int32)
-    ids = np.take_along_axis(tokens, places, 1)
-    np.put_along_axis(tokens, places, 1, 1)
+    positions = np.sort(
+        [rng.permutation(length)[: config.masked] for _ in range(batch)]
+    )
+    positions = positions.astype(np.int32)
+    ids = np.take_along_axis(tokens, positions, 1)
+    np.put_along_axis(tokens, positions, 1, 1)
     tokens[np.arange(length) >= ends] = 0
     types = (np.arange(length) >= length // 2) & (tokens > 0)
     return {
         "tokens": tokens,
         "token_types": types.astype(np.int32),
-        "masked_positions": places,
+        "masked_positions": positions,
         "masked_ids": ids,
-        "masked_weights": (places < ends).astype(np.float32),
+        "masked_weights": (positions < ends).astype(np.float32),
         "next_sentence_labels": rng.integers(0, 2, batch).astype(np.int32),
     }
 

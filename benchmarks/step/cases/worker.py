@@ -63,9 +63,9 @@ class Runner:
         self.count = 0
         self.one()
         self.start = {
-            what + name: clock() - since[name]
+            prefix + name: clock() - since[name]
             for name, clock in clocks.items()
-            for what, since in (("first", start), ("compile", built))
+            for prefix, since in (("first", start), ("compile", built))
         }
         for _ in range(2):
             self.one()
@@ -79,11 +79,11 @@ class Runner:
         self.count += 1
         return float(self.step(batch))
 
-    def steps(self, number: int) -> dict[str, list[float]]:
+    def steps(self, count: int) -> dict[str, list[float]]:
         """Takes steps and returns what each of them took."""
         wall = []
         cpu = []
-        for _ in range(number):
+        for _ in range(count):
             start = time.perf_counter()
             processor = time.process_time()
             self.one()
@@ -91,7 +91,7 @@ class Runner:
             cpu.append(time.process_time() - processor)
         return {"wall": wall, "cpu": cpu}
 
-    def losses(self, number: int) -> dict[str, list[float]]:
+    def losses(self, num_steps: int) -> dict[str, list[float]]:
         """Returns the losses of steps from fixed variables."""
         self.model.assign(fixed_values(self.config))
         own = self.step
@@ -100,7 +100,7 @@ class Runner:
             not self.case.grid and self.config.dropout
         ):  # it times masks that are faster for it
             self.step = self.model.train_step(self.case.jit, masks="hash")
-        losses = [self.one() for _ in range(number)]
+        losses = [self.one() for _ in range(num_steps)]
         self.step = own
         return {"losses": losses}
 

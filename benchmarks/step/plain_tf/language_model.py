@@ -37,7 +37,9 @@ class PlainLM(PlainModel):
         losses = []
         # Activations stay [batch * length, d_model]: a product of a 3-D by a 2-D tensor
         # is lowered to a broadcast batch product, which takes twice the time.
-        x = tf.gather(w["embedding/table"], tf.reshape(batch["tokens"], [-1]))
+        x = tf.gather(
+            w["embeddings/embedding/table"], tf.reshape(batch["tokens"], [-1])
+        )
         x = drop(x, "dropout")
         for i in range(c.layers):
             path = f"decoder/block_{i}/"
@@ -49,11 +51,11 @@ class PlainLM(PlainModel):
                 lambda y, p, path=path: drop(y, f"{path}attention/{p}"),
             )
             x += drop(h, path + "attention_dropout")
-            h, more = self.feed_forward(
+            h, losses_of_block = self.feed_forward(
                 own, hand_written_kernels.rms_norm(x, own["feed_forward_norm/scale"])
             )
             x += drop(h, path + "feed_forward_dropout")
-            losses += more
+            losses += losses_of_block
         logits = tf.matmul(
             hand_written_kernels.rms_norm(x, w["decoder/norm/scale"]),
             w["logits/kernel"],
