@@ -1,11 +1,9 @@
-"""A layout as a picture: which part of each tensor each position of a mesh holds, as
-SVG.
+"""A layout as an SVG picture: which shard of each tensor each mesh position has.
 
     Path("fsdp.svg").write_text(picture(forecast, "Fully sharded", rows))
 
-A tensor is a box with an edge for each dimension; each position has one, in which the
-part that it holds is solid and what only others hold is an outline. What is drawn is
-read off a forecast.
+A tensor is a box with an edge for each dimension. Each position has a box; its shard is
+solid, and shards of other positions are outlines. Placements are those of a forecast.
 """
 
 from __future__ import annotations
@@ -123,7 +121,7 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
 
 
 def _share(tensor: PlacedTensor, positions: int) -> str:
-    """Returns how much of a tensor a position holds, and how many hold the same."""
+    """Returns the fraction of a tensor on a position, and how many positions have the same."""
     fraction = Fraction(1)
     for (_, size), local in zip(tensor.shape, tensor.local):
         fraction *= Fraction(local, size)

@@ -1,17 +1,17 @@
-"""How cost grows with devices, layers, experts and tokens, beside what theory says.
+"""How cost grows with devices, layers, experts and tokens, against theory.
 
     python -m benchmarks.growth                            # about 15 minutes on two quiet cores
     python -m benchmarks.growth --only=planning            # seconds; or devices, layers, ...
     python -m benchmarks.growth --only=devices --sizes=8,64 --rounds=3
     python -m benchmarks.growth --svg=FOLDER --json=growth.json
-    python -m benchmarks.growth --svg=FOLDER --drawn=growth.json     # draws what was measured
+    python -m benchmarks.growth --svg=FOLDER --drawn=growth.json     # draws earlier measurements
 
-The training step of a small language model, in graph mode, with plain TensorFlow doing
-the same on one device. Devices are positions of one device, and as many logical ones;
-each adds rows to the batch. Each case is a process of its own: first steps are taken
-with no other alive, and of several starts the fastest counts; further steps in turn.
-Ratios are to plain TensorFlow at that size; below each table stands what theory says,
-fitted, and how far points are off it.
+A training step of a small language model in graph mode, and the same in plain TensorFlow
+on one device. "Devices" are positions of one device, and as many logical devices; each
+adds examples to the batch. Each case runs in a separate process. First steps are measured
+while no other case is alive, and the fastest of several starts counts; further steps are
+taken in turn. Ratios are to plain TensorFlow at the same size. Below each table are the
+fitted curves that theory predicts, and the largest deviation from them.
 """
 
 from __future__ import annotations

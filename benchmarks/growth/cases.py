@@ -1,9 +1,10 @@
-"""What is measured: for each part groups of cases of one size, what is compared with it
-first.
+"""The cases of `benchmarks.growth`: for each panel, groups of cases of one size. The first
+case of a group is the one that the others are compared with.
 
 Example:
 
-    for group in GROUPS["layers"](sizes=[1, 2, 4]): print([case.name for case in group])
+    for group in GROUPS["layers"](sizes=[1, 2, 4]):
+      print([case.name for case in group])
 """
 
 from __future__ import annotations
@@ -50,9 +51,7 @@ Groups = Iterator[list[Case]]
 
 
 def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
-    """Yields meshes of so many positions; each position has `config.batch` rows, all
-    one model.
-    """
+    """Yields cases on meshes of n positions, each with `config.batch` examples of the batch."""
     for n in sizes:
         scaled_config = dataclasses.replace(config, batch=config.batch * n)
         group = [Case(PLAIN, n, scaled_config, meshed=False)]
@@ -83,7 +82,7 @@ def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
 
 
 def layers(sizes: Sequence[int], config: Config = SMALL) -> Groups:
-    """Yields models of so many layers, on eight positions of one device."""
+    """Yields models of n layers, on eight positions of one device."""
     for n in sizes:
         deep = dataclasses.replace(config, batch=8 * config.batch, layers=n)
         eight = Case("one by one", n, deep, axes="data:8", layout="batch:data")
@@ -95,7 +94,7 @@ def layers(sizes: Sequence[int], config: Config = SMALL) -> Groups:
 
 
 def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
-    """Yields mixtures of so many experts, of which each token goes to two."""
+    """Yields mixtures of n experts, of which each token goes to two."""
     for n in sizes:
         # Rows so long that no expert has more slots than its share.
         mixed = dataclasses.replace(
@@ -119,7 +118,7 @@ def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
 
 
 def tokens(sizes: Sequence[int], config: Config = SMALL) -> Groups:
-    """Yields batches of `config.batch` rows of so many tokens."""
+    """Yields models on examples of n tokens."""
     for n in sizes:
         long = dataclasses.replace(config, length=n)
         yield [

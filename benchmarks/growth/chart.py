@@ -1,10 +1,9 @@
-"""Panels with logarithmic axes side by side, as one SVG document.
+"""Charts with logarithmic axes side by side, as one SVG document.
 
     panel = Panel("step, ms", {"meshtf": [(1, 2.0), (8, 16.0)]}, {"meshtf": lambda n: 2.0 * n})
     Path("steps.svg").write_text(figure("Steps", "Dots are measured.", "positions", [panel]))
 
-Dots are points; a line is a function beside them. Series keep their colours in all
-panels.
+Dots are measurements; lines are functions. A series has the same colour in all charts.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Panel(NamedTuple):
 
 
 class _Plot:
-    """The place of a panel, and where numbers lie in it."""
+    """A chart in the picture, with the coordinates of its values."""
 
     def __init__(
         self,
@@ -123,7 +122,7 @@ class _Plot:
 
 
 def _between(points: Sequence[tuple[float, float]]) -> list[float]:
-    """Returns places from the first to the last point."""
+    """Returns 25 values from the first to the last point, equally spaced in logarithms."""
     start = min(points)[0]
     last = max(points)[0]
     return [start * (last / start) ** (i / 24) for i in range(25)]

@@ -1,11 +1,7 @@
-"""Measures a part, group by group, and tells it as a table.
+"""Measures a panel of `benchmarks.growth`, and prints it as a table.
 
-    rows = measured("layers", [1, 2, 4], rounds=5, starts=1)
-    print(table("layers", rows))
-
-A row is a point: {"series": "scanned", "size": 4, "first": 1.2, "step": 0.04, ...}. As
-in `benchmarks.harness.rounds`, each case starts by itself first, for what a first step takes;
-for steps all of one size are alive, and take them in turn.
+rows = measured("layers", [1, 2, 4], rounds=5, starts=1)
+print(table("layers", rows))
 """
 
 from __future__ import annotations

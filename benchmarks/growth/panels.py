@@ -1,8 +1,8 @@
-"""Which panels a part of `benchmarks.growth` is drawn as.
+"""The charts of each panel of `benchmarks.growth`.
 
 Example:
 
-    Path("docs/explain/performance/growth_layers.svg").write_text(picture("layers", rows))
+    Path("growth_layers.svg").write_text(picture("layers", rows))
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What theory says of how a cost grows, fitted to what was measured.
+"""The growth of costs that theory predicts, fitted to measurements.
 
 >>> curve = fitted([(1, 3.0), (2, 5.0), (4, 9.0)], (0, 1))
 >>> print(curve, f"{curve.at(8):.1f}")
@@ -54,13 +54,13 @@ class Curve(NamedTuple):
     factors: tuple[float, ...]
 
     def at(self, n: float) -> float:
-        """Returns its value."""
+        """Returns the value at n."""
         return sum(
             factor * n**power for power, factor in zip(self.powers, self.factors)
         )
 
     def off(self, points: Points) -> float:
-        """Returns by which factor that point is off which is so the most."""
+        """Returns the largest factor between a point and the curve."""
         return max(max(y / self.at(n), self.at(n) / y) for n, y in points)
 
     def __str__(self) -> str:
@@ -76,8 +76,8 @@ class Curve(NamedTuple):
 
 
 def fitted(points: Points, powers: Powers) -> Curve:
-    """Returns the curve with no negative factor that is nearest to points, relative to
-    each.
+    """Returns the curve without negative factors that has the least sum of squared relative
+    errors.
     """
     n, y = np.asarray(points, float).T
     columns = np.stack([n**power / y for power in powers], 1)
@@ -99,7 +99,7 @@ def fitted(points: Points, powers: Powers) -> Curve:
 def lines(
     panel: str, column: str, rows: Sequence[Row]
 ) -> dict[str, tuple[Points, Curve]]:
-    """Returns points and curve of each series that has such a column, in the column's
+    """Returns the points and the fitted curve of each series that has a column, in the column's
     unit.
     """
     scale = COLUMNS[column][1] or 1.0
@@ -116,7 +116,7 @@ def lines(
 
 
 def describe(panel: str, rows: Sequence[Row]) -> str:
-    """Returns curves in words, and how far points are off them."""
+    """Returns the fitted curves as text, with the largest deviations from them."""
     return "\n".join(
         f"{NAMES[column]:>26}  {series}: {curve}, points off it by at most "
         f"{curve.off(points) - 1:.0%}"

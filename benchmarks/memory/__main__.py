@@ -1,12 +1,12 @@
-"""What a training step really holds on one position, beside what its forecast says.
+"""Memory of a training step on one mesh position, against its forecast.
 
     python -m benchmarks.memory                 # a language model, one position and eight layouts
-    python -m benchmarks.memory --only=FSDP --top=10     # and what is alive at the peak
+    python -m benchmarks.memory --only=FSDP --top=10     # and the largest tensors at the peak
 
-Each layout runs in a process of its own (`benchmarks.memory.worker`), in which
-TensorFlow logs every tensor that it allocates and frees, with the bytes that were asked
-for. Variables are counted exactly, as the tf.Variables of one position. The peak is
-these, the arguments and the most bytes that were allocated at once during a step.
+Each layout runs in a separate process (`benchmarks.memory.worker`), in which TensorFlow
+logs every tensor that it allocates and frees, with the requested bytes. Variables are
+counted exactly, as the tf.Variables of one position. The peak is their bytes, those of the
+arguments, and the maximum of bytes allocated at once during a step.
 """
 
 from __future__ import annotations
@@ -57,10 +57,8 @@ class Tensor:
 
 
 def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
-    """Returns the most bytes allocated at once between "begin" and "end", and the
-    tensors then.
-
-    What was there at "begin" does not count.
+    """Returns the maximum of bytes allocated at once between the lines "begin" and "end" of a
+    log, and the tensors allocated at that time. Tensors allocated before "begin" do not count.
     """
     alive: dict[str, Tensor] = {}
     now = peak_bytes = 0
@@ -92,13 +90,12 @@ def measure(
     batch: int,
     **settings: Any,
 ) -> tuple[dict[str, float], list[Tensor]]:
-    """Returns what a worker says of a layout, with the peak, and the tensors alive
-    then.
+    """Returns the measurements of a layout, and the tensors that are allocated at the peak.
 
     Args:
-      name: of the layout.
-      dropout: the rate of dropout.
-      batch: the batch.
+      name: the name of the layout.
+      dropout: the dropout rate.
+      batch: the batch size.
       **settings: microbatches, and further fields of `Architecture`.
     """
     case = json.dumps(

@@ -1,15 +1,12 @@
-"""Checkpoints beside plain tf.train.Checkpoint: throughput, memory, and how long a loop
-waits.
+"""Checkpoints against tf.train.Checkpoint: throughput, and how long a training loop waits.
 
-    python -m benchmarks.memory.checkpoint                             # two minutes on
-    a quiet machine
-    python -m benchmarks.memory.checkpoint --megabytes=2048 --rounds=9 --json=found.json
+    python -m benchmarks.memory.checkpoint                       # two minutes on a quiet machine
+    python -m benchmarks.memory.checkpoint --megabytes=2048 --rounds=9 --json=results.json
 
-All cases take turns in one process, on the same bytes and the same disk, so read the
-ratios: they are medians of ratios within a round. What is written goes to the page
-cache in all cases, as none asks for more. The stall is what a loop waits in `save`. How
-much longer the steps took that ran while a checkpoint was written beside them, all of
-them together, is told as well.
+All cases run in turn in one process, on equal data and the same disk; ratios are medians
+over rounds. All of them write to the page cache, since none calls fsync. The stall is the
+time that the loop waits in an asynchronous `save`. The benchmark also measures how much
+longer steps take while a checkpoint is written in the background.
 """
 
 from __future__ import annotations
@@ -71,7 +68,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def throughput(folder: Path) -> dict[str, dict[str, list[float]]]:
-    """Returns seconds of saving and restoring, by case."""
+    """Returns the seconds of saving and restoring in each round, by case."""
     rows = _MEGABYTES.value * 2**20 // (4 * 1024 * _TENSORS.value) // 8 * 8
     array = np.random.default_rng(0).normal(size=(rows, 1024)).astype("float32")
     cases = {"tf.train.Checkpoint": _plain(array)} | {
@@ -95,8 +92,8 @@ def throughput(folder: Path) -> dict[str, dict[str, list[float]]]:
 
 
 def stall(folder: Path) -> dict[str, list[float]]:
-    """Returns seconds of saving, of waiting in `save` beside it, and by which steps
-    took longer.
+    """Returns the seconds, in each round, of a synchronous save, of waiting in an asynchronous
+    save, by which all steps during that save took longer, and of one step.
     """
     mesh = mtf.Mesh("data:2", "batch:data")
     size = (

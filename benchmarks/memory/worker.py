@@ -1,10 +1,10 @@
-"""One layout's training step on one position, for `benchmarks.memory`.
+"""One layout's training step on one mesh position, for `benchmarks.memory`.
 
-Position 0 of the mesh runs alone: its segments as they are, and in place of each
-collective an op of its own that takes and gives tensors of the same sizes. So all that
-is allocated is its own. The numbers that it computes are wrong, and are not looked at.
-Standard error gets "begin" and "end" around the step that is measured, standard output
-the sizes that are known exactly.
+Only position 0 of the mesh runs: its segments, and in place of each collective an op that
+takes and returns tensors of the same sizes. So all allocated memory is that of one
+position. The values that it computes are wrong, and are not used. It writes "begin" and
+"end" to standard error around the measured step, and the exactly known sizes to standard
+output.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from meshtf.runtime.variable import Variable
 
 
 class Alone(Placed):
-    """Carries out a program for the first position only."""
+    """Executes a program for the first position only."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

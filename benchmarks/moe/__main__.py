@@ -42,7 +42,7 @@ MIXTURES = (8, 16, 32, 64)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What all measurements share."""
+    """The sizes that all measurements share."""
 
     axes: str = ""
     layout: str = ""
@@ -175,7 +175,7 @@ def compare(
 def measure(
     size: Size, experts: Sequence[int], rounds: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Returns what was measured, by question."""
+    """Returns the measurements, by question."""
     warnings.simplefilter("ignore", mtf.LayoutWarning)  # a dense layer knows no experts
     results = {}
     for step in experts:

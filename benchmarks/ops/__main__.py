@@ -1,15 +1,15 @@
-"""Each family of ops beside plain TensorFlow: lowering and run time on one position and
-on eight.
+"""Time of each family of ops, forward and backward, against plain TensorFlow.
 
     python -m benchmarks.ops --quick                  # about a minute
     python -m benchmarks.ops --only=sort,fft --json=out.json
 
-Eight positions share the one CPU: where an op cuts its work they do together what one
-would, in eight parts, and what is above 1 is what cutting costs. They are cut along
-"b", and along the dimension of interest, such as the one that is sorted. "first" is the
-first call of a function: tracing, planning and TensorFlow's own preparations, and one
-run. All ways to do an op are in one process and take turns; what is told are medians of
-the ratios within a turn. Results are compared with TensorFlow's.
+meshtf runs an op on one mesh position, on eight positions sharded along "b", and on eight
+positions sharded along the dimension of interest, such as the one that is sorted. All
+positions share the one CPU, so eight positions do the work of one in eight shards, and a
+ratio above that of one position is the cost of sharding. "first" is the first call of a
+function: tracing, planning, TensorFlow's preparation, and one run. All variants of an op
+are in one process and are called in turn; ratios are medians over rounds. Results are
+compared with TensorFlow's.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ Start = Callable[[], Run]  # makes a function that was never called
 
 
 def plain_start(case: Case, dy: np.ndarray | None) -> Start:
-    """Returns what makes the function of plain TensorFlow, with gradients if there is a
-    cotangent.
-    """
+    """Returns a maker of the function in plain TensorFlow; with gradients if `dy` is given."""
     xs = [tf.constant(a) for a in case.arrays()]
     floats = [i for i, x in enumerate(xs) if not x.dtype.is_integer]
 
@@ -67,8 +65,8 @@ def plain_start(case: Case, dy: np.ndarray | None) -> Start:
 
 
 def named_start(case: Case, layout: str, dy: np.ndarray | None) -> Start:
-    """Returns what makes the function of meshtf, on one position or, with a layout, on
-    eight.
+    """Returns a maker of the function in meshtf: on eight positions if there is a layout,
+    otherwise on one.
     """
 
     def start() -> Run:
@@ -93,12 +91,12 @@ def named_start(case: Case, layout: str, dy: np.ndarray | None) -> Start:
 
 
 def tensors(case: Case, mesh: mtf.Mesh) -> list[mtf.Tensor]:
-    """Returns the inputs, where the layout says."""
+    """Returns the inputs of a case as tensors on a mesh."""
     return [mtf.asarray(mesh, a, n) for a, n in zip(case.arrays(), case.names())]
 
 
 def result_of(case: Case) -> mtf.Tensor:
-    """Returns the result on one position."""
+    """Returns the result of a case on one position."""
     return case.ours(*tensors(case, mtf.Mesh("")))
 
 
@@ -108,8 +106,8 @@ def measure(
     rounds: int,
     starts: int,
 ) -> list[Row]:
-    """Returns a row for plain TensorFlow, for one position, and for eight cut either
-    way.
+    """Returns rows for plain TensorFlow, for one position, and for eight positions sharded along
+    "b" and along the dimension of interest.
     """
     dy = None
     if gradient:
@@ -142,7 +140,9 @@ def measure(
 
 
 def in_turn(runs: Sequence[Run], rounds: int) -> list[list[float]]:
-    """Returns seconds of each call, of all in turn."""
+    """Returns for each run the seconds of a call in each round. In a round all runs are called
+    one after the other.
+    """
     repeats = [max(1, math.ceil(LEAST / seconds(run))) for run in runs]
     by_round = []
     for _ in range(rounds):
@@ -151,7 +151,7 @@ def in_turn(runs: Sequence[Run], rounds: int) -> list[list[float]]:
 
 
 def seconds(run: Run, repeats: int = 1) -> float:
-    """Returns seconds of a call, on average."""
+    """Returns the mean seconds of a call."""
     before = time.perf_counter()
     for _ in range(repeats):
         run()
@@ -159,9 +159,7 @@ def seconds(run: Run, repeats: int = 1) -> float:
 
 
 def off(have: list[Any], expected: list[Any]) -> float:
-    """Returns the largest difference of two results, in parts of the
-    largest element.
-    """
+    """Returns the largest difference of results, relative to the largest element."""
     pairs = [(x.numpy(), y.numpy()) for x, y in zip(have, expected, strict=True)]
     return max(float(np.abs(x - y).max() / np.abs(y).max()) for x, y in pairs)
 
@@ -199,7 +197,7 @@ def medians(groups: list[list[Row]]) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Measures, prints, and fails where results differ."""
+    """Measures, prints tables, and fails if results differ."""
     del argv
     tf.get_logger().setLevel("ERROR")  # it warns of functions made anew, which is meant
     rounds, starts = (5, 1) if FLAGS.quick else (FLAGS.rounds, FLAGS.starts)

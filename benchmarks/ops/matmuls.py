@@ -1,14 +1,11 @@
-"""Products of matrices as TensorFlow computes them by itself, and as meshtf asks for
-them.
+"""Speed of matmuls in GFLOP/s: TensorFlow's, and those that meshtf chooses.
 
-    python -m benchmarks.ops.matmuls                    # by one thread, as where
-    positions share cores
+    python -m benchmarks.ops.matmuls              # one thread, as for positions on shared cores
     python -m benchmarks.ops.matmuls --threads=2
 
-It prints billions of operations in a second. Both ways take turns; the fastest of the
-rounds counts. A product of 1,040 columns, whose rows do not lie 4 KiB apart, is the
-same in both; where TensorFlow has oneDNN compute all by itself, as on many processors
-with AVX-512, most are.
+Both are called in turn; the fastest of the rounds counts. meshtf chooses TensorFlow's
+kernel for a matrix with 1,040 columns, whose rows are not 4 KiB apart, and for most
+matrices if TensorFlow uses oneDNN for all matmuls, as on many CPUs with AVX-512.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _KEY = 32
 
 
 class Form(NamedTuple):
-    """A product [m, k] [k, n], and which of its inputs is stored transposed."""
+    """A matmul [m, k] x [k, n], and which of its inputs is stored transposed."""
 
     title: str
     m: int
@@ -58,8 +55,8 @@ class Form(NamedTuple):
 
 
 def forms(rows: int) -> list[Form]:
-    """Returns the products of a model's layer of so many tokens, and one that needs no
-    help.
+    """Returns the matmuls of a model's layer for a number of tokens, and one for which meshtf
+    chooses TensorFlow's kernel.
     """
     heads = 8 * rows // _LENGTH
     return [
@@ -87,7 +84,7 @@ def forms(rows: int) -> list[Form]:
 
 
 def speeds(form: Form, rounds: int) -> list[float]:
-    """Returns billions of operations in a second, by TensorFlow alone and by meshtf."""
+    """Returns GFLOP/s of TensorFlow's kernel and of meshtf's choice."""
     a, b = form.inputs()
     contexts = None, SimpleNamespace(matmul_kernels=matmul_kernels(["/device:CPU:0"]))
     programs = [
@@ -101,7 +98,7 @@ def speeds(form: Form, rounds: int) -> list[float]:
 
 
 def _program(form: Form, context: Any) -> Any:
-    """Returns a function that computes a product several times, one after the other."""
+    """Returns a function that computes a matmul several times, one after the other."""
     multiply = functools.partial(
         fast_matmul,
         transpose_a=form.transpose_a,
@@ -127,7 +124,7 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Measures and prints."""
+    """Measures and prints a table."""
     del argv
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
     tf.config.optimizer.set_experimental_options(

@@ -1,22 +1,22 @@
-"""Two stages on two cores beside one stage on one: how much of the ideal speed-up is
-there.
+"""Speed-up of a pipeline of two stages on two cores over one stage on one core, against the
+ideal.
 
     python -m benchmarks.pipeline                          # M = 1, 4, 8, 32; some minutes
     python -m benchmarks.pipeline --microbatches=4,8 --pairs=3 --json=pipeline.json
-    python -m benchmarks.pipeline --microbatches= --chunks=1,2         # time lines alone
+    python -m benchmarks.pipeline --microbatches= --chunks=1,2         # timelines only
 
-Eight equal blocks are two chunks of equal cost. Microbatches have a fixed size, so a
-batch grows with their number M. One stage has a process with one thread, two stages
-have one with two, and what a stage does comes in order. Both take steps in turn; a
-speed-up is the median of the ratios of steps that were taken one after the other. The
-ideal, K M / (M + K - 1), knows neither sending nor the update of the variables.
+Eight equal blocks are two chunks of equal cost. Microbatches have a fixed size, so the
+batch grows with their number M. One stage runs in a process with one thread, two stages
+in a process with two threads. Both take steps in turn; a speed-up is the median ratio of
+steps taken one after the other. The ideal, K M / (M + K - 1), ignores communication and
+the update of variables.
 
-Two stages need two cores. It waits until other processes leave them alone, and pairs
-during which they took more than a tenth of a core all the same do not count, until
-there are enough that do, or the time is up.
+Two stages need two idle cores. The benchmark waits until other processes use less than a
+tenth of a core, and does not count pairs during which they used more, until enough pairs
+count or the time is up.
 
-Then one step's time line, as TensorFlow's profiler saw it, beside the one that the
-simulator makes of what the chunks cost on one stage; also with several chunks for each
+Then it prints the timeline of a step, measured by TensorFlow's profiler, and the timeline
+that is simulated from the costs of chunks on one stage; also for several chunks on each
 stage (`--chunks`).
 """
 
@@ -53,7 +53,7 @@ _FLAGS = flags.FLAGS
 
 
 class Pair(NamedTuple):
-    """Steps of one stage and of two, one after the other."""
+    """A step of one stage and a step of two stages, taken one after the other."""
 
     wall: tuple[float, float]  # seconds of a step
     cpu: tuple[float, float]
@@ -67,7 +67,7 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was measured with some number of microbatches; the starts are of one stage
+    """The measurements for one number of microbatches. Losses and starts are those of one stage
     and of two.
     """
 
@@ -90,20 +90,18 @@ class Row:
 
     @property
     def ideal(self) -> float:
-        """What the schedule allows."""
+        """The speed-up that the schedule allows."""
         return ideal_speed_up(STAGES, self.microbatches)
 
     def median(self, kind: str, index: int) -> float:
-        """Returns the median of "wall" or "cpu", in seconds, of one stage (0) or of two
-        (1).
-        """
+        """Returns the median of "wall" or "cpu" seconds, of one stage (0) or of two (1)."""
         return statistics.median(
             getattr(pair, kind)[index] for pair in self.counted_pairs or self.pairs
         )
 
 
 def measure(microbatches: int, pairs: int, minutes: float) -> Row:
-    """Returns a row with so many quiet pairs, if time allows."""
+    """Returns a row with a number of pairs that count, if the time suffices."""
     workers = [
         Process(Case(k, microbatches), "benchmarks.pipeline.worker")
         for k in (1, STAGES)
@@ -131,7 +129,7 @@ def measure(microbatches: int, pairs: int, minutes: float) -> Row:
 
 
 def _wait_for_quiet(end: float) -> None:
-    """Waits until other processes leave the cores alone, or the time is up."""
+    """Waits until other processes leave the cores idle, or the time is up."""
     while time.monotonic() < end:
         before = _processor_time()
         start = time.monotonic()
@@ -153,9 +151,7 @@ def _pair(one: Process, two: Process, steps: int) -> Pair:
 
 
 def _processor_time() -> float:
-    """Returns the seconds for which the processors have been busy; Linux only,
-    elsewhere 0.
-    """
+    """Returns the seconds for which all cores have been busy; Linux only, otherwise 0."""
     try:
         line, _ = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)
     except OSError:
@@ -170,11 +166,10 @@ def timelines(
     tries: int = 20,
     minutes: float = 0.0,
 ) -> dict[str, Timeline]:
-    """Returns what was predicted from the costs of chunks on one stage, and what was
-    measured.
+    """Returns the timeline predicted from the costs of chunks on one stage, and the measured one.
 
-    The fastest of some steps; each waits for a quiet machine, in all not longer than
-    some minutes.
+    The measured one is the fastest of several steps; before each step it waits for idle
+    cores, at most `minutes` in total.
     """
     measured_timelines = {}
     end = time.monotonic() + 60 * minutes
@@ -256,9 +251,7 @@ def starts(rows: list[Row]) -> str:
 
 
 def table(counts: Sequence[int]) -> list[Row]:
-    """Prints a line for each number of microbatches, and what they add up to; returns
-    the rows.
-    """
+    """Prints a line for each number of microbatches, and a summary; returns the rows."""
     rows = []
     print(head())
     for m in counts:

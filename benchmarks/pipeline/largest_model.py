@@ -1,17 +1,16 @@
-"""The largest Transformer that a pipeline's stages can hold, beside GPipe's table 1.
+"""The largest Transformer that fits the stages of a pipeline, as in table 1 of GPipe.
 
     python -m benchmarks.pipeline.largest_model               # 1, 8, 32, 128 stages; some minutes
     python -m benchmarks.pipeline.largest_model --stages=1,8 --limit=17179869184 --schedule=1f1b
 
-For each number of stages it looks for the most blocks for which `mtf.explain` says that
-no stage holds more than the limit; one more block would be too much for any stage. The
-sizes are those of the paper's table: a vocabulary of 32,000, 1,024 tokens, d_model
-2,048, d_ff 8,192, 32 heads, a batch of 32 in as many microbatches, all in float32,
-chunks computed again in the backward pass. An optimizer with one slot makes 12 bytes for
-each parameter with the gradient, as the paper counts.
+For each number of stages it searches the largest number of blocks for which `mtf.explain`
+forecasts a peak within the limit on every stage, such that one more block would exceed it
+on any stage. Sizes are those of the paper: a vocabulary of 32,000, 1,024 tokens, d_model
+2,048, d_ff 8,192, 32 heads, a batch of 32 in 32 microbatches, float32, chunks recomputed
+in the backward pass. With one optimizer slot and the gradient, a parameter takes 12 bytes,
+as the paper counts.
 
-Nothing runs and no devices are there: the mesh is abstract. (Huang et al. 2019,
-arXiv:1811.06965.)
+Nothing is executed: the mesh is abstract. (Huang et al. 2019, arXiv:1811.06965.)
 """
 
 from __future__ import annotations
@@ -61,9 +60,7 @@ class Sizes:
 
 
 class Row(NamedTuple):
-    """What a model is and takes on all of its stages, in bytes; 12 for each
-    parameter.
-    """
+    """A model's size, and its bytes on all stages; a parameter takes 12 bytes."""
 
     blocks: int
     parameters: float
@@ -76,7 +73,7 @@ Peaks: TypeAlias = Callable[[Sequence[int]], Sequence[float]]
 
 
 class Block(mtf.Module):
-    """Attention and a feed-forward layer, each beside the identity, after a norm."""
+    """A pre-norm block: residual attention and a residual feed-forward layer."""
 
     def __init__(
         self,
@@ -114,7 +111,7 @@ class Block(mtf.Module):
 def explained(
     sizes: Sizes, blocks: Sequence[int], schedule: str = "gpipe"
 ) -> mtf.Forecast:
-    """Returns the forecast of a step of training, of so many blocks at each stage."""
+    """Returns the forecast of a training step, given the number of blocks on each stage."""
     stages = len(blocks)
     mesh = mtf.Mesh(f"stage:{stages}" if stages > 1 else "", devices="abstract")
     vocab = sizes.dim("vocab")
@@ -165,7 +162,7 @@ def explained(
 
 
 def row(forecast: mtf.Forecast, blocks: int) -> Row:
-    """Returns what a forecast says of all stages together."""
+    """Returns the totals over all stages of a forecast."""
     stages = forecast.stages or [forecast.memory]
     parameters = sum(stage.parameters for stage in stages)
     return Row(

@@ -1,11 +1,10 @@
-"""A pipeline in a process of its own: it starts, tells what starting cost, then steps
-on request.
+"""Runs a pipeline in a separate process.
 
-Started by `benchmarks.pipeline` with a case as JSON. Its answers are lines of JSON:
-first what the start cost, then one for each line of standard input:
+It is started by `benchmarks.pipeline` with a case as JSON. Its answers are lines of JSON:
+first the costs of its start, then one for each line of standard input:
 
     {"steps": 3}       ->  loss, and seconds of wall and of processor time, of three more steps
-    {"timeline": 1}    ->  when which call ran in one step, by TensorFlow's profiler
+    {"timeline": 1}    ->  when each call ran in one step, by TensorFlow's profiler
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ _CALL = re.compile(r"call/(forward|backward)\.(\d+)\.(\d+)/")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """How many stages, of so many chunks each, work on how many microbatches of ROWS
-    rows.
-    """
+    """The numbers of stages, of microbatches (of ROWS examples), and of chunks on each stage."""
 
     stages: int
     microbatches: int
@@ -55,7 +52,7 @@ class Case:
 
 
 class Block(mtf.Module):
-    """A normalised feed-forward layer beside the identity."""
+    """A pre-norm residual feed-forward layer."""
 
     def __init__(self, mesh: mtf.Mesh, name: str):
         super().__init__(name)
@@ -73,7 +70,7 @@ class Block(mtf.Module):
 
 
 def make(case: Case) -> Any:
-    """Returns a step of training, a function of x and labels `[batch, d_model]`."""
+    """Returns a training step, a function of x and labels `[batch, d_model]`."""
     several = case.stages > 1
     mesh = mtf.Mesh(
         f"stage:{case.stages}" if several else "",

@@ -1,15 +1,14 @@
-"""One language model on eight CPU devices three ways: JAX, meshtf's exported module,
-meshtf placed.
+"""A language model on eight CPU devices: JAX, meshtf's exported module, meshtf's placed
+runtime.
 
     python -m benchmarks.spmd                     # a small model on two meshes: about two minutes
     python -m benchmarks.spmd --size=full --grids=4x2 --starts=3 --json=out.json
 
-JAX cuts one global program by NamedSharding; the exported module is one replica's
-program, run by the same compiler and the same client of CPU devices (jaxlib's). It
-checks that all losses agree, and prints step time, compile time (tracing, exporting,
-compiling and the first step) and memory as ratios to JAX. Processes take their steps in
-turn, as in `step`. JAX itself is the extra "jax"; without it the module is compared
-with the placed runtime alone.
+JAX shards one global program by NamedSharding. The exported module is the program of one
+replica; the same compiler and PJRT client run both. The benchmark checks that all losses
+agree, and prints step time, compile time (tracing, exporting, compiling and the first
+step) and memory as ratios to JAX. Processes take steps in turn, as in `benchmarks.step`.
+JAX is in the extra "jax"; without it the module is compared with the placed runtime only.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ _TOLERANCE = 1e-5
 
 
 def module_ratios(rows: list[Row]) -> str:
-    """Returns the exported module's step and compile time over those of the others, in
-    words.
+    """Returns lines with the ratios of the exported module's step and compile times to those of
+    all other rows.
     """
     (module,) = (row for row in rows if row.name.endswith("exported module"))
     return "\n".join(

@@ -1,13 +1,12 @@
-"""What crosses between devices in one call, counted from TensorFlow's own graphs.
+"""Bytes that cross between devices in a call, counted in TensorFlow's graphs, against the
+forecast.
 
-TensorFlow parts a program by device, and where a tensor crosses it puts a `_Send` on
-one side and a `_Recv` on the other. These are counted here, with the shapes that
-TensorFlow gave the tensors; the planner and its formulas are not asked. Moves are told
-from the feeding of arguments by the names under which the runtime puts their ops
-("move/all_reduce/data/").
+    python -m benchmarks.spmd.device_traffic        # a language model under eight layouts
 
-    python -m benchmarks.spmd.device_traffic        # a language model under eight
-    layouts: forecast and count
+TensorFlow partitions a program by device: where a tensor crosses, it adds a `_Send` to one
+graph and a `_Recv` to the other. These ops are counted, with the shapes that TensorFlow
+inferred, independently of the planner and its formulas. Collectives are distinguished from
+the loading of arguments by the name scopes of their ops ("move/all_reduce/data/").
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _LOAD = ("load", "")
 
 @dataclasses.dataclass(frozen=True)
 class Crossing:
-    """A tensor that went from one device to another."""
+    """A tensor that is sent from one device to another."""
 
     kind: str  # of a move: "all_reduce", "gather_statistics", ...; else "load", of arguments
     axis: str  # of a move: "data"; "data+model" where it goes along two; else ""
@@ -45,17 +44,16 @@ class Crossing:
 
 
 def crossings(fn: Any, *args: Any) -> list[Crossing]:
-    """Calls a mtf.function, for the first time with these arguments, and returns all
-    that crossed.
+    """Calls a mtf.function for the first time with these arguments, and returns all tensors
+    that cross between devices.
 
     Args:
-      fn: the function, on a mesh whose devices are "separate:n" or have memories of
-        their own.
+      fn: the function, on a mesh whose devices are "separate:n" or have their own memories.
       *args: its arguments.
 
     Raises:
-      ValueError: the function has run with such arguments: TensorFlow parts a program
-        only once.
+      ValueError: the function has been called with such arguments: TensorFlow partitions a
+        program only once.
     """
     compiled = fn.lower(*args)
     if compiled.function is not None:
@@ -81,9 +79,7 @@ def crossings(fn: Any, *args: Any) -> list[Crossing]:
 
 
 def by_move(results: list[Crossing]) -> dict[tuple[str, str], int]:
-    """Returns the bytes of each kind of move along each axis, those of all devices
-    together.
-    """
+    """Returns the bytes of each kind of collective along each axis, summed over devices."""
     total: collections.Counter[tuple[str, str]] = collections.Counter()
     for crossing in results:
         if crossing.moved:
@@ -92,7 +88,7 @@ def by_move(results: list[Crossing]) -> dict[tuple[str, str], int]:
 
 
 def announced(forecast: Forecast) -> dict[tuple[str, str], float]:
-    """Returns what a forecast says of the same."""
+    """Returns the same bytes according to a forecast."""
     total: collections.Counter[tuple[str, str]] = collections.Counter()
     for move in forecast.moves:
         total[move.kind, move.axis] += move.bytes * forecast.positions
@@ -100,7 +96,7 @@ def announced(forecast: Forecast) -> dict[tuple[str, str], float]:
 
 
 def _is_program(graphs: list[Any]) -> bool:
-    """Returns whether graphs are those of a program of meshtf, by names of its ops."""
+    """Returns whether graphs are those of a meshtf program, by the names of their ops."""
     return any(
         node.name.startswith(("move/", "load/", "put/"))
         for graph in graphs
@@ -111,7 +107,7 @@ def _is_program(graphs: list[Any]) -> bool:
 def _received(
     graph: Any, sends: dict[Any, str], ops: dict[str, tf.Operation]
 ) -> Iterator[Crossing]:
-    """Yields what one device receives."""
+    """Yields the tensors that one device receives."""
     readers: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
     for node in graph.node:
         for slot, name in enumerate(node.input):
@@ -139,8 +135,8 @@ def _received(
 def _size(
     sent: str, readers: list[tuple[str, int]], ops: dict[str, tf.Operation]
 ) -> int:
-    """Returns the bytes of a tensor, from its maker or, for an argument, from its
-    reader.
+    """Returns the bytes of a tensor, from the op that outputs it or, for an argument, from an op
+    that reads it.
     """
     name, _, slot = sent.partition(":")
     tensors = [ops[name].outputs[int(slot or 0)]] if name in ops else []
@@ -152,9 +148,7 @@ def _size(
 
 
 def _sort(reader: str) -> tuple[str, str]:
-    """Returns for what a tensor crossed, as (kind, axis), from the name of the op that
-    reads it.
-    """
+    """Returns (kind, axis) of a crossing, given the name of the op that reads the tensor."""
     where = reader.split("/")
     if where[0] == "move":
         return where[1], where[2].replace(".", "+")
@@ -162,7 +156,7 @@ def _sort(reader: str) -> tuple[str, str]:
 
 
 def main(argv: list[str]) -> None:
-    """Counts, prints, and fails where forecast and count differ."""
+    """Counts, prints, and fails if forecast and count differ."""
     del argv
     print(
         f"{'bytes that one of 8 positions receives':42}{'forecast':>12}{'counted':>12}"
@@ -178,9 +172,7 @@ def main(argv: list[str]) -> None:
 
 
 def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
-    """Prints forecast and count for one layout, and returns whether they are
-    the same.
-    """
+    """Prints forecast and count for one layout, and returns whether they are equal."""
     forecast = step.explain(*args)
     results = crossings(step, *args)
     loads = sum(c.bytes for c in results if not c.moved) / 8

@@ -1,11 +1,11 @@
-"""Where the time of a training step goes: TensorFlow's ops by type, on both sides.
+"""Time of a training step by the type of TensorFlow's ops, hand-written and in meshtf.
 
     python -m benchmarks.step.op_times                                    # the language model
     python -m benchmarks.step.op_times --model=bert --grids=1x1,8x1 --size=full
 
-One process builds the model by hand and in meshtf (on one device) and lets them take
-steps in turn under TensorFlow's profiler. Told are, for a step, how many ops of a type
-there were and for how long, all threads together: medians over rounds.
+One process builds the hand-written model and that of meshtf (on one device), which take
+steps in turn under TensorFlow's profiler. The table has the number of ops of each type in
+a step and their time, summed over threads, as medians over rounds.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _sum(times: Times, kinds: set[str]) -> tuple[int, float]:
 
 
 def define_flags() -> None:
-    """Defines what the command line takes."""
+    """Defines the flags of the command."""
     flags.DEFINE_enum("model", "lm", MODELS, "Which model.")
     flags.DEFINE_enum(
         "size",

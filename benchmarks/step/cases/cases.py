@@ -1,10 +1,10 @@
-"""What is compared: a case is one model in one mode, built and run in a process of its
-own.
+"""The cases of `benchmarks.step`: a model in one library, mesh and mode, which runs in a
+separate process.
 
 Example:
 
-    for case in cases(config("bert", "quick"), modes=["graph"], dropouts=[0.0]):
-    print(case.name)
+    for group in cases(sized("bert", "quick"), modes=["graph"], dropouts=[0.0]):
+      print([case.name for case in group])
 """
 
 from __future__ import annotations
@@ -65,7 +65,19 @@ _BY_TENSORFLOW = (
 
 @dataclasses.dataclass(frozen=True)
 class Case(Dumped):
-    """One row of the table: which library, mesh, devices and mode."""
+    """One row of the table.
+
+    Attributes:
+      config: the sizes of the model.
+      grid: "" for plain TensorFlow, otherwise data x model, such as "4x2".
+      devices: None: one device for all positions; or "logical:8".
+      jit: whether XLA compiles the step.
+      runtime: "placed" for meshtf, or one of PEERS.
+      sharded_over_data: what is sharded along the data axis as well: "state" of the
+        optimizer (ZeRO-1), "variables" (FSDP), or "".
+      recompute: whether the backward pass recomputes each block.
+      onednn: whether TensorFlow uses oneDNN for its matmuls.
+    """
 
     config: Config
     grid: str = ""  # "": plain TensorFlow; else a mesh, such as "4x2"
@@ -108,18 +120,18 @@ class Case(Dumped):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of its process that the others do not have."""
+        """Additional environment variables of its process."""
         return {"TF_ENABLE_ONEDNN_OPTS": "1"} if self.onednn else {}
 
     @property
     def group(self) -> str:
-        """What its numbers may be compared with: cases of the same mode."""
+        """The group of cases that it is compared with: those of the same mode."""
         mode = "XLA" if self.jit else "graph"
         return f"{self.config.model}, {mode}, dropout {self.config.dropout:g}"
 
     @property
     def forecasts(self) -> bool:
-        """Whether a forecast tells its memory: positions share none of it."""
+        """Whether its memory can be compared with a forecast: positions do not share memory."""
         return self.runtime == "placed" and (self.grid == "1x1" or bool(self.devices))
 
 

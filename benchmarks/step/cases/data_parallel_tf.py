@@ -1,14 +1,13 @@
-"""Data parallelism by hand: the models in plain TensorFlow, a graph for each of eight
-devices.
+"""Hand-written data parallelism: the models in plain TensorFlow on eight logical devices.
 
-As one writes it without a library: one tf.function, `tf.device` around each device's
-part of the batch, gradients added up by `tf.add_n` on the first device.
+Written as usual without a library: one tf.function, `tf.device` for each device's shard of
+the batch, and gradients summed by `tf.add_n` on the first device.
 
     step = ByHand(case).train_step()
     loss = step(batch)
 
-The runtime of the case says where variables are: "towers" has them, and their update,
-on the first device; "mirrored" has variables of its own on each device.
+The case's runtime says where variables are: "towers" has them, and their update, on the
+first device; "mirrored" has a copy of all variables on each device.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The models in TensorFlow's DTensor: the program by hand, over variables with layouts.
+"""The models in TensorFlow's DTensor: the hand-written program, on variables with layouts.
 
     step = DTensorModel(case).train_step()
     loss = step(batch)
 
-The program is that for one device, but for two ops: DTensor knows no scatter of the
-cross entropy, and its partitioner ends the process where the kernel of Adam gets a
-variable that is cut.
+The program is that for one device, except for two ops: DTensor does not support the
+scatter of the cross entropy, and its partitioner aborts the process if the fused kernel of
+Adam gets a sharded variable.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _CUT_SECOND = (
 
 
 class DTensorModel:
-    """A model on eight logical devices: `data` cuts the batch, `model` heads, d_ff and
-    vocab.
+    """A model on eight logical devices: the axis `data` shards the batch, the axis `model` shards
+    heads, d_ff and vocab.
     """
 
     def __init__(self, case: Case):

@@ -1,4 +1,4 @@
-"""What all ways to train see alike: batches, and values of variables to begin with.
+"""Batches, and fixed values of the variables, equal for all libraries.
 
 Example:
 
@@ -32,7 +32,7 @@ def batches(config: Config) -> list[Batch]:
 
 
 def _rows(config: Config, rng: np.random.Generator) -> np.ndarray:
-    """Returns tokens `[BATCHES, batch, length + 1]`: each is mostly told by the one
+    """Returns tokens `[BATCHES, batch, length + 1]`, of which 90 % are a function of the token
     before.
     """
     follows = rng.permutation(config.vocab)
@@ -46,9 +46,7 @@ def _rows(config: Config, rng: np.random.Generator) -> np.ndarray:
 
 
 def _masked(config: Config, tokens: np.ndarray, rng: np.random.Generator) -> Batch:
-    """Returns a batch of BERT: rows of two texts, some shorter, with tokens
-    to guess.
-    """
+    """Returns a batch for BERT: pairs of texts, some of them shorter, with masked tokens."""
     tokens = np.maximum(tokens, 2)  # 0 is padding, 1 stands for what is masked
     batch, length = tokens.shape
     ends = rng.integers(length * 3 // 4, length + 1, [batch, 1])
@@ -71,7 +69,7 @@ def _masked(config: Config, tokens: np.ndarray, rng: np.random.Generator) -> Bat
 
 
 def fixed_values(config: Config) -> dict[str, np.ndarray]:
-    """Returns values of all variables, the same for every case."""
+    """Returns values of all variables, equal for every case."""
     rng = np.random.default_rng(1)
     values = {}
     for name, shape in config.shapes().items():
