@@ -60,18 +60,16 @@ def main(argv: list[str]) -> None:
 
 
 def define_flags() -> None:
-    """Defines what the command line takes, which a test that imports this has no need
-    of.
-    """
-    flags.DEFINE_list("only", [], f"Which parts: {', '.join(SIZES)}.")
-    flags.DEFINE_list("sizes", [], "In place of a part's own sizes.")
+    """Defines the flags. Not at import, so that tests can import this module."""
+    flags.DEFINE_list("only", [], f"Which panels: {', '.join(SIZES)}.")
+    flags.DEFINE_list("sizes", [], "Sizes, in place of the defaults of the panel.")
     flags.DEFINE_integer("rounds", 5, "How many steps of each case are timed.")
-    flags.DEFINE_integer("starts", 1, "How often each case is started by itself.")
-    flags.DEFINE_string("json", None, "A file to write all numbers to.")
+    flags.DEFINE_integer("starts", 1, "How often each case is started.")
+    flags.DEFINE_string("json", None, "A file for all measurements.")
     flags.DEFINE_string(
-        "drawn", None, "Such a file; what is in it is not measured again."
+        "drawn", None, "Such a file; its panels are not measured again."
     )
-    flags.DEFINE_string("svg", None, "A folder to draw to.")
+    flags.DEFINE_string("svg", None, "A folder for the charts.")
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def layers(sizes: Sequence[int], config: Config = SMALL) -> Groups:
 def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
     """Yields mixtures of n experts, of which each token goes to two."""
     for n in sizes:
-        # Rows so long that no expert has more slots than its share.
+        # Examples so long that an expert has no additional slots.
         mixed = dataclasses.replace(
             config,
             model="moe",
@@ -108,7 +108,7 @@ def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
             Case(PLAIN, n, mixed, meshed=False),
             Case("one position", n, mixed),
             Case(
-                "4 positions, experts cut",
+                "4 positions, experts sharded",
                 n,
                 mixed,
                 axes="data:4",
@@ -146,5 +146,5 @@ COUNTED = {
     "planning": "positions",
     "layers": "layers",
     "experts": "experts",
-    "tokens": "tokens a row",
+    "tokens": "tokens per example",
 }

@@ -19,7 +19,7 @@ WIDTH, HEIGHT, TOP = (
     250,
     118,
 )  # of the picture; of a panel's plot; where plots begin
-# of a panel, beside its plot
+# Margins of a chart.
 LEFT = 50
 RIGHT = 18
 COLOURS = ("p4", "p0", "p1", "p2", "p3")

@@ -15,11 +15,11 @@ from benchmarks.growth.measure import Row
 from benchmarks.growth.theory import LAWS, NAMES, lines
 
 TITLES = {
-    "devices": "More positions, and as many more rows: one model on one CPU",
+    "devices": "More positions, and a larger batch: one model on one CPU",
     "planning": "Planning for more positions",
     "layers": "Deeper models, on eight positions of one CPU",
     "experts": "More experts, of which each token goes to two",
-    "tokens": "Longer rows, two in a batch",
+    "tokens": "Longer examples, two in a batch",
 }
 _DOTS = "Dots: measured. Lines: what theory says, fitted:"
 NOTES = {

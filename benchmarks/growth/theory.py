@@ -21,9 +21,9 @@ CONSTANT = (0,)
 LINEAR = (0, 1)
 SQUARE = (0, 1, 2)
 
-# Of each part the columns that are told and drawn, with the powers of n of which each
-# is a sum. Times are those of the processor, which other programs on the machine change
-# least, but for those that are aimed at.
+# For each panel the columns that are printed and drawn, with the powers of n of which each
+# is a sum. Times are processor times, which depend least on other programs of the machine,
+# except those for which there is a goal.
 LAWS: Mapping[str, Mapping[str, Powers]] = {
     "devices": {"first": LINEAR, "step_cpu": LINEAR, "outer": LINEAR},
     "planning": {"explain_cpu": CONSTANT, "steps": CONSTANT},

@@ -33,8 +33,7 @@ flags.DEFINE_integer(
     "top", 0, "How many kinds of tensors to list of those alive at the peak."
 )
 
-# TensorFlow's allocator of GPUs, for the CPU: it knows what was asked for, and the log
-# tells it.
+# TensorFlow's allocator of GPUs, used on the CPU: it logs the requested bytes.
 ENVIRONMENT = {
     "TF_CPU_ALLOCATOR_USE_BFC": "1",
     "TF_CPP_MIN_LOG_LEVEL": "0",
@@ -124,7 +123,7 @@ def main(argv: list[str]) -> None:
     del argv
     print(
         f"{'MB on one position':24}{'variables':>10}{'forecast':>10}{'error':>8}"
-        f"{'peak':>12}{'forecast':>10}{'error':>8}{'beside variables':>18}"
+        f"{'peak':>12}{'forecast':>10}{'error':>8}{'without variables':>18}"
     )
     for name in ("one position", *LAYOUTS):
         if FLAGS.only in name:

@@ -123,7 +123,7 @@ def stall(folder: Path) -> dict[str, list[float]]:
     x = np.ones((64, size), "float32")
     one = lambda: float(step(x, np.int32(0)))  # noqa: E731
     state = {v.name: v for v in (*w, *adam.variables)}
-    saver = mtf.checkpoints.Saver(str(folder / "beside"), keep=1, asynchronous=True)
+    saver = mtf.checkpoints.Saver(str(folder / "background"), keep=1, asynchronous=True)
     results: dict[str, list[float]] = {"save": [], "stall": [], "steps": [], "step": []}
     for round_index in range(_ROUNDS.value + 1):
         saved = _seconds(lambda: mtf.checkpoints.save(str(folder / "run"), 1, state))
@@ -211,7 +211,7 @@ def _told(
     ]
     lines += [
         "",
-        f"saving takes {save:.2f} s; beside the steps the loop waits {waits * 1e3:.1f} "
+        f"saving takes {save:.2f} s; in the background the loop waits {waits * 1e3:.1f} "
         f"ms, {shares[0]:.1%} of it, and steps of "
         f"{statistics.median(stalls['step']):.2f} s take {steps:.2f} s longer in all, "
         f"{shares[1]:.0%} of it",

@@ -137,7 +137,7 @@ class Alone(Placed):
 
 
 def _axis(step: ReshardStep, state: State) -> int:
-    """Returns along which axis of a tensor a state of it cuts."""
+    """Returns the axis of a tensor that a state shards."""
     assert step.src.spec is not None
     return (
         step.src.spec.shape.names.index(state.dim) if isinstance(state, Sharded) else 0

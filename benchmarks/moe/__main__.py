@@ -1,18 +1,17 @@
-"""Mixtures of experts: dispatch by number and by products, beside dense layers, and
-many experts.
+"""Time of mixtures of experts: dispatch by index and by one-hot matmuls, against dense
+layers, and for many experts.
 
     python -m benchmarks.moe --quick                  # half a minute
     python -m benchmarks.moe --axes=data:4 --layout='batch:data; experts:data'
 
-Three questions, each answered by medians of ratios within a turn, forward and backward
-pass together:
+Three comparisons of forward and backward passes; ratios are medians over rounds:
 
-    dispatch   tokens to slots and back, by products with ones and zeros over by number
-    dense      a mixture over a dense layer of the same flops: k * capacity factor * d_ff wide
-    experts    a mixture of so many experts over one of 8, at the same work for each token
+    dispatch   tokens to slots and back, by one-hot matmuls, relative to indices
+    dense      a mixture, relative to a dense layer of equal FLOPs (k * capacity factor * d_ff wide)
+    experts    mixtures of more experts, relative to 8 experts, at equal FLOPs per token
 
-The gradients of all experts are computed and written, so what is bound by memory grows
-with them; with --update a step of plain gradient descent is part of the time, too.
+The gradients of all experts are computed and written, so the memory-bound part of the time
+grows with their number. With --update the time includes a step of gradient descent.
 """
 
 from __future__ import annotations
@@ -143,7 +142,7 @@ def mixture(size: Size, experts: int) -> Run:
 
 
 def dense(size: Size) -> Run:
-    """Returns passes of a dense layer that does as much for each token."""
+    """Returns passes of a dense layer with equal FLOPs per token."""
     hidden = mtf.Dimension("d_ff", int(2 * size.factor * size.d_ff))
     return layer_run(
         size,
@@ -156,8 +155,8 @@ def dense(size: Size) -> Run:
 def compare(
     names: Sequence[str], runs: Sequence[Run], rounds: int
 ) -> list[dict[str, Any]]:
-    """Returns the median time of each, and of its ratio to the first one's within a
-    turn.
+    """Returns the median time of each run, and the median over rounds of its ratio to the
+    first run.
     """
     times = in_turn(runs, rounds)
     return [
@@ -178,14 +177,14 @@ def measure(
     """Returns the measurements, by question."""
     warnings.simplefilter("ignore", mtf.LayoutWarning)  # a dense layer knows no experts
     results = {}
-    for step in experts:
-        runs = [dispatch_run(size, step, way) for way in (by_index, by_one_hot)]
+    for count in experts:
+        runs = [dispatch_run(size, count, kind) for kind in (by_index, by_one_hot)]
         _check(runs)
-        results[f"dispatch, {step} experts"] = compare(
-            ["by number", "by products"], runs, rounds
+        results[f"dispatch, {count} experts"] = compare(
+            ["by index", "by one-hot matmuls"], runs, rounds
         )
-    names = [f"{step} experts" for step in MIXTURES]
-    mixtures = [mixture(size, step) for step in MIXTURES]
+    names = [f"{count} experts" for count in MIXTURES]
+    mixtures = [mixture(size, count) for count in MIXTURES]
     results["dense"] = compare(
         ["dense layer", *names], [dense(size), *mixtures], rounds
     )
@@ -194,7 +193,7 @@ def measure(
 
 
 def _check(runs: Sequence[Run]) -> None:
-    """Refuses two ways to dispatch that do not agree."""
+    """Checks that runs have equal results. Raises AssertionError."""
     for have, expected in zip(*(run() for run in runs), strict=True):
         np.testing.assert_allclose(
             have.numpy(),
@@ -242,15 +241,13 @@ def main(argv: list[str]) -> None:
 
 
 def define_flags() -> None:
-    """Defines what the command line takes, which a test that imports this has no need
-    of.
-    """
-    flags.DEFINE_boolean("quick", False, "Smaller, and fewer turns.")
+    """Defines the flags. Not at import, so that tests can import this module."""
+    flags.DEFINE_boolean("quick", False, "Smaller sizes, and fewer rounds.")
     flags.DEFINE_boolean(
         "update", False, "Whether a step of gradient descent is part of the time."
     )
     flags.DEFINE_float("factor", 1.0, "The capacity factor.")
-    flags.DEFINE_integer("rounds", 11, "How many turns are timed.")
+    flags.DEFINE_integer("rounds", 11, "How many rounds are timed.")
     flags.DEFINE_string("axes", "", "The axes of the mesh.")
     flags.DEFINE_string("layout", "", "The layout on it.")
     flags.DEFINE_string("json", None, "A file to write all numbers to.")

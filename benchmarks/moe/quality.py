@@ -249,10 +249,10 @@ def main(argv: list[str]) -> None:
 
 
 def define_flags() -> None:
-    """Defines what the command line takes, which a test that imports this has no need
-    of.
-    """
-    flags.DEFINE_list("seeds", ["0"], "Of first values, and of the order of the text.")
+    """Defines the flags. Not at import, so that tests can import this module."""
+    flags.DEFINE_list(
+        "seeds", ["0"], "Seeds of initial values and of the order of the text."
+    )
     flags.DEFINE_integer("every", 250, "Steps between two measurements.")
     flags.DEFINE_string("json", None, "A file to write all numbers to.")
     flags.DEFINE_string("svg", None, "A file to draw the curves to.")

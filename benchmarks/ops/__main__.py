@@ -237,9 +237,7 @@ def main(argv: list[str]) -> None:
 
 
 def define_flags() -> None:
-    """Defines what the command line takes, which a test that imports this has no need
-    of.
-    """
+    """Defines the flags. Not at import, so that tests can import this module."""
     flags.DEFINE_boolean("quick", False, "Fewer turns, and one first call of each.")
     flags.DEFINE_list(
         "only", [], "Only families and ops with one of these in their name."

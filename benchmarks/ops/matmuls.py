@@ -24,7 +24,7 @@ from meshtf.runtime.devices.matmul_choice import matmul_kernels
 from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
-_CALLS = 8  # of a product in a round
+_CALLS = 8  # of a matmul in a round
 _LENGTH = 128
 _KEY = 32
 
@@ -54,20 +54,20 @@ class Form(NamedTuple):
         ]
 
 
-def forms(rows: int) -> list[Form]:
+def forms(tokens: int) -> list[Form]:
     """Returns the matmuls of a model's layer for a number of tokens, and one for which meshtf
     chooses TensorFlow's kernel.
     """
-    heads = 8 * rows // _LENGTH
+    heads = 8 * tokens // _LENGTH
     return [
-        Form("forward, 1,040 columns", rows, 256, 1040),
-        Form("forward", rows, 256, 1024),
-        Form("forward, logits", rows, 256, 4096),
-        Form("gradient of the input", rows, 1024, 256, transpose_b=True),
-        Form("gradient of the input, logits", rows, 4096, 256, transpose_b=True),
-        Form("gradient of the weights", 256, rows, 1024, transpose_a=True),
-        Form("gradient of the weights", 1024, rows, 256, transpose_a=True),
-        Form("gradient of the weights, logits", 256, rows, 4096, transpose_a=True),
+        Form("forward, 1,040 columns", tokens, 256, 1040),
+        Form("forward", tokens, 256, 1024),
+        Form("forward, logits", tokens, 256, 4096),
+        Form("gradient of the input", tokens, 1024, 256, transpose_b=True),
+        Form("gradient of the input, logits", tokens, 4096, 256, transpose_b=True),
+        Form("gradient of the weights", 256, tokens, 1024, transpose_a=True),
+        Form("gradient of the weights", 1024, tokens, 256, transpose_a=True),
+        Form("gradient of the weights, logits", 256, tokens, 4096, transpose_a=True),
         Form(
             "attention, scores", _LENGTH, _KEY, _LENGTH, transpose_b=True, count=heads
         ),
@@ -134,7 +134,7 @@ def main(argv: list[str]) -> None:
         f"{FLAGS.threads} thread(s)".ljust(32)
         + "    m     k     n  matrices   TensorFlow   meshtf   ratio"
     )
-    for form in forms(FLAGS.rows or 256 * FLAGS.threads**3):
+    for form in forms(FLAGS.tokens or 256 * FLAGS.threads**3):
         tensorflow_speed, ours = speeds(form, FLAGS.rounds)
         print(
             f"{form.what:32}{form.m:5}{form.k:6}{form.n:6}{form.count or 1:10}"
@@ -144,9 +144,9 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_integer("threads", 1, "How many threads a product may use.")
+    flags.DEFINE_integer("threads", 1, "How many threads a matmul may use.")
     flags.DEFINE_integer(
-        "rows", 0, "How many tokens; 0: 256 for one thread, 2,048 for two."
+        "tokens", 0, "How many tokens; 0: 256 for one thread, 2,048 for two."
     )
-    flags.DEFINE_integer("rounds", 20, "How often each product is timed.")
+    flags.DEFINE_integer("rounds", 20, "How often each matmul is timed.")
     run_main(main)

@@ -184,7 +184,7 @@ def largest(
     """Returns the most blocks of each stage whose peak is no more than the limit.
 
     A stage's peak is nearly linear in its own blocks, and all but the first and the
-    last stage are much alike, so pipelines of three stages predict where the limit is.
+    last stage are similar, so pipelines of three stages predict where the limit is.
     Then that many must fit, and one more at each stage must be too much for each; else
     these two predict anew.
 

@@ -153,7 +153,7 @@ def define_flags() -> None:
     flags.DEFINE_list("grids", ["1x1"], "Meshes: 1x1, 8x1, 4x2 or 1x8.")
     flags.DEFINE_integer("rounds", 7, "How often each side takes its turn.")
     flags.DEFINE_float(
-        "least", 0.5, "Types that take fewer milliseconds are told together."
+        "least", 0.5, "Types that take fewer milliseconds are summed up in one line."
     )
 
 

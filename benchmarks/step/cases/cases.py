@@ -55,12 +55,12 @@ PEERS = {
     "jax": ("JAX {}, NamedSharding", _EIGHT),
     "spmd": ("meshtf {}, exported module", _EIGHT),
 }
-FOREIGN = ("dtensor", "jax")  # others' libraries, which may not run a model
+FOREIGN = ("dtensor", "jax")  # libraries that may not support a model
 _BY_TENSORFLOW = (
     "towers",
     "mirrored",
     "dtensor",
-)  # and not by meshtf, or XLA's compiler
+)  # peers that run TensorFlow's kernels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +80,13 @@ class Case(Dumped):
     """
 
     config: Config
-    grid: str = ""  # "": plain TensorFlow; else a mesh, such as "4x2"
-    devices: str | None = None  # None: one device with shared storage; or "logical:8"
+    grid: str = ""
+    devices: str | None = None
     jit: bool = False
-    runtime: str = "placed"  # of meshtf; or one of PEERS
-    sharded_over_data: str = (
-        ""  # along the data as well: "state" of the optimizer, or "variables"
-    )
-    recompute: bool = False  # whether the backward pass computes each block again
-    onednn: bool = False  # whether TensorFlow is told to have oneDNN compute products
+    runtime: str = "placed"
+    sharded_over_data: str = ""
+    recompute: bool = False
+    onednn: bool = False
 
     @property
     def mesh(self) -> str:

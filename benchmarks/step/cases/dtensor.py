@@ -69,7 +69,7 @@ class DTensorModel:
                 self._put(
                     normal(shape, np.float32)
                     * np.float32(self.config.fan_in(name) ** -0.5),
-                    self._cut(name),
+                    self._partition_spec(name),
                 )
             )
             for name, shape in shapes.items()
@@ -77,7 +77,7 @@ class DTensorModel:
         self.slots = {
             name: tuple(
                 dtensor.DVariable(
-                    self._put(np.zeros(shape, np.float32), self._cut(name))
+                    self._put(np.zeros(shape, np.float32), self._partition_spec(name))
                 )
                 for _ in "mv"
             )
@@ -89,9 +89,11 @@ class DTensorModel:
         """Takes the values of all variables, and starts the optimizer anew."""
         self.step.assign(self._put(np.float32(0), []))
         for name, weight in self.weights.items():
-            weight.assign(self._put(values[name], self._cut(name)))
+            weight.assign(self._put(values[name], self._partition_spec(name)))
             for slot in self.slots[name]:
-                slot.assign(self._put(np.zeros_like(values[name]), self._cut(name)))
+                slot.assign(
+                    self._put(np.zeros_like(values[name]), self._partition_spec(name))
+                )
 
     def train_step(self) -> Callable[[Batch], Any]:
         """Returns a function of a batch that updates the variables and returns the
@@ -158,8 +160,8 @@ class DTensorModel:
         copies = dtensor.copy_to_mesh(tf.constant(x), replicated)
         return dtensor.relayout(copies, dtensor.Layout(spec, self.mesh))
 
-    def _cut(self, name: str) -> list[str]:
-        """Returns how a variable is cut: heads, d_ff and vocab along "model"."""
+    def _partition_spec(self, name: str) -> list[str]:
+        """Returns the sharding of a variable: heads, d_ff and vocab along "model"."""
         spec = [dtensor.UNSHARDED] * len(self.config.shapes()[name])
         if self.along > 1 and name.endswith(_CUT_FIRST + _CUT_SECOND):
             spec[name.endswith(_CUT_SECOND) + ("/experts/" in name)] = "model"

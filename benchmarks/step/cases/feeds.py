@@ -47,7 +47,7 @@ def _rows(config: Config, rng: np.random.Generator) -> np.ndarray:
 
 def _masked(config: Config, tokens: np.ndarray, rng: np.random.Generator) -> Batch:
     """Returns a batch for BERT: pairs of texts, some of them shorter, with masked tokens."""
-    tokens = np.maximum(tokens, 2)  # 0 is padding, 1 stands for what is masked
+    tokens = np.maximum(tokens, 2)  # 0 is padding, 1 the mask token
     batch, length = tokens.shape
     ends = rng.integers(length * 3 // 4, length + 1, [batch, 1])
     positions = np.sort(

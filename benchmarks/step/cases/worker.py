@@ -122,7 +122,7 @@ def _reset_peak() -> None:
         with open("/proc/self/clear_refs", "w") as clear:
             clear.write("5")
     except OSError:
-        pass  # then the peak of the imports counts too, alike for all
+        pass  # then the peak of the imports counts too, for all cases
 
 
 def start(text: str) -> Runner:

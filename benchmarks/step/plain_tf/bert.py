@@ -59,7 +59,7 @@ class PlainBert(PlainModel):
         pairs = tf.nn.sparse_softmax_cross_entropy_with_logits(
             batch["next_sentence_labels"], dense(heads, "next_sentence", pooled)
         )
-        # Of a part of a batch this is a part of the mean, if the batch tells its count.
+        # For a shard of a batch this is its term of the mean, if the batch has the count.
         count = batch.get("masked_count", tf.reduce_sum(weights))
         return tf.reduce_sum(losses * weights) / count + tf.reduce_mean(pairs)
 
@@ -73,7 +73,7 @@ class PlainBert(PlainModel):
         """Returns `[batch * length, d_model]`."""
         c = self.config
         x = hand_written_kernels.embed(table, tf.reshape(batch["tokens"], [-1]))
-        # Two rows: a product is faster than looking up and adding up again.
+        # With two entries a one-hot matmul is faster than a gather and its gradient.
         types = tf.one_hot(tf.reshape(batch["token_types"], [-1]), 2)
         x += tf.matmul(types, w["embeddings/type_embedding/table"])
         x = (

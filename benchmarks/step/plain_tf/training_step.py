@@ -132,7 +132,7 @@ class PlainModel(tf.Module):
         c = self.config
 
         def drop(x: tf.Tensor, path: str) -> tf.Tensor:
-            # meshtf has a mask [batch, length, d_model] where this has rows
+            # meshtf's mask is [batch, length, d_model], x is [batch * length, d_model].
             shape = x.shape if x.shape.rank != 2 else [c.batch, c.length, x.shape[1]]
             mask = MASKS[masks](
                 shape,
@@ -194,7 +194,7 @@ class PlainModel(tf.Module):
                 tape.watch(list(weights.values()))
                 loss = self.loss(weights, batch, drop, cross_entropy)
             gradients = tape.gradient(loss, weights)
-            # The embedding's gradient comes as rows; made dense by one segment sum.
+            # The embedding's gradient is IndexedSlices; a segment sum makes it dense.
             self.update(
                 {name: tf.convert_to_tensor(g) for name, g in gradients.items()}
             )
