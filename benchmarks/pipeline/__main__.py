@@ -272,7 +272,7 @@ def _main(argv: list[str]) -> None:
         by_name = timelines(SHOWN, chunks, minutes=_FLAGS.minutes)
         for name, timeline in by_name.items():
             print(f"{name}, in milliseconds, M = {SHOWN}{note}")
-            print(f"{timeline_text(timeline)}\n", flush=True)
+            print(f"{timeline_text(timeline, unit='ms')}\n", flush=True)
     if _FLAGS.json:
         Path(_FLAGS.json).write_text(
             json.dumps([dataclasses.asdict(r) for r in rows]), encoding="utf-8"
