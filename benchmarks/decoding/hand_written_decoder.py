@@ -115,7 +115,7 @@ class HandWrittenDecoder:
             x = tf.reshape(x, [batch, length, a.heads, a.d_kv])
             return tf.transpose(x, [0, 2, 1, 3])
 
-        x = tf.gather(weights["embeddings/embedding/table"], tf.reshape(prompts, [-1]))
+        x = tf.gather(weights["embedding/table"], tf.reshape(prompts, [-1]))
         for i in range(a.blocks):
             block = _weights_of_block(weights, i)
             q, k, v = map(split_heads, self.project(block, x))
@@ -158,7 +158,7 @@ class HandWrittenDecoder:
             new_caches.append(tf.tensor_scatter_nd_update(cache, cache_rows, rows))
             return tf.reshape(new_caches[-1], [ids.shape[0], a.heads, -1, a.d_kv])
 
-        x = tf.gather(weights["embeddings/embedding/table"], ids)
+        x = tf.gather(weights["embedding/table"], ids)
         for i in range(a.blocks):
             block = _weights_of_block(weights, i)
             q, k, v = (

@@ -144,7 +144,7 @@ def _loss(
     def constrain(x: Any, *spec: Any) -> Any:
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
 
-    x = constrain(w["language_model/embeddings/embedding/table"][tokens], "data")
+    x = constrain(w["language_model/embedding/table"][tokens], "data")
     for i in range(c.layers):
         prefix = f"language_model/decoder/block_{i}/"
         block = {

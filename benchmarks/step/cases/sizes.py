@@ -1,7 +1,7 @@
 """Sizes of a model and of its batch, how it is trained, and what variables it has.
 
     config = Config("moe", layers=2)
-    config.shapes()               # {"language_model/embeddings/embedding/table": (4096, 256), ...}
+    config.shapes()               # {"language_model/embedding/table": (4096, 256), ...}
 
 The models are a decoder-only language model, the same with a mixture of experts in
 every other block, and BERT with both tasks of its pretraining.
@@ -80,7 +80,7 @@ class Config:
 def _language_model(c: Config) -> Shapes:
     d = c.d_model
     root = c.root
-    shapes: Shapes = {f"{root}/embeddings/embedding/table": (c.vocab, d)}
+    shapes: Shapes = {f"{root}/embedding/table": (c.vocab, d)}
     for i in range(c.layers):
         path = f"{root}/decoder/block_{i}"
         shapes |= {
@@ -118,14 +118,14 @@ def _bert(c: Config) -> Shapes:
     f = c.d_ff
     root = c.root
     shapes: Shapes = {
-        f"{root}/embeddings/{table}/table": (rows, d)
+        f"{root}/{table}/table": (rows, d)
         for table, rows in (
             ("embedding", c.vocab),
             ("position_embedding", c.length),
             ("type_embedding", 2),
         )
     }
-    shapes |= _norm(f"{root}/embeddings/embedding_norm", d)
+    shapes |= _norm(f"{root}/embedding_norm", d)
     for i in range(c.layers):
         path = f"{root}/encoder/block_{i}"
         shapes |= _norm(f"{path}/attention_norm", d) | _norm(

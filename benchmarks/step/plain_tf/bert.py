@@ -33,7 +33,7 @@ class PlainBert(PlainModel):
     ) -> tf.Tensor:
         """Returns the mean cross entropy over masked tokens, plus that over pairs of texts."""
         c = self.config
-        table = w["bert/embeddings/embedding/table"]
+        table = w["bert/embedding/table"]
         x = self.encode(
             below(w, "bert/"),
             table,
@@ -75,12 +75,9 @@ class PlainBert(PlainModel):
         x = hand_written_kernels.embed(table, tf.reshape(batch["tokens"], [-1]))
         # With two entries a one-hot matmul is faster than a gather and its gradient.
         types = tf.one_hot(tf.reshape(batch["token_types"], [-1]), 2)
-        x += tf.matmul(types, w["embeddings/type_embedding/table"])
-        x = (
-            tf.reshape(x, [-1, c.length, c.d_model])
-            + w["embeddings/position_embedding/table"]
-        )
-        x = norm(w, "embeddings/embedding", tf.reshape(x, [-1, c.d_model]))
+        x += tf.matmul(types, w["type_embedding/table"])
+        x = tf.reshape(x, [-1, c.length, c.d_model]) + w["position_embedding/table"]
+        x = norm(w, "embedding", tf.reshape(x, [-1, c.d_model]))
         x = drop(x, "dropout")
         bias = tf.where(batch["tokens"] > 0, 0.0, -1e9)[:, None, None]
         for i in range(c.layers):

@@ -35,9 +35,7 @@ class PlainLM(PlainModel):
         losses = []
         # Activations stay [batch * length, d_model]: a product of a 3-D by a 2-D tensor
         # is lowered to a broadcast batch product, which takes twice the time.
-        x = tf.gather(
-            w["embeddings/embedding/table"], tf.reshape(batch["tokens"], [-1])
-        )
+        x = tf.gather(w["embedding/table"], tf.reshape(batch["tokens"], [-1]))
         x = drop(x, "dropout")
         for i in range(c.layers):
             path = f"decoder/block_{i}/"

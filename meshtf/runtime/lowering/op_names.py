@@ -37,7 +37,9 @@ def shared_scope_of(node: Node) -> str:
 def common_path(nodes: Iterable[Node]) -> str:
     """Returns the beginning that the scopes of nodes have in common; "" if none."""
     paths = {tuple(scope_of(node).split("/")[:-1]) for node in nodes}
-    return "/".join(os.path.commonprefix(sorted(paths))) if paths else ""
+    if not paths:
+        return ""
+    return "/".join(os.path.commonprefix(sorted(paths)))
 
 
 def as_scope(name: str) -> str:
