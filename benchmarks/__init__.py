@@ -1,3 +1,1 @@
-"""Side by side with plain TensorFlow: the same model, the same numbers, and what they
-cost.
-"""
+"""Benchmarks against plain TensorFlow and other libraries, with equal models and equal losses."""

@@ -108,27 +108,27 @@ def main() -> None:
 def page() -> dict[str, str]:
     """Returns the files of the page and what they hold."""
     forecasts = {name: explain(f"layouts/{name}.gin") for name in LAYOUTS}
-    alone = explain(params=['Mesh.axes = ""', 'Mesh.layout = ""'])
+    one_device = explain(params=['Mesh.axes = ""', 'Mesh.layout = ""'])
     files = {
         f"layouts/{name}.svg": picture(forecast, LAYOUTS[name].title, rows(forecast))
         for name, forecast in forecasts.items()
     }
-    tokens = next(op.outputs[0] for op in alone.ops if op.title == "gather").shape
+    tokens = next(op.outputs[0] for op in one_device.ops if op.title == "gather").shape
     sizes = {
-        "size": int(alone.memory.parameters // 4),
+        "size": int(one_device.memory.parameters // 4),
         "batch": tokens[0][1],
         "length": tokens[1][1],
     }
-    parts = [
+    lines = [
         HEAD.format(**sizes),
-        *_compared(alone, forecasts),
+        *_compared(one_device, forecasts),
         *(
-            part
+            line
             for name, forecast in forecasts.items()
-            for part in _section(name, forecast)
+            for line in _section(name, forecast)
         ),
     ]
-    return {"layouts.md": "\n".join(parts), **files}
+    return {"layouts.md": "\n".join(lines), **files}
 
 
 def explain(*files: str, params: Iterable[str] = ()) -> Forecast:
@@ -147,9 +147,11 @@ def explain(*files: str, params: Iterable[str] = ()) -> Forecast:
 
 def rows(forecast: Forecast) -> list[Row]:
     """Returns the tensors of the picture."""
-    held = {v.name.partition("block_0/")[2]: v.tensor for v in forecast.variables}
+    variables_of_block = {
+        v.name.partition("block_0/")[2]: v.tensor for v in forecast.variables
+    }
     query, kernel, state = (
-        held[name]
+        variables_of_block[name]
         for name in (
             "attention/query/kernel",
             "feed_forward/wi/kernel",
@@ -217,12 +219,12 @@ def _moved(forecast: Forecast, tensor: PlacedTensor) -> tuple[str, ...]:
     )
 
 
-def _compared(alone: Forecast, forecasts: dict[str, Forecast]) -> Iterator[str]:
+def _compared(one_device: Forecast, forecasts: dict[str, Forecast]) -> Iterator[str]:
     columns = ("parameters", "gradients", "optimizer state", "activations", "peak")
     heads = ["", *columns, "received", "FLOPs", "redundant"]
     yield _line(heads)
     yield "|---" + "|--:" * (len(heads) - 1) + "|"
-    named = {"one position": alone} | {
+    named = {"one position": one_device} | {
         f"[{LAYOUTS[name].title}](#{_anchor(LAYOUTS[name].title)})": f
         for name, f in forecasts.items()
     }
@@ -266,8 +268,8 @@ def _section(name: str, forecast: Forecast) -> Iterator[str]:
     yield ""
 
 
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _line(columns: Iterable[str]) -> str:
+    return f"| {' | '.join(columns)} |"
 
 
 def _anchor(title: str) -> str:

@@ -1,11 +1,9 @@
-"""A layout as a picture: which part of each tensor each position of a mesh holds, as
-SVG.
+"""A layout as an SVG picture: which shard of each tensor each mesh position has.
 
     Path("fsdp.svg").write_text(picture(forecast, "Fully sharded", rows))
 
-A tensor is a box with an edge for each dimension; each position has one, in which the
-part that it holds is solid and what only others hold is an outline. What is drawn is
-read off a forecast.
+A tensor is a box with an edge for each dimension. Each position has a box; its shard is
+solid, and shards of other positions are outlines. Placements are those of a forecast.
 """
 
 from __future__ import annotations
@@ -109,11 +107,13 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
             f"{dim}:{size}{over}",
         )
     box = _Box(row)
-    yield from box.whole(WHOLE, y)
+    yield from box.global_box(WHOLE, y)
     sizes = [size for _, size in forecast.axes]
     for position, coords in enumerate(itertools.product(*map(range, sizes))):
-        held = {state: i for i, state in zip(coords, row.tensor.states)}
-        yield from box.part(FIRST + STEP * position, y, held, f"p{position % 4}")
+        shard_of_axis = {state: i for i, state in zip(coords, row.tensor.states)}
+        yield from box.part(
+            FIRST + STEP * position, y, shard_of_axis, f"p{position % 4}"
+        )
     yield text(RIGHT, y + 26, "name", _share(row.tensor, forecast.positions))
     yield text(RIGHT, y + 43, "note", f"{bytes_text(row.tensor.bytes)} each")
     for i, move in enumerate(row.moves):
@@ -121,13 +121,13 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
 
 
 def _share(tensor: PlacedTensor, positions: int) -> str:
-    """Returns how much of a tensor a position holds, and how many hold the same."""
-    part = Fraction(1)
+    """Returns the fraction of a tensor on a position, and how many positions have the same."""
+    fraction = Fraction(1)
     for (_, size), local in zip(tensor.shape, tensor.local):
-        part *= Fraction(local, size)
-    same = part * positions
-    return (f"{part}" if part < 1 else "all of it") + (
-        f", {same} copies" if same > 1 else ""
+        fraction *= Fraction(local, size)
+    copies = fraction * positions
+    return (f"{fraction}" if fraction < 1 else "all of it") + (
+        f", {copies} copies" if copies > 1 else ""
     )
 
 
@@ -139,9 +139,9 @@ class _Box:
         self.front, self.depth = CUBE if self.dims[0] else PLATE
         shape = dict(row.tensor.shape)
         local = dict(zip(shape, row.tensor.local))
-        self.parts = [shape[d] // local[d] if d else 1 for d in self.dims]
+        self.num_shards = [shape[d] // local[d] if d else 1 for d in self.dims]
 
-    def whole(self, x: float, y: float) -> Iterator[str]:
+    def global_box(self, x: float, y: float) -> Iterator[str]:
         """Yields the box as one, with the names of its edges."""
         y = self._base(y)
         (width, height), (dx, dy) = self.front, self.depth
@@ -153,27 +153,27 @@ class _Box:
                 x + width + dx / 2 + 7, y + height + dy / 2 + 8, "edge", self.dims[0]
             )
 
-    def part(
+    def fraction(
         self,
         x: float,
         y: float,
-        held: dict[str, int],
+        shard_of_axis: dict[str, int],
         kind: str,
     ) -> Iterator[str]:
         """Yields the box in its parts, those that are held solid."""
         y = self._base(y)
         size = [
-            (whole - GAP * (n - 1)) / n
-            for whole, n in zip(reversed(self.front), self.parts[1:])
+            (global_box - GAP * (n - 1)) / n
+            for global_box, n in zip(reversed(self.front), self.num_shards[1:])
         ]
-        length = (1 - 0.11 * (self.parts[0] - 1)) / self.parts[
+        length = (1 - 0.11 * (self.num_shards[0] - 1)) / self.num_shards[
             0
         ]  # of a part, of the depth
         depth = self.depth[0] * length, self.depth[1] * length
         back_to_front = itertools.product(
-            range(self.parts[0] - 1, -1, -1),
-            range(self.parts[1] - 1, -1, -1),
-            range(self.parts[2]),
+            range(self.num_shards[0] - 1, -1, -1),
+            range(self.num_shards[1] - 1, -1, -1),
+            range(self.num_shards[2]),
         )
         for index in back_to_front:
             shift = index[0] * (length + 0.11)
@@ -181,9 +181,14 @@ class _Box:
                 x + self.depth[0] * shift + index[2] * (size[1] + GAP),
                 y + self.depth[1] * shift + index[1] * (size[0] + GAP),
             )
-            mine = all(held.get(dim, i) == i for dim, i in zip(self.dims, index))
+            is_present = all(
+                shard_of_axis.get(dim, i) == i for dim, i in zip(self.dims, index)
+            )
             yield from _faces(
-                corner, (size[1], size[0]), depth, f"held {kind}" if mine else "other"
+                corner,
+                (size[1], size[0]),
+                depth,
+                f"held {kind}" if is_present else "other",
             )
 
     def _base(self, y: float) -> float:

@@ -118,20 +118,20 @@ def main() -> None:
 def rows(name: str) -> Iterator[str]:
     """Yields a line of the table for each mesh of a model."""
     model = run(name, params=["Architecture.vocab_multiple = 1"]).trainer.model
-    first = [
+    top_row = [
         f"`{name}`",
         f"{sum(v.shape.size for v in model.trainable_variables):,}",
         MODELS[name].parameters,
     ]
     for grid in MODELS[name].grids.split():
-        yield f"| {' | '.join(first)} {costs(grid, run(name, grid).explain())}"
-        first = [""] * 3
+        yield f"| {' | '.join(top_row)} {costs(grid, run(name, grid).explain())}"
+        top_row = [""] * 3
 
 
 def costs(grid: str, forecast: mtf.Forecast) -> str:
     """Returns what a line says of a mesh."""
     memory = forecast.memory
-    cells = [
+    columns = [
         grid,
         f"{forecast.positions:,}",
         bytes_text(memory.parameters + memory.optimizer_state),
@@ -139,7 +139,7 @@ def costs(grid: str, forecast: mtf.Forecast) -> str:
         bytes_text(forecast.bytes_moved()),
         flops_text(forecast.flops()),
     ]
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(columns)} |"
 
 
 def run(

@@ -1,11 +1,12 @@
-"""How cost grows: what `benchmarks.growth` measures and draws.
+"""How cost grows with devices, layers, experts and tokens: see `benchmarks.growth`.
 
 Contents:
 
-    cases       what is measured: for each part groups of cases of one size
-    worker      a case in a process of its own
-    planning    recording and planning alone, which need neither devices nor processes
-    measure     measures a part, and prints it as a table
-    chart       panels with logarithmic axes, as SVG
-    panels      which panels a part is drawn as
+    cases       the cases: for each panel, groups of cases of one size
+    worker      runs one case in a separate process
+    planning    recording and planning only, without devices and processes
+    measure     measures a panel, and prints it as a table
+    theory      the growth that theory predicts, fitted to the measurements
+    chart       charts with logarithmic axes, as SVG
+    panels      the charts of each panel
 """

@@ -1,17 +1,17 @@
-"""How cost grows with devices, layers, experts and tokens, beside what theory says.
+"""How cost grows with devices, layers, experts and tokens, against theory.
 
     python -m benchmarks.growth                            # about 15 minutes on two quiet cores
     python -m benchmarks.growth --only=planning            # seconds; or devices, layers, ...
     python -m benchmarks.growth --only=devices --sizes=8,64 --rounds=3
     python -m benchmarks.growth --svg=FOLDER --json=growth.json
-    python -m benchmarks.growth --svg=FOLDER --drawn=growth.json     # draws what was measured
+    python -m benchmarks.growth --svg=FOLDER --drawn=growth.json     # draws earlier measurements
 
-The training step of a small language model, in graph mode, with plain TensorFlow doing
-the same on one device. Devices are positions of one device, and as many logical ones;
-each adds rows to the batch. Each case is a process of its own: first steps are taken
-with no other alive, and of several starts the fastest counts; further steps in turn.
-Ratios are to plain TensorFlow at that size; below each table stands what theory says,
-fitted, and how far points are off it.
+A training step of a small language model in graph mode, and the same in plain TensorFlow
+on one device. "Devices" are positions of one device, and as many logical devices; each
+adds examples to the batch. Each case runs in a separate process. First steps are measured
+while no other case is alive, and the fastest of several starts counts; further steps are
+taken in turn. Ratios are to plain TensorFlow at the same size. Below each table are the
+fitted curves that theory predicts, and the largest deviation from them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.growth.cases import SIZES
 from benchmarks.growth.measure import Row, measured, table
 from benchmarks.growth.panels import picture
 from benchmarks.growth.planning import planning
-from benchmarks.growth.theory import told
+from benchmarks.growth.theory import describe
 
 FLAGS = flags.FLAGS
 
@@ -34,41 +34,42 @@ FLAGS = flags.FLAGS
 def main(argv: list[str]) -> None:
     """Measures, prints tables, and writes what is asked for."""
     del argv
-    found: dict[str, list[Row]] = {}
+    results: dict[str, list[Row]] = {}
     if FLAGS.drawn:
-        found = json.loads(Path(FLAGS.drawn).read_text(encoding="utf-8"))
-    for part in FLAGS.only or SIZES:
-        if part not in found:
+        results = json.loads(Path(FLAGS.drawn).read_text(encoding="utf-8"))
+    for panel in FLAGS.only or SIZES:
+        if panel not in results:
             measure = (
                 planning
-                if part == "planning"
-                else functools.partial(measured, part, starts=FLAGS.starts)
+                if panel == "planning"
+                else functools.partial(measured, panel, starts=FLAGS.starts)
             )
-            found[part] = measure(
-                list(map(int, FLAGS.sizes)) or SIZES[part], FLAGS.rounds
+            results[panel] = measure(
+                list(map(int, FLAGS.sizes)) or SIZES[panel], FLAGS.rounds
             )
-        print(f"\n{table(part, found[part])}\n\n{told(part, found[part])}", flush=True)
+        print(
+            f"\n{table(panel, results[panel])}\n\n{describe(panel, results[panel])}",
+            flush=True,
+        )
         if FLAGS.svg:
-            Path(FLAGS.svg, f"growth_{part}.svg").write_text(
-                picture(part, found[part]), encoding="utf-8"
+            Path(FLAGS.svg, f"growth_{panel}.svg").write_text(
+                picture(panel, results[panel]), encoding="utf-8"
             )
     if FLAGS.json:
-        Path(FLAGS.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
+        Path(FLAGS.json).write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 def define_flags() -> None:
-    """Defines what the command line takes, which a test that imports this has no need
-    of.
-    """
-    flags.DEFINE_list("only", [], f"Which parts: {', '.join(SIZES)}.")
-    flags.DEFINE_list("sizes", [], "In place of a part's own sizes.")
+    """Defines the flags. Not at import, so that tests can import this module."""
+    flags.DEFINE_list("only", [], f"Which panels: {', '.join(SIZES)}.")
+    flags.DEFINE_list("sizes", [], "Sizes, in place of the defaults of the panel.")
     flags.DEFINE_integer("rounds", 5, "How many steps of each case are timed.")
-    flags.DEFINE_integer("starts", 1, "How often each case is started by itself.")
-    flags.DEFINE_string("json", None, "A file to write all numbers to.")
+    flags.DEFINE_integer("starts", 1, "How often each case is started.")
+    flags.DEFINE_string("json", None, "A file for all measurements.")
     flags.DEFINE_string(
-        "drawn", None, "Such a file; what is in it is not measured again."
+        "drawn", None, "Such a file; its panels are not measured again."
     )
-    flags.DEFINE_string("svg", None, "A folder to draw to.")
+    flags.DEFINE_string("svg", None, "A folder for the charts.")
 
 
 if __name__ == "__main__":

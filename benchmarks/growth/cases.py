@@ -1,9 +1,10 @@
-"""What is measured: for each part groups of cases of one size, what is compared with it
-first.
+"""The cases of `benchmarks.growth`: for each panel, groups of cases of one size. The first
+case of a group is the one that the others are compared with.
 
 Example:
 
-    for group in GROUPS["layers"](sizes=[1, 2, 4]): print([case.name for case in group])
+    for group in GROUPS["layers"](sizes=[1, 2, 4]):
+      print([case.name for case in group])
 """
 
 from __future__ import annotations
@@ -50,19 +51,17 @@ Groups = Iterator[list[Case]]
 
 
 def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
-    """Yields meshes of so many positions; each position has `config.batch` rows, all
-    one model.
-    """
+    """Yields cases on meshes of n positions, each with `config.batch` examples of the batch."""
     for n in sizes:
-        whole = dataclasses.replace(config, batch=config.batch * n)
-        group = [Case(PLAIN, n, whole, meshed=False)]
+        scaled_config = dataclasses.replace(config, batch=config.batch * n)
+        group = [Case(PLAIN, n, scaled_config, meshed=False)]
         for where, devices in (("one device", None), (f"{n} devices", f"logical:{n}")):
-            place = where.replace(str(n), "as many") if devices else where
+            device_names = where.replace(str(n), "as many") if devices else where
             group.append(
                 Case(
-                    f"{place}, data",
+                    f"{device_names}, data",
                     n,
-                    whole,
+                    scaled_config,
                     axes=f"data:{n}",
                     layout="batch:data",
                     devices=devices,
@@ -71,9 +70,9 @@ def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
             if n > 1:
                 group.append(
                     Case(
-                        f"{place}, data x model",
+                        f"{device_names}, data x model",
                         n,
-                        whole,
+                        scaled_config,
                         axes=f"data:{n // 2};model:2",
                         layout=_BOTH,
                         devices=devices,
@@ -83,7 +82,7 @@ def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
 
 
 def layers(sizes: Sequence[int], config: Config = SMALL) -> Groups:
-    """Yields models of so many layers, on eight positions of one device."""
+    """Yields models of n layers, on eight positions of one device."""
     for n in sizes:
         deep = dataclasses.replace(config, batch=8 * config.batch, layers=n)
         eight = Case("one by one", n, deep, axes="data:8", layout="batch:data")
@@ -95,9 +94,9 @@ def layers(sizes: Sequence[int], config: Config = SMALL) -> Groups:
 
 
 def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
-    """Yields mixtures of so many experts, of which each token goes to two."""
+    """Yields mixtures of n experts, of which each token goes to two."""
     for n in sizes:
-        # Rows so long that no expert has more slots than its share.
+        # Examples so long that an expert has no additional slots.
         mixed = dataclasses.replace(
             config,
             model="moe",
@@ -109,7 +108,7 @@ def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
             Case(PLAIN, n, mixed, meshed=False),
             Case("one position", n, mixed),
             Case(
-                "4 positions, experts cut",
+                "4 positions, experts sharded",
                 n,
                 mixed,
                 axes="data:4",
@@ -119,7 +118,7 @@ def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
 
 
 def tokens(sizes: Sequence[int], config: Config = SMALL) -> Groups:
-    """Yields batches of `config.batch` rows of so many tokens."""
+    """Yields models on examples of n tokens."""
     for n in sizes:
         long = dataclasses.replace(config, length=n)
         yield [
@@ -147,5 +146,5 @@ COUNTED = {
     "planning": "positions",
     "layers": "layers",
     "experts": "experts",
-    "tokens": "tokens a row",
+    "tokens": "tokens per example",
 }

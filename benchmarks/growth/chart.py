@@ -1,10 +1,9 @@
-"""Panels with logarithmic axes side by side, as one SVG document.
+"""Charts with logarithmic axes side by side, as one SVG document.
 
     panel = Panel("step, ms", {"meshtf": [(1, 2.0), (8, 16.0)]}, {"meshtf": lambda n: 2.0 * n})
     Path("steps.svg").write_text(figure("Steps", "Dots are measured.", "positions", [panel]))
 
-Dots are points; a line is a function beside them. Series keep their colours in all
-panels.
+Dots are measurements; lines are functions. A series has the same colour in all charts.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ WIDTH, HEIGHT, TOP = (
     250,
     118,
 )  # of the picture; of a panel's plot; where plots begin
-# of a panel, beside its plot
+# Margins of a chart.
 LEFT = 50
 RIGHT = 18
 COLOURS = ("p4", "p0", "p1", "p2", "p3")
@@ -46,7 +45,7 @@ class Panel(NamedTuple):
 
 
 class _Plot:
-    """The place of a panel, and where numbers lie in it."""
+    """A chart in the picture, with the coordinates of its values."""
 
     def __init__(
         self,
@@ -70,9 +69,10 @@ class _Plot:
         self.high = max(*values, middle * 2) * 1.2
 
     def x(self, n: float) -> float:
-        most = math.log(self.ticks[-1] / self.ticks[0]) or 1.0
+        log_range = math.log(self.ticks[-1] / self.ticks[0]) or 1.0
         return round(
-            self.left + self.width * (0.03 + 0.94 * math.log(n / self.ticks[0]) / most),
+            self.left
+            + self.width * (0.03 + 0.94 * math.log(n / self.ticks[0]) / log_range),
             1,
         )
 
@@ -122,10 +122,10 @@ class _Plot:
 
 
 def _between(points: Sequence[tuple[float, float]]) -> list[float]:
-    """Returns places from the first to the last point."""
-    first = min(points)[0]
+    """Returns 25 values from the first to the last point, equally spaced in logarithms."""
+    start = min(points)[0]
     last = max(points)[0]
-    return [first * (last / first) ** (i / 24) for i in range(25)]
+    return [start * (last / start) ** (i / 24) for i in range(25)]
 
 
 def figure(

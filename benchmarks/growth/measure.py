@@ -1,11 +1,7 @@
-"""Measures a part, group by group, and tells it as a table.
+"""Measures a panel of `benchmarks.growth`, and prints it as a table.
 
-    rows = measured("layers", [1, 2, 4], rounds=5, starts=1)
-    print(table("layers", rows))
-
-A row is a point: {"series": "scanned", "size": 4, "first": 1.2, "step": 0.04, ...}. As
-in `benchmarks.harness.rounds`, each case starts by itself first, for what a first step takes;
-for steps all of one size are alive, and take them in turn.
+rows = measured("layers", [1, 2, 4], rounds=5, starts=1)
+print(table("layers", rows))
 """
 
 from __future__ import annotations
@@ -46,14 +42,14 @@ COLUMNS = {
 
 
 def measured(
-    part: str,
+    panel: str,
     sizes: Sequence[int],
     rounds: int,
     starts: int,
 ) -> list[Row]:
     """Returns the points of a part whose cases run in processes of their own."""
     return [
-        row for group in GROUPS[part](sizes) for row in measure(group, rounds, starts)
+        row for group in GROUPS[panel](sizes) for row in measure(group, rounds, starts)
     ]
 
 
@@ -71,9 +67,9 @@ def measure(group: Sequence[Case], rounds: int, starts: int) -> list[Row]:
         {
             "series": case.series,
             "size": case.size,
-            **min(found, key=lambda first: first["first"]),
+            **min(first_steps, key=lambda first_step: first_step["first"]),
         }
-        for case, *found in zip(group, *firsts)
+        for case, *first_steps in zip(group, *firsts)
     ]
     with ThreadPoolExecutor(2) as pool:  # they import TensorFlow side by side
         workers = list(pool.map(lambda case: Process(case, WORKER), group))
@@ -89,10 +85,11 @@ def measure(group: Sequence[Case], rounds: int, starts: int) -> list[Row]:
     for i, row in enumerate(rows):
         for name, clock in (("", "wall"), ("_cpu", "cpu")):
             row[f"first{name}_ratio"] = row[f"first{name}"] / rows[0][f"first{name}"]
-            row[f"step{name}"] = statistics.median(turn[i][clock][0] for turn in timed)
-            row[f"step{name}_ratio"] = statistics.median(
-                turn[i][clock][0] / turn[0][clock][0] for turn in timed
-            )
+            times = [answers[i][clock][0] for answers in timed]
+            base_times = [answers[0][clock][0] for answers in timed]
+            ratios = [x / y for x, y in zip(times, base_times)]
+            row[f"step{name}"] = statistics.median(times)
+            row[f"step{name}_ratio"] = statistics.median(ratios)
     return rows
 
 
@@ -105,12 +102,12 @@ def _first(case: Case) -> Row:
         worker.stop()
 
 
-def table(part: str, rows: Sequence[Row]) -> str:
+def table(panel: str, rows: Sequence[Row]) -> str:
     """Returns the points of a part as a table; ratios are to the first of a size."""
     columns = [name for name in COLUMNS if any(name in row for row in rows)]
     wide = max(len(row["series"]) for row in rows)
     lines = [
-        f"{COUNTED[part]:>13}  {'':{wide}}"
+        f"{COUNTED[panel]:>13}  {'':{wide}}"
         + "".join(f"{COLUMNS[name][0]:>{_width(name)}}" for name in columns)
     ]
     for row in rows:

@@ -1,8 +1,8 @@
-"""Which panels a part of `benchmarks.growth` is drawn as.
+"""The charts of each panel of `benchmarks.growth`.
 
 Example:
 
-    Path("docs/explain/performance/growth_layers.svg").write_text(picture("layers", rows))
+    Path("growth_layers.svg").write_text(picture("layers", rows))
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from benchmarks.growth.measure import Row
 from benchmarks.growth.theory import LAWS, NAMES, lines
 
 TITLES = {
-    "devices": "More positions, and as many more rows: one model on one CPU",
+    "devices": "More positions, and a larger batch: one model on one CPU",
     "planning": "Planning for more positions",
     "layers": "Deeper models, on eight positions of one CPU",
     "experts": "More experts, of which each token goes to two",
-    "tokens": "Longer rows, two in a batch",
+    "tokens": "Longer examples, two in a batch",
 }
 _DOTS = "Dots: measured. Lines: what theory says, fitted:"
 NOTES = {
@@ -33,28 +33,28 @@ NOTES = {
 GOALS = {8: 1.3, 64: 3.0}  # times what plain TensorFlow takes for the first step
 
 
-def picture(part: str, rows: Sequence[Row]) -> str:
+def picture(panel_name: str, rows: Sequence[Row]) -> str:
     """Returns the points of a part as an SVG document."""
     panels = []
-    for column in LAWS[part]:
-        found = lines(part, column, rows)
+    for column in LAWS[panel_name]:
+        series_lines = lines(panel_name, column, rows)
         goals = []
-        if part == "devices" and column == "first":
-            plain = dict(found[PLAIN][0])
+        if panel_name == "devices" and column == "first":
+            plain = dict(series_lines[PLAIN][0])
             goals = [(n, times * plain[n]) for n, times in GOALS.items() if n in plain]
         panels.append(
             Panel(
                 NAMES[column],
-                {s: points for s, (points, _) in found.items()},
-                {s: curve.at for s, (_, curve) in found.items()},
+                {s: points for s, (points, _) in series_lines.items()},
+                {s: curve.at for s, (_, curve) in series_lines.items()},
                 goals,
             )
         )
-    goal = "goal: 1.3 and 3 times plain TensorFlow" if part == "devices" else ""
+    goal = "goal: 1.3 and 3 times plain TensorFlow" if panel_name == "devices" else ""
     return figure(
-        TITLES[part],
-        NOTES[part],
-        COUNTED[part],
+        TITLES[panel_name],
+        NOTES[panel_name],
+        COUNTED[panel_name],
         panels,
         goal,
     )

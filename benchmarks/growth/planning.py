@@ -1,10 +1,10 @@
-"""Recording and planning alone, for as many positions as one likes: nothing runs.
+"""Time of recording and planning for any number of positions; nothing is executed.
 
     rows = planning([8, 2048], rounds=3)         # one row for each layout and number of positions
 
-On abstract meshes. Processor time: of recording, of planning (program and schedule),
-and of a whole `mtf.explain`, which does both and reads a forecast off. Sizes take
-turns; medians are told.
+On abstract meshes. Measures processor time: of recording, of planning (program and
+schedule), and of `mtf.explain`, which does both and derives a forecast. Sizes are measured
+in turn; rows have medians over rounds.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ def planning(
         if case.meshed and case.devices is None
     ]
     plan(cases[0])  # what is loaded at first use
-    taken = [[plan(case) for case in cases] for _ in range(rounds)]
+    rounds_of_costs = [[plan(case) for case in cases] for _ in range(rounds)]
     return [
         {"series": case.series, "size": case.size}
         | {
-            what: statistics.median(found[i][what] for found in taken)
-            for what in taken[0][i]
+            key: statistics.median(costs[i][key] for costs in rounds_of_costs)
+            for key in rounds_of_costs[0][i]
         }
         for i, case in enumerate(cases)
     ]
 
 
 def plan(case: Case) -> dict[str, float]:
-    """Returns what planning a case took, in seconds of processor time, and what it
-    made.
+    """Returns the processor seconds of recording, planning and explaining a case, and the sizes
+    of the result.
     """
     own = Meshed(case, "abstract")
     step = own.recorded()

@@ -1,4 +1,4 @@
-"""What theory says of how a cost grows, fitted to what was measured.
+"""The growth of costs that theory predicts, fitted to measurements.
 
 >>> curve = fitted([(1, 3.0), (2, 5.0), (4, 9.0)], (0, 1))
 >>> print(curve, f"{curve.at(8):.1f}")
@@ -21,9 +21,9 @@ CONSTANT = (0,)
 LINEAR = (0, 1)
 SQUARE = (0, 1, 2)
 
-# Of each part the columns that are told and drawn, with the powers of n of which each
-# is a sum. Times are those of the processor, which other programs on the machine change
-# least, but for those that are aimed at.
+# For each panel the columns that are printed and drawn, with the powers of n of which each
+# is a sum. Times are processor times, which depend least on other programs of the machine,
+# except those for which there is a goal.
 LAWS: Mapping[str, Mapping[str, Powers]] = {
     "devices": {"first": LINEAR, "step_cpu": LINEAR, "outer": LINEAR},
     "planning": {"explain_cpu": CONSTANT, "steps": CONSTANT},
@@ -54,13 +54,13 @@ class Curve(NamedTuple):
     factors: tuple[float, ...]
 
     def at(self, n: float) -> float:
-        """Returns its value."""
+        """Returns the value at n."""
         return sum(
             factor * n**power for power, factor in zip(self.powers, self.factors)
         )
 
     def off(self, points: Points) -> float:
-        """Returns by which factor that point is off which is so the most."""
+        """Returns the largest factor between a point and the curve."""
         return max(max(y / self.at(n), self.at(n) / y) for n, y in points)
 
     def __str__(self) -> str:
@@ -76,48 +76,50 @@ class Curve(NamedTuple):
 
 
 def fitted(points: Points, powers: Powers) -> Curve:
-    """Returns the curve with no negative factor that is nearest to points, relative to
-    each.
+    """Returns the curve without negative factors that has the least sum of squared relative
+    errors.
     """
     n, y = np.asarray(points, float).T
     columns = np.stack([n**power / y for power in powers], 1)
     best = np.zeros(len(powers))
     least = np.inf
     for count in range(1, len(powers) + 1):
-        for some in map(list, itertools.combinations(range(len(powers)), count)):
-            found = np.linalg.lstsq(columns[:, some], np.ones(len(y)), rcond=None)[0]
-            apart = float(np.sum((columns[:, some] @ found - 1) ** 2))
-            if min(found) >= 0 and apart < least:
+        for subset in map(list, itertools.combinations(range(len(powers)), count)):
+            factors = np.linalg.lstsq(columns[:, subset], np.ones(len(y)), rcond=None)[
+                0
+            ]
+            error = float(np.sum((columns[:, subset] @ factors - 1) ** 2))
+            if min(factors) >= 0 and error < least:
                 best = np.zeros(len(powers))
-                least = apart
-                best[some] = found
+                least = error
+                best[subset] = factors
     return Curve(powers, tuple(map(float, best)))
 
 
 def lines(
-    part: str, column: str, rows: Sequence[Row]
+    panel: str, column: str, rows: Sequence[Row]
 ) -> dict[str, tuple[Points, Curve]]:
-    """Returns points and curve of each series that has such a column, in the column's
+    """Returns the points and the fitted curve of each series that has a column, in the column's
     unit.
     """
     scale = COLUMNS[column][1] or 1.0
-    found = dict[str, tuple[Points, Curve]]()
+    factors = dict[str, tuple[Points, Curve]]()
     for series in dict.fromkeys(row["series"] for row in rows if column in row):
         points = [
             (row["size"], row[column] * scale)
             for row in rows
             if row["series"] == series and column in row
         ]
-        powers = OTHERS.get((series, column), LAWS[part][column])
-        found[series] = points, fitted(points, powers)
-    return found
+        powers = OTHERS.get((series, column), LAWS[panel][column])
+        factors[series] = points, fitted(points, powers)
+    return factors
 
 
-def told(part: str, rows: Sequence[Row]) -> str:
-    """Returns curves in words, and how far points are off them."""
+def describe(panel: str, rows: Sequence[Row]) -> str:
+    """Returns the fitted curves as text, with the largest deviations from them."""
     return "\n".join(
         f"{NAMES[column]:>26}  {series}: {curve}, points off it by at most "
         f"{curve.off(points) - 1:.0%}"
-        for column in LAWS[part]
-        for series, (points, curve) in lines(part, column, rows).items()
+        for column in LAWS[panel]
+        for series, (points, curve) in lines(panel, column, rows).items()
     )

@@ -1,14 +1,13 @@
-"""A case in a process of its own: it takes its first step on request, and then further
-ones.
+"""Runs one case of `benchmarks.growth` in a separate process.
 
-Started with a case as JSON; its answers are lines of JSON:
+It is started with a case as JSON, and answers requests with lines of JSON:
 
-    {"first": 1}     ->  what the first step took, part by part, and how large its program is
-    {"steps": 3}     ->  seconds of wall time and of processor time of each of three more steps
+    {"first": 1}     ->  seconds of the first step and of its parts, and the program's sizes
+    {"steps": 3}     ->  seconds of wall and of processor time of each of three more steps
 
-The clock of the first step starts after the imports with the data ready. Its parts:
-variables are built; the step is recorded and planned (by hand: traced); it is traced by
-TensorFlow and run.
+The clock of the first step starts after the imports, when the data is ready. Its parts:
+building the variables; recording and planning (hand-written: tracing); TensorFlow's
+tracing and the run.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def model(mesh: mtf.Mesh, case: Case) -> Model:
 
 
 class Runner(worker.Runner):
-    """A case that takes steps; its first one is told part by part."""
+    """A case that takes steps; its first step is measured in parts."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.config = case, case.config
@@ -84,24 +83,24 @@ class Runner(worker.Runner):
         self.count = 0
         self.start = {}
 
-    def first(self, number: int = 1) -> dict[str, float]:
-        """Takes the first step; returns seconds, and counts of ops."""
-        del number
+    def first(self, count: int = 1) -> dict[str, float]:
+        """Takes the first step; returns the seconds of its parts, and the numbers of ops."""
+        del count
         marks = [_now()]
         parts_of = (self._meshed if self.case.meshed else self._by_hand)(marks)
-        parts = zip(
+        durations = zip(
             ("build_cpu", "plan_cpu", "run_cpu"), itertools.pairwise(marks), strict=True
         )
         return {
             "first": marks[-1][0] - marks[0][0],
             "first_cpu": marks[-1][1] - marks[0][1],
-            **{part: after[1] - before[1] for part, (before, after) in parts},
+            **{key: after[1] - before[1] for key, (before, after) in durations},
             **sizes_of(*parts_of()),
             **({"memory": self._forecast()} if self.case.forecast else {}),
         }
 
     def _forecast(self) -> float:
-        """Returns the bytes that a position is forecast to need."""
+        """Returns the forecast of the peak of bytes on one position."""
         specs = {
             name: tf.TensorSpec(x.shape, x.dtype) for name, x in self.batches[0].items()
         }
@@ -143,9 +142,7 @@ def _now() -> tuple[float, float]:
 
 
 def sizes_of(nodes: Sequence[Any], functions: Sequence[Any]) -> dict[str, int]:
-    """Returns how many ops a program has outside of segments and in all, and its
-    segments.
-    """
+    """Returns the numbers of ops outside of segments, of calls, of segments, and of all ops."""
     calls = [name for name in map(called, nodes) if name]
     return {
         "outer": len(nodes),

@@ -1,1 +1,1 @@
-"""Cases in processes of their own, timed in rounds."""
+"""Runs cases in separate processes, and times them in rounds."""

@@ -1,8 +1,8 @@
-"""The worker's end of `benchmarks.harness.rounds`: one case, asked over standard input.
+"""The worker's side of `benchmarks.harness.rounds`: answers requests about one case.
 
 Example:
 
-    serve(lambda text: Runner(Case.load(text)))      # text: what the process was started with
+    serve(lambda text: Runner(Case.load(text)))      # text: the case as JSON
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import Any
 
 
 def serve(make: Callable[[str], Any]) -> None:
-    """Answers requests by a runner's methods until standard input ends; first by its
-    `start`.
+    """Answers requests until standard input ends: first with `runner.start`, then with the
+    results of the runner's methods.
+
+    A request is a line of JSON, {"method": argument}; so is each answer.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever prints goes to standard error
     runner = make(sys.argv[1])
     print(json.dumps(runner.start), file=answers, flush=True)
     for line in sys.stdin:
-        ((request, number),) = json.loads(line).items()
-        print(json.dumps(getattr(runner, request)(number)), file=answers, flush=True)
+        ((request, argument),) = json.loads(line).items()
+        print(json.dumps(getattr(runner, request)(argument)), file=answers, flush=True)

@@ -1,4 +1,4 @@
-"""Rows of measurements as a table of ratios, and whether their losses agree."""
+"""Measurements of cases as a table of ratios, and whether their losses agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was measured of one case."""
+    """The measurements of one case.
+
+    Attributes:
+      name: the name of the case.
+      group: the name of its group.
+      losses: the losses of its first steps from fixed weights.
+      step: seconds of each round's step, by clock: "wall" and "cpu".
+      start: seconds until the first step is done ("first", and "compile" without building
+        the model; both also with "_cpu"), and megabytes ("memory", "forecast").
+    """
 
     name: str
     group: str
@@ -19,18 +28,18 @@ class Row:
     ]  # seconds of each step: wall and cpu, in turn with the others'
     start: dict[str, float]  # first, compile, both with _cpu: s; memory, forecast: MB
 
-    def numbers(self) -> dict[str, Any]:
-        """Returns everything, for a file."""
+    def as_dict(self) -> dict[str, Any]:
+        """Returns all measurements, for a JSON file."""
         return dataclasses.asdict(self)
 
 
 def table(rows: list[Row], begin: str = "first") -> str:
-    """Returns a table; the first row is what the others are divided by.
+    """Returns a table. Ratios are to the first row.
 
     Args:
-      rows: of one group.
-      begin: which part of the start is told: "first" is all, "compile" what came after
-        building.
+      rows: the rows of one group.
+      begin: the start that is shown: "first" is all of it, "compile" the time after the model
+        is built.
     """
     plain = rows[0]
     head = (
@@ -48,16 +57,16 @@ def _line(row: Row, plain: Row, begin: str) -> str:
         f"{start[begin]:7.2f} s{start[begin] / base[begin]:7.2f}"
         f"{start[begin + '_cpu'] / base[begin + '_cpu']:6.2f}"
         f"{start['memory']:7.0f} MB{start['memory'] / max(base['memory'], 1):7.2f}"
-        f"{apart(row.losses, plain.losses):13.1e}"
+        f"{largest_difference(row.losses, plain.losses):13.1e}"
     )
 
 
 def memory_table(rows: list[Row]) -> str:
-    """Returns peaks beside those of forecasts, where there are any, both over those of
-    the first.
+    """Returns measured and forecast peaks of memory, with ratios to the first row; "" if fewer
+    than two rows have forecasts.
     """
-    told = [row for row in rows if "forecast" in row.start]
-    if len(told) < 2:
+    forecast_rows = [row for row in rows if "forecast" in row.start]
+    if len(forecast_rows) < 2:
         return ""
     head = (
         f"{'peak of memory':46}{'measured':>12}{'ratio':>7}{'forecast':>12}{'ratio':>7}"
@@ -69,33 +78,33 @@ def memory_table(rows: list[Row]) -> str:
                 f"{row.name:46}"
                 + "".join(
                     f"{row.start[kind]:9.0f} "
-                    f"MB{row.start[kind] / max(told[0].start[kind], 1):7.2f}"
+                    f"MB{row.start[kind] / max(forecast_rows[0].start[kind], 1):7.2f}"
                     for kind in ("memory", "forecast")
                 )
-                for row in told
+                for row in forecast_rows
             ),
         ]
     )
 
 
-def ratio(row: Row, plain: Row, what: str) -> float:
-    """Returns the median of the ratios within a round: steps that were taken one after
-    the other.
-    """
+def ratio(row: Row, plain: Row, clock: str) -> float:
+    """Returns the median over rounds of the ratio of two rows' times."""
     return statistics.median(
-        x / y for x, y in zip(row.step[what], plain.step[what], strict=True)
+        x / y for x, y in zip(row.step[clock], plain.step[clock], strict=True)
     )
 
 
-def apart(losses: list[float], others: list[float]) -> float:
+def largest_difference(losses: list[float], expected: list[float]) -> float:
     """Returns the largest relative difference."""
-    return max(abs(x - y) / abs(y) for x, y in zip(losses, others, strict=True))
+    return max(abs(x - y) / abs(y) for x, y in zip(losses, expected, strict=True))
 
 
 def agreement(rows: list[Row], tolerance: float = 1e-4) -> list[str]:
-    """Returns what disagrees in a group of rows, in words; tolerance is relative."""
+    """Returns the rows of a group whose losses differ from the first row's by more than a
+    relative tolerance.
+    """
     return [
         f"  {row.group}: {row.name}: {row.losses}, {rows[0].name}: {rows[0].losses}"
         for row in rows
-        if not apart(row.losses, rows[0].losses) < tolerance
+        if not largest_difference(row.losses, rows[0].losses) < tolerance
     ]

@@ -1,10 +1,10 @@
-"""Cases in processes of their own that take their steps in turn.
+"""Measures cases in separate processes that take steps in turn.
 
-Each starts by itself first, for what a start costs. For steps all are alive at once, so
-that what else the machine does falls on all alike, and what is told are ratios within a
-round.
+First each case is started while no other one is alive, to measure its start. Then all are
+alive, and a round is one step of each, so that other load on the machine affects all of
+them equally. Ratios are computed within rounds.
 
-    rows = measure(group, rounds=10, starts=1, losses=5)
+    rows, refused = measure(group, rounds=10, starts=1, losses=5)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOTHING_MORE: Mapping[str, str] = {}
 
 
 class WorkerError(RuntimeError):
-    """A worker has ended, or was ended, before it answered."""
+    """A worker process ended, or was killed, before it answered."""
 
     def __init__(
         self,
@@ -59,10 +59,9 @@ class WorkerError(RuntimeError):
 
 @functools.cache
 def compile_sources() -> None:
-    """Compiles what is ours to bytecode, as installing TensorFlow did with what is
-    TensorFlow's.
+    """Compiles our packages to bytecode, as an installation of TensorFlow is.
 
-    Else a start would time the compiler where Python is told to keep no bytecode.
+    Otherwise the compilation would be part of the start if Python writes no bytecode.
     """
     root = Path(__file__).resolve().parents[2]
     for package in ("benchmarks", "meshtf", "transformer"):
@@ -70,12 +69,12 @@ def compile_sources() -> None:
 
 
 class Process:
-    """A worker with one case, which has taken its first steps.
+    """A worker process with one case, which has taken its first steps.
 
     Args:
-      case: what `worker` knows.
-      worker: a module.
-      environment: variables of its process that others do not have.
+      case: the case.
+      worker: the module of the worker.
+      environment: additional environment variables of the process.
     """
 
     def __init__(
@@ -105,14 +104,14 @@ class Process:
         finally:
             timer.cancel()
 
-    def ask(self, request: str, number: int) -> Any:
-        """Returns the worker's answer to a request."""
+    def ask(self, request: str, argument: int) -> Any:
+        """Returns the worker's answer to a request: the result of a method of its runner."""
         assert self.process.stdin
-        print(json.dumps({request: number}), file=self.process.stdin, flush=True)
+        print(json.dumps({request: argument}), file=self.process.stdin, flush=True)
         return self._answer()
 
     def stop(self) -> None:
-        """Ends the worker."""
+        """Ends the worker process."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
         self.process.wait()
@@ -135,19 +134,18 @@ def measure(
     starts: int,
     losses: int,
 ) -> tuple[list[Row], dict[str, str]]:
-    """Returns rows of the cases of a group, and why some peers do not run, by their
-    names.
+    """Returns a row for each case of a group, and why cases of other libraries do not run.
 
-    The first row is what the others are compared with. What starts cost is taken with
-    no other case alive: the more memory of the machine is in use, the longer the system
-    takes for each new page. A start that does not count goes before, which finds files
-    and memory cold in place of the first.
+    The first row is the one that the others are compared with. Starts are measured while no
+    other case is alive: the more memory of the machine is in use, the longer the system
+    takes for each new page. The first start of all is not measured, since files and memory
+    are cold then.
 
     Args:
-      group: cases to be compared.
+      group: the cases to compare.
       rounds: how many steps of each case are timed.
-      starts: how often each case is started by itself; the fastest start counts.
-      losses: how many steps the losses are compared over.
+      starts: how often each case is started; the fastest start counts.
+      losses: over how many steps losses are compared.
     """
     started: dict[Case, list[dict[str, float]]] = {case: [] for case in group}
     refused: dict[str, str] = {}
@@ -171,7 +169,7 @@ def measure(
     try:
         for case in (case for case in group if case.name not in refused):
             workers.append(process_of(case))
-        told = [w.ask("losses", losses)["losses"] for w in workers]
+        losses_of_workers = [w.ask("losses", losses)["losses"] for w in workers]
         timed = [[w.ask("steps", 1) for w in workers] for _ in range(rounds)]
     finally:
         for worker in workers:
@@ -183,9 +181,9 @@ def measure(
             Row(
                 worker.case.name,
                 worker.case.group,
-                told[i],
-                {what: [r[i][what][0] for r in timed] for what in ("wall", "cpu")},
-                {what: min(s[what] for s in every) for what in worker.start},
+                losses_of_workers[i],
+                {key: [r[i][key][0] for r in timed] for key in ("wall", "cpu")},
+                {key: min(s[key] for s in every) for key in worker.start},
             )
         )
     return rows, refused

@@ -1,1 +1,1 @@
-"""Memory of steps, and checkpoints."""
+"""Memory of training steps, and checkpoints."""

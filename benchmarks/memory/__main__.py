@@ -1,12 +1,12 @@
-"""What a training step really holds on one position, beside what its forecast says.
+"""Memory of a training step on one mesh position, against its forecast.
 
     python -m benchmarks.memory                 # a language model, one position and eight layouts
-    python -m benchmarks.memory --only=FSDP --top=10     # and what is alive at the peak
+    python -m benchmarks.memory --only=FSDP --top=10     # and the largest tensors at the peak
 
-Each layout runs in a process of its own (`benchmarks.memory.worker`), in which
-TensorFlow logs every tensor that it allocates and frees, with the bytes that were asked
-for. Variables are counted exactly, as the tf.Variables of one position. The peak is
-these, the arguments and the most bytes that were allocated at once during a step.
+Each layout runs in a separate process (`benchmarks.memory.worker`), in which TensorFlow
+logs every tensor that it allocates and frees, with the requested bytes. Variables are
+counted exactly, as the tf.Variables of one position. The peak is their bytes, those of the
+arguments, and the maximum of bytes allocated at once during a step.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ flags.DEFINE_integer(
     "top", 0, "How many kinds of tensors to list of those alive at the peak."
 )
 
-# TensorFlow's allocator of GPUs, for the CPU: it knows what was asked for, and the log
-# tells it.
+# TensorFlow's allocator of GPUs, used on the CPU: it logs the requested bytes.
 ENVIRONMENT = {
     "TF_CPU_ALLOCATOR_USE_BFC": "1",
     "TF_CPP_MIN_LOG_LEVEL": "0",
@@ -57,13 +56,11 @@ class Tensor:
 
 
 def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
-    """Returns the most bytes allocated at once between "begin" and "end", and the
-    tensors then.
-
-    What was there at "begin" does not count.
+    """Returns the maximum of bytes allocated at once between the lines "begin" and "end" of a
+    log, and the tensors allocated at that time. Tensors allocated before "begin" do not count.
     """
     alive: dict[str, Tensor] = {}
-    now = most = 0
+    now = peak_bytes = 0
     counts = False
     then: list[Tensor] = []
     for line in log:
@@ -71,17 +68,19 @@ def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
         freed = _FREED.search(line)
         if freed and freed[1] in alive:
             now -= alive.pop(freed[1]).bytes
-        made = _ALLOCATED.search(line) if counts else None
-        if made and made[3] not in alive:
+        allocated = _ALLOCATED.search(line) if counts else None
+        if allocated and allocated[3] not in alive:
             tensor = Tensor(
-                made[1], ",".join(re.findall(r"size: (\d+)", line)), int(made[2])
+                allocated[1],
+                ",".join(re.findall(r"size: (\d+)", line)),
+                int(allocated[2]),
             )
-            alive[made[3]] = tensor
+            alive[allocated[3]] = tensor
             now += tensor.bytes
-            if now > most:
-                most = now
+            if now > peak_bytes:
+                peak_bytes = now
                 then = list(alive.values())
-    return most, then
+    return peak_bytes, then
 
 
 def measure(
@@ -90,13 +89,12 @@ def measure(
     batch: int,
     **settings: Any,
 ) -> tuple[dict[str, float], list[Tensor]]:
-    """Returns what a worker says of a layout, with the peak, and the tensors alive
-    then.
+    """Returns the measurements of a layout, and the tensors that are allocated at the peak.
 
     Args:
-      name: of the layout.
-      dropout: the rate of dropout.
-      batch: the batch.
+      name: the name of the layout.
+      dropout: the dropout rate.
+      batch: the batch size.
       **settings: microbatches, and further fields of `Architecture`.
     """
     case = json.dumps(
@@ -112,12 +110,12 @@ def measure(
         raise RuntimeError(
             "\n".join(x for x in done.stderr.splitlines() if "__LOG_MEM" not in x)
         )
-    found: dict[str, float] = json.loads(done.stdout)
+    measured: dict[str, float] = json.loads(done.stdout)
     rise, then = peak(done.stderr.splitlines())
     if not rise:
         raise RuntimeError("TensorFlow logged no allocation.")
-    found["peak"] = found["variables"] + found["arguments"] + rise
-    return found, then
+    measured["peak"] = measured["variables"] + measured["arguments"] + rise
+    return measured, then
 
 
 def main(argv: list[str]) -> None:
@@ -125,24 +123,30 @@ def main(argv: list[str]) -> None:
     del argv
     print(
         f"{'MB on one position':24}{'variables':>10}{'forecast':>10}{'error':>8}"
-        f"{'peak':>12}{'forecast':>10}{'error':>8}{'beside variables':>18}"
+        f"{'peak':>12}{'forecast':>10}{'error':>8}{'without variables':>18}"
     )
     for name in ("one position", *LAYOUTS):
         if FLAGS.only in name:
-            found, then = measure(name, FLAGS.dropout, FLAGS.batch)
-            print(_line(name, found), flush=True)
+            measured, then = measure(name, FLAGS.dropout, FLAGS.batch)
+            print(_line(name, measured), flush=True)
             for line in _largest(then):
                 print(line)
 
 
-def _line(name: str, found: dict[str, Any]) -> str:
-    held = found["variables"]
-    announced = found["forecast variables"]
-    beside = found["peak"] - held, found["forecast peak"] - announced
+def _line(name: str, measured: dict[str, Any]) -> str:
+    """Returns a line of the table."""
+    variables = measured["variables"]
+    peak_bytes = measured["peak"]
+    forecast_variables = measured["forecast variables"]
+    forecast_peak = measured["forecast peak"]
+    temporary = peak_bytes - variables
+    forecast_temporary = forecast_peak - forecast_variables
     return (
-        f"{name:24}{held / 1e6:10.2f}{announced / 1e6:10.2f}{announced / held - 1:8.1%}"
-        f"{found['peak'] / 1e6:12.2f}{found['forecast peak'] / 1e6:10.2f}"
-        f"{found['forecast peak'] / found['peak'] - 1:8.1%}{beside[1] / beside[0] - 1:18.1%}"
+        f"{name:24}{variables / 1e6:10.2f}{forecast_variables / 1e6:10.2f}"
+        f"{forecast_variables / variables - 1:8.1%}"
+        f"{peak_bytes / 1e6:12.2f}{forecast_peak / 1e6:10.2f}"
+        f"{forecast_peak / peak_bytes - 1:8.1%}"
+        f"{forecast_temporary / temporary - 1:18.1%}"
     )
 
 

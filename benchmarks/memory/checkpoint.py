@@ -1,15 +1,12 @@
-"""Checkpoints beside plain tf.train.Checkpoint: throughput, memory, and how long a loop
-waits.
+"""Checkpoints against tf.train.Checkpoint: throughput, and how long a training loop waits.
 
-    python -m benchmarks.memory.checkpoint                             # two minutes on
-    a quiet machine
-    python -m benchmarks.memory.checkpoint --megabytes=2048 --rounds=9 --json=found.json
+    python -m benchmarks.memory.checkpoint                       # two minutes on a quiet machine
+    python -m benchmarks.memory.checkpoint --megabytes=2048 --rounds=9 --json=results.json
 
-All cases take turns in one process, on the same bytes and the same disk, so read the
-ratios: they are medians of ratios within a round. What is written goes to the page
-cache in all cases, as none asks for more. The stall is what a loop waits in `save`. How
-much longer the steps took that ran while a checkpoint was written beside them, all of
-them together, is told as well.
+All cases run in turn in one process, on equal data and the same disk; ratios are medians
+over rounds. All of them write to the page cache, since none calls fsync. The stall is the
+time that the loop waits in an asynchronous `save`. The benchmark also measures how much
+longer steps take while a checkpoint is written in the background.
 """
 
 from __future__ import annotations
@@ -71,32 +68,32 @@ def main(argv: Sequence[str]) -> None:
 
 
 def throughput(folder: Path) -> dict[str, dict[str, list[float]]]:
-    """Returns seconds of saving and restoring, by case."""
+    """Returns the seconds of saving and restoring in each round, by case."""
     rows = _MEGABYTES.value * 2**20 // (4 * 1024 * _TENSORS.value) // 8 * 8
     array = np.random.default_rng(0).normal(size=(rows, 1024)).astype("float32")
     cases = {"tf.train.Checkpoint": _plain(array)} | {
         f"meshtf, {name}": _ours(array, mesh) for name, mesh in LAYOUTS.items()
     }
-    found: dict[str, dict[str, list[float]]] = {
+    results: dict[str, dict[str, list[float]]] = {
         name: {"save": [], "restore": []} for name in cases
     }
-    for turn in range(_ROUNDS.value + 1):
+    for round_index in range(_ROUNDS.value + 1):
         for name, (save, restore) in cases.items():
-            there = folder / "checkpoint"
+            path = folder / "checkpoint"
             times = {
-                "save": _seconds(lambda s=save, t=there: s(str(t))),
-                "restore": _seconds(lambda r=restore, t=there: r(str(t))),
+                "save": _seconds(lambda s=save, t=path: s(str(t))),
+                "restore": _seconds(lambda r=restore, t=path: r(str(t))),
             }
-            shutil.rmtree(there)
-            for what, seconds in times.items():
-                if turn:  # the first one warms up
-                    found[name][what].append(seconds)
-    return found
+            shutil.rmtree(path)
+            for operation, seconds in times.items():
+                if round_index:  # the first one warms up
+                    results[name][operation].append(seconds)
+    return results
 
 
 def stall(folder: Path) -> dict[str, list[float]]:
-    """Returns seconds of saving, of waiting in `save` beside it, and by which steps
-    took longer.
+    """Returns the seconds, in each round, of a synchronous save, of waiting in an asynchronous
+    save, by which all steps during that save took longer, and of one step.
     """
     mesh = mtf.Mesh("data:2", "batch:data")
     size = (
@@ -125,29 +122,29 @@ def stall(folder: Path) -> dict[str, list[float]]:
 
     x = np.ones((64, size), "float32")
     one = lambda: float(step(x, np.int32(0)))  # noqa: E731
-    here = {v.name: v for v in (*w, *adam.variables)}
-    beside = mtf.checkpoints.Saver(str(folder / "beside"), keep=1, asynchronous=True)
-    found: dict[str, list[float]] = {"save": [], "stall": [], "steps": [], "step": []}
-    for turn in range(_ROUNDS.value + 1):
-        saved = _seconds(lambda: mtf.checkpoints.save(str(folder / "run"), 1, here))
-        waited = _seconds(lambda k=turn: beside.save(k, here))
+    state = {v.name: v for v in (*w, *adam.variables)}
+    saver = mtf.checkpoints.Saver(str(folder / "background"), keep=1, asynchronous=True)
+    results: dict[str, list[float]] = {"save": [], "stall": [], "steps": [], "step": []}
+    for round_index in range(_ROUNDS.value + 1):
+        saved = _seconds(lambda: mtf.checkpoints.save(str(folder / "run"), 1, state))
+        waited = _seconds(lambda k=round_index: saver.save(k, state))
         began = time.perf_counter()
-        taken = 0
-        while beside.busy:
+        num_steps = 0
+        while saver.busy:
             one()
-            taken += 1
+            num_steps += 1
         during = time.perf_counter() - began
-        beside.finish()
-        alone = _seconds(lambda n=taken: [one() for _ in range(n)])
-        if turn:
+        saver.finish()
+        steps_only = _seconds(lambda n=num_steps: [one() for _ in range(n)])
+        if round_index:
             for name, seconds in (
                 ("save", saved),
                 ("stall", waited),
-                ("steps", during - alone),
-                ("step", alone / max(taken, 1)),
+                ("steps", during - steps_only),
+                ("step", steps_only / max(num_steps, 1)),
             ):
-                found[name].append(seconds)
-    return found
+                results[name].append(seconds)
+    return results
 
 
 Case = tuple[Callable[[str], Any], Callable[[str], Any]]
@@ -196,11 +193,15 @@ def _told(
         f"{'':24}{'save':>12}{'ratio':>8}{'restore':>12}{'ratio':>8}",
     ]
     for name, times in rates.items():
-        cells = ""
-        for what in ("save", "restore"):
-            ratio = statistics.median(p / s for p, s in zip(plain[what], times[what]))
-            cells += f"{size / statistics.median(times[what]):>7.0f} MB/s{ratio:>8.2f}"
-        lines.append(f"{name:24}{cells}")
+        columns = ""
+        for operation in ("save", "restore"):
+            ratio = statistics.median(
+                p / s for p, s in zip(plain[operation], times[operation])
+            )
+            columns += (
+                f"{size / statistics.median(times[operation]):>7.0f} MB/s{ratio:>8.2f}"
+            )
+        lines.append(f"{name:24}{columns}")
     save, waits, steps = (
         statistics.median(stalls[n]) for n in ("save", "stall", "steps")
     )
@@ -210,7 +211,7 @@ def _told(
     ]
     lines += [
         "",
-        f"saving takes {save:.2f} s; beside the steps the loop waits {waits * 1e3:.1f} "
+        f"saving takes {save:.2f} s; in the background the loop waits {waits * 1e3:.1f} "
         f"ms, {shares[0]:.1%} of it, and steps of "
         f"{statistics.median(stalls['step']):.2f} s take {steps:.2f} s longer in all, "
         f"{shares[1]:.0%} of it",

@@ -1,10 +1,10 @@
-"""One layout's training step on one position, for `benchmarks.memory`.
+"""One layout's training step on one mesh position, for `benchmarks.memory`.
 
-Position 0 of the mesh runs alone: its segments as they are, and in place of each
-collective an op of its own that takes and gives tensors of the same sizes. So all that
-is allocated is its own. The numbers that it computes are wrong, and are not looked at.
-Standard error gets "begin" and "end" around the step that is measured, standard output
-the sizes that are known exactly.
+Only position 0 of the mesh runs: its segments, and in place of each collective an op that
+takes and returns tensors of the same sizes. So all allocated memory is that of one
+position. The values that it computes are wrong, and are not used. It writes "begin" and
+"end" to standard error around the measured step, and the exactly known sizes to standard
+output.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from meshtf.runtime.variable import Variable
 
 
 class Alone(Placed):
-    """Carries out a program for the first position only."""
+    """Executes a program for the first position only."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -74,17 +74,17 @@ class Alone(Placed):
 
     def _reshard(self, step: ReshardStep) -> list[Any]:
         assert step.src.spec is not None
-        (x,), number = self.values[step.src], self.mesh.axes[step.reshard.axis]
+        (x,), num_shards = self.values[step.src], self.mesh.axes[step.reshard.axis]
         if step.wait_for is not None:
             x = identity(x, self.devices[0], self.values[step.wait_for][0])
-        cut = _axis(step, step.reshard.after)
+        split_axis = _axis(step, step.reshard.after)
         join = _axis(step, step.reshard.before)
         return [
             self._stand_in(
                 step.reshard.kind,
                 x,
-                number,
-                cut,
+                num_shards,
+                split_axis,
                 join,
             )
         ]
@@ -93,27 +93,27 @@ class Alone(Placed):
         self,
         kind: str,
         x: Any,
-        number: int,
-        cut: int,
+        num_shards: int,
+        split_axis: int,
         join: int,
     ) -> Any:
         def run(x: Any) -> Any:
             with tf.device(self.devices[0]):
-                return _stand_in(kind, x, number, cut, join)
+                return _stand_in(kind, x, num_shards, split_axis, join)
 
         return self._section(run, x)
 
     def _bucket(self, step: Bucket) -> list[list[Any]]:
         move = step.reductions[0].reshard
-        cuts = [_axis(m, m.reshard.after) for m in step.reductions]
-        number = self.mesh.axes[move.axis]
+        split_axes = [_axis(m, m.reshard.after) for m in step.reductions]
+        num_shards = self.mesh.axes[move.axis]
         how = SimpleNamespace(
             **{
                 kind: lambda xs, *_: [
                     self._stand_in(
                         move.kind,
                         xs[0],
-                        number,
+                        num_shards,
                         0,
                         0,
                     )
@@ -122,12 +122,12 @@ class Alone(Placed):
             }
         )
         xs = [[self.values[m.src][0] for m in step.reductions]]
-        devices = self.devices * number
+        devices = self.devices * num_shards
         if move.kind == "all_reduce":
-            made = bucketed.all_reduce(how, xs, devices, "sum")
+            outputs = bucketed.all_reduce(how, xs, devices, "sum")
         else:
-            made = bucketed.reduce_scatter(how, xs, devices, "sum", cuts)
-        return [[y] for y in made[0]]
+            outputs = bucketed.reduce_scatter(how, xs, devices, "sum", split_axes)
+        return [[y] for y in outputs[0]]
 
     def _gather_statistics(self, step: GatherStatisticsStep) -> list[Any]:
         (statistics,) = self.values[step.src]
@@ -137,7 +137,7 @@ class Alone(Placed):
 
 
 def _axis(step: ReshardStep, state: State) -> int:
-    """Returns along which axis of a tensor a state of it cuts."""
+    """Returns the axis of a tensor that a state shards."""
     assert step.src.spec is not None
     return (
         step.src.spec.shape.names.index(state.dim) if isinstance(state, Sharded) else 0
@@ -147,8 +147,8 @@ def _axis(step: ReshardStep, state: State) -> int:
 def _stand_in(
     kind: str,
     x: Any,
-    number: int,
-    cut: int,
+    num_shards: int,
+    split_axis: int,
     join: int,
 ) -> Any:
     """Returns a tensor of the size that a collective gives, made the way a ring makes
@@ -157,21 +157,23 @@ def _stand_in(
     if kind == "collective_permute":
         return tf.identity(x)
     if kind == "slice":
-        return tf.split(x, number, cut)[0]
+        return tf.split(x, num_shards, split_axis)[0]
     if kind == "all_gather":
-        return tf.concat([x] * number, join)
+        return tf.concat([x] * num_shards, join)
     if kind == "all_to_all":
-        return tf.concat(tf.split(x, number, cut), join)
+        return tf.concat(tf.split(x, num_shards, split_axis), join)
     if kind == "reduce_scatter":
-        first, second, *_ = tf.split(x, number, cut)
-        return combine("sum", first, second, "/device:CPU:0")
+        a, second, *_ = tf.split(x, num_shards, split_axis)
+        return combine("sum", a, second, "/device:CPU:0")
     size = x.shape.num_elements()
-    parts = [size * (j + 1) // number - size * j // number for j in range(number)]
-    pieces = [p + p for p in tf.split(tf.reshape(x, [-1]), parts)]
-    return tf.reshape(tf.concat(pieces, 0), x.shape)
+    sizes = [
+        size * (j + 1) // num_shards - size * j // num_shards for j in range(num_shards)
+    ]
+    chunks = [p + p for p in tf.split(tf.reshape(x, [-1]), sizes)]
+    return tf.reshape(tf.concat(chunks, 0), x.shape)
 
 
-def held(program: Program) -> int:
+def variable_bytes(program: Program) -> int:
     """Returns the bytes of the first position's slots that a program reads or writes."""
     stores = {s.store for s in program.steps if isinstance(s, ReadStep)}
     stores.update(
@@ -187,9 +189,9 @@ def held(program: Program) -> int:
 def main() -> None:
     """Runs one layout."""
     mtf.configure_process()
-    wanted = json.loads(sys.argv[1])
-    size = dataclasses.replace(MEDIUM, batch=wanted["batch"])
-    case = LAYOUTS.get(wanted["name"], ONE)
+    settings = json.loads(sys.argv[1])
+    size = dataclasses.replace(MEDIUM, batch=settings["batch"])
+    case = LAYOUTS.get(settings["name"], ONE)
     # The position runs alone, so all cores are its own.
     tf.config.threading.set_intra_op_parallelism_threads(max(2, os.cpu_count() or 1))
     tf.config.threading.set_inter_op_parallelism_threads(2)
@@ -197,8 +199,8 @@ def main() -> None:
     step, args = case.build(
         size,
         devices="separate:8" if case is not ONE else None,
-        dropout=wanted["dropout"],
-        **wanted["settings"],
+        dropout=settings["dropout"],
+        **settings["settings"],
     )
     memory = step.explain(*args).memory
     program = step.lower(*args)
@@ -210,7 +212,7 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "variables": held(program.program),
+                "variables": variable_bytes(program.program),
                 "forecast variables": memory.parameters
                 + memory.optimizer_state
                 + memory.other_variables,

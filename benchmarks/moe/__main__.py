@@ -1,18 +1,17 @@
-"""Mixtures of experts: dispatch by number and by products, beside dense layers, and
-many experts.
+"""Time of mixtures of experts: dispatch by index and by one-hot matmuls, against dense
+layers, and for many experts.
 
     python -m benchmarks.moe --quick                  # half a minute
     python -m benchmarks.moe --axes=data:4 --layout='batch:data; experts:data'
 
-Three questions, each answered by medians of ratios within a turn, forward and backward
-pass together:
+Three comparisons of forward and backward passes; ratios are medians over rounds:
 
-    dispatch   tokens to slots and back, by products with ones and zeros over by number
-    dense      a mixture over a dense layer of the same flops: k * capacity factor * d_ff wide
-    experts    a mixture of so many experts over one of 8, at the same work for each token
+    dispatch   tokens to slots and back, by one-hot matmuls, relative to indices
+    dense      a mixture, relative to a dense layer of equal FLOPs (k * capacity factor * d_ff wide)
+    experts    mixtures of more experts, relative to 8 experts, at equal FLOPs per token
 
-The gradients of all experts are computed and written, so what is bound by memory grows
-with them; with --update a step of plain gradient descent is part of the time, too.
+The gradients of all experts are computed and written, so the memory-bound part of the time
+grows with their number. With --update the time includes a step of gradient descent.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ MIXTURES = (8, 16, 32, 64)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What all measurements share."""
+    """The sizes that all measurements share."""
 
     axes: str = ""
     layout: str = ""
@@ -65,7 +64,7 @@ class Size:
             gating.top_k, capacity=Capacity(train=self.factor, minimum=1)
         )
 
-    def numbers(self, *sizes: int) -> np.ndarray:
+    def random_array(self, *sizes: int) -> np.ndarray:
         """Returns normal numbers of a batch: [batch, length, *sizes]."""
         shape = (self.batch, self.length, *sizes)
         return np.random.default_rng(0).normal(size=shape).astype("float32")
@@ -74,9 +73,9 @@ class Size:
 def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
     """Returns what takes tokens to slots and back, and what flows back of both."""
     mesh = size.mesh
-    logits = mtf.asarray(mesh, size.numbers(experts), "batch;length;experts_all")
+    logits = mtf.asarray(mesh, size.random_array(experts), "batch;length;experts_all")
     routing = size.gate(logits, training=True)
-    x = mtf.asarray(mesh, size.numbers(size.d_model), "batch;length;d_model")
+    x = mtf.asarray(mesh, size.random_array(size.d_model), "batch;length;d_model")
 
     @mtf.function(mesh=mesh)
     def step(
@@ -87,14 +86,14 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
         gates: Any,
         slots: Any,
     ) -> Any:
-        found = dataclasses.replace(
+        routes = dataclasses.replace(
             routing,
             tokens=tokens,
             weights=weights,
             sources=sources,
             choices=Choices(slots, gates, slots, slots, slots),
         )
-        y = dispatch.combine(dispatch.take(x, found), found, x)
+        y = dispatch.combine(dispatch.take(x, routes), routes, x)
         return y, mtf.gradients([mtf.reduce_sum(mtf.square(y))], [x])[0]
 
     return lambda: step(
@@ -113,16 +112,16 @@ def layer_run(size: Size, make: Callable[[mtf.Mesh], mtf.Module]) -> Run:
     layer = make(mesh)
     variables = layer.trainable_variables
     descent = mtf.optimizers.SGD(variables, 1e-6)
-    x = mtf.asarray(mesh, size.numbers(size.d_model), "batch;length;d_model")
+    x = mtf.asarray(mesh, size.random_array(size.d_model), "batch;length;d_model")
 
-    @mtf.function(mesh=mesh, number="")
-    def step(x: Any, number: Any) -> Any:
+    @mtf.function(mesh=mesh, count="")
+    def step(x: Any, count: Any) -> Any:
         y = layer(x, training=True)
         y, losses = (y[0], [y[1].loss]) if isinstance(y, tuple) else (y, [])
         loss = mtf.add_n([mtf.reduce_mean(mtf.square(y)), *losses])
         dx, *grads = mtf.gradients([loss], [x, *variables])
         if size.update:
-            descent.apply_gradients(grads, variables, number)
+            descent.apply_gradients(grads, variables, count)
         return (loss, dx) if size.update else (loss, dx, *grads)
 
     return lambda: step(x, np.int32(0))
@@ -143,7 +142,7 @@ def mixture(size: Size, experts: int) -> Run:
 
 
 def dense(size: Size) -> Run:
-    """Returns passes of a dense layer that does as much for each token."""
+    """Returns passes of a dense layer with equal FLOPs per token."""
     hidden = mtf.Dimension("d_ff", int(2 * size.factor * size.d_ff))
     return layer_run(
         size,
@@ -156,8 +155,8 @@ def dense(size: Size) -> Run:
 def compare(
     names: Sequence[str], runs: Sequence[Run], rounds: int
 ) -> list[dict[str, Any]]:
-    """Returns the median time of each, and of its ratio to the first one's within a
-    turn.
+    """Returns the median time of each run, and the median over rounds of its ratio to the
+    first run.
     """
     times = in_turn(runs, rounds)
     return [
@@ -175,38 +174,40 @@ def compare(
 def measure(
     size: Size, experts: Sequence[int], rounds: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Returns what was measured, by question."""
+    """Returns the measurements, by question."""
     warnings.simplefilter("ignore", mtf.LayoutWarning)  # a dense layer knows no experts
-    told = {}
-    for number in experts:
-        runs = [dispatch_run(size, number, way) for way in (by_index, by_one_hot)]
+    results = {}
+    for count in experts:
+        runs = [dispatch_run(size, count, kind) for kind in (by_index, by_one_hot)]
         _check(runs)
-        told[f"dispatch, {number} experts"] = compare(
-            ["by number", "by products"], runs, rounds
+        results[f"dispatch, {count} experts"] = compare(
+            ["by index", "by one-hot matmuls"], runs, rounds
         )
-    names = [f"{number} experts" for number in MIXTURES]
-    mixtures = [mixture(size, number) for number in MIXTURES]
-    told["dense"] = compare(["dense layer", *names], [dense(size), *mixtures], rounds)
-    told["experts"] = compare(names, mixtures, rounds)
-    return told
+    names = [f"{count} experts" for count in MIXTURES]
+    mixtures = [mixture(size, count) for count in MIXTURES]
+    results["dense"] = compare(
+        ["dense layer", *names], [dense(size), *mixtures], rounds
+    )
+    results["experts"] = compare(names, mixtures, rounds)
+    return results
 
 
 def _check(runs: Sequence[Run]) -> None:
-    """Refuses two ways to dispatch that do not agree."""
-    for have, want in zip(*(run() for run in runs), strict=True):
+    """Checks that runs have equal results. Raises AssertionError."""
+    for have, expected in zip(*(run() for run in runs), strict=True):
         np.testing.assert_allclose(
             have.numpy(),
-            want.numpy(),
+            expected.numpy(),
             rtol=1e-3,
             atol=1e-4,
         )
 
 
-def table(told: dict[str, list[dict[str, Any]]]) -> str:
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
     """Returns a table of times and ratios."""
     return "\n".join(
         line
-        for question, rows in told.items()
+        for question, rows in results.items()
         for line in (
             f"{question:30}{'ms':>10}{'ratio':>9}",
             *(
@@ -228,27 +229,25 @@ def main(argv: list[str]) -> None:
         update=FLAGS.update,
         **small,
     )
-    told = measure(
+    results = measure(
         size,
         (8, 64) if FLAGS.quick else (8, 64, 256),
         5 if FLAGS.quick else FLAGS.rounds,
     )
-    print(f"{size}\n{table(told)}")
+    print(f"{size}\n{table(results)}")
     if FLAGS.json:
         with open(FLAGS.json, "w") as file:
-            json.dump(told, file, indent=1)
+            json.dump(results, file, indent=1)
 
 
 def define_flags() -> None:
-    """Defines what the command line takes, which a test that imports this has no need
-    of.
-    """
-    flags.DEFINE_boolean("quick", False, "Smaller, and fewer turns.")
+    """Defines the flags. Not at import, so that tests can import this module."""
+    flags.DEFINE_boolean("quick", False, "Smaller sizes, and fewer rounds.")
     flags.DEFINE_boolean(
         "update", False, "Whether a step of gradient descent is part of the time."
     )
     flags.DEFINE_float("factor", 1.0, "The capacity factor.")
-    flags.DEFINE_integer("rounds", 11, "How many turns are timed.")
+    flags.DEFINE_integer("rounds", 11, "How many rounds are timed.")
     flags.DEFINE_string("axes", "", "The axes of the mesh.")
     flags.DEFINE_string("layout", "", "The layout on it.")
     flags.DEFINE_string("json", None, "A file to write all numbers to.")

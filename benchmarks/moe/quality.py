@@ -1,13 +1,12 @@
-"""Does a mixture of experts pay? Held-out bits per byte, beside a dense model of equal
-flops.
+"""Held-out bits per byte of a mixture of experts, against a dense model of equal FLOPs.
 
     python -m benchmarks.moe.quality --seeds=0,1 --svg=moe_pays.svg --json=moe_pays.json
     python -m benchmarks.moe.quality --gin_param='steps = 300' --every=100
 
-Both language models (configs/moe_pays_dense.gin, configs/moe_pays.gin) see the same
-bytes in the same order, as many steps, under one schedule of the learning rate. A token
-costs both the same flops, as `explain` counts them. Bits are those of the same held-out
-windows.
+Both language models (configs/moe_pays_dense.gin, configs/moe_pays.gin) are trained on the
+same bytes in the same order, for the same number of steps, with the same learning rates.
+Both take the same FLOPs per token, as counted by `explain`. They are evaluated on the same
+held-out windows.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ def train(
     every: int,
     params: Sequence[str],
 ) -> Curve:
-    """Trains a model, measuring it after each `every` steps, and tells of it on the
-    way.
-    """
+    """Trains a model and evaluates it after each `every` steps; prints progress."""
     gin.clear_config()
     command_line.configure(
         [CONFIGS[model]], [*params, f"ByteText.seed = {seed}", f"Mesh.seed = {seed}"]
@@ -109,10 +106,10 @@ def measured(run: Run, every: int) -> Iterator[tuple[int, float, float]]:
 
 
 def table(curves: Sequence[Curve]) -> str:
-    """Returns what each model costs, and bits per byte by steps: means over seeds."""
+    """Returns the costs of each model, and its bits per byte by steps, as means over seeds."""
     by_model = grouped(curves)
     lines = [f"{'':22}" + "".join(f"{model:>14}" for model in by_model)]
-    for what, read in (
+    for title, read in (
         ("flops of a token", lambda own: flops_text(own[0].flops)),
         ("parameters", lambda own: bytes_text(own[0].parameters)),
         (
@@ -121,7 +118,7 @@ def table(curves: Sequence[Curve]) -> str:
         ),
     ):
         lines.append(
-            f"{what:22}" + "".join(f"{read(own):>14}" for own in by_model.values())
+            f"{title:22}" + "".join(f"{read(own):>14}" for own in by_model.values())
         )
     for step in [step for step, _ in curves[0].points]:
         lines.append(
@@ -129,9 +126,9 @@ def table(curves: Sequence[Curve]) -> str:
             + "".join(f"{means(own)[step]:15.4f}"[1:] for own in by_model.values())
         )
     ends = {model: [c.points[-1][1] for c in own] for model, own in by_model.items()}
-    apart = [b - a for a, b in zip(ends["dense"], ends["mixture"], strict=True)]
+    differences = [b - a for a, b in zip(ends["dense"], ends["mixture"], strict=True)]
     lines.append(
-        "mixture less dense, by seed: " + ", ".join(f"{x:+.4f}" for x in apart)
+        "mixture less dense, by seed: " + ", ".join(f"{x:+.4f}" for x in differences)
     )
     return "\n".join(lines)
 
@@ -203,10 +200,10 @@ def curve(
     """Returns the curves of one model as elements of an SVG document.
 
     Args:
-      model: its name.
+      model: the name of the model.
       own: its curves, one for each seed.
-      x: of a step, from the left.
-      y: of a number of bits, from the top.
+      x: the horizontal coordinate of a step.
+      y: the vertical coordinate of bits per byte.
     """
     line = [(x(step), y(value)) for step, value in means(own).items()]
     path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in line)
@@ -252,10 +249,10 @@ def main(argv: list[str]) -> None:
 
 
 def define_flags() -> None:
-    """Defines what the command line takes, which a test that imports this has no need
-    of.
-    """
-    flags.DEFINE_list("seeds", ["0"], "Of first values, and of the order of the text.")
+    """Defines the flags. Not at import, so that tests can import this module."""
+    flags.DEFINE_list(
+        "seeds", ["0"], "Seeds of initial values and of the order of the text."
+    )
     flags.DEFINE_integer("every", 250, "Steps between two measurements.")
     flags.DEFINE_string("json", None, "A file to write all numbers to.")
     flags.DEFINE_string("svg", None, "A file to draw the curves to.")

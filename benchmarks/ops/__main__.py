@@ -1,15 +1,15 @@
-"""Each family of ops beside plain TensorFlow: lowering and run time on one position and
-on eight.
+"""Time of each family of ops, forward and backward, against plain TensorFlow.
 
     python -m benchmarks.ops --quick                  # about a minute
     python -m benchmarks.ops --only=sort,fft --json=out.json
 
-Eight positions share the one CPU: where an op cuts its work they do together what one
-would, in eight parts, and what is above 1 is what cutting costs. They are cut along
-"b", and along the dimension of interest, such as the one that is sorted. "first" is the
-first call of a function: tracing, planning and TensorFlow's own preparations, and one
-run. All ways to do an op are in one process and take turns; what is told are medians of
-the ratios within a turn. Results are compared with TensorFlow's.
+meshtf runs an op on one mesh position, on eight positions sharded along "b", and on eight
+positions sharded along the dimension of interest, such as the one that is sorted. All
+positions share the one CPU, so eight positions do the work of one in eight shards, and a
+ratio above that of one position is the cost of sharding. "first" is the first call of a
+function: tracing, planning, TensorFlow's preparation, and one run. All variants of an op
+are in one process and are called in turn; ratios are medians over rounds. Results are
+compared with TensorFlow's.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ Start = Callable[[], Run]  # makes a function that was never called
 
 
 def plain_start(case: Case, dy: np.ndarray | None) -> Start:
-    """Returns what makes the function of plain TensorFlow, with gradients if there is a
-    cotangent.
-    """
+    """Returns a maker of the function in plain TensorFlow; with gradients if `dy` is given."""
     xs = [tf.constant(a) for a in case.arrays()]
     floats = [i for i, x in enumerate(xs) if not x.dtype.is_integer]
 
@@ -67,8 +65,8 @@ def plain_start(case: Case, dy: np.ndarray | None) -> Start:
 
 
 def named_start(case: Case, layout: str, dy: np.ndarray | None) -> Start:
-    """Returns what makes the function of meshtf, on one position or, with a layout, on
-    eight.
+    """Returns a maker of the function in meshtf: on eight positions if there is a layout,
+    otherwise on one.
     """
 
     def start() -> Run:
@@ -93,12 +91,12 @@ def named_start(case: Case, layout: str, dy: np.ndarray | None) -> Start:
 
 
 def tensors(case: Case, mesh: mtf.Mesh) -> list[mtf.Tensor]:
-    """Returns the inputs, where the layout says."""
+    """Returns the inputs of a case as tensors on a mesh."""
     return [mtf.asarray(mesh, a, n) for a, n in zip(case.arrays(), case.names())]
 
 
 def result_of(case: Case) -> mtf.Tensor:
-    """Returns the result on one position."""
+    """Returns the result of a case on one position."""
     return case.ours(*tensors(case, mtf.Mesh("")))
 
 
@@ -108,8 +106,8 @@ def measure(
     rounds: int,
     starts: int,
 ) -> list[Row]:
-    """Returns a row for plain TensorFlow, for one position, and for eight cut either
-    way.
+    """Returns rows for plain TensorFlow, for one position, and for eight positions sharded along
+    "b" and along the dimension of interest.
     """
     dy = None
     if gradient:
@@ -119,22 +117,22 @@ def measure(
         PLAIN: plain_start(case, dy),
         "1": named_start(case, "", dy),
         "8 along b": named_start(case, "b:x", dy),
-        f"8 along {case.cut}": named_start(case, f"{case.cut}:x", dy),
+        f"8 along {case.shard_dim}": named_start(case, f"{case.shard_dim}:x", dy),
     }
-    first: dict[str, list[float]] = {name: [] for name in every}
+    first_calls: dict[str, list[float]] = {name: [] for name in every}
     runs: dict[str, Run] = {}
     for _ in range(starts):
         for name, start in every.items():
             runs[name] = start()
-            first[name].append(seconds(runs[name]))
+            first_calls[name].append(seconds(runs[name]))
     wall = in_turn(list(runs.values()), rounds)
-    want = runs[PLAIN]()
+    expected = runs[PLAIN]()
     return [
         Row(
             name,
             f"{case.family}: {case.name}",
-            [off(runs[name](), want) if case.exact else 0.0],
-            {"wall": times, "first": first[name]},
+            [off(runs[name](), expected) if case.exact else 0.0],
+            {"wall": times, "first": first_calls[name]},
             {},
         )
         for name, times in zip(every, wall)
@@ -142,61 +140,64 @@ def measure(
 
 
 def in_turn(runs: Sequence[Run], rounds: int) -> list[list[float]]:
-    """Returns seconds of each call, of all in turn."""
+    """Returns for each run the seconds of a call in each round. In a round all runs are called
+    one after the other.
+    """
     repeats = [max(1, math.ceil(LEAST / seconds(run))) for run in runs]
-    turns = [[seconds(run, n) for run, n in zip(runs, repeats)] for _ in range(rounds)]
-    return [list(times) for times in zip(*turns)]
+    by_round = []
+    for _ in range(rounds):
+        by_round.append([seconds(run, n) for run, n in zip(runs, repeats)])
+    return [list(times) for times in zip(*by_round)]
 
 
 def seconds(run: Run, repeats: int = 1) -> float:
-    """Returns seconds of a call, on average."""
+    """Returns the mean seconds of a call."""
     before = time.perf_counter()
     for _ in range(repeats):
         run()
     return (time.perf_counter() - before) / repeats
 
 
-def off(have: list[Any], want: list[Any]) -> float:
-    """Returns the largest difference of two results, in parts of the
-    largest element.
-    """
-    pairs = [(x.numpy(), y.numpy()) for x, y in zip(have, want, strict=True)]
+def off(have: list[Any], expected: list[Any]) -> float:
+    """Returns the largest difference of results, relative to the largest element."""
+    pairs = [(x.numpy(), y.numpy()) for x, y in zip(have, expected, strict=True)]
     return max(float(np.abs(x - y).max() / np.abs(y).max()) for x, y in pairs)
 
 
-def head(what: str) -> str:
+def head(title: str) -> str:
     """Returns the head of a table."""
     return (
-        f"{what:44}{PLAIN:^17}{'1 position':^14}{'8 along b':^14}{'8 along':^20}\n"
+        f"{title:44}{PLAIN:^17}{'1 position':^14}{'8 along b':^14}{'8 along':^20}\n"
         f"{'':44}{'run':>8}{'first':>9}" + f"{'run':>7}{'first':>7}" * 3
     )
 
 
 def line(rows: list[Row]) -> str:
     """Returns one op's line: milliseconds of plain TensorFlow, and ratios to them."""
-    plain, *others = rows
-    told = "".join(
-        f"{ratio(r, plain, 'wall'):7.2f}{ratio(r, plain, 'first'):7.1f}" for r in others
+    plain, *other_rows = rows
+    ratios = "".join(
+        f"{ratio(r, plain, 'wall'):7.2f}{ratio(r, plain, 'first'):7.1f}"
+        for r in other_rows
     )
     return (
         f"{plain.group:44}{statistics.median(plain.step['wall']) * 1e3:8.2f}"
-        f"{statistics.median(plain.step['first']) * 1e3:9.0f}{told}  "
+        f"{statistics.median(plain.step['first']) * 1e3:9.0f}{ratios}  "
         f"{rows[-1].name[8:]}"
     )
 
 
 def medians(groups: list[list[Row]]) -> str:
     """Returns the medians of all ratios."""
-    told = "".join(
-        f"{statistics.median(ratio(rows[i], rows[0], what) for rows in groups):{form}}"
-        for i in (1, 2, 3)
-        for what, form in (("wall", "7.2f"), ("first", "7.1f"))
-    )
-    return f"{'median':61}{told}"
+    line = f"{'median':61}"
+    for i in (1, 2, 3):
+        for clock, form in (("wall", "7.2f"), ("first", "7.1f")):
+            ratios = [ratio(rows[i], rows[0], clock) for rows in groups]
+            line += f"{statistics.median(ratios):{form}}"
+    return line
 
 
 def main(argv: list[str]) -> None:
-    """Measures, prints, and fails where results differ."""
+    """Measures, prints tables, and fails if results differ."""
     del argv
     tf.get_logger().setLevel("ERROR")  # it warns of functions made anew, which is meant
     rounds, starts = (5, 1) if FLAGS.quick else (FLAGS.rounds, FLAGS.starts)
@@ -207,9 +208,9 @@ def main(argv: list[str]) -> None:
         or any(word in f"{case.family} {case.name}" for word in FLAGS.only)
     ]
     measured: dict[str, list[list[Row]]] = {}
-    for what, gradient in (("forward", False), ("forward and gradient", True)):
-        print(head(what + ", ms and ratios"), flush=True)
-        groups = measured[what] = []
+    for title, gradient in (("forward", False), ("forward and gradient", True)):
+        print(head(title + ", ms and ratios"), flush=True)
+        groups = measured[title] = []
         for case in chosen:
             if case.gradient or not gradient:
                 groups.append(measure(case, gradient, rounds, starts))
@@ -219,8 +220,8 @@ def main(argv: list[str]) -> None:
         with open(FLAGS.json, "w") as file:
             json.dump(
                 {
-                    what: [[row.numbers() for row in rows] for rows in groups]
-                    for what, groups in measured.items()
+                    title: [[row.as_dict() for row in rows] for rows in groups]
+                    for title, groups in measured.items()
                 },
                 file,
                 indent=1,
@@ -236,9 +237,7 @@ def main(argv: list[str]) -> None:
 
 
 def define_flags() -> None:
-    """Defines what the command line takes, which a test that imports this has no need
-    of.
-    """
+    """Defines the flags. Not at import, so that tests can import this module."""
     flags.DEFINE_boolean("quick", False, "Fewer turns, and one first call of each.")
     flags.DEFINE_list(
         "only", [], "Only families and ops with one of these in their name."

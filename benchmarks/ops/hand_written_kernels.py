@@ -82,7 +82,7 @@ def layer_norm(
 
 @tf.custom_gradient
 def embed(table: tf.Tensor, ids: tf.Tensor) -> Any:
-    """Returns rows of a table. Its gradient is dense, as a tied table needs it anyway."""
+    """Returns entries of a table. Its gradient is dense, as a tied table needs it anyway."""
 
     def gradient(dy: tf.Tensor) -> Any:
         return tf.math.unsorted_segment_sum(dy, ids, table.shape[0]), None

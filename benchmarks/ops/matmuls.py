@@ -1,14 +1,11 @@
-"""Products of matrices as TensorFlow computes them by itself, and as meshtf asks for
-them.
+"""Speed of matmuls in GFLOP/s: TensorFlow's, and those that meshtf chooses.
 
-    python -m benchmarks.ops.matmuls                    # by one thread, as where
-    positions share cores
+    python -m benchmarks.ops.matmuls              # one thread, as for positions on shared cores
     python -m benchmarks.ops.matmuls --threads=2
 
-It prints billions of operations in a second. Both ways take turns; the fastest of the
-rounds counts. A product of 1,040 columns, whose rows do not lie 4 KiB apart, is the
-same in both; where TensorFlow has oneDNN compute all by itself, as on many processors
-with AVX-512, most are.
+Both are called in turn; the fastest of the rounds counts. meshtf chooses TensorFlow's
+kernel for a matrix with 1,040 columns, whose rows are not 4 KiB apart, and for most
+matrices if TensorFlow uses oneDNN for all matmuls, as on many CPUs with AVX-512.
 """
 
 from __future__ import annotations
@@ -27,15 +24,15 @@ from meshtf.runtime.devices.matmul_choice import matmul_kernels
 from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
-_CALLS = 8  # of a product in a round
+_CALLS = 8  # of a matmul in a round
 _LENGTH = 128
 _KEY = 32
 
 
 class Form(NamedTuple):
-    """A product [m, k] [k, n], and which of its inputs is stored transposed."""
+    """A matmul [m, k] x [k, n], and which of its inputs is stored transposed."""
 
-    what: str
+    title: str
     m: int
     k: int
     n: int
@@ -57,20 +54,20 @@ class Form(NamedTuple):
         ]
 
 
-def forms(rows: int) -> list[Form]:
-    """Returns the products of a model's layer of so many tokens, and one that needs no
-    help.
+def forms(tokens: int) -> list[Form]:
+    """Returns the matmuls of a model's layer for a number of tokens, and one for which meshtf
+    chooses TensorFlow's kernel.
     """
-    heads = 8 * rows // _LENGTH
+    heads = 8 * tokens // _LENGTH
     return [
-        Form("forward, 1,040 columns", rows, 256, 1040),
-        Form("forward", rows, 256, 1024),
-        Form("forward, logits", rows, 256, 4096),
-        Form("gradient of the input", rows, 1024, 256, transpose_b=True),
-        Form("gradient of the input, logits", rows, 4096, 256, transpose_b=True),
-        Form("gradient of the weights", 256, rows, 1024, transpose_a=True),
-        Form("gradient of the weights", 1024, rows, 256, transpose_a=True),
-        Form("gradient of the weights, logits", 256, rows, 4096, transpose_a=True),
+        Form("forward, 1,040 columns", tokens, 256, 1040),
+        Form("forward", tokens, 256, 1024),
+        Form("forward, logits", tokens, 256, 4096),
+        Form("gradient of the input", tokens, 1024, 256, transpose_b=True),
+        Form("gradient of the input, logits", tokens, 4096, 256, transpose_b=True),
+        Form("gradient of the weights", 256, tokens, 1024, transpose_a=True),
+        Form("gradient of the weights", 1024, tokens, 256, transpose_a=True),
+        Form("gradient of the weights, logits", 256, tokens, 4096, transpose_a=True),
         Form(
             "attention, scores", _LENGTH, _KEY, _LENGTH, transpose_b=True, count=heads
         ),
@@ -87,10 +84,12 @@ def forms(rows: int) -> list[Form]:
 
 
 def speeds(form: Form, rounds: int) -> list[float]:
-    """Returns billions of operations in a second, by TensorFlow alone and by meshtf."""
+    """Returns GFLOP/s of TensorFlow's kernel and of meshtf's choice."""
     a, b = form.inputs()
-    places = None, SimpleNamespace(matmul_kernels=matmul_kernels(["/device:CPU:0"]))
-    programs = [_program(form, place).get_concrete_function(a, b) for place in places]
+    contexts = None, SimpleNamespace(matmul_kernels=matmul_kernels(["/device:CPU:0"]))
+    programs = [
+        _program(form, context).get_concrete_function(a, b) for context in contexts
+    ]
     best = [float("inf")] * len(programs)
     for _ in range(rounds + 1):
         for i, program in enumerate(programs):
@@ -99,7 +98,7 @@ def speeds(form: Form, rounds: int) -> list[float]:
 
 
 def _program(form: Form, context: Any) -> Any:
-    """Returns a function that computes a product several times, one after the other."""
+    """Returns a function that computes a matmul several times, one after the other."""
     multiply = functools.partial(
         fast_matmul,
         transpose_a=form.transpose_a,
@@ -125,7 +124,7 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Measures and prints."""
+    """Measures and prints a table."""
     del argv
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
     tf.config.optimizer.set_experimental_options(
@@ -135,19 +134,19 @@ def main(argv: list[str]) -> None:
         f"{FLAGS.threads} thread(s)".ljust(32)
         + "    m     k     n  matrices   TensorFlow   meshtf   ratio"
     )
-    for form in forms(FLAGS.rows or 256 * FLAGS.threads**3):
-        alone, ours = speeds(form, FLAGS.rounds)
+    for form in forms(FLAGS.tokens or 256 * FLAGS.threads**3):
+        tensorflow_speed, ours = speeds(form, FLAGS.rounds)
         print(
             f"{form.what:32}{form.m:5}{form.k:6}{form.n:6}{form.count or 1:10}"
-            f"{alone:13.1f}{ours:9.1f}{ours / alone:8.2f}",
+            f"{tensorflow_speed:13.1f}{ours:9.1f}{ours / tensorflow_speed:8.2f}",
             flush=True,
         )
 
 
 if __name__ == "__main__":
-    flags.DEFINE_integer("threads", 1, "How many threads a product may use.")
+    flags.DEFINE_integer("threads", 1, "How many threads a matmul may use.")
     flags.DEFINE_integer(
-        "rows", 0, "How many tokens; 0: 256 for one thread, 2,048 for two."
+        "tokens", 0, "How many tokens; 0: 256 for one thread, 2,048 for two."
     )
-    flags.DEFINE_integer("rounds", 20, "How often each product is timed.")
+    flags.DEFINE_integer("rounds", 20, "How often each matmul is timed.")
     run_main(main)

@@ -1,5 +1,4 @@
-"""What benchmarks.ops compares: for each family of ops, one or two of them, and
-TensorFlow's own.
+"""The cases of benchmarks.ops: one or two ops of each family, in meshtf and in TensorFlow.
 
     case = CASES[0]
     case.ours(*tensors)          # on named tensors
@@ -24,24 +23,24 @@ Fn = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An op here and there, and what it is run on."""
+    """An op in meshtf and in TensorFlow, and its inputs."""
 
     family: str
     name: str
     inputs: tuple[str, ...]  # "b:64;d:32", "int b:64" or "complex b:64;d:32"
     ours: Fn
     plain: Fn
-    cut: str  # besides "b" the dimension that is cut: the one of interest
+    shard_dim: str  # the dimension of interest, which is sharded
     gradient: bool = True
-    below: int = 0  # integers are
-    exact: bool = True  # whether both give the same numbers
+    below: int = 0  # upper bound of integers
+    exact: bool = True  # whether both have equal results
 
     def names(self) -> list[str]:
         """Returns the named shape of each input, without its kind."""
         return [text.rpartition(" ")[2] for text in self.inputs]
 
     def arrays(self) -> list[np.ndarray]:
-        """Returns numbers for the inputs."""
+        """Returns random arrays for the inputs."""
         rng = np.random.default_rng(0)
         return [
             self._array(text.partition(" ")[0], mtf.Shape(names).sizes, rng)
@@ -70,29 +69,29 @@ def _layer_norm(x: tf.Tensor) -> tf.Tensor:
 
 
 def _layers(h: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    def turn(i: tf.Tensor, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def body(i: tf.Tensor, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return i + 1, tf.tanh(tf.matmul(h, w[i]) * 0.06)
 
     return tf.while_loop(
         lambda i, _: i < 8,
-        turn,
+        body,
         (0, h),
         maximum_iterations=8,
     )[1]
 
 
 def _named_layers(h: mtf.Tensor, w: mtf.Tensor) -> mtf.Tensor:
-    def turn(h: mtf.Tensor, w: mtf.Tensor) -> tuple[mtf.Tensor, None]:
+    def body(h: mtf.Tensor, w: mtf.Tensor) -> tuple[mtf.Tensor, None]:
         return mtf.rename(mtf.tanh(mtf.einsum([h, w], "b;e") * 0.06), "e", "d"), None
 
-    return mtf.scan(turn, h, w, "layers")[0]
+    return mtf.scan(body, h, w, "layers")[0]
 
 
 def _recurrence(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    def turn(before: Any, row: Any) -> Any:
+    def body(before: Any, row: Any) -> Any:
         return row[0] * before + row[1]
 
-    return tf.scan(turn, (a, b), tf.zeros_like(b[0]))
+    return tf.scan(body, (a, b), tf.zeros_like(b[0]))
 
 
 def _attend(q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
@@ -193,7 +192,7 @@ CASES = (
     ),
     Case(
         "gather",
-        "rows of v",
+        "along v",
         TABLE,
         lambda x, i: mtf.gather(x, i, "v"),
         lambda x, i: tf.gather(x, i),

@@ -1,22 +1,22 @@
-"""Two stages on two cores beside one stage on one: how much of the ideal speed-up is
-there.
+"""Speed-up of a pipeline of two stages on two cores over one stage on one core, against the
+ideal.
 
     python -m benchmarks.pipeline                          # M = 1, 4, 8, 32; some minutes
     python -m benchmarks.pipeline --microbatches=4,8 --pairs=3 --json=pipeline.json
-    python -m benchmarks.pipeline --microbatches= --chunks=1,2         # time lines alone
+    python -m benchmarks.pipeline --microbatches= --chunks=1,2         # timelines only
 
-Eight equal blocks are two chunks of equal cost. Microbatches have a fixed size, so a
-batch grows with their number M. One stage has a process with one thread, two stages
-have one with two, and what a stage does comes in order. Both take steps in turn; a
-speed-up is the median of the ratios of steps that were taken one after the other. The
-ideal, K M / (M + K - 1), knows neither sending nor the update of the variables.
+Eight equal blocks are two chunks of equal cost. Microbatches have a fixed size, so the
+batch grows with their number M. One stage runs in a process with one thread, two stages
+in a process with two threads. Both take steps in turn; a speed-up is the median ratio of
+steps taken one after the other. The ideal, K M / (M + K - 1), ignores communication and
+the update of variables.
 
-Two stages need two cores. It waits until other processes leave them alone, and pairs
-during which they took more than a tenth of a core all the same do not count, until
-there are enough that do, or the time is up.
+Two stages need two idle cores. The benchmark waits until other processes use less than a
+tenth of a core, and does not count pairs during which they used more, until enough pairs
+count or the time is up.
 
-Then one step's time line, as TensorFlow's profiler saw it, beside the one that the
-simulator makes of what the chunks cost on one stage; also with several chunks for each
+Then it prints the timeline of a step, measured by TensorFlow's profiler, and the timeline
+that is simulated from the costs of chunks on one stage; also for several chunks on each
 stage (`--chunks`).
 """
 
@@ -47,17 +47,17 @@ from meshtf.pipeline import (
 
 STAGES = 2
 SHOWN = 8  # microbatches of the time line
-OTHERS = 0.1  # cores that other processes may take
+MAX_OTHER_CORES = 0.1  # cores that other processes may take
 SAMPLE = 16  # microbatches, at least, that are timed together
 _FLAGS = flags.FLAGS
 
 
 class Pair(NamedTuple):
-    """Steps of one stage and of two, one after the other."""
+    """A step of one stage and a step of two stages, taken one after the other."""
 
     wall: tuple[float, float]  # seconds of a step
     cpu: tuple[float, float]
-    others: float  # cores that other processes took meanwhile, or a little before
+    other_cores: float  # cores that other processes took meanwhile, or a little before
 
     @property
     def speed_up(self) -> float:
@@ -67,7 +67,7 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was measured with some number of microbatches; the starts are of one stage
+    """The measurements for one number of microbatches. Losses and starts are those of one stage
     and of two.
     """
 
@@ -77,31 +77,31 @@ class Row:
     starts: tuple[dict[str, float], dict[str, float]]
 
     @property
-    def quiet(self) -> list[Pair]:
+    def counted_pairs(self) -> list[Pair]:
         """The pairs that count."""
-        return [pair for pair in self.pairs if pair.others <= OTHERS]
+        return [pair for pair in self.pairs if pair.other_cores <= MAX_OTHER_CORES]
 
     @property
     def speed_up(self) -> float:
         """How many times faster two stages are."""
-        return statistics.median(pair.speed_up for pair in self.quiet or self.pairs)
+        return statistics.median(
+            pair.speed_up for pair in self.counted_pairs or self.pairs
+        )
 
     @property
     def ideal(self) -> float:
-        """What the schedule allows."""
+        """The speed-up that the schedule allows."""
         return ideal_speed_up(STAGES, self.microbatches)
 
-    def median(self, what: str, which: int) -> float:
-        """Returns the median of "wall" or "cpu", in seconds, of one stage (0) or of two
-        (1).
-        """
+    def median(self, kind: str, index: int) -> float:
+        """Returns the median of "wall" or "cpu" seconds, of one stage (0) or of two (1)."""
         return statistics.median(
-            getattr(pair, what)[which] for pair in self.quiet or self.pairs
+            getattr(pair, kind)[index] for pair in self.counted_pairs or self.pairs
         )
 
 
 def measure(microbatches: int, pairs: int, minutes: float) -> Row:
-    """Returns a row with so many quiet pairs, if time allows."""
+    """Returns a row with a number of pairs that count, if the time suffices."""
     workers = [
         Process(Case(k, microbatches), "benchmarks.pipeline.worker")
         for k in (1, STAGES)
@@ -117,7 +117,9 @@ def measure(microbatches: int, pairs: int, minutes: float) -> Row:
             (one, two),
             (workers[0].start, workers[1].start),
         )
-        while len(row.quiet) < pairs and (time.monotonic() < end or not row.pairs):
+        while len(row.counted_pairs) < pairs and (
+            time.monotonic() < end or not row.pairs
+        ):
             _wait_for_quiet(end)
             row.pairs.append(_pair(*workers, -(-SAMPLE // microbatches)))
     finally:
@@ -127,29 +129,29 @@ def measure(microbatches: int, pairs: int, minutes: float) -> Row:
 
 
 def _wait_for_quiet(end: float) -> None:
-    """Waits until other processes leave the cores alone, or the time is up."""
+    """Waits until other processes leave the cores idle, or the time is up."""
     while time.monotonic() < end:
         before = _processor_time()
         start = time.monotonic()
         time.sleep(0.2)
-        if _processor_time() - before <= OTHERS * (time.monotonic() - start):
+        if _processor_time() - before <= MAX_OTHER_CORES * (time.monotonic() - start):
             return
 
 
-def _pair(one: Process, two: Process, number: int) -> Pair:
+def _pair(one: Process, two: Process, steps: int) -> Pair:
     before = _processor_time()
     start = time.monotonic()
-    told = [worker.ask("steps", number) for worker in (one, two)]
+    answers = [worker.ask("steps", steps) for worker in (one, two)]
     seconds = time.monotonic() - start
-    others = _processor_time() - before - sum(sum(t["cpu"]) for t in told)
-    wall, cpu = ([statistics.fmean(t[what]) for t in told] for what in ("wall", "cpu"))
-    return Pair((wall[0], wall[1]), (cpu[0], cpu[1]), max(0.0, others / seconds))
+    other_cores = _processor_time() - before - sum(sum(t["cpu"]) for t in answers)
+    wall, cpu = (
+        [statistics.fmean(t[kind]) for t in answers] for kind in ("wall", "cpu")
+    )
+    return Pair((wall[0], wall[1]), (cpu[0], cpu[1]), max(0.0, other_cores / seconds))
 
 
 def _processor_time() -> float:
-    """Returns the seconds for which the processors have been busy; Linux only,
-    elsewhere 0.
-    """
+    """Returns the seconds for which all cores have been busy; Linux only, otherwise 0."""
     try:
         line, _ = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)
     except OSError:
@@ -164,37 +166,34 @@ def timelines(
     tries: int = 20,
     minutes: float = 0.0,
 ) -> dict[str, Timeline]:
-    """Returns what was predicted from the costs of chunks on one stage, and what was
-    measured.
+    """Returns the timeline predicted from the costs of chunks on one stage, and the measured one.
 
-    The fastest of some steps; each waits for a quiet machine, in all not longer than
-    some minutes.
+    The measured one is the fastest of several steps; before each step it waits for idle
+    cores, at most `minutes` in total.
     """
-    found = {}
+    measured_timelines = {}
     end = time.monotonic() + 60 * minutes
     for stages, each in ((1, 1), (STAGES, chunks)):
         worker = Process(
             Case(stages, microbatches, chunks=each), "benchmarks.pipeline.worker"
         )
         worker.ask("steps", 3)
-        told = []
+        answers = []
         for _ in range(tries):
             _wait_for_quiet(end)
-            told.append(worker.ask("timeline", 1))
+            answers.append(worker.ask("timeline", 1))
         worker.stop()
-        found[stages] = min(
-            (_timeline(calls, stages) for calls in told), key=lambda line: line.time
+        measured_timelines[stages] = min(
+            (_timeline(calls, stages) for calls in answers), key=lambda line: line.time
         )
-    costs = [
-        statistics.median(
-            span.end - span.start for span in found[1].spans if span.kind == what
-        )
-        / (STAGES * chunks)
-        for what in ("forward", "backward")
-    ]
+    costs = []
+    for kind in ("forward", "backward"):
+        spans = [span for span in measured_timelines[1].spans if span.kind == kind]
+        median = statistics.median(span.end - span.start for span in spans)
+        costs.append(median / (STAGES * chunks))
     return {
         "predicted": simulate(interleaved(STAGES, microbatches, chunks), *costs),
-        "measured": found[STAGES],
+        "measured": measured_timelines[STAGES],
     }
 
 
@@ -205,14 +204,14 @@ def _timeline(calls: list[Any], stages: int) -> Timeline:
                 Task(
                     chunk % stages,
                     microbatch,
-                    what,
+                    kind,
                     chunk // stages,
                 ),
-                what,
+                kind,
                 start,
                 end,
             )
-            for what, chunk, microbatch, start, end in calls
+            for kind, chunk, microbatch, start, end in calls
         )
     )
 
@@ -232,7 +231,7 @@ def line(row: Row) -> str:
         f"{row.median('wall', 1) * 1e3:9.1f} ms{row.speed_up:10.2f}{row.ideal:7.2f}"
         f"{row.speed_up / row.ideal:10.0%}{row.median('cpu', 1) / row.median('wall', 1):7.2f}"
         f"{row.starts[1]['first']:10.2f} s{row.starts[1]['first_cpu']:9.2f} s"
-        f"{len(row.quiet):4} of {len(row.pairs):2}"
+        f"{len(row.counted_pairs):4} of {len(row.pairs):2}"
     )
 
 
@@ -241,8 +240,8 @@ def starts(rows: list[Row]) -> str:
     few = rows[0]
     many = rows[-1]
     ratios = {
-        what: many.starts[1][what] / few.starts[1][what]
-        for what in ("first", "first_cpu")
+        kind: many.starts[1][kind] / few.starts[1][kind]
+        for kind in ("first", "first_cpu")
     }
     return (
         f"Time to the first step with M = {many.microbatches} over that with M = "
@@ -251,32 +250,29 @@ def starts(rows: list[Row]) -> str:
     )
 
 
-def table(numbers: Sequence[int]) -> list[Row]:
-    """Prints a line for each number of microbatches, and what they add up to; returns
-    the rows.
-    """
+def table(counts: Sequence[int]) -> list[Row]:
+    """Prints a line for each number of microbatches, and a summary; returns the rows."""
     rows = []
     print(head())
-    for m in numbers:
+    for m in counts:
         rows.append(measure(m, _FLAGS.pairs, _FLAGS.minutes))
         print(line(rows[-1]), flush=True)
     print(starts([r for r in rows if r.microbatches >= 4] or rows))
-    apart = max(abs(r.losses[0] - r.losses[1]) / abs(r.losses[0]) for r in rows)
-    print(f"Losses of one and of two stages differ by {apart:.1e} at most.\n")
+    difference = max(abs(r.losses[0] - r.losses[1]) / abs(r.losses[0]) for r in rows)
+    print(f"Losses of one and of two stages differ by {difference:.1e} at most.\n")
     return rows
 
 
 def _main(argv: list[str]) -> None:
     del argv
-    numbers = [int(m) for m in _FLAGS.microbatches]
-    rows = table(numbers) if numbers else []
+    counts = [int(m) for m in _FLAGS.microbatches]
+    rows = table(counts) if counts else []
     for chunks in map(int, _FLAGS.chunks):
         note = f", {chunks} chunks at each stage" if chunks > 1 else ""
-        for name, found in timelines(SHOWN, chunks, minutes=_FLAGS.minutes).items():
-            print(
-                f"{name}, in milliseconds, M = {SHOWN}{note}\n{timeline_text(found, unit='ms')}\n",
-                flush=True,
-            )
+        by_name = timelines(SHOWN, chunks, minutes=_FLAGS.minutes)
+        for name, timeline in by_name.items():
+            print(f"{name}, in milliseconds, M = {SHOWN}{note}")
+            print(f"{timeline_text(timeline, unit='ms')}\n", flush=True)
     if _FLAGS.json:
         Path(_FLAGS.json).write_text(
             json.dumps([dataclasses.asdict(r) for r in rows]), encoding="utf-8"

@@ -1,17 +1,16 @@
-"""The largest Transformer that a pipeline's stages can hold, beside GPipe's table 1.
+"""The largest Transformer that fits the stages of a pipeline, as in table 1 of GPipe.
 
     python -m benchmarks.pipeline.largest_model               # 1, 8, 32, 128 stages; some minutes
     python -m benchmarks.pipeline.largest_model --stages=1,8 --limit=17179869184 --schedule=1f1b
 
-For each number of stages it looks for the most blocks for which `mtf.explain` says that
-no stage holds more than the limit; one more block would be too much for any stage. The
-sizes are those of the paper's table: a vocabulary of 32,000, 1,024 tokens, d_model
-2,048, d_ff 8,192, 32 heads, a batch of 32 in as many microbatches, all in float32,
-chunks computed again in the backward pass. An optimizer with one slot makes 12 bytes for
-each parameter with the gradient, as the paper counts.
+For each number of stages it searches the largest number of blocks for which `mtf.explain`
+forecasts a peak within the limit on every stage, such that one more block would exceed it
+on any stage. Sizes are those of the paper: a vocabulary of 32,000, 1,024 tokens, d_model
+2,048, d_ff 8,192, 32 heads, a batch of 32 in 32 microbatches, float32, chunks recomputed
+in the backward pass. With one optimizer slot and the gradient, a parameter takes 12 bytes,
+as the paper counts.
 
-Nothing runs and no devices are there: the mesh is abstract. (Huang et al. 2019,
-arXiv:1811.06965.)
+Nothing is executed: the mesh is abstract. (Huang et al. 2019, arXiv:1811.06965.)
 """
 
 from __future__ import annotations
@@ -61,9 +60,7 @@ class Sizes:
 
 
 class Row(NamedTuple):
-    """What a model is and takes on all of its stages, in bytes; 12 for each
-    parameter.
-    """
+    """A model's size, and its bytes on all stages; a parameter takes 12 bytes."""
 
     blocks: int
     parameters: float
@@ -76,7 +73,7 @@ Peaks: TypeAlias = Callable[[Sequence[int]], Sequence[float]]
 
 
 class Block(mtf.Module):
-    """Attention and a feed-forward layer, each beside the identity, after a norm."""
+    """A pre-norm block: residual attention and a residual feed-forward layer."""
 
     def __init__(
         self,
@@ -114,7 +111,7 @@ class Block(mtf.Module):
 def explained(
     sizes: Sizes, blocks: Sequence[int], schedule: str = "gpipe"
 ) -> mtf.Forecast:
-    """Returns the forecast of a step of training, of so many blocks at each stage."""
+    """Returns the forecast of a training step, given the number of blocks on each stage."""
     stages = len(blocks)
     mesh = mtf.Mesh(f"stage:{stages}" if stages > 1 else "", devices="abstract")
     vocab = sizes.dim("vocab")
@@ -165,7 +162,7 @@ def explained(
 
 
 def row(forecast: mtf.Forecast, blocks: int) -> Row:
-    """Returns what a forecast says of all stages together."""
+    """Returns the totals over all stages of a forecast."""
     stages = forecast.stages or [forecast.memory]
     parameters = sum(stage.parameters for stage in stages)
     return Row(
@@ -187,7 +184,7 @@ def largest(
     """Returns the most blocks of each stage whose peak is no more than the limit.
 
     A stage's peak is nearly linear in its own blocks, and all but the first and the
-    last stage are much alike, so pipelines of three stages predict where the limit is.
+    last stage are similar, so pipelines of three stages predict where the limit is.
     Then that many must fit, and one more at each stage must be too much for each; else
     these two predict anew.
 
@@ -202,18 +199,18 @@ def largest(
       RuntimeError: a stage holds no block, or peaks are far from linear.
     """
 
-    def spread(each: Sequence[float]) -> list[float]:
+    def balanced(each: Sequence[float]) -> list[float]:
         return [each[0], *[each[1]] * (stages - 2), each[2]] if stages > 2 else [*each]
 
     low, high = ([n] * min(stages, 3) for n in (few, many))
-    less = spread(peaks(low))
-    more = spread(peaks(high))
+    lower_spread = balanced(peaks(low))
+    upper_spread = balanced(peaks(high))
     low = [few] * stages
     high = [many] * stages
     for _ in range(TRIES):
         guess = [
             int(n + (limit - y) // ((y - x) / (n - m)))
-            for m, n, x, y in zip(low, high, less, more, strict=True)
+            for m, n, x, y in zip(low, high, lower_spread, upper_spread, strict=True)
         ]
         if min(guess) < 1:
             raise RuntimeError(
@@ -221,12 +218,12 @@ def largest(
             )
         low = guess
         high = [n + 1 for n in guess]
-        less = [*peaks(low)]
-        more = [*peaks(high)]
-        if max(less) <= limit < min(more):
+        lower_spread = [*peaks(low)]
+        upper_spread = [*peaks(high)]
+        if max(lower_spread) <= limit < min(upper_spread):
             return tuple(low)
     raise RuntimeError(
-        f"the peaks of stages are far from linear in their blocks: {less}, {more}."
+        f"the peaks of stages are far from linear in their blocks: {lower_spread}, {upper_spread}."
     )
 
 
@@ -248,13 +245,13 @@ def search(
         rows[tuple(blocks)] = row(forecast, sum(blocks))
         return [stage.peak for stage in forecast.stages or [forecast.memory]]
 
-    found = largest(peaks, stages, limit, 2, 13)
-    return found, rows[found]
+    best = largest(peaks, stages, limit, 2, 13)
+    return best, rows[best]
 
 
 def lines(
     stages: int,
-    found: tuple[int, ...],
+    best: tuple[int, ...],
     ours: Row,
     seconds: float,
 ) -> list[str]:
@@ -262,14 +259,14 @@ def lines(
     was found.
     """
 
-    def line(what: str, r: Row) -> str:
+    def line(title: str, r: Row) -> str:
         peak = f"{r.peak / 1e9:12.2f}" if r.peak else f"{'':12}"
         return (
-            f"{what:<18}{r.blocks:6}{r.parameters / 1e6:12,.1f}{r.parameter_bytes / 1e9:13,.1f}"
+            f"{title:<18}{r.blocks:6}{r.parameters / 1e6:12,.1f}{r.parameter_bytes / 1e9:13,.1f}"
             f"{r.activations / 1e9:13,.1f}{peak}"
         )
 
-    runs = [(n, len([*equal])) for n, equal in itertools.groupby(found)]
+    runs = [(n, len([*equal])) for n, equal in itertools.groupby(best)]
     each = ", ".join(f"{n} at {k} stage{'s' * (k > 1)}" for n, k in runs)
     published = [line("  published", Row(*PAPER[stages]))] if stages in PAPER else []
     return [
@@ -294,7 +291,7 @@ def _main(argv: list[str]) -> None:
     )
     for stages in map(int, _FLAGS.stages):
         start = time.process_time()
-        found, ours = search(
+        best, ours = search(
             Sizes(),
             stages,
             _FLAGS.limit,
@@ -304,7 +301,7 @@ def _main(argv: list[str]) -> None:
             "\n".join(
                 lines(
                     stages,
-                    found,
+                    best,
                     ours,
                     time.process_time() - start,
                 )

@@ -1,11 +1,10 @@
-"""A pipeline in a process of its own: it starts, tells what starting cost, then steps
-on request.
+"""Runs a pipeline in a separate process.
 
-Started by `benchmarks.pipeline` with a case as JSON. Its answers are lines of JSON:
-first what the start cost, then one for each line of standard input:
+It is started by `benchmarks.pipeline` with a case as JSON. Its answers are lines of JSON:
+first the costs of its start, then one for each line of standard input:
 
     {"steps": 3}       ->  loss, and seconds of wall and of processor time, of three more steps
-    {"timeline": 1}    ->  when which call ran in one step, by TensorFlow's profiler
+    {"timeline": 1}    ->  when each call ran in one step, by TensorFlow's profiler
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ _CALL = re.compile(r"call/(forward|backward)\.(\d+)\.(\d+)/")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """How many stages, of so many chunks each, work on how many microbatches of ROWS
-    rows.
-    """
+    """The numbers of stages, of microbatches (of ROWS examples), and of chunks on each stage."""
 
     stages: int
     microbatches: int
@@ -55,7 +52,7 @@ class Case:
 
 
 class Block(mtf.Module):
-    """A normalised feed-forward layer beside the identity."""
+    """A pre-norm residual feed-forward layer."""
 
     def __init__(self, mesh: mtf.Mesh, name: str):
         super().__init__(name)
@@ -73,7 +70,7 @@ class Block(mtf.Module):
 
 
 def make(case: Case) -> Any:
-    """Returns a step of training, a function of x and labels `[batch, d_model]`."""
+    """Returns a training step, a function of x and labels `[batch, d_model]`."""
     several = case.stages > 1
     mesh = mtf.Mesh(
         f"stage:{case.stages}" if several else "",
@@ -128,18 +125,18 @@ class Runner:
             "first_cpu": time.process_time() - processor,
         }
 
-    def steps(self, number: int) -> dict[str, list[float]]:
+    def steps(self, count: int) -> dict[str, list[float]]:
         """Takes steps and returns what each of them took."""
-        found: dict[str, list[float]] = {"loss": [], "wall": [], "cpu": []}
-        for _ in range(number):
+        results: dict[str, list[float]] = {"loss": [], "wall": [], "cpu": []}
+        for _ in range(count):
             start = time.perf_counter()
             processor = time.process_time()
-            found["loss"].append(float(self.step(*self.batch)))
-            found["wall"].append(time.perf_counter() - start)
-            found["cpu"].append(time.process_time() - processor)
-        return found
+            results["loss"].append(float(self.step(*self.batch)))
+            results["wall"].append(time.perf_counter() - start)
+            results["cpu"].append(time.process_time() - processor)
+        return results
 
-    def timeline(self, number: int) -> list[tuple[str, int, int, float, float]]:
+    def timeline(self, count: int) -> list[tuple[str, int, int, float, float]]:
         """Returns the calls of a step: what, chunk, microbatch, start and end in
         milliseconds.
         """
@@ -148,14 +145,14 @@ class Runner:
                 host_tracer_level=2, python_tracer_level=0
             )
             tf.profiler.experimental.start(folder, options)
-            for _ in range(number):
+            for _ in range(count):
                 self.step(*self.batch)
             tf.profiler.experimental.stop()
             (path,) = Path(folder).rglob("*.xplane.pb")
             space = xplane_pb2.XSpace.FromString(path.read_bytes())
         calls: dict[tuple[str, int, int], list[float]] = {}
-        for (what, chunk, microbatch), at in _calls(space):
-            calls.setdefault((what, chunk, microbatch), []).append(at)
+        for (phase, chunk, microbatch), at in _calls(space):
+            calls.setdefault((phase, chunk, microbatch), []).append(at)
         return [(*call, min(times), max(times)) for call, times in calls.items()]
 
 
@@ -169,17 +166,17 @@ def _calls(space: Any) -> Iterator[tuple[tuple[str, int, int], float]]:
                     "ExecutorState::ProcessAsync"
                 ):  # its start and its end
                     continue
-                told = {
+                results = {
                     plane.stat_metadata[s.metadata_id].name: plane.stat_metadata[
                         s.ref_value
                     ].name
                     for s in event.stats
                 }
-                found = _CALL.match(told.get("name", ""))
-                if found and told.get("kernel_type") in (*BRANCH_OPS, *CALL_OPS):
-                    what, chunk, microbatch = found.groups()
+                results = _CALL.match(results.get("name", ""))
+                if results and results.get("kernel_type") in (*BRANCH_OPS, *CALL_OPS):
+                    phase, chunk, microbatch = results.groups()
                     yield (
-                        (what, int(chunk), int(microbatch)),
+                        (phase, int(chunk), int(microbatch)),
                         (line.timestamp_ns / 1e6 + event.offset_ps / 1e9),
                     )
 

@@ -1,15 +1,14 @@
-"""One language model on eight CPU devices three ways: JAX, meshtf's exported module,
-meshtf placed.
+"""A language model on eight CPU devices: JAX, meshtf's exported module, meshtf's placed
+runtime.
 
     python -m benchmarks.spmd                     # a small model on two meshes: about two minutes
     python -m benchmarks.spmd --size=full --grids=4x2 --starts=3 --json=out.json
 
-JAX cuts one global program by NamedSharding; the exported module is one replica's
-program, run by the same compiler and the same client of CPU devices (jaxlib's). It
-checks that all losses agree, and prints step time, compile time (tracing, exporting,
-compiling and the first step) and memory as ratios to JAX. Processes take their steps in
-turn, as in `step`. JAX itself is the extra "jax"; without it the module is compared
-with the placed runtime alone.
+JAX shards one global program by NamedSharding. The exported module is the program of one
+replica; the same compiler and PJRT client run both. The benchmark checks that all losses
+agree, and prints step time, compile time (tracing, exporting, compiling and the first
+step) and memory as ratios to JAX. Processes take steps in turn, as in `benchmarks.step`.
+JAX is in the extra "jax"; without it the module is compared with the placed runtime only.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ flags.DEFINE_string("json", None, "A file to write all numbers to.")
 _TOLERANCE = 1e-5
 
 
-def beside(rows: list[Row]) -> str:
-    """Returns the exported module's step and compile time over those of the others, in
-    words.
+def module_ratios(rows: list[Row]) -> str:
+    """Returns lines with the ratios of the exported module's step and compile times to those of
+    all other rows.
     """
     (module,) = (row for row in rows if row.name.endswith("exported module"))
     return "\n".join(
@@ -71,13 +70,13 @@ def main(argv: list[str]) -> None:
             FLAGS.starts,
             FLAGS.losses,
         )
-        print(f"\n{table(rows, 'compile')}\n{beside(rows)}", flush=True)
+        print(f"\n{table(rows, 'compile')}\n{module_ratios(rows)}", flush=True)
         wrong += agreement(rows, _TOLERANCE)
         measured += rows
     if FLAGS.json:
         with open(FLAGS.json, "w") as file:
             json.dump(
-                {"size": FLAGS.size, "rows": [row.numbers() for row in measured]},
+                {"size": FLAGS.size, "rows": [row.as_dict() for row in measured]},
                 file,
                 indent=1,
             )

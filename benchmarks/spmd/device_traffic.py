@@ -1,13 +1,12 @@
-"""What crosses between devices in one call, counted from TensorFlow's own graphs.
+"""Bytes that cross between devices in a call, counted in TensorFlow's graphs, against the
+forecast.
 
-TensorFlow parts a program by device, and where a tensor crosses it puts a `_Send` on
-one side and a `_Recv` on the other. These are counted here, with the shapes that
-TensorFlow gave the tensors; the planner and its formulas are not asked. Moves are told
-from the feeding of arguments by the names under which the runtime puts their ops
-("move/all_reduce/data/").
+    python -m benchmarks.spmd.device_traffic        # a language model under eight layouts
 
-    python -m benchmarks.spmd.device_traffic        # a language model under eight
-    layouts: forecast and count
+TensorFlow partitions a program by device: where a tensor crosses, it adds a `_Send` to one
+graph and a `_Recv` to the other. These ops are counted, with the shapes that TensorFlow
+inferred, independently of the planner and its formulas. Collectives are distinguished from
+the loading of arguments by the name scopes of their ops ("move/all_reduce/data/").
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _LOAD = ("load", "")
 
 @dataclasses.dataclass(frozen=True)
 class Crossing:
-    """A tensor that went from one device to another."""
+    """A tensor that is sent from one device to another."""
 
     kind: str  # of a move: "all_reduce", "gather_statistics", ...; else "load", of arguments
     axis: str  # of a move: "data"; "data+model" where it goes along two; else ""
@@ -45,17 +44,16 @@ class Crossing:
 
 
 def crossings(fn: Any, *args: Any) -> list[Crossing]:
-    """Calls a mtf.function, for the first time with these arguments, and returns all
-    that crossed.
+    """Calls a mtf.function for the first time with these arguments, and returns all tensors
+    that cross between devices.
 
     Args:
-      fn: the function, on a mesh whose devices are "separate:n" or have memories of
-        their own.
+      fn: the function, on a mesh whose devices are "separate:n" or have their own memories.
       *args: its arguments.
 
     Raises:
-      ValueError: the function has run with such arguments: TensorFlow parts a program
-        only once.
+      ValueError: the function has been called with such arguments: TensorFlow partitions a
+        program only once.
     """
     compiled = fn.lower(*args)
     if compiled.function is not None:
@@ -64,60 +62,58 @@ def crossings(fn: Any, *args: Any) -> list[Crossing]:
         )
     with recorded_graphs() as functions:
         fn(*args)
-    programs = [parts for parts in functions if _is_program(parts)]
+    programs = [graphs for graphs in functions if _is_program(graphs)]
     graph = graph_of(compiled.definition)
     shapes = {op.name: op for op in graph.get_operations()}
-    found = []
-    for parts in programs:
+    results = []
+    for graphs in programs:
         sends = {
             _key(n): n.input[0]
-            for part in parts
-            for n in part.node
+            for device_graph in graphs
+            for n in device_graph.node
             if n.op in ("_Send", "_HostSend")
         }
-        for part in parts:
-            found += _received(part, sends, shapes)
-    return found
+        for device_graph in graphs:
+            results += _received(device_graph, sends, shapes)
+    return results
 
 
-def by_move(found: list[Crossing]) -> dict[tuple[str, str], int]:
-    """Returns the bytes of each kind of move along each axis, those of all devices
-    together.
-    """
+def by_move(results: list[Crossing]) -> dict[tuple[str, str], int]:
+    """Returns the bytes of each kind of collective along each axis, summed over devices."""
     total: collections.Counter[tuple[str, str]] = collections.Counter()
-    for crossing in found:
+    for crossing in results:
         if crossing.moved:
             total[crossing.kind, crossing.axis] += crossing.bytes
     return dict(total)
 
 
 def announced(forecast: Forecast) -> dict[tuple[str, str], float]:
-    """Returns what a forecast says of the same."""
+    """Returns the same bytes according to a forecast."""
     total: collections.Counter[tuple[str, str]] = collections.Counter()
     for move in forecast.moves:
         total[move.kind, move.axis] += move.bytes * forecast.positions
     return {move: size for move, size in total.items() if size}
 
 
-def _is_program(parts: list[Any]) -> bool:
-    """Returns whether graphs are those of a program of meshtf, by names of its ops."""
+def _is_program(graphs: list[Any]) -> bool:
+    """Returns whether graphs are those of a meshtf program, by the names of their ops."""
     return any(
         node.name.startswith(("move/", "load/", "put/"))
-        for part in parts
-        for node in part.node
+        for graph in graphs
+        for node in graph.node
     )
 
 
 def _received(
-    part: Any, sends: dict[Any, str], ops: dict[str, tf.Operation]
+    graph: Any, sends: dict[Any, str], ops: dict[str, tf.Operation]
 ) -> Iterator[Crossing]:
-    """Yields what one device receives."""
+    """Yields the tensors that one device receives."""
     readers: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
-    for node in part.node:
+    for node in graph.node:
         for slot, name in enumerate(node.input):
             if not name.startswith("^"):
                 readers[name.removesuffix(":0")].append((node.name, slot))
-    for node in part.node:
+    for node in graph.node:
         if node.op in ("_Recv", "_HostRecv") and _device(node, "send") != _device(
             node, "recv"
         ):
@@ -139,8 +135,8 @@ def _received(
 def _size(
     sent: str, readers: list[tuple[str, int]], ops: dict[str, tf.Operation]
 ) -> int:
-    """Returns the bytes of a tensor, from its maker or, for an argument, from its
-    reader.
+    """Returns the bytes of a tensor, from the op that outputs it or, for an argument, from an op
+    that reads it.
     """
     name, _, slot = sent.partition(":")
     tensors = [ops[name].outputs[int(slot or 0)]] if name in ops else []
@@ -152,9 +148,7 @@ def _size(
 
 
 def _sort(reader: str) -> tuple[str, str]:
-    """Returns for what a tensor crossed, as (kind, axis), from the name of the op that
-    reads it.
-    """
+    """Returns (kind, axis) of a crossing, given the name of the op that reads the tensor."""
     where = reader.split("/")
     if where[0] == "move":
         return where[1], where[2].replace(".", "+")
@@ -162,7 +156,7 @@ def _sort(reader: str) -> tuple[str, str]:
 
 
 def main(argv: list[str]) -> None:
-    """Counts, prints, and fails where forecast and count differ."""
+    """Counts, prints, and fails if forecast and count differ."""
     del argv
     print(
         f"{'bytes that one of 8 positions receives':42}{'forecast':>12}{'counted':>12}"
@@ -178,14 +172,12 @@ def main(argv: list[str]) -> None:
 
 
 def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
-    """Prints forecast and count for one layout, and returns whether they are
-    the same.
-    """
+    """Prints forecast and count for one layout, and returns whether they are equal."""
     forecast = step.explain(*args)
-    found = crossings(step, *args)
-    loads = sum(c.bytes for c in found if not c.moved) / 8
+    results = crossings(step, *args)
+    loads = sum(c.bytes for c in results if not c.moved) / 8
     expected = announced(forecast)
-    counted = by_move(found)
+    counted = by_move(results)
     print(
         f"{name:42}{forecast.bytes_moved():12.1f}{sum(counted.values()) / 8:12.1f}"
         f"{loads:12.1f}",

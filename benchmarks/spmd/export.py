@@ -1,12 +1,12 @@
-"""What an exported step costs to make, for 8 replicas and for 2,048: time, size, ops.
+"""Cost of exporting a step for 8 and for 2,048 replicas: time, size, ops.
 
     python -m benchmarks.spmd.export
     python -m benchmarks.spmd.export --replicas=8,64,512,4096
 
-A program is of one replica, so it has the same ops for any number. What grows is the
-tables that say which replicas exchange with which: eight bytes for each replica, for
-each axis of the mesh that collectives go along. The mesh is abstract; the batch grows
-with it, so that slices stay as large.
+A module is the program of one replica, so it has the same ops for any number of replicas.
+Only the tables of replica groups grow: eight bytes for each replica and each mesh axis
+with collectives. The mesh is abstract; the batch grows with it, so that shards keep their
+sizes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CASES = {
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What making a module took."""
+    """The costs of exporting a module."""
 
     replicas: int
     forecast_s: float  # tracing and planning

@@ -1,1 +1,1 @@
-"""A training step, in many ways."""
+"""A training step in different libraries and layouts."""

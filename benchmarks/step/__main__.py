@@ -1,17 +1,17 @@
-"""A training step many ways: by hand in TensorFlow, meshtf on one position, meshtf on
-eight.
+"""Time and memory of a training step: hand-written TensorFlow, meshtf on one mesh position,
+meshtf on eight.
 
     python -m benchmarks.step                    # a small language model, graph mode: two minutes
     python -m benchmarks.step --model=bert --only=1x1                # or --model=moe
-    python -m benchmarks.step --peer=all --only=8x1                  # beside JAX, DTensor, by hand
-    python -m benchmarks.step --onednn --only=1x1                    # and TensorFlow with oneDNN
+    python -m benchmarks.step --peer=all --only=8x1                  # also JAX and DTensor
+    python -m benchmarks.step --onednn --only=1x1                    # also TensorFlow with oneDNN
     python -m benchmarks.step --size=full --modes=graph,xla --dropouts=0,0.1 --json=out.json
 
 It checks that all losses agree, and prints step time, time to the first step and peak
-memory as ratios to plain TensorFlow in the same mode. Every case is a process of its
-own, which starts with nothing beside it; then all of them are alive at once and take
-their steps in turn, so that what else the machine does falls on all alike. Ratios of
-step time are medians of those within a round.
+memory as ratios to plain TensorFlow in the same mode. Each case is a separate process.
+Starts are measured while no other case is alive; then all are alive and take steps in
+turn, so that other load on the machine affects all of them equally. Ratios of step times
+are medians over rounds.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main(argv: list[str]) -> None:
         )
         blocks = [
             table(rows),
-            beside(group, rows),
+            peer_ratios(group, rows),
             memory_table(rows),
             *(f"{name} does not run: {error}" for name, error in why.items()),
         ]
@@ -90,7 +90,7 @@ def main(argv: list[str]) -> None:
         refused |= why
     if FLAGS.json:
         with open(FLAGS.json, "w") as file:
-            rows = [row.numbers() for row in measured]
+            rows = [row.as_dict() for row in measured]
             json.dump(
                 {
                     "model": FLAGS.model,
@@ -109,13 +109,13 @@ def main(argv: list[str]) -> None:
     )
 
 
-def beside(group: list[Case], rows: list[Row]) -> str:
-    """Returns steps of meshtf over those of peers, by mesh, in words.
+def peer_ratios(group: list[Case], rows: list[Row]) -> str:
+    """Returns lines with the ratios of meshtf's steps to those of peers on the same mesh.
 
-    On devices of their own; beside towers, which share variables, and JAX on one device
-    as well.
+    Peers are compared with meshtf on logical devices. Towers, which share variables, and JAX
+    are also compared with meshtf on one device.
     """
-    found = {row.name: row for row in rows}
+    row_of = {row.name: row for row in rows}
     lines = []
     for peer in group:
         for case in group:
@@ -128,11 +128,11 @@ def beside(group: list[Case], rows: list[Row]) -> str:
                     or case.runtime == "placed"
                     and (case.devices or peer.runtime in ("towers", "jax"))
                 )
-                and not (case.cut or case.recompute)
-                and {peer.name, case.name} <= found.keys()
+                and not (case.sharded_over_data or case.recompute)
+                and {peer.name, case.name} <= row_of.keys()
             ):
-                own = found[case.name]
-                other = found[peer.name]
+                own = row_of[case.name]
+                other = row_of[peer.name]
                 lines.append(
                     f"{case.name} / {peer.name}: {ratio(own, other, 'wall'):.2f}, cpu "
                     f"{ratio(own, other, 'cpu'):.2f}"

@@ -1,12 +1,11 @@
-"""How the start of a training step grows with the depth of a model, and what its loop
-costs.
+"""How the time to the first step grows with the depth of a model, and the cost of its loop.
 
     python -m benchmarks.step.depth --layers=4,16,64
 
-The same network of residual feed-forward layers, as layers one by one and as
-`layers.Repeat`, which traces one. Each case is a process of its own, both take turns,
-and the best of some starts counts; a step is the median of many. Seconds are of this
-machine: compare the ratios.
+A network of residual feed-forward layers, once as separate layers and once as
+`layers.Repeat`, which traces one layer. Each case is a separate process, both are started
+in turn, and the best start counts; a step is a median. Seconds depend on the machine:
+compare the ratios.
 """
 
 from __future__ import annotations
@@ -69,9 +68,7 @@ class OneByOne(mtf.Module):
 
 
 def worker(how: str, layers: int) -> dict[str, Any]:
-    """Returns seconds to the first step and of a step, and the loss after all
-    of them.
-    """
+    """Returns the seconds to the first step and of a step, and the loss after all steps."""
     mesh = mtf.Mesh("data:4", layout=FLAGS.layout, seed=0)
     net = (
         OneByOne(mesh, layers)
@@ -101,7 +98,7 @@ def worker(how: str, layers: int) -> dict[str, Any]:
 
 
 def measure(layers: int) -> dict[str, dict[str, float]]:
-    """Returns the best of both ways, each start next to one of the other."""
+    """Returns the best times of both networks; they are started in turn."""
     best: dict[str, dict[str, float]] = {}
     for _ in range(FLAGS.starts):
         for how in ("one by one", "repeated"):
@@ -121,9 +118,9 @@ def measure(layers: int) -> dict[str, dict[str, float]]:
             )
             if done.returncode:
                 raise RuntimeError(done.stderr)
-            found = json.loads(done.stdout.splitlines()[-1])
-            old = best.get(how, found)
-            best[how] = {key: min(old[key], value) for key, value in found.items()}
+            measured = json.loads(done.stdout.splitlines()[-1])
+            old = best.get(how, measured)
+            best[how] = {key: min(old[key], value) for key, value in measured.items()}
     return best
 
 

@@ -1,5 +1,5 @@
 """A training step of the language model of `transformer` under eight layouts of eight
-positions.
+mesh positions.
 
 Example:
 
@@ -23,7 +23,7 @@ from transformer.training.trainer import Trainer
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How large the model is, and its batch."""
+    """The sizes of the model and of its batch."""
 
     vocab: int
     d_model: int
@@ -59,7 +59,7 @@ MEDIUM = Size(
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A mesh and what lies where on it."""
+    """A mesh and its layouts."""
 
     axes: str
     layout: str = ""
@@ -74,13 +74,13 @@ class Case:
         microbatches: int = 1,
         **settings: Any,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Returns a training step that has not run, a mtf.function, and its arguments.
+        """Returns a training step, a mtf.function that has not been called, and its arguments.
 
         Args:
-          size: of the model.
-          devices: of the mesh.
-          dropout: the rate of dropout.
-          microbatches: how many parts of a batch are learned one after the other.
+          size: the sizes of the model.
+          devices: the devices of the mesh.
+          dropout: the dropout rate.
+          microbatches: the number of microbatches.
           **settings: further fields of `Architecture`, such as scanned=True.
         """
         mesh = mtf.Mesh(

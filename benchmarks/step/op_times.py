@@ -1,11 +1,11 @@
-"""Where the time of a training step goes: TensorFlow's ops by type, on both sides.
+"""Time of a training step by the type of TensorFlow's ops, hand-written and in meshtf.
 
     python -m benchmarks.step.op_times                                    # the language model
     python -m benchmarks.step.op_times --model=bert --grids=1x1,8x1 --size=full
 
-One process builds the model by hand and in meshtf (on one device) and lets them take
-steps in turn under TensorFlow's profiler. Told are, for a step, how many ops of a type
-there were and for how long, all threads together: medians over rounds.
+One process builds the hand-written model and that of meshtf (on one device), which take
+steps in turn under TensorFlow's profiler. The table has the number of ops of each type in
+a step and their time, summed over threads, as medians over rounds.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ def main(argv: list[str]) -> None:
 def measured(cases: Iterable[Case], rounds: int) -> list[Times]:
     """Returns for each case the ops of a step by type."""
     built = [(build(case), batches(case.config)) for case in cases]
-    steps = [(make(), some) for (_, make), some in built]
-    for step, some in steps:
-        for batch in some:
+    steps = [(make(), batches_of_case) for (_, make), batches_of_case in built]
+    for step, batches_of_case in steps:
+        for batch in batches_of_case:
             float(step(batch))
-    found: list[list[Times]] = [[] for _ in steps]
+    results: list[list[Times]] = [[] for _ in steps]
     for _ in range(rounds):
-        for (step, some), times in zip(steps, found):
-            times.append(_profiled(step, some))
-    return [_median(times) for times in found]
+        for (step, batches_of_case), times in zip(steps, results):
+            times.append(_profiled(step, batches_of_case))
+    return [_median(times) for times in results]
 
 
-def _profiled(step: Callable[..., object], some: list[object]) -> Times:
+def _profiled(step: Callable[..., object], batches_of_case: list[object]) -> Times:
     """Returns the ops of a step by type."""
     options = tf.profiler.experimental.ProfilerOptions(
         host_tracer_level=3, python_tracer_level=0
@@ -69,14 +69,14 @@ def _profiled(step: Callable[..., object], some: list[object]) -> Times:
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder, options=options)
         for k in range(_STEPS):
-            float(step(some[k % len(some)]))
+            float(step(batches_of_case[k % len(batches_of_case)]))
         tf.profiler.experimental.stop()
-        number: collections.Counter[str] = collections.Counter()
+        counts: collections.Counter[str] = collections.Counter()
         spent: collections.Counter[str] = collections.Counter()
         for kind, milliseconds in _events(Path(folder)):
-            number[kind] += 1
+            counts[kind] += 1
             spent[kind] += milliseconds
-    return {kind: (number[kind] // _STEPS, spent[kind] / _STEPS) for kind in number}
+    return {kind: (counts[kind] // _STEPS, spent[kind] / _STEPS) for kind in counts}
 
 
 def _events(folder: Path) -> Iterator[tuple[str, float]]:
@@ -93,31 +93,33 @@ def _events(folder: Path) -> Iterator[tuple[str, float]]:
 
 
 def _median(times: list[Times]) -> Times:
-    kinds = {kind for some in times for kind in some}
+    kinds = {kind for batches_of_case in times for kind in batches_of_case}
     return {
         kind: (
             times[0].get(kind, (0, 0.0))[0],
-            statistics.median(some.get(kind, (0, 0.0))[1] for some in times),
+            statistics.median(
+                batches_of_case.get(kind, (0, 0.0))[1] for batches_of_case in times
+            ),
         )
         for kind in kinds
     }
 
 
-def table(names: list[str], found: list[Times], least: float) -> str:
+def table(names: list[str], results: list[Times], least: float) -> str:
     """Returns types by the time that they took anywhere, those below `least`
     milliseconds as one.
     """
     kinds = sorted(
-        {kind for times in found for kind in times},
-        key=lambda kind: -max(times.get(kind, (0, 0.0))[1] for times in found),
+        {kind for times in results for kind in times},
+        key=lambda kind: -max(times.get(kind, (0, 0.0))[1] for times in results),
     )
     large = [
-        k for k in kinds if max(times.get(k, (0, 0.0))[1] for times in found) >= least
+        k for k in kinds if max(times.get(k, (0, 0.0))[1] for times in results) >= least
     ]
-    rows = [(kind, [times.get(kind, (0, 0.0)) for times in found]) for kind in large]
+    rows = [(kind, [times.get(kind, (0, 0.0)) for times in results]) for kind in large]
     rows += [
-        ("others", [_sum(times, set(kinds) - set(large)) for times in found]),
-        ("all", [_sum(times, set(kinds)) for times in found]),
+        ("others", [_sum(times, set(kinds) - set(large)) for times in results]),
+        ("all", [_sum(times, set(kinds)) for times in results]),
     ]
     head = f"{'ops, and ms of a step':28}" + "".join(
         f"{name[:26]:>28}" for name in names
@@ -126,20 +128,21 @@ def table(names: list[str], found: list[Times], least: float) -> str:
         [
             head,
             *(
-                f"{kind[:27]:28}" + "".join(f"{n:15,}{ms:10.2f} ms" for n, ms in cells)
-                for kind, cells in rows
+                f"{kind[:27]:28}"
+                + "".join(f"{n:15,}{ms:10.2f} ms" for n, ms in columns)
+                for kind, columns in rows
             ),
         ]
     )
 
 
 def _sum(times: Times, kinds: set[str]) -> tuple[int, float]:
-    some = [times[kind] for kind in kinds if kind in times]
-    return sum(n for n, _ in some), sum(ms for _, ms in some)
+    batches_of_case = [times[kind] for kind in kinds if kind in times]
+    return sum(n for n, _ in batches_of_case), sum(ms for _, ms in batches_of_case)
 
 
 def define_flags() -> None:
-    """Defines what the command line takes."""
+    """Defines the flags of the command."""
     flags.DEFINE_enum("model", "lm", MODELS, "Which model.")
     flags.DEFINE_enum(
         "size",
@@ -150,7 +153,7 @@ def define_flags() -> None:
     flags.DEFINE_list("grids", ["1x1"], "Meshes: 1x1, 8x1, 4x2 or 1x8.")
     flags.DEFINE_integer("rounds", 7, "How often each side takes its turn.")
     flags.DEFINE_float(
-        "least", 0.5, "Types that take fewer milliseconds are told together."
+        "least", 0.5, "Types that take fewer milliseconds are summed up in one line."
     )
 
 

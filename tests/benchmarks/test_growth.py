@@ -69,7 +69,7 @@ def test_a_part_is_measured_told_and_drawn(part, tiny):
         )
     assert f"{max(TWO[part])}  {PLAIN}" in measure.table(part, rows)
     found = [theory.lines(part, column, rows) for column in theory.LAWS[part]]
-    assert theory.told(part, rows).count("off it by") == sum(map(len, found))
+    assert theory.describe(part, rows).count("off it by") == sum(map(len, found))
     drawn = picture(part, rows)
     points = sum(len(p) for f in found for p, _ in f.values())
     assert drawn.count("<circle") == points + len(
@@ -123,7 +123,7 @@ def test_planning_does_not_grow_with_positions():
             if row["series"] == series
         )
         assert few == many and few["nodes"] > 50 and few["moves"] > 5
-    assert "points off it" in theory.told("planning", rows)
+    assert "points off it" in theory.describe("planning", rows)
     assert "2,048  data x model" in measure.table("planning", rows)
 
 

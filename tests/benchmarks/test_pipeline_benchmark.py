@@ -12,11 +12,11 @@ from meshtf.pipeline import interleaved
 
 def test_speed_up_is_the_median_of_quiet_pairs():
     pairs = [
-        pipeline.Pair((wall, 2.0), (4.0, 3.0), others)
-        for wall, others in ((4.0, 0.0), (9.0, 0.5), (3.0, 0.05), (3.5, 0.0))
+        pipeline.Pair((wall, 2.0), (4.0, 3.0), other_cores)
+        for wall, other_cores in ((4.0, 0.0), (9.0, 0.5), (3.0, 0.05), (3.5, 0.0))
     ]
     row = pipeline.Row(8, pairs, (1.0, 1.0), ({}, {"first": 2.0, "first_cpu": 1.0}))
-    assert (row.speed_up, row.ideal, row.median("wall", 0), len(row.quiet)) == (
+    assert (row.speed_up, row.ideal, row.median("wall", 0), len(row.counted_pairs)) == (
         1.75,
         16 / 9,
         3.5,

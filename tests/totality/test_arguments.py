@@ -203,7 +203,7 @@ def test_an_op_of_a_users_own_says_which_attribute_is_wrong(mesh, x):
 def test_a_step_is_one_number_on_the_mesh_of_the_variables(mesh):
     v = mtf.Variable(mesh, "d:4;e:2", ones, "v")
     optimizer = mtf.optimizers.AdamW([v])
-    with refuses(mtf.ShapeError, "one number", r"\[d:4\]"):
+    with refuses(mtf.ShapeError, "as a scalar", r"\[d:4\]"):
         optimizer.apply_gradients(
             [mtf.ones(mesh, v.shape)], [v], mtf.zeros(mesh, "d:4", "int32")
         )

@@ -1,16 +1,14 @@
-"""One training step many ways: by hand in TensorFlow, in JAX, in meshtf.
-`benchmarks.step` runs it.
+"""One training step in different libraries: hand-written TensorFlow, JAX, DTensor, meshtf.
 
 Contents:
 
-    sizes       a model's sizes, and the shapes of its variables
-    feeds       what all ways see alike: batches, and initial values
-    cases       what is compared: a case is one way, in a process of its own
-    worker      that process
-    data_parallel_tf      by hand in TensorFlow on eight devices, a graph for each
-    dtensor               the same in DTensor
+    cases                 the cases and their groups
+    worker                runs one case in a separate process
+    sizes                 sizes, and the shapes of all variables
+    feeds                 batches and fixed values of the variables
+    meshtf_model          the models in meshtf
+    exported              the module that meshtf exports, on a PJRT client
     jax_language_model    the language model in JAX
-    meshtf_model          meshtf; `exported`: its module for PJRT
-
-`benchmarks.step.plain_tf` has the models by hand in TensorFlow on one device.
+    dtensor               the models in DTensor
+    data_parallel_tf      hand-written data parallelism in TensorFlow
 """

@@ -1,10 +1,10 @@
-"""What is compared: a case is one model in one mode, built and run in a process of its
-own.
+"""The cases of `benchmarks.step`: a model in one library, mesh and mode, which runs in a
+separate process.
 
 Example:
 
-    for case in cases(config("bert", "quick"), modes=["graph"], dropouts=[0.0]):
-    print(case.name)
+    for group in cases(sized("bert", "quick"), modes=["graph"], dropouts=[0.0]):
+      print([case.name for case in group])
 """
 
 from __future__ import annotations
@@ -55,26 +55,38 @@ PEERS = {
     "jax": ("JAX {}, NamedSharding", _EIGHT),
     "spmd": ("meshtf {}, exported module", _EIGHT),
 }
-FOREIGN = ("dtensor", "jax")  # others' libraries, which may not run a model
+FOREIGN = ("dtensor", "jax")  # libraries that may not support a model
 _BY_TENSORFLOW = (
     "towers",
     "mirrored",
     "dtensor",
-)  # and not by meshtf, or XLA's compiler
+)  # peers that run TensorFlow's kernels
 
 
 @dataclasses.dataclass(frozen=True)
 class Case(Dumped):
-    """One row of the table: which library, mesh, devices and mode."""
+    """One row of the table.
+
+    Attributes:
+      config: the sizes of the model.
+      grid: "" for plain TensorFlow, otherwise data x model, such as "4x2".
+      devices: None: one device for all positions; or "logical:8".
+      jit: whether XLA compiles the step.
+      runtime: "placed" for meshtf, or one of PEERS.
+      sharded_over_data: what is sharded along the data axis as well: "state" of the
+        optimizer (ZeRO-1), "variables" (FSDP), or "".
+      recompute: whether the backward pass recomputes each block.
+      onednn: whether TensorFlow uses oneDNN for its matmuls.
+    """
 
     config: Config
-    grid: str = ""  # "": plain TensorFlow; else a mesh, such as "4x2"
-    devices: str | None = None  # None: one device with shared storage; or "logical:8"
+    grid: str = ""
+    devices: str | None = None
     jit: bool = False
-    runtime: str = "placed"  # of meshtf; or one of PEERS
-    cut: str = ""  # along the data as well: "state" of the optimizer, or "variables"
-    recompute: bool = False  # whether the backward pass computes each block again
-    onednn: bool = False  # whether TensorFlow is told to have oneDNN compute products
+    runtime: str = "placed"
+    sharded_over_data: str = ""
+    recompute: bool = False
+    onednn: bool = False
 
     @property
     def mesh(self) -> str:
@@ -86,36 +98,38 @@ class Case(Dumped):
 
     @property
     def variable_layout(self) -> str:
-        return _ALONG_DATA if self.cut == "variables" else ""
+        return _ALONG_DATA if self.sharded_over_data == "variables" else ""
 
     @property
     def optimizer_layout(self) -> str:
-        return _ALONG_DATA if self.cut == "state" else ""
+        return _ALONG_DATA if self.sharded_over_data == "state" else ""
 
     @property
     def name(self) -> str:
         if self.runtime in PEERS or not self.grid:
             known = PEERS[self.runtime][0] if self.grid else "plain TensorFlow"
             return known.format(self.grid) + (", oneDNN" if self.onednn else "")
-        more = {"": "", "state": " ZeRO-1", "variables": " FSDP"}[self.cut]
-        more += " recompute" if self.recompute else ""
+        suffix = {"": "", "state": " ZeRO-1", "variables": " FSDP"}[
+            self.sharded_over_data
+        ]
+        suffix += " recompute" if self.recompute else ""
         where = "8 logical devices" if self.devices else "one device"
-        return f"meshtf {self.grid}{more}, {where}"
+        return f"meshtf {self.grid}{suffix}, {where}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of its process that the others do not have."""
+        """Additional environment variables of its process."""
         return {"TF_ENABLE_ONEDNN_OPTS": "1"} if self.onednn else {}
 
     @property
     def group(self) -> str:
-        """What its numbers may be compared with: cases of the same mode."""
+        """The group of cases that it is compared with: those of the same mode."""
         mode = "XLA" if self.jit else "graph"
         return f"{self.config.model}, {mode}, dropout {self.config.dropout:g}"
 
     @property
     def forecasts(self) -> bool:
-        """Whether a forecast tells its memory: positions share none of it."""
+        """Whether its memory can be compared with a forecast: positions do not share memory."""
         return self.runtime == "placed" and (self.grid == "1x1" or bool(self.devices))
 
 
@@ -140,7 +154,7 @@ def cases(
     config: Config,
     modes: Iterable[str],
     dropouts: Iterable[float],
-    wanted: Iterable[str] = ("",),
+    names: Iterable[str] = ("",),
     peers: Iterable[str] = (),
     onednn: bool = False,
 ) -> Iterator[list[Case]]:
@@ -168,7 +182,7 @@ def cases(
             yield [
                 case
                 for case in group
-                if not case.grid or any(part in case.name for part in wanted)
+                if not case.grid or any(name_part in case.name for name_part in names)
             ]
 
 
@@ -177,7 +191,7 @@ def _placed(one: Case) -> Iterator[Case]:
     for recompute in (False, True):
         yield dataclasses.replace(one, grid="1x1", recompute=recompute)
     for devices in (None, "logical:8"):
-        for grid, cut in (
+        for grid, sharded_over_data in (
             ("8x1", ""),
             ("8x1", "state"),
             ("8x1", "variables"),
@@ -187,13 +201,13 @@ def _placed(one: Case) -> Iterator[Case]:
             yield dataclasses.replace(
                 one,
                 grid=grid,
-                cut=cut,
+                sharded_over_data=sharded_over_data,
                 devices=devices,
             )
     yield dataclasses.replace(
         one,
         grid="8x1",
-        cut="variables",
+        sharded_over_data="variables",
         devices="logical:8",
         recompute=True,
     )

@@ -1,14 +1,13 @@
-"""Data parallelism by hand: the models in plain TensorFlow, a graph for each of eight
-devices.
+"""Hand-written data parallelism: the models in plain TensorFlow on eight logical devices.
 
-As one writes it without a library: one tf.function, `tf.device` around each device's
-part of the batch, gradients added up by `tf.add_n` on the first device.
+Written as usual without a library: one tf.function, `tf.device` for each device's shard of
+the batch, and gradients summed by `tf.add_n` on the first device.
 
     step = ByHand(case).train_step()
     loss = step(batch)
 
-The runtime of the case says where variables are: "towers" has them, and their update,
-on the first device; "mirrored" has variables of its own on each device.
+The case's runtime says where variables are: "towers" has them, and their update, on the
+first device; "mirrored" has a copy of all variables on each device.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ class ByHand:
 
         @tf.function(autograph=False)
         def train(batch: dict[str, tf.Tensor]) -> tf.Tensor:
-            found = [self._part(i, part) for i, part in enumerate(_parts(batch))]
+            results = [self._part(i, inputs) for i, inputs in enumerate(_parts(batch))]
             with tf.device(self.devices[0]):
-                losses, gradients = zip(*found)
+                losses, gradients = zip(*results)
                 total = {
                     name: tf.add_n([g[name] for g in gradients]) / _DEVICES
                     for name in gradients[0]
@@ -107,10 +106,11 @@ class ByHand:
 
 def _parts(batch: dict[str, tf.Tensor]) -> list[dict[str, tf.Tensor]]:
     """Returns each device's part of a batch, which is part of its mean."""
-    cut = {name: tf.split(x, _DEVICES) for name, x in batch.items()}
-    more = {}
+    shards = {name: tf.split(x, _DEVICES) for name, x in batch.items()}
+    extra_inputs = {}
     if "masked_weights" in batch:
-        more["masked_count"] = tf.reduce_sum(batch["masked_weights"]) / _DEVICES
+        extra_inputs["masked_count"] = tf.reduce_sum(batch["masked_weights"]) / _DEVICES
     return [
-        {name: parts[i] for name, parts in cut.items()} | more for i in range(_DEVICES)
+        {name: values[i] for name, values in shards.items()} | extra_inputs
+        for i in range(_DEVICES)
     ]

@@ -1,11 +1,11 @@
-"""The models in TensorFlow's DTensor: the program by hand, over variables with layouts.
+"""The models in TensorFlow's DTensor: the hand-written program, on variables with layouts.
 
     step = DTensorModel(case).train_step()
     loss = step(batch)
 
-The program is that for one device, but for two ops: DTensor knows no scatter of the
-cross entropy, and its partitioner ends the process where the kernel of Adam gets a
-variable that is cut.
+The program is that for one device, except for two ops: DTensor does not support the
+scatter of the cross entropy, and its partitioner aborts the process if the fused kernel of
+Adam gets a sharded variable.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _CUT_SECOND = (
 
 
 class DTensorModel:
-    """A model on eight logical devices: `data` cuts the batch, `model` heads, d_ff and
-    vocab.
+    """A model on eight logical devices: the axis `data` shards the batch, the axis `model` shards
+    heads, d_ff and vocab.
     """
 
     def __init__(self, case: Case):
@@ -69,7 +69,7 @@ class DTensorModel:
                 self._put(
                     normal(shape, np.float32)
                     * np.float32(self.config.fan_in(name) ** -0.5),
-                    self._cut(name),
+                    self._partition_spec(name),
                 )
             )
             for name, shape in shapes.items()
@@ -77,7 +77,7 @@ class DTensorModel:
         self.slots = {
             name: tuple(
                 dtensor.DVariable(
-                    self._put(np.zeros(shape, np.float32), self._cut(name))
+                    self._put(np.zeros(shape, np.float32), self._partition_spec(name))
                 )
                 for _ in "mv"
             )
@@ -89,9 +89,11 @@ class DTensorModel:
         """Takes the values of all variables, and starts the optimizer anew."""
         self.step.assign(self._put(np.float32(0), []))
         for name, weight in self.weights.items():
-            weight.assign(self._put(values[name], self._cut(name)))
+            weight.assign(self._put(values[name], self._partition_spec(name)))
             for slot in self.slots[name]:
-                slot.assign(self._put(np.zeros_like(values[name]), self._cut(name)))
+                slot.assign(
+                    self._put(np.zeros_like(values[name]), self._partition_spec(name))
+                )
 
     def train_step(self) -> Callable[[Batch], Any]:
         """Returns a function of a batch that updates the variables and returns the
@@ -153,14 +155,13 @@ class DTensorModel:
             weight.assign_sub(rate * mean / (tf.sqrt(squares) + c.epsilon))
 
     def _put(self, x: np.ndarray, spec: list[str]) -> Any:
-        """Returns an array on all devices, cut along the axes that are named."""
-        whole = dtensor.copy_to_mesh(
-            tf.constant(x), dtensor.Layout.replicated(self.mesh, len(spec))
-        )
-        return dtensor.relayout(whole, dtensor.Layout(spec, self.mesh))
+        """Returns an array on all devices, sharded along the named axes."""
+        replicated = dtensor.Layout.replicated(self.mesh, len(spec))
+        copies = dtensor.copy_to_mesh(tf.constant(x), replicated)
+        return dtensor.relayout(copies, dtensor.Layout(spec, self.mesh))
 
-    def _cut(self, name: str) -> list[str]:
-        """Returns how a variable is cut: heads, d_ff and vocab along "model"."""
+    def _partition_spec(self, name: str) -> list[str]:
+        """Returns the sharding of a variable: heads, d_ff and vocab along "model"."""
         spec = [dtensor.UNSHARDED] * len(self.config.shapes()[name])
         if self.along > 1 and name.endswith(_CUT_FIRST + _CUT_SECOND):
             spec[name.endswith(_CUT_SECOND) + ("/experts/" in name)] = "model"

@@ -74,6 +74,6 @@ class ExportedModel(MeshModel):
 
         return step
 
-    def _put(self, port: Any, whole: Any) -> None:
-        slices = port.shard(whole, self.exported.mesh)
+    def _put(self, port: Any, array: Any) -> None:
+        slices = port.shard(array, self.exported.mesh)
         self.carried[port.name] = self.runner.put(slices)

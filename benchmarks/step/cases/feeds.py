@@ -1,4 +1,4 @@
-"""What all ways to train see alike: batches, and values of variables to begin with.
+"""Batches, and fixed values of the variables, equal for all libraries.
 
 Example:
 
@@ -32,44 +32,44 @@ def batches(config: Config) -> list[Batch]:
 
 
 def _rows(config: Config, rng: np.random.Generator) -> np.ndarray:
-    """Returns tokens `[BATCHES, batch, length + 1]`: each is mostly told by the one
+    """Returns tokens `[BATCHES, batch, length + 1]`, of which 90 % are a function of the token
     before.
     """
     follows = rng.permutation(config.vocab)
     tokens = np.empty([BATCHES, config.batch, config.length + 1], np.int32)
     tokens[..., 0] = rng.integers(0, config.vocab, tokens.shape[:2])
     for i in range(config.length):
-        told = rng.random(tokens.shape[:2]) < 0.9
-        other = rng.integers(0, config.vocab, told.shape)
-        tokens[..., i + 1] = np.where(told, follows[tokens[..., i]], other)
+        is_regular = rng.random(tokens.shape[:2]) < 0.9
+        other = rng.integers(0, config.vocab, is_regular.shape)
+        tokens[..., i + 1] = np.where(is_regular, follows[tokens[..., i]], other)
     return tokens
 
 
 def _masked(config: Config, tokens: np.ndarray, rng: np.random.Generator) -> Batch:
-    """Returns a batch of BERT: rows of two texts, some shorter, with tokens
-    to guess.
-    """
-    tokens = np.maximum(tokens, 2)  # 0 is padding, 1 stands for what is masked
+    """Returns a batch for BERT: pairs of texts, some of them shorter, with masked tokens."""
+    tokens = np.maximum(tokens, 2)  # 0 is padding, 1 the mask token
     batch, length = tokens.shape
     ends = rng.integers(length * 3 // 4, length + 1, [batch, 1])
-    places = np.sort([rng.permutation(length)[: config.masked] for _ in range(batch)])
-    places = places.astype(np.int32)
-    ids = np.take_along_axis(tokens, places, 1)
-    np.put_along_axis(tokens, places, 1, 1)
+    positions = np.sort(
+        [rng.permutation(length)[: config.masked] for _ in range(batch)]
+    )
+    positions = positions.astype(np.int32)
+    ids = np.take_along_axis(tokens, positions, 1)
+    np.put_along_axis(tokens, positions, 1, 1)
     tokens[np.arange(length) >= ends] = 0
     types = (np.arange(length) >= length // 2) & (tokens > 0)
     return {
         "tokens": tokens,
         "token_types": types.astype(np.int32),
-        "masked_positions": places,
+        "masked_positions": positions,
         "masked_ids": ids,
-        "masked_weights": (places < ends).astype(np.float32),
+        "masked_weights": (positions < ends).astype(np.float32),
         "next_sentence_labels": rng.integers(0, 2, batch).astype(np.int32),
     }
 
 
 def fixed_values(config: Config) -> dict[str, np.ndarray]:
-    """Returns values of all variables, the same for every case."""
+    """Returns values of all variables, equal for every case."""
     rng = np.random.default_rng(1)
     values = {}
     for name, shape in config.shapes().items():

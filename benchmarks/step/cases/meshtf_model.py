@@ -1,4 +1,4 @@
-"""The models of `transformer`, in meshtf, behind the same methods as those by hand.
+"""The models of `transformer` in meshtf, with the methods of the hand-written models.
 
 Example:
 
@@ -58,7 +58,7 @@ class MeshModel:
         self.step = 0
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Takes the values of all variables, and starts the optimizer anew."""
+        """Assigns all variables, and resets the optimizer."""
         self.step = 0
         for variable in self.model.variables:
             variable.assign(values[variable.name])
@@ -79,13 +79,11 @@ class MeshModel:
         return step
 
     def forecast(self, batch: Batch) -> float:
-        """Returns the bytes that all positions together will hold at the most, by
-        `mtf.explain`.
-        """
+        """Returns the peak of bytes on all positions together, by `mtf.explain`."""
         return self.recording.explain(batch, np.int32(0)).memory.peak * self.mesh.size
 
     def recorded(self, jit: bool = False) -> Any:
-        """Returns the `mtf.function` of a batch and the number of the step."""
+        """Returns the `mtf.function` of a batch and the index of the step."""
 
         @mtf.function(
             mesh=self.mesh,

@@ -1,7 +1,7 @@
 """Sizes of a model and of its batch, how it is trained, and what variables it has.
 
     config = Config("moe", layers=2)
-    config.shapes()                     # {"language_model/embedding/table": (4096, 256), ...}
+    config.shapes()               # {"language_model/embedding/table": (4096, 256), ...}
 
 The models are a decoder-only language model, the same with a mixture of experts in
 every other block, and BERT with both tasks of its pretraining.
@@ -21,7 +21,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Sizes of the model and of its batch, and how it is trained."""
+    """The sizes of a model and of its batch, and the settings of training."""
 
     model: str = "lm"
     vocab: int = 4096
@@ -46,19 +46,19 @@ class Config:
 
     @property
     def masked(self) -> int:
-        """How many tokens of a row BERT is to guess: its 15 %."""
+        """The number of masked tokens of an example for BERT: 15 %."""
         return max(1, self.length * 3 // 20)
 
     @property
     def slots(self) -> int:
-        """The slots of an expert for tokens of one row."""
+        """The slots of an expert for the tokens of one example."""
         return min(
             max(int(2 * self.length * self.capacity / self.experts), 4), self.length
         )
 
     @property
     def root(self) -> str:
-        """The first part of the paths of variables and of ops that drop."""
+        """The first component of the paths of variables and of dropout ops."""
         return "bert" if self.model == "bert" else "language_model"
 
     def mixed(self, block: int) -> bool:
@@ -70,7 +70,7 @@ class Config:
         return _bert(self) if self.model == "bert" else _language_model(self)
 
     def fan_in(self, name: str) -> int:
-        """Returns how many numbers are summed into one output of a matrix."""
+        """Returns the number of inputs that are summed into one output of a matrix."""
         shape = self.shapes()[name]
         if "/output/" in name:
             return int(np.prod(shape[:-1]))
@@ -160,7 +160,7 @@ def _dense(path: str, inputs: int, outputs: int) -> Shapes:
 
 
 class Dumped:
-    """Base of cases: dataclasses with a config, which go to their processes as text."""
+    """Base class of cases: dataclasses with a config, which are sent to processes as JSON."""
 
     def dump(self) -> str:
         return json.dumps(dataclasses.asdict(self))

@@ -1,16 +1,15 @@
-"""One case in a process of its own: it starts, tells what starting cost, then steps on
-request.
+"""Runs one case of `benchmarks.step` in a separate process.
 
-Started by `rounds` with a case as JSON. It answers with one line of JSON on standard
-output: first what the start cost, then the answer to each line of standard input:
+It is started by `rounds` with a case as JSON. It writes a line of JSON to standard output:
+first the costs of its start, then an answer to each line of standard input:
 
-    {"steps": 3}      ->  seconds of wall time and of processor time of each of three more steps
+    {"steps": 3}      ->  seconds of wall and of processor time of each of three more steps
     {"losses": 5}     ->  losses of five steps from fixed variables and a new optimizer
 
-The clock starts after TensorFlow's (JAX's) import with the data ready, and stops when
-the first loss is there; "compile" counts from where the variables are there: tracing,
-exporting, compiling and the first step. Memory is the highest resident set until after
-the third step, less that before the start.
+The clock starts after the import of TensorFlow (or JAX), when the data is ready, and stops
+at the first loss. "compile" starts when the variables exist: tracing, exporting, compiling
+and the first step. Memory is the peak resident set until after the third step, minus that
+before the start.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _IMPORTED = {"jax": "jax", "spmd": "jaxlib.xla_client"}
 
 
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:
-    """Returns a model with `assign`, and what makes a function of a batch: one step."""
+    """Returns a model with `assign`, and a function that makes its training step."""
     module, name = _MODELS[case.runtime if case.grid else "plain"]
     model = getattr(importlib.import_module(f"benchmarks.step.{module}"), name)(
         case if case.grid else case.config
@@ -48,7 +47,7 @@ def build(case: Case) -> tuple[Any, Callable[[], Any]]:
 
 
 class Runner:
-    """A case that has been built, and how it is made to step."""
+    """A model that is built and can take steps."""
 
     def __init__(self, case: Case):
         self.case, self.config = case, case.config
@@ -63,9 +62,9 @@ class Runner:
         self.count = 0
         self.one()
         self.start = {
-            what + name: clock() - since[name]
+            prefix + name: clock() - since[name]
             for name, clock in clocks.items()
-            for what, since in (("first", start), ("compile", built))
+            for prefix, since in (("first", start), ("compile", built))
         }
         for _ in range(2):
             self.one()
@@ -74,16 +73,16 @@ class Runner:
             self.start["forecast"] = self.model.forecast(self.batches[0]) / 2**20
 
     def one(self) -> float:
-        """Takes one step and returns its loss, which waits for it."""
+        """Takes one step and returns its loss; waits until it is computed."""
         batch = self.batches[self.count % len(self.batches)]
         self.count += 1
         return float(self.step(batch))
 
-    def steps(self, number: int) -> dict[str, list[float]]:
-        """Takes steps and returns what each of them took."""
+    def steps(self, count: int) -> dict[str, list[float]]:
+        """Takes steps and returns the seconds of each."""
         wall = []
         cpu = []
-        for _ in range(number):
+        for _ in range(count):
             start = time.perf_counter()
             processor = time.process_time()
             self.one()
@@ -91,8 +90,8 @@ class Runner:
             cpu.append(time.process_time() - processor)
         return {"wall": wall, "cpu": cpu}
 
-    def losses(self, number: int) -> dict[str, list[float]]:
-        """Returns the losses of steps from fixed variables."""
+    def losses(self, num_steps: int) -> dict[str, list[float]]:
+        """Returns the losses of the first steps from fixed values of the variables."""
         self.model.assign(fixed_values(self.config))
         own = self.step
         self.count = 0
@@ -100,13 +99,13 @@ class Runner:
             not self.case.grid and self.config.dropout
         ):  # it times masks that are faster for it
             self.step = self.model.train_step(self.case.jit, masks="hash")
-        losses = [self.one() for _ in range(number)]
+        losses = [self.one() for _ in range(num_steps)]
         self.step = own
         return {"losses": losses}
 
 
 def _memory(field: str) -> float:
-    """Returns a line of this process's status, in MB; Linux only, elsewhere 0."""
+    """Returns a line of this process's status, in MB; Linux only, otherwise 0."""
     try:
         with open("/proc/self/status") as status:
             return (
@@ -118,16 +117,16 @@ def _memory(field: str) -> float:
 
 
 def _reset_peak() -> None:
-    """Lets the highest resident set start from the one of now."""
+    """Resets the peak of the resident set to its present size."""
     try:
         with open("/proc/self/clear_refs", "w") as clear:
             clear.write("5")
     except OSError:
-        pass  # then the peak of the imports counts too, alike for all
+        pass  # then the peak of the imports counts too, for all cases
 
 
 def start(text: str) -> Runner:
-    """Returns the runner of a case, imported before the clock starts."""
+    """Returns the runner of a case; its library is imported before the clock starts."""
     case = Case.load(text)
     importlib.import_module(_IMPORTED.get(case.runtime, "tensorflow"))
     return Runner(case)

@@ -1,1 +1,1 @@
-"""The models in plain TensorFlow."""
+"""Hand-written models in plain TensorFlow, on one device."""

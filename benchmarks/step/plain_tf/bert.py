@@ -1,8 +1,6 @@
-"""BERT's pretraining by hand, in plain TensorFlow, on one device.
+"""BERT's pretraining, hand-written in TensorFlow, on one device.
 
-Example:
-
-    loss = PlainBert(Config("bert")).train_step()(batch)     # a batch of `feeds.batches`
+loss = PlainBert(Config("bert")).train_step()(batch)     # arrays of `feeds.batches`
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _EPSILON = 1e-12
 
 
 class PlainBert(PlainModel):
-    """Blocks with norms after each half, learned positions, and two tasks."""
+    """Post-norm blocks, learned positions, and the two pretraining tasks."""
 
     def loss(
         self,
@@ -33,9 +31,7 @@ class PlainBert(PlainModel):
         drop: Drop,
         cross_entropy: CrossEntropy,
     ) -> tf.Tensor:
-        """Returns the mean cross entropy over masked tokens, plus that over pairs of
-        texts.
-        """
+        """Returns the mean cross entropy over masked tokens, plus that over pairs of texts."""
         c = self.config
         table = w["bert/embedding/table"]
         x = self.encode(
@@ -63,7 +59,7 @@ class PlainBert(PlainModel):
         pairs = tf.nn.sparse_softmax_cross_entropy_with_logits(
             batch["next_sentence_labels"], dense(heads, "next_sentence", pooled)
         )
-        # Of a part of a batch this is a part of the mean, if the batch tells its count.
+        # For a shard of a batch this is its term of the mean, if the batch has the count.
         count = batch.get("masked_count", tf.reduce_sum(weights))
         return tf.reduce_sum(losses * weights) / count + tf.reduce_mean(pairs)
 
@@ -77,7 +73,7 @@ class PlainBert(PlainModel):
         """Returns `[batch * length, d_model]`."""
         c = self.config
         x = hand_written_kernels.embed(table, tf.reshape(batch["tokens"], [-1]))
-        # Two rows: a product is faster than looking up and adding up again.
+        # With two entries a one-hot matmul is faster than a gather and its gradient.
         types = tf.one_hot(tf.reshape(batch["token_types"], [-1]), 2)
         x += tf.matmul(types, w["type_embedding/table"])
         x = tf.reshape(x, [-1, c.length, c.d_model]) + w["position_embedding/table"]
@@ -104,9 +100,7 @@ class PlainBert(PlainModel):
         bias: tf.Tensor,
         drop: Drop,
     ) -> tf.Tensor:
-        """Returns self-attention of x `[batch * length, d_model]`, with a bias of
-        padding.
-        """
+        """Returns self-attention of x `[batch * length, d_model]`; `bias` masks padding."""
         query, key, value = (
             self.heads(w, name, x) for name in ("query", "key", "value")
         )
@@ -122,12 +116,12 @@ class PlainBert(PlainModel):
 
 
 def dense(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
-    """Returns the product of rows x with a kernel, plus a bias."""
+    """Returns a dense layer of x `[tokens, inputs]`."""
     return tf.nn.bias_add(tf.matmul(x, w[f"{name}/kernel"]), w[f"{name}/bias"])
 
 
 def norm(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
-    """Returns rows x, normalized."""
+    """Returns the layer norm of x `[tokens, d_model]`."""
     return hand_written_kernels.layer_norm(
         x,
         w[f"{name}_norm/scale"],

@@ -1,8 +1,6 @@
-"""The decoder-only language model by hand, in plain TensorFlow, on one device.
+"""The decoder-only language model, hand-written in TensorFlow, on one device.
 
-Example:
-
-    loss = PlainLM(Config("lm")).train_step()(batch)     # tokens, targets: int32 [batch, length]
+loss = PlainLM(Config()).train_step()(batch)     # tokens, targets: int32 [batch, length]
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ class PlainLM(PlainModel):
         drop: Drop,
         cross_entropy: CrossEntropy,
     ) -> tf.Tensor:
-        """Returns the mean cross entropy over all tokens, and what feed-forward halves
-        add to it.
+        """Returns the mean cross entropy over all tokens, plus the losses of feed-forward
+        sublayers.
         """
         c = self.config
         w = below(w, f"{c.root}/")
@@ -49,11 +47,11 @@ class PlainLM(PlainModel):
                 lambda y, p, path=path: drop(y, f"{path}attention/{p}"),
             )
             x += drop(h, path + "attention_dropout")
-            h, more = self.feed_forward(
+            h, losses_of_block = self.feed_forward(
                 own, hand_written_kernels.rms_norm(x, own["feed_forward_norm/scale"])
             )
             x += drop(h, path + "feed_forward_dropout")
-            losses += more
+            losses += losses_of_block
         logits = tf.matmul(
             hand_written_kernels.rms_norm(x, w["decoder/norm/scale"]),
             w["logits/kernel"],
@@ -64,7 +62,7 @@ class PlainLM(PlainModel):
     def feed_forward(
         self, w: Weights, x: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Returns what is added to the stream, and losses."""
+        """Returns the output of the sublayer, [tokens, d_model], and its losses."""
         h = hand_written_kernels.gelu(tf.matmul(x, w["feed_forward/wi/kernel"]))
         return tf.matmul(h, w["feed_forward/wo/kernel"]), []
 

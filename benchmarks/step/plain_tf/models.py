@@ -1,8 +1,6 @@
-"""The models by hand, by their names.
+"""The hand-written models by name.
 
-Example:
-
-    model = plain_model(Config("bert"))
+model = plain_model(Config("bert"))
 """
 
 from __future__ import annotations
