@@ -98,10 +98,6 @@ RETIRED_STILL_USED: dict[str, set[str]] = {
     "meshtf/testing/conformance/compare.py": {"same", "want"},
     "meshtf/testing/conformance/eager_suite.py": {"want"},
     "meshtf/testing/conformance/reference.py": {"want"},
-    "transformer/cli/gin_configurables.py": {"part"},
-    "transformer/experts/gating.py": {"kept"},
-    "transformer/experts/routing.py": {"kept"},
-    "transformer/train_vocabulary.py": {"number"},
 }
 # Public functions whose docstring gives no shape.
 WITHOUT_SHAPES: dict[str, set[str]] = {}
