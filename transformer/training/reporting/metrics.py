@@ -38,7 +38,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 def print_now(line: str) -> None:
     """Prints a line and flushes it. A full disk under standard output is ignored, so that
-    training goes on.
+    training continues.
     """
     try:
         print(line, flush=True)
