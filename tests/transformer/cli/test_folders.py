@@ -1,5 +1,5 @@
-"""Places that cannot be written are refused before any work is done, with the setting's
-name.
+"""Paths that cannot be written are refused before any work is done, with the name of
+the setting.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reference numbers of known models, and their batches as our models take them."""
+"""The reference results of known models, and their batches as our models take them."""
 
 from __future__ import annotations
 

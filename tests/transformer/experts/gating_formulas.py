@@ -1,4 +1,4 @@
-"""Gatings once more, in NumPy, token by token."""
+"""The gatings in NumPy, token by token."""
 
 from __future__ import annotations
 

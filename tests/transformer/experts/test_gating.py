@@ -1,4 +1,4 @@
-"""Gatings against plain transcriptions of their algorithms, a token at a time."""
+"""Gatings, compared with plain transcriptions of their algorithms, token by token."""
 
 from __future__ import annotations
 

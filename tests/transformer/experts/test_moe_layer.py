@@ -1,5 +1,5 @@
-"""Mixtures of experts: what experts compute, in every layout the same, and what
-travels.
+"""Mixtures of experts: equal results under every layout, and the bytes that are
+exchanged.
 """
 
 from __future__ import annotations

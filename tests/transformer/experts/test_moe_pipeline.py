@@ -1,6 +1,4 @@
-"""Losses of routers go through a pipeline: those of the model without it, for any K and
-M.
-"""
+"""Losses of routers in a pipeline equal those of the model without it, for any K and M."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Token by token with caches: the logits of a full forward pass, for every kind of
-part.
+"""Decoding token by token with caches gives the logits of a full forward pass, for
+every architecture.
 """
 
 from __future__ import annotations

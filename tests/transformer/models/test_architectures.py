@@ -1,5 +1,5 @@
-"""All kinds of Transformers: the same loss and gradients as on one device, and what
-kinds mean.
+"""All architectures: the same loss and gradients as on one device, and what each
+setting means.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""A vocabulary that is filled up, so that a mesh can cut it: the numbers of one that is
-not.
-"""
+"""A padded vocabulary, which a mesh can shard, gives the results of the unpadded one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An encoder-decoder drops what its encoder and its decoder are given apart, under
-every layout.
+"""Dropout of an encoder-decoder is the same under every layout, and differs between the
+stacks.
 """
 
 from __future__ import annotations

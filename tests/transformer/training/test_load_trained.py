@@ -1,5 +1,5 @@
-"""Models that runs left: of a damaged checkpoint it is said, and the one before it is
-taken.
+"""Loading trained models: a damaged checkpoint is a warning, and the previous one is
+loaded.
 """
 
 from __future__ import annotations
