@@ -73,7 +73,7 @@ def define_flags() -> None:
         "Sample from the likeliest tokens with this probability in total.",
     )
     flags.DEFINE_integer(
-        "num_beams", None, "Beam search with so many beams, instead of sampling."
+        "num_beams", None, "Beam search with this count of beams, instead of sampling."
     )
     flags.DEFINE_float(
         "alpha", None, "The exponent of the length penalty of beam search."

@@ -5,7 +5,7 @@
     python -m transformer.evaluate --model_dir=runs/t5_stdlib --num_answers=64
 
 It prints a metric per line. With `--num_answers` an encoder-decoder also generates
-answers to so many inputs; their exact match and F1 of words with the targets are printed.
+answers to that count of inputs; their exact match and F1 of words with the targets are printed.
 
 The configuration is config.gin of the run's folder, unless --gin_file is given; mesh and
 layout may differ from those of training. Exit code: 0, or 1 if there is an error.

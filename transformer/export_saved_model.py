@@ -42,7 +42,7 @@ def define_flags() -> None:
         "length", None, "The length of examples; default: that of training."
     )
     flags.DEFINE_integer(
-        "num_beams", 0, "Beam search with so many beams; 0: greedy.", lower_bound=0
+        "num_beams", 0, "The count of beams of a beam search; 0: greedy.", lower_bound=0
     )
     flags.adopt_module_key_flags(command_line)  # so that --help shows them
 

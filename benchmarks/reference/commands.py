@@ -42,7 +42,7 @@ BERT = (
 )
 SHARED = {  # modules of flags that several commands have -> their headings
     "transformer.cli.command_line": "Flags of configurations",
-    "meshtf.cluster.timeouts": "Flags of supervision",
+    "meshtf.commands.timeouts": "Flags of supervision",
     "examples.bert.shared.program_flags": "Flags of BERT programs",
     "examples.bert.shared.fine_tuning": "Flags of fine-tuning",
 }

@@ -99,8 +99,8 @@ def beam_search(
         program serves several lengths. Positions after it are filled as after `eos_id`.
 
     Raises:
-      ShapeError, DTypeError: prompt, state or logits are not as said, or `eos_id` is no
-        id.
+      ShapeError, DTypeError: prompt, state or logits have other dimensions or types, or
+        `eos_id` is no id.
       PlanError: a negative alpha, or a state of another nesting.
     """
     alpha = as_float("alpha", alpha)

@@ -84,7 +84,8 @@ def sample(
         program serves several lengths. Positions after it are filled as after `eos_id`.
 
     Raises:
-      ShapeError, DTypeError: prompt or logits are not as said, or `eos_id` is no id.
+      ShapeError, DTypeError: prompt or logits have other dimensions or types, or `eos_id`
+        is no id.
       PlanError: a setting out of its range, a state of another nesting, or no seed.
     """
     temperature = _check_settings(temperature, top_k, top_p)

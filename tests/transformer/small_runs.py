@@ -1,4 +1,4 @@
-"""Small runs of training for tests: a few seconds each, on text that a test writes."""
+"""Small training runs for tests: a few seconds each, on text that a test writes."""
 
 from __future__ import annotations
 

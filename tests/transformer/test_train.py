@@ -1,6 +1,4 @@
-"""The training command: what it leaves behind, how it goes on, and what it says when it
-cannot.
-"""
+"""The training command: the files of a run, resuming, and errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The command that trains vocabularies: what it writes is read, and is whole or not
-there.
+"""The command that trains vocabularies: its file can be read, and is complete or
+absent.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def exit_on_user_errors() -> Iterator[None]:
 
 
 def _message(error: Exception) -> str:
-    """Returns what to tell the user, or "" if it is an error of the program."""
+    """Returns the message for the user, or "" if it is an error of the program."""
     import meshtf as mtf
     from transformer import data
 

@@ -137,7 +137,9 @@ class _BertModel(Model):
 
     def encode(self, batch: Batch, training: bool) -> tuple[mtf.Tensor, Any, Any]:
         """Returns the encoder's results for `tokens` and `token_types`."""
-        return self.encoder(batch["tokens"], batch.get("token_types"), training)
+        tokens = batch["tokens"]
+        token_types = batch.get("token_types")
+        return self.encoder(tokens, token_types, training)
 
 
 @gin.configurable

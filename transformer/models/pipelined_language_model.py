@@ -83,9 +83,8 @@ class PipelinedLanguageModel(LanguageModel):
             )
         with mtf.layout("*:"):
             example = mtf.zeros(mesh, f"batch:1;length:{length}", "int32")
-        with (
-            self.outer_scope()
-        ):  # a plan prints "block_0", not "language_model/block_0"
+        # A plan prints "block_0", not "language_model/block_0".
+        with self.outer_scope():
             self.pipe = mtf.pipeline.GPipe(
                 self._pipeline_layers(),
                 mesh.axes.get(mesh.stages, 1),

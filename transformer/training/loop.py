@@ -42,7 +42,7 @@ class Loop:
       evaluate_every: steps between two evaluations; 0: none.
       keep: how many of the newest checkpoints are kept.
       keep_every: checkpoints of steps that are multiples of it are kept too; 0: none.
-      async_save: whether checkpoints are written in the background, while steps go on.
+      async_save: whether checkpoints are written in the background, during the next steps.
       monitor: times the loop and writes status.json.
       profile: the first and the last step that TensorFlow's profiler traces; None: none.
       say: prints a line.

@@ -78,7 +78,7 @@ class Run:
         and after training.
       keep: how many of the newest checkpoints are kept.
       keep_every: checkpoints of steps that are multiples of it are kept too; 0: none.
-      async_save: whether checkpoints are written in the background, while steps go on.
+      async_save: whether checkpoints are written in the background, during the next steps.
       deterministic: whether TensorFlow uses only deterministic ops, from here on in the
         whole process. A run that was killed and resumed then has the losses of an
         uninterrupted one, bit for bit.

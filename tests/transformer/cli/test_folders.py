@@ -1,5 +1,5 @@
-"""Places that cannot be written are refused before any work is done, with the setting's
-name.
+"""Paths that cannot be written are refused before any work is done, with the name of
+the setting.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_what_can_be_written_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place, folder, says",
+    "target, folder, says",
     [
         ("file", True, "file is no folder"),
         ("file/below", True, "file is no folder"),
@@ -59,23 +59,23 @@ def test_what_can_be_written_leaves_nothing(tmp_path):
         ("folder", False, "is a folder, where a file"),
     ],
 )
-def test_a_path_of_another_kind_is_refused(tmp_path, place, folder, says):
+def test_a_path_of_another_kind_is_refused(tmp_path, target, folder, says):
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder").mkdir()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     with pytest.raises(DataError, match=f"--output=.*{says}(.|\n)*Name a") as error:
-        check_writable(tmp_path / place, "--output", folder)
-    assert str(tmp_path / place) in str(error.value)
+        check_writable(tmp_path / target, "--output", folder)
+    assert str(tmp_path / target) in str(error.value)
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
 def test_a_path_that_cannot_be_created_is_refused(tmp_path, monkeypatch, number):
     read_only(monkeypatch, tmp_path, number)
-    for place in (tmp_path / "new" / "file.txt", tmp_path / "file.txt"):
+    for target in (tmp_path / "new" / "file.txt", tmp_path / "file.txt"):
         with pytest.raises(
             DataError, match=f"cannot be written: {tmp_path}: {os.strerror(number)}"
         ):
-            check_writable(place, "--output")
+            check_writable(target, "--output")
 
 
 @pytest.mark.skipif(
@@ -117,17 +117,17 @@ def test_training_refuses_its_folder_at_the_start(
     tmp_path, capsys, monkeypatch, kind, says
 ):
     params = small(tmp_path)
-    place = {"below a file": tmp_path / "it" / "run"}.get(kind, tmp_path / "it")
+    target = {"below a file": tmp_path / "it" / "run"}.get(kind, tmp_path / "it")
     if kind in ("file", "below a file"):
         (tmp_path / "it").write_text("x")
     elif kind == "occupied":
-        place.mkdir()
-        (place / "x.txt").write_text("x")
+        target.mkdir()
+        (target / "x.txt").write_text("x")
     else:
         read_only(monkeypatch, tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    code, out, err = run_train(capsys, place, params)
-    assert code == 1 and not out and f"model_dir={place}" in err and says in err, err
+    code, out, err = run_train(capsys, target, params)
+    assert code == 1 and not out and f"model_dir={target}" in err and says in err, err
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -1,5 +1,5 @@
-"""Settings that gin takes and that cannot be meant so: named with file, line and near
-misses.
+"""Errors of gin settings: unused names and wrong types, with file, line and similar
+names.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The layouts that come as gin files: each trains like the main job's, and cuts what it
-says.
+"""The layouts that come as gin files: each trains like lm_stdlib.gin, and shards what
+its comment says.
 """
 
 from __future__ import annotations

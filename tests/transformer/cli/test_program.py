@@ -1,4 +1,4 @@
-"""Our programs configure their process, and do so before anything of theirs runs."""
+"""Commands configure their process before any of their code runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference numbers of known models, and their batches as our models take them."""
+"""The reference results of known models, and their batches as our models take them."""
 
 from __future__ import annotations
 
@@ -92,15 +92,15 @@ def _counted(labels: np.ndarray) -> dict[str, np.ndarray]:
 
 def _masked(labels: np.ndarray) -> dict[str, np.ndarray]:
     """Returns places, words and weights of what is masked, as many in each row."""
-    places = [np.flatnonzero(row != IGNORED) for row in labels]
-    most = max(map(len, places))
+    positions = [np.flatnonzero(row != IGNORED) for row in labels]
+    most = max(map(len, positions))
     results: dict[str, Any] = {
-        "masked_positions": [np.pad(p, (0, most - len(p))) for p in places],
+        "masked_positions": [np.pad(p, (0, most - len(p))) for p in positions],
         "masked_ids": [
-            np.pad(row[p], (0, most - len(p))) for row, p in zip(labels, places)
+            np.pad(row[p], (0, most - len(p))) for row, p in zip(labels, positions)
         ],
     }
-    weights = [np.arange(most) < len(p) for p in places]
+    weights = [np.arange(most) < len(p) for p in positions]
     return {
         **{key: np.stack(value).astype(np.int32) for key, value in results.items()},
         "masked_weights": np.stack(weights).astype(np.float32),

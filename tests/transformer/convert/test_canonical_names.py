@@ -1,4 +1,4 @@
-"""Files of other versions: older names, what is no weight, and copies."""
+"""Files of older versions: renamed tensors, tensors that are no weights, and copies."""
 
 from __future__ import annotations
 

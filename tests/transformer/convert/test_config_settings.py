@@ -1,4 +1,4 @@
-"""What a config.json says: what is read, what must be as it is here, and
+"""Settings of config.json: those that are read, those that must have one value, and
 activations.
 """
 

@@ -1,5 +1,5 @@
-"""Folders of Hugging Face: there and back again bit by bit, older files, and what is
-refused.
+"""Folders of Hugging Face: converting there and back changes no bit; older files;
+errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Rules between names: axes by name, fused tensors, rows of stacked variables, and
-diffs.
-"""
+"""Conversion rules: axes by name, fused tensors, stacked layers, and errors."""
 
 from __future__ import annotations
 

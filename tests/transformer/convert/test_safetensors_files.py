@@ -1,6 +1,4 @@
-"""Folders of safetensors files: one file, shards and their index, and what cannot be
-read.
-"""
+"""Folders of safetensors files: one file, shards and their index, and errors."""
 
 from __future__ import annotations
 

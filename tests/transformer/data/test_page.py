@@ -1,6 +1,4 @@
-"""What docs/reference/data.md says: its program prints what stands below it, its names
-are there.
-"""
+"""docs/reference/data.md: its program prints the output below it, and its names exist."""
 
 from __future__ import annotations
 

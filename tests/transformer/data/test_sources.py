@@ -1,6 +1,4 @@
-"""Sources: any example by its number, bad ones named or counted, an index that is made
-once.
-"""
+"""Sources: any example by its index, errors of bad records, an index that is made once."""
 
 from __future__ import annotations
 

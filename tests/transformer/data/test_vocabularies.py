@@ -1,5 +1,5 @@
-"""Vocabularies: there and back, ends, sentinels, BERT's rules, the same pieces every
-time.
+"""Vocabularies: encoding and decoding, ends, sentinels, BERT's rules, deterministic
+training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gatings once more, in NumPy, token by token."""
+"""The gatings in NumPy, token by token."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def gshard_as_published(logits, real, u, capacity):
     for g in range(groups):
         gates = softmax(logits[g])
         c = np.zeros(experts, int)
-        rows = np.flatnonzero(real[g])
-        m = gates[rows].mean(0) if len(rows) else np.zeros(experts)
+        real_tokens = np.flatnonzero(real[g])
+        m = gates[real_tokens].mean(0) if len(real_tokens) else np.zeros(experts)
         second = []
-        for s in rows:
+        for s in real_tokens:
             e1, *others = np.argsort(-gates[s], kind="stable")[:2]
             g1, g2 = gates[s, e1], sum(gates[s, e] for e in others)
             if c[e1] < capacity:
                 combine[g, s, e1, c[e1]] = g1 / (g1 + g2)
             c[e1] += 1
             second += [(s, e2, g2 / (g1 + g2)) for e2 in others]
-        losses.append((c / max(len(rows), 1) * m).sum() / experts)
+        losses.append((c / max(len(real_tokens), 1) * m).sum() / experts)
         for s, e2, g2 in second:
             if c[e2] < capacity and 2 * g2 > u[g, s]:
                 combine[g, s, e2, c[e2]] = g2
@@ -78,24 +78,27 @@ def token_choice(logits, real, k, capacity, normalize):
     combine, losses = np.zeros((groups, tokens, experts, capacity)), []
     for g in range(groups):
         p = softmax(logits[g])
-        rows = np.flatnonzero(real[g])
+        real_tokens = np.flatnonzero(real[g])
         best = np.argsort(-p, axis=-1, kind="stable")[:, :k]
         count = np.zeros(experts, int)
         for choice in range(k):
-            for s in rows:
+            for s in real_tokens:
                 e = best[s, choice]
                 if count[e] < capacity:
                     combine[g, s, e, count[e]] = p[s, e]
                 count[e] += 1
-        for s in rows:
+        for s in real_tokens:
             total = {
                 "before": p[s, best[s]].sum(),
                 "after": combine[g, s].sum(),
                 "never": 1.0,
             }[normalize]
             combine[g, s] /= total or 1.0
-        f = count / max(k * len(rows), 1)
-        losses.append(experts * (f * (p[rows].mean(0) if len(rows) else 0 * f)).sum())
+        f = count / max(k * len(real_tokens), 1)
+        losses.append(
+            experts
+            * (f * (p[real_tokens].mean(0) if len(real_tokens) else 0 * f)).sum()
+        )
     return combine, np.mean(losses), lost(combine, real, k)
 
 

@@ -1,4 +1,4 @@
-"""Gatings against plain transcriptions of their algorithms, a token at a time."""
+"""Gatings, compared with plain transcriptions of their algorithms, token by token."""
 
 from __future__ import annotations
 
@@ -279,9 +279,9 @@ def test_second_choices_that_are_not_drawn_take_slots_only_as_published(conventi
         capacity=Capacity(train=None),
     )
     routing = route(gate, logits, np.ones((1, 40), bool), False)
-    taken = np.flatnonzero(routing.tokens.numpy()[0, 1] >= 0)
-    assert 0 < len(taken) < 20  # a gate of 0.08 is kept one time in six
-    assert (taken[-1] == len(taken) - 1) == FREED[convention]
+    selected = np.flatnonzero(routing.tokens.numpy()[0, 1] >= 0)
+    assert 0 < len(selected) < 20  # a gate of 0.08 is kept one time in six
+    assert (selected[-1] == len(selected) - 1) == FREED[convention]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Mixtures of experts: what experts compute, in every layout the same, and what
-travels.
+"""Mixtures of experts: equal results under every layout, and the bytes that are
+exchanged.
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ GATES = {
 }
 
 
-def inputs(rows=BATCH, length=LENGTH):
+def inputs(batch_size=BATCH, length=LENGTH):
     return (
-        np.random.default_rng(0).normal(size=(rows, length, D_MODEL)).astype("float32")
+        np.random.default_rng(0)
+        .normal(size=(batch_size, length, D_MODEL))
+        .astype("float32")
     )
 
 

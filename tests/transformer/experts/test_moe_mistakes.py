@@ -1,6 +1,4 @@
-"""Mixtures of experts that cannot be meant so are refused by name, before anything
-runs.
-"""
+"""Illegal settings of mixtures of experts are refused by name, before anything runs."""
 
 from __future__ import annotations
 

@@ -78,12 +78,12 @@ def clean_gin():
 
 
 def text(step=0):
-    rows = (
+    sequences = (
         np.random.default_rng(step).integers(0, 16, (BATCH, LENGTH + 1)).astype("int32")
     )
     return {
-        "tokens": np.ascontiguousarray(rows[:, :-1]),
-        "targets": np.ascontiguousarray(rows[:, 1:]),
+        "tokens": np.ascontiguousarray(sequences[:, :-1]),
+        "targets": np.ascontiguousarray(sequences[:, 1:]),
     }
 
 

@@ -1,6 +1,4 @@
-"""Losses of routers go through a pipeline: those of the model without it, for any K and
-M.
-"""
+"""Losses of routers in a pipeline equal those of the model without it, for any K and M."""
 
 from __future__ import annotations
 
@@ -61,8 +59,10 @@ def loss_and_gradients(model):
             loss = model.loss({"tokens": tokens, "targets": targets}, training=True)
         return [loss, *mtf.gradients([loss], variables)]
 
-    rows = np.random.default_rng(0).integers(0, 16, (BATCH, LENGTH + 1)).astype("int32")
-    loss, *grads = (y.numpy() for y in step(rows[:, :-1], rows[:, 1:]))
+    sequences = (
+        np.random.default_rng(0).integers(0, 16, (BATCH, LENGTH + 1)).astype("int32")
+    )
+    loss, *grads = (y.numpy() for y in step(sequences[:, :-1], sequences[:, 1:]))
     return loss, {v.path: dx for v, dx in zip(variables, grads, strict=True)}
 
 

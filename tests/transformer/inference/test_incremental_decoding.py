@@ -1,5 +1,5 @@
-"""Token by token with caches: the logits of a full forward pass, for every kind of
-part.
+"""Decoding token by token with caches gives the logits of a full forward pass, for
+every architecture.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def mesh_of(layout):
 def walk(model, tokens, start):
     """Returns logits [batch length vocab], one position after the other."""
 
-    def step(cache, row):
-        logits, cache = model.decode_step(*row, cache)
+    def step(cache, inputs):
+        logits, cache = model.decode_step(*inputs, cache)
         return cache, logits
 
     length = tokens.shape.dim("length")
@@ -111,9 +111,9 @@ def after(model, tokens, read, **settings):
         cache = model.prefill(tokens, cache, read, settings.get("prefix", False))
 
         def step(cache, step):
-            place = mtf.minimum(read + step, length.size - 1)
-            row = mtf.gather(tokens, place, "length")
-            logits, cache = model.decode_step(length.size + step, row, cache)
+            position = mtf.minimum(read + step, length.size - 1)
+            ids = mtf.gather(tokens, position, "length")
+            logits, cache = model.decode_step(length.size + step, ids, cache)
             return cache, logits
 
         _, logits = mtf.scan(step, cache, mtf.range(model.mesh, length), "length")
@@ -137,9 +137,9 @@ def test_prefill_equals_single_steps_for_each_kind(rng, kind, layout):
     )
     read = 3, 6
     full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(tokens).numpy()
-    for row, (results, start) in enumerate(zip(after(model, tokens, read), read)):
+    for i, (results, start) in enumerate(zip(after(model, tokens, read), read)):
         np.testing.assert_allclose(
-            results[: LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5
+            results[: LENGTH - start], full[i, start:], rtol=1e-4, atol=1e-5
         )
 
 
@@ -160,11 +160,11 @@ def test_a_window_is_the_same_when_all_is_read_at_once(rng, kind):
         )
 
     expected = stepped(tokens).numpy()
-    for row, (results, start) in enumerate(
+    for i, (results, start) in enumerate(
         zip(after(model, tokens, read, window=3), read)
     ):
         np.testing.assert_allclose(
-            results[: LENGTH - start], expected[row, start:], rtol=1e-4, atol=1e-5
+            results[: LENGTH - start], expected[i, start:], rtol=1e-4, atol=1e-5
         )
 
 
@@ -179,11 +179,11 @@ def test_ids_of_a_prefix_see_those_after_them(rng, kind):
     full = mtf.function(
         model, mesh=model.mesh, tokens="batch;length", prefix="batch;length"
     )(tokens, prefix=prefix).numpy()
-    for row, (results, start) in enumerate(
+    for i, (results, start) in enumerate(
         zip(after(model, tokens, read, prefix=True), read)
     ):
         np.testing.assert_allclose(
-            results[: LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5
+            results[: LENGTH - start], full[i, start:], rtol=1e-4, atol=1e-5
         )
     causal = after(model, tokens, read)
     assert np.abs(causal - after(model, tokens, read, prefix=True)).max() > 1e-3
@@ -197,10 +197,13 @@ def test_attention_in_blocks_reads_what_blocks_do_not_part(rng):
         full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(
             longer
         ).numpy()
-        for row, results in enumerate(after(model, tokens, (4, 7))):
-            start = (4, 7)[row]
+        for i, results in enumerate(after(model, tokens, (4, 7))):
+            start = (4, 7)[i]
             np.testing.assert_allclose(
-                results[: LENGTH - start], full[row, start:LENGTH], rtol=1e-4, atol=1e-5
+                results[: LENGTH - start],
+                full[i, start:LENGTH],
+                rtol=1e-4,
+                atol=1e-5,
             )
 
 
@@ -229,12 +232,12 @@ def test_an_encoder_with_padding_is_looked_at_step_by_step(rng, kind, layout):
 
     @mtf.function(mesh=model.mesh, batch=model.features)
     def run(batch):
-        rows, length = (
+        batch_dims, length = (
             batch["tokens"].shape.without("length"),
             batch["tokens"].shape["length"],
         )
         encoded, _ = model.encode(batch)
-        start = model.init_cache(rows, length, encoded)
+        start = model.init_cache(batch_dims, length, encoded)
         return model(batch["inputs"], batch["tokens"]), walk(
             model, batch["tokens"], start
         )

@@ -1,5 +1,5 @@
-"""All kinds of Transformers: the same loss and gradients as on one device, and what
-kinds mean.
+"""All architectures: the same loss and gradients as on one device, and what each
+setting means.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def batch_of(model, seed=0):
     sizes = {"batch": BATCH, "length": LENGTH, "inputs_length": LENGTH, "masked": 2}
     segments = np.sort(rng.integers(1, 3, (BATCH, LENGTH)), axis=1)
     first = np.array(
-        [[0] + [int(a != b) for a, b in zip(row, row[1:])] for row in segments]
+        [
+            [0] + [int(a != b) for a, b in zip(example, example[1:])]
+            for example in segments
+        ]
     )
     starts = np.maximum.accumulate(first * np.arange(LENGTH), axis=1)
     most = {
@@ -181,19 +184,19 @@ def test_every_variable_has_a_gradient(name):
 
 def logits(architecture, tokens, **places):
     model = LanguageModel(mtf.Mesh(""), architecture)
-    rows = "batch; length"
-    given = {name: mtf.asarray(model.mesh, x, rows) for name, x in places.items()}
-    return model(mtf.asarray(model.mesh, tokens, rows), **given).numpy()
+    dims = "batch; length"
+    given = {name: mtf.asarray(model.mesh, x, dims) for name, x in places.items()}
+    return model(mtf.asarray(model.mesh, tokens, dims), **given).numpy()
 
 
 @pytest.mark.parametrize("name", [n for n in KINDS if "mixed" not in n])
 def test_texts_of_one_row_do_not_see_each_other(rng, name):
     kind = dataclasses.replace(KINDS[name], dropout=0.0)
     texts = rng.integers(1, VOCAB, (2, 1, 4)).astype("int32")
-    row = np.concatenate(list(texts), axis=1)
+    packed_tokens = np.concatenate(list(texts), axis=1)
     packed = logits(
         kind,
-        row,
+        packed_tokens,
         segments=np.array([[1] * 4 + [2] * 4], "int32"),
         positions=np.array([[0, 1, 2, 3] * 2], "int32"),
     )
@@ -222,11 +225,13 @@ def test_scanned_blocks_are_blocks_one_by_one(rng):
     deep = LanguageModel(mtf.Mesh(""), dataclasses.replace(kind, scanned=True))
     values = {v.name: v.numpy() for v in plain.variables}
     for variable in deep.variables:
-        rows = [
+        layers = [
             values[variable.name.replace("blocks/block", f"block_{i}")]
             for i in range(2)
         ]
-        variable.assign(np.stack(rows) if "blocks/block" in variable.name else rows[0])
+        variable.assign(
+            np.stack(layers) if "blocks/block" in variable.name else layers[0]
+        )
     expected, have = (
         model(mtf.asarray(model.mesh, tokens, "batch; length")).numpy()
         for model in (plain, deep)
@@ -236,12 +241,12 @@ def test_scanned_blocks_are_blocks_one_by_one(rng):
 
 def test_inputs_that_are_padding_change_nothing(rng):
     model = EncoderDecoder(mtf.Mesh(""), dataclasses.replace(T5, dropout=0.0))
-    rows = rng.integers(1, VOCAB, (2, 1, 6)).astype("int32")
-    longer = np.pad(rows[0], ((0, 0), (0, 3)))
-    tokens = mtf.asarray(model.mesh, rows[1], "batch; length")
+    sequences = rng.integers(1, VOCAB, (2, 1, 6)).astype("int32")
+    longer = np.pad(sequences[0], ((0, 0), (0, 3)))
+    tokens = mtf.asarray(model.mesh, sequences[1], "batch; length")
     short, padded = (
         model(mtf.asarray(model.mesh, x, "batch; inputs_length"), tokens).numpy()
-        for x in (rows[0], longer)
+        for x in (sequences[0], longer)
     )
     np.testing.assert_allclose(short, padded, atol=1e-5)
 

@@ -1,6 +1,4 @@
-"""A vocabulary that is filled up, so that a mesh can cut it: the numbers of one that is
-not.
-"""
+"""A padded vocabulary, which a mesh can shard, gives the results of the unpadded one."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ KINDS = {
     "encoder-decoder": (EncoderDecoder, PLAIN),
     "bert": (Bert, BERT),
 }
-CUT = {
+SHARDED = {
     "axes": "data:2;model:2",
     "layout": "batch:data; vocab:model; heads:model; d_ff:model",
 }
@@ -44,19 +42,19 @@ def outputs(kind, multiple, **mesh):
 
 def batch_of(model, step):
     rng = np.random.default_rng(step)
-    rows = rng.integers(1, VOCAB, (3, 4, 8)).astype("int32")
-    rows = dict(zip(("tokens", "targets", "inputs"), rows))
+    arrays = rng.integers(1, VOCAB, (3, 4, 8)).astype("int32")
+    arrays = dict(zip(("tokens", "targets", "inputs"), arrays))
     if isinstance(model, Bert):
         return {
-            "tokens": rows["tokens"],
-            "token_types": rows["targets"] % 2,
-            "masked_positions": rows["targets"][:, :3] % 8,
-            "masked_ids": rows["inputs"][:, :3],
+            "tokens": arrays["tokens"],
+            "token_types": arrays["targets"] % 2,
+            "masked_positions": arrays["targets"][:, :3] % 8,
+            "masked_ids": arrays["inputs"][:, :3],
         }
     return (
-        rows
+        arrays
         if isinstance(model, EncoderDecoder)
-        else {n: rows[n] for n in ("tokens", "targets")}
+        else {n: arrays[n] for n in ("tokens", "targets")}
     )
 
 
@@ -70,9 +68,11 @@ def losses(model):
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_and_gradients_are_those_of_the_tokens_alone(kind):
     far = 1e-2 if kind == "bfloat16" else 1e-5
-    alone = losses(outputs(kind, 1))
-    np.testing.assert_allclose(losses(outputs(kind, MULTIPLE)), alone, rtol=far)
-    np.testing.assert_allclose(losses(outputs(kind, MULTIPLE, **CUT)), alone, rtol=far)
+    single_device = losses(outputs(kind, 1))
+    np.testing.assert_allclose(losses(outputs(kind, MULTIPLE)), single_device, rtol=far)
+    np.testing.assert_allclose(
+        losses(outputs(kind, MULTIPLE, **SHARDED)), single_device, rtol=far
+    )
 
 
 def test_rows_that_fill_up_are_never_predicted():

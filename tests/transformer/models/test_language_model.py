@@ -84,10 +84,10 @@ def run(optimizer, steps=STEPS, model=None, **mesh):
         optimizer.apply_gradients(grads, variables, step)
         return loss, norm
 
-    rows = (text(step) for step in range(steps))
+    sequences = (text(step) for step in range(steps))
     curve = [
-        train({"tokens": row[:, :-1], "targets": row[:, 1:]}, np.int32(step))
-        for step, row in enumerate(rows)
+        train({"tokens": sequence[:, :-1], "targets": sequence[:, 1:]}, np.int32(step))
+        for step, sequence in enumerate(sequences)
     ]
     curve = np.array([[float(x) for x in pair] for pair in curve])
     return curve, {v.name: v.numpy() for v in variables}

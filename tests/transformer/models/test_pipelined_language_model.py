@@ -1,5 +1,5 @@
-"""The pipelined language model: the numbers of the one without, on 3-D meshes, by gin
-alone.
+"""The pipelined language model gives the results of the plain one, on 3-D meshes, by
+gin settings only.
 """
 
 from __future__ import annotations

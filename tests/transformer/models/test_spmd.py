@@ -84,14 +84,14 @@ def trainer(**mesh: Any) -> Trainer:
 
 def text(step: int) -> dict[str, np.ndarray]:
     """Returns the batch of a step."""
-    rows = (
+    sequences = (
         np.random.default_rng(step)
         .integers(0, VOCAB, (BATCH, LENGTH + 1))
         .astype("int32")
     )
     return {
-        "tokens": np.ascontiguousarray(rows[:, :-1]),
-        "targets": np.ascontiguousarray(rows[:, 1:]),
+        "tokens": np.ascontiguousarray(sequences[:, :-1]),
+        "targets": np.ascontiguousarray(sequences[:, 1:]),
     }
 
 

@@ -1,4 +1,4 @@
-"""Which axes stay within a host: those along which most moves, as many as fit."""
+"""The axes that stay within a host: those with the most communication, as many as fit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Models that runs left: of a damaged checkpoint it is said, and the one before it is
-taken.
+"""Loading trained models: a damaged checkpoint is a warning, and the previous one is
+loaded.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def two_steps(tmp_path_factory):
     gin.clear_config()
     command_line.configure(["lm_stdlib.gin"], SMALL)
     trainer, saver = training_run.Run().trainer, mtf.checkpoints.Saver(str(folder))
-    numbers = {}
+    values = {}
     for step in (1, 2):
         trainer.steps_done = step
         for v in trainer.model.variables:
             v.assign(v + 1.0)
-        numbers[step] = {v.name: v.numpy() for v in trainer.model.variables}
+        values[step] = {v.name: v.numpy() for v in trainer.model.variables}
         trainer.save(saver)
     run_report.write_config(str(folder))
     gin.clear_config()
-    return folder, numbers
+    return folder, values
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ def configured(folder):
     return Trained.of(str(folder))
 
 
-def check(trained, step, numbers):
+def check(trained, step, values):
     assert trained.step == step
     for v in trained.model.variables:
-        np.testing.assert_array_equal(v.numpy(), numbers[step][v.name])
+        np.testing.assert_array_equal(v.numpy(), values[step][v.name])
 
 
 def test_the_newest_is_taken(run, recwarn):
@@ -85,12 +85,12 @@ def test_the_newest_is_taken(run, recwarn):
 
 @pytest.mark.parametrize("file", [DATA, "variables.index", "manifest.json"])
 def test_a_damaged_checkpoint_warns_and_the_previous_one_is_loaded(run, file):
-    folder, numbers = run
+    folder, values = run
     flip(folder / "step_00000002" / file)
     with pytest.warns(
         mtf.checkpoints.CheckpointWarning, match=rf"step_00000002(.|\n)*{file}"
     ):
-        check(configured(folder), 1, numbers)
+        check(configured(folder), 1, values)
 
 
 def test_only_damaged_checkpoints_are_an_error(run):

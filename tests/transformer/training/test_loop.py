@@ -1,6 +1,4 @@
-"""The loop: parts of a batch, measurements on the way, and numbers that are
-not finite.
-"""
+"""The training loop: microbatches, evaluations during training, and nonfinite losses."""
 
 from __future__ import annotations
 

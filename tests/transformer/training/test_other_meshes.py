@@ -1,5 +1,5 @@
-"""Runs on meshes that lack axes which layouts name: all that uses a run works there,
-too.
+"""Runs on meshes without axes that layouts name: training, evaluation, scoring,
+generation, export.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What shaped a run is saved with it: another vocabulary is refused, other settings are
-told.
+"""Vocabulary and settings are saved with a run: another vocabulary is an error, other
+settings are printed.
 """
 
 from __future__ import annotations

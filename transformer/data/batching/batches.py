@@ -67,7 +67,7 @@ def windows(
 
     The targets of a window are its last `length` bytes. If `num_windows` is None, each byte is
     a target once, except the initial one and those of an incomplete last window. Otherwise
-    so many of these windows, evenly spaced.
+    that count of these windows, evenly spaced.
 
     Raises:
       CorpusError: the text is shorter than one window.

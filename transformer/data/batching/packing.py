@@ -172,9 +172,12 @@ class _Bin:
     room: dict[str, int]
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
-        return all(size <= self.room[name] for name, size in sizes.items())
+        """Returns whether these counts of tokens, by field, fit."""
+        room = self.room
+        return all(size <= room[name] for name, size in sizes.items())
 
     def add(self, example: Example, sizes: Mapping[str, int]) -> None:
+        """Adds an example with these counts of tokens, by field."""
         self.examples.append(example)
         for name, size in sizes.items():
             self.room[name] -= size

@@ -38,7 +38,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 def print_now(line: str) -> None:
     """Prints a line and flushes it. A full disk under standard output is ignored, so that
-    training goes on.
+    training continues.
     """
     try:
         print(line, flush=True)
@@ -241,7 +241,8 @@ def read(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Returns the lines of metrics.jsonl; a last line that a crash left
     incomplete is skipped.
     """
-    return [line for _, line in _lines(Path(folder, FILE))]
+    path = Path(folder, FILE)
+    return [line for _, line in _lines(path)]
 
 
 def curve(folder: str | os.PathLike[str], name: str = "loss", width: int = 60) -> str:

@@ -1,6 +1,4 @@
-"""Batches of bytes: a step is a function of its number, and windows cover what they
-should.
-"""
+"""Batches of bytes: a batch is a function of its step, and windows cover the text."""
 
 from __future__ import annotations
 

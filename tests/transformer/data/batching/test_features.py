@@ -1,4 +1,4 @@
-"""Features: what each model is given, by hand."""
+"""Features: the arrays of each kind of model, compared with arrays by hand."""
 
 from __future__ import annotations
 

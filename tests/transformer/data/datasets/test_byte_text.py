@@ -1,4 +1,4 @@
-"""The bytes of a corpus as `Data`: what `batches` and `windows` give, by name."""
+"""The bytes of a corpus as `Data`: the arrays of `batches` and `windows`, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corpora: nothing is lost, and no file changes sides."""
+"""Corpora: no byte is lost, and no file changes its split."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Data without texts: the shapes of batches, and a plain word where texts are asked
-for.
-"""
+"""Data without texts: the shapes of batches, and an error where texts are needed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Baselines: the same bytes as the model's windows, and numbers that can be worked out
-by hand.
+"""Baselines: the same bytes as the model's windows, and values that can be computed by
+hand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metrics: whole lines, no step twice after a restart, and runs without TensorBoard."""
+"""Metrics: complete lines, no step twice after a restart, and runs without TensorBoard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run goes: shares of time, the status file, profiles."""
+"""Monitoring of a run: shares of time, the status file, profiles."""
 
 from __future__ import annotations
 
