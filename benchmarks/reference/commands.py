@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from meshtf.__main__ import COMMANDS
+from meshtf.command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """# Commands
@@ -42,7 +42,7 @@ BERT = (
 )
 SHARED = {  # modules of flags that several commands have -> their headings
     "transformer.cli.command_line": "Flags of configurations",
-    "meshtf.cluster.timeouts": "Flags of supervision",
+    "meshtf.commands.timeouts": "Flags of supervision",
     "examples.bert.shared.program_flags": "Flags of BERT programs",
     "examples.bert.shared.fine_tuning": "Flags of fine-tuning",
 }

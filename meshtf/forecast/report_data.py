@@ -191,8 +191,9 @@ class Facts:
     @property
     def moves(self) -> tuple[Collective, ...]:
         """All communication of one call, in order; without reshards that are free."""
-        every = (*(move for op in self.ops for move in op.moves), *self.results)
-        return tuple(move for move in every if move.kind not in FREE)
+        of_ops = [move for op in self.ops for move in op.moves]
+        moves = [*of_ops, *self.results]
+        return tuple(move for move in moves if move.kind not in FREE)
 
     def bytes_moved(
         self,

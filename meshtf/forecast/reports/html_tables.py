@@ -195,7 +195,7 @@ def _modules(forecast: Facts, paths: Mapping[str, str]) -> str:
 def _lines(forecast: Facts, paths: Mapping[str, str]) -> str:
     """Returns where bytes are received, gathered dimensions and redundant FLOPs."""
     sums = totals(forecast)
-    lists = {
+    rows_by_title = {
         "Bytes received, by line": [
             (bytes_text(row["all"]), _at(row, paths)) for row in sums["lines"]
         ],
@@ -218,7 +218,7 @@ def _lines(forecast: Facts, paths: Mapping[str, str]) -> str:
     content = [
         f"<h3>{title}</h3>"
         + _table(("", ""), [(size, escape(text)) for size, text in rows[:MAX_ROWS]])
-        for title, rows in lists.items()
+        for title, rows in rows_by_title.items()
         if rows
     ]
     if not content:
@@ -256,7 +256,11 @@ def _list(items: Iterable[str]) -> str:
 
 
 def _line(row: Any, paths: Mapping[str, str]) -> str:
-    return f"{paths.get(row.file, row.file)}:{row.line}" if row.file else ""
+    """Returns the user's line of a row, or ""."""
+    if not row.file:
+        return ""
+    path = paths.get(row.file, row.file)
+    return f"{path}:{row.line}"
 
 
 def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:

@@ -56,8 +56,10 @@ def module_costs(forecast: Facts, depth: int = DEFAULT_DEPTH) -> list[ModuleCost
         rows.setdefault(key, ModuleCosts(key)).live += size
     for key, lines in flops_of_lines.items():
         ((source, _),) = lines.most_common(1)
-        rows[key].count = len(paths[key])
-        rows[key].function, rows[key].file, rows[key].line = source
+        function, file, line = source
+        rows[key] = dataclasses.replace(
+            rows[key], count=len(paths[key]), function=function, file=file, line=line
+        )
     return sorted(rows.values(), key=lambda row: (-row.flops, -row.received, -row.live))
 
 

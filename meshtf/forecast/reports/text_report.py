@@ -100,9 +100,11 @@ def _costs(forecast: Facts) -> list[str]:
     sums = totals(forecast)
     columns = (*PHASES, "all")
 
-    def row(label: str, of: Mapping[str, Any], text: Callable[[float], str]) -> str:
-        amounts = (text(of[column]) if of[column] else "-" for column in columns)
-        return f"  {label:<{LABEL_WIDTH}}" + "".join(f"{x:>14}" for x in amounts)
+    def row(label: str, sums: Mapping[str, Any], text: Callable[[float], str]) -> str:
+        amounts = [sums[column] for column in columns]
+        cells = [text(amount) if amount else "-" for amount in amounts]
+        aligned = "".join(f"{cell:>14}" for cell in cells)
+        return f"  {label:<{LABEL_WIDTH}}{aligned}"
 
     moves = sums["moves"]
     received = {column: sum(move[column] for move in moves) for column in columns}
@@ -181,11 +183,18 @@ def _modules(forecast: Facts, depth: int) -> list[str]:
 
 
 def _module_row(row: ModuleCosts, paths: Mapping[str, str]) -> str:
-    label = row.path + (f" ({row.count})" if row.count > 1 else "")
-    columns = (flops_text(row.flops), bytes_text(row.received), bytes_text(row.live))
-    amounts = "".join(f"{'-' if x == '0' else x:>13}" for x in columns)
-    line = f"{paths.get(row.file, row.file)}:{row.line}" if row.file else ""
-    return f"{label:<{PATH_WIDTH}}{amounts}  {line}"
+    """Returns the row of a module in the table of modules."""
+    label = row.path
+    if row.count > 1:
+        label += f" ({row.count})"
+    line = ""
+    if row.file:
+        path = paths.get(row.file, row.file)
+        line = f"{path}:{row.line}"
+    columns = [flops_text(row.flops), bytes_text(row.received), bytes_text(row.live)]
+    amounts = ["-" if text == "0" else text for text in columns]
+    aligned = "".join(f"{text:>13}" for text in amounts)
+    return f"{label:<{PATH_WIDTH}}{aligned}  {line}"
 
 
 def _stages(forecast: Facts) -> list[str]:

@@ -36,8 +36,11 @@ def shared_scope_of(node: Node) -> str:
 
 def common_path(nodes: Iterable[Node]) -> str:
     """Returns the beginning that the scopes of nodes have in common; "" if none."""
-    paths = {tuple(scope_of(node).split("/")[:-1]) for node in nodes}
-    return "/".join(os.path.commonprefix(sorted(paths))) if paths else ""
+    paths = []
+    for node in nodes:
+        *path, _ = scope_of(node).split("/")
+        paths.append(path)
+    return "/".join(os.path.commonprefix(paths))
 
 
 def as_scope(name: str) -> str:
