@@ -111,10 +111,14 @@ def _activations(forecast: Facts, minimum: float) -> Iterator[str]:
 
 
 def _replicated_tensors(forecast: Facts, minimum: float) -> list[str]:
-    """Returns a line for each of the largest computed tensors that an axis replicates."""
+    """Returns a line for each of the largest outputs of ops that an axis replicates.
+
+    Gathered tensors and workspaces of ops are left out: no layout rule shards them.
+    """
     lines: list[str] = []
     for live in forecast.live:
-        if live.kind not in ("activation", "temporary", "gradient"):
+        is_output = live.kind in ("activation", "temporary") and " " not in live.title
+        if not is_output:
             continue
         if live.total < minimum or len(lines) == _MAX_TENSORS:
             break

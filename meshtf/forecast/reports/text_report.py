@@ -31,6 +31,15 @@ MAX_ROWS = 8  # of a list of the largest
 MAX_LIVE = 10  # rows of tensors that are live at the peak
 MAX_MODULES = 24
 LABEL_WIDTH = 32  # of the rows of costs
+PLURALS: dict[str, str] = {
+    "parameter": "parameters",
+    "optimizer state": "optimizer state",
+    "other variable": "other variables",
+    "argument": "arguments",
+    "gradient": "gradients",
+    "activation": "activations",
+    "temporary": "temporaries",
+}
 PATH_WIDTH = 40  # of module paths
 
 
@@ -140,7 +149,7 @@ def _live(forecast: Facts) -> list[str]:
     for live in forecast.live:
         sums[live.kind] = sums.get(live.kind, 0.0) + live.total
     kinds = ", ".join(
-        f"{kind if kind == 'optimizer state' else kind + 's'} {bytes_text(size)}"
+        f"{PLURALS[kind]} {bytes_text(size)}"
         for kind, size in sorted(sums.items(), key=lambda item: -item[1])
         if size
     )
