@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from meshtf.__main__ import COMMANDS
+from meshtf.command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """# Commands

@@ -56,9 +56,9 @@ def _variable_rules(forecast: Facts, minimum: float) -> Iterator[str]:
         tensors = [variable.tensor for variable in variables]
         for axis, dim, saved in _best_rules(forecast, tensors, rules):
             if saved >= minimum:
-                kind = "optimizer state" if variables is states else "variables"
+                owner = "optimizer state" if variables is states else "variables"
                 text = f'{setting}="{dim}:{axis}" ({name}) saves {bytes_text(saved)}'
-                suggestions.append((saved, f"{text} of {kind}"))
+                suggestions.append((saved, f"{text} of {owner}"))
     for _, text in sorted(suggestions, reverse=True):
         yield text
 
@@ -96,10 +96,11 @@ def _free_dims(tensor: PlacedTensor, axis_index: int, size: int) -> list[str]:
 
 
 def _activations(forecast: Facts, minimum: float) -> Iterator[str]:
-    activations = sum(live.total for live in forecast.live if live.kind == "activation")
-    if activations >= max(minimum, 1):
+    activations = [live for live in forecast.live if live.kind == "activation"]
+    size = sum(live.total for live in activations)
+    if size >= max(minimum, 1):
         yield (
-            f"{bytes_text(activations)} are activations, kept for the backward pass: "
+            f"{bytes_text(size)} are activations, kept for the backward pass: "
             "mtf.recompute or Repeat(recomputed=True) keeps only the inputs of what it "
             "wraps (Architecture.recompute in transformer)"
         )
@@ -110,10 +111,14 @@ def _activations(forecast: Facts, minimum: float) -> Iterator[str]:
 
 
 def _replicated_tensors(forecast: Facts, minimum: float) -> list[str]:
-    """Returns a line for each of the largest computed tensors that an axis replicates."""
+    """Returns a line for each of the largest outputs of ops that an axis replicates.
+
+    Gathered tensors and workspaces of ops are left out: no layout rule shards them.
+    """
     lines: list[str] = []
     for live in forecast.live:
-        if live.kind not in ("activation", "temporary", "gradient"):
+        is_output = live.kind in ("activation", "temporary") and " " not in live.title
+        if not is_output:
             continue
         if live.total < minimum or len(lines) == _MAX_TENSORS:
             break

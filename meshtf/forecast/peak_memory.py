@@ -184,7 +184,8 @@ def bodies_of(step: BranchStep | LoopStep | CallStep) -> Sequence[Program]:
 
 def packed_sizes(step: Bucket, mesh: Mesh) -> dict[Value, float]:
     """Returns the bytes of each value in the packed buffer of a bucket."""
-    return {move.src: _size(move.src, mesh) for move in step.reductions}
+    values = [reduction.src for reduction in step.reductions]
+    return {value: _size(value, mesh) for value in values}
 
 
 def values_freed_by(

@@ -191,10 +191,8 @@ class Facts:
     @property
     def moves(self) -> tuple[Collective, ...]:
         """All communication of one call, in order; without reshards that are free."""
-        moves: list[Collective] = []
-        for op in self.ops:
-            moves.extend(op.moves)
-        moves.extend(self.results)
+        of_ops = [move for op in self.ops for move in op.moves]
+        moves = [*of_ops, *self.results]
         return tuple(move for move in moves if move.kind not in FREE)
 
     def bytes_moved(

@@ -15,6 +15,7 @@ RANKS = {
     "version": 0,
     "errors": 0,
     "display": 0,
+    "command_line": 1,
     "unknown_name": 1,
     "names": 1,
     "mesh": 2,
@@ -35,6 +36,7 @@ RANKS = {
     "pipeline": 8,
     "testing": 9,
     "__init__": 10,
+    "commands": 10,
     "__main__": 11,
 }
 # Folders of ops and of the runtime: those after import those before.

@@ -132,7 +132,8 @@ class Loop:
         reports = self.trainer.reports
         experts = report_metrics(reports)
         remarks = [experts_text(reports, experts)] if reports else []
-        progress.report(step, loss, speed, shares.get("peak_share"), remarks)
+        utilization = shares.get("model_flops_utilization")
+        progress.report(step, loss, speed, utilization, remarks)
         log.write(step, **values, **shares, **experts)
 
     def _batches(self, start_example: int, num_batches: int) -> Iterable[Any]:

@@ -256,7 +256,11 @@ def _list(items: Iterable[str]) -> str:
 
 
 def _line(row: Any, paths: Mapping[str, str]) -> str:
-    return f"{paths.get(row.file, row.file)}:{row.line}" if row.file else ""
+    """Returns the user's line of a row, or ""."""
+    if not row.file:
+        return ""
+    path = paths.get(row.file, row.file)
+    return f"{path}:{row.line}"
 
 
 def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:

@@ -57,11 +57,9 @@ def module_costs(forecast: Facts, depth: int = DEFAULT_DEPTH) -> list[ModuleCost
     for key, lines in flops_of_lines.items():
         ((source, _),) = lines.most_common(1)
         function, file, line = source
-        row = rows[key]
-        row.count = len(paths[key])
-        row.function = function
-        row.file = file
-        row.line = line
+        rows[key] = dataclasses.replace(
+            rows[key], count=len(paths[key]), function=function, file=file, line=line
+        )
     return sorted(rows.values(), key=lambda row: (-row.flops, -row.received, -row.live))
 
 

@@ -31,6 +31,15 @@ MAX_ROWS = 8  # of a list of the largest
 MAX_LIVE = 10  # rows of tensors that are live at the peak
 MAX_MODULES = 24
 LABEL_WIDTH = 32  # of the rows of costs
+PLURALS: dict[str, str] = {
+    "parameter": "parameters",
+    "optimizer state": "optimizer state",
+    "other variable": "other variables",
+    "argument": "arguments",
+    "gradient": "gradients",
+    "activation": "activations",
+    "temporary": "temporaries",
+}
 PATH_WIDTH = 40  # of module paths
 
 
@@ -100,12 +109,11 @@ def _costs(forecast: Facts) -> list[str]:
     sums = totals(forecast)
     columns = (*PHASES, "all")
 
-    def row(label: str, of: Mapping[str, Any], text: Callable[[float], str]) -> str:
-        line = f"  {label:<{LABEL_WIDTH}}"
-        for column in columns:
-            amount = text(of[column]) if of[column] else "-"
-            line += f"{amount:>14}"
-        return line
+    def row(label: str, sums: Mapping[str, Any], text: Callable[[float], str]) -> str:
+        amounts = [sums[column] for column in columns]
+        cells = [text(amount) if amount else "-" for amount in amounts]
+        aligned = "".join(f"{cell:>14}" for cell in cells)
+        return f"  {label:<{LABEL_WIDTH}}{aligned}"
 
     moves = sums["moves"]
     received = {column: sum(move[column] for move in moves) for column in columns}
@@ -141,7 +149,7 @@ def _live(forecast: Facts) -> list[str]:
     for live in forecast.live:
         sums[live.kind] = sums.get(live.kind, 0.0) + live.total
     kinds = ", ".join(
-        f"{kind if kind == 'optimizer state' else kind + 's'} {bytes_text(size)}"
+        f"{PLURALS[kind]} {bytes_text(size)}"
         for kind, size in sorted(sums.items(), key=lambda item: -item[1])
         if size
     )
@@ -184,21 +192,18 @@ def _modules(forecast: Facts, depth: int) -> list[str]:
 
 
 def _module_row(row: ModuleCosts, paths: Mapping[str, str]) -> str:
+    """Returns the row of a module in the table of modules."""
     label = row.path
     if row.count > 1:
         label += f" ({row.count})"
-    amounts = ""
-    for text in (
-        flops_text(row.flops),
-        bytes_text(row.received),
-        bytes_text(row.live),
-    ):
-        amount = "-" if text == "0" else text
-        amounts += f"{amount:>13}"
-    source = ""
+    line = ""
     if row.file:
-        source = f"{paths.get(row.file, row.file)}:{row.line}"
-    return f"{label:<{PATH_WIDTH}}{amounts}  {source}"
+        path = paths.get(row.file, row.file)
+        line = f"{path}:{row.line}"
+    columns = [flops_text(row.flops), bytes_text(row.received), bytes_text(row.live)]
+    amounts = ["-" if text == "0" else text for text in columns]
+    aligned = "".join(f"{text:>13}" for text in amounts)
+    return f"{label:<{PATH_WIDTH}}{aligned}  {line}"
 
 
 def _stages(forecast: Facts) -> list[str]:

@@ -29,11 +29,8 @@ from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
 from meshtf.runtime.lowering.variable_writes import ShardVariable
 from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
-from meshtf.runtime.placed.program.program_writer import (
-    ProgramWriter,
-    call_on,
-    in_section,
-)
+from meshtf.runtime.placed.program.nested_sections import in_section
+from meshtf.runtime.placed.program.program_writer import ProgramWriter, call_on
 from meshtf.runtime.placed.variables.batched_functions import (
     Update,
     VariableFunction,

@@ -42,7 +42,8 @@ from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 from meshtf.runtime.lowering.op_names import common_path, scope_of
 from meshtf.runtime.placed.batched_variables import BatchedVariables
-from meshtf.runtime.placed.program.program_writer import ProgramWriter, in_section
+from meshtf.runtime.placed.program.nested_sections import in_section
+from meshtf.runtime.placed.program.program_writer import ProgramWriter
 from meshtf.runtime.placed.resharding import ReshardExecutor, Shards
 from meshtf.runtime.placed.segment_functions import Caller, Tracer, inlined
 from meshtf.runtime.placed.variables.read_write_phases import phases_of

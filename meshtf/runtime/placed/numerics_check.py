@@ -23,6 +23,8 @@ from meshtf.mesh import Mesh, Partial
 from meshtf.names import has_gradient
 from meshtf.partition import (
     Bucket,
+    LoopStep,
+    Program,
     ReadStep,
     ReshardStep,
     Segment,
@@ -68,10 +70,17 @@ class Checked(Placed):
 
     def __init__(self, mesh: Mesh, segments: Sequence[Segment]) -> None:
         super().__init__(mesh, segments, run_directly)
+        self._loop: LoopStep | None = None  # the innermost one that runs
+        self._iterations: tuple[str, ...] = ()  # of all loops that run, outer first
 
     def execute(self, step: Step) -> None:
         """Executes a step and checks the sums of collectives. Raises NumericsError."""
-        super().execute(step)
+        outer_loop = self._loop
+        self._loop = step if isinstance(step, LoopStep) else outer_loop
+        try:
+            super().execute(step)
+        finally:
+            self._loop = outer_loop
         reshards: Sequence[ReshardStep] = ()
         if isinstance(step, Bucket):
             reshards = step.reductions
@@ -81,6 +90,22 @@ class Checked(Placed):
             if isinstance(reshard.reshard.before, Partial) and reshard.node is not None:
                 name = f"{reshard.reshard.kind} over mesh axis {reshard.reshard.axis!r}"
                 self._check(name, reshard.node, (reshard.src,), (reshard.out,))
+
+    def run_body(
+        self, program: Program, inputs: dict[Value, Any], once: bool = False
+    ) -> list[Shards]:
+        """Returns the results of a program within this one; errors say which iteration
+        of a loop it is.
+        """
+        outer_iterations = self._iterations
+        loop = self._loop
+        if loop is not None and loop.iteration in inputs:
+            iteration = _iteration_text(loop, inputs[loop.iteration])
+            self._iterations = (*outer_iterations, iteration)
+        try:
+            return super().run_body(program, inputs, once)
+        finally:
+            self._iterations = outer_iterations
 
     def _call(self, segment: Segment) -> None:
         for compute in segment.computes:
@@ -124,6 +149,7 @@ class Checked(Placed):
             node,
             [(v.spec, self.values[v]) for v in ins if v.spec is not None],
             [(v.spec, self.values[v]) for v in outs if v.spec is not None],
+            self._iterations,
         )
 
     def _check_read(self, read: ReadStep) -> None:
@@ -157,6 +183,7 @@ def check(
     node: Node,
     ins: Sequence[tuple[Spec, Shards]],
     outs: Sequence[tuple[Spec, Shards]],
+    iterations: Sequence[str] = (),
 ) -> None:
     """Checks that the outputs of an op are finite.
 
@@ -165,6 +192,7 @@ def check(
       node: the node of the op.
       ins: spec and shards of each input.
       outs: spec and shards of each output.
+      iterations: of the loops around the op, such as "layers 3 of 12".
 
     Raises:
       NumericsError: an output has NaN although no input has, or an output has infinity
@@ -179,10 +207,11 @@ def check(
             continue
         count = _count_of_first(shards, np.isnan)
         if count:
-            raise _error(f"{name} output NaN, {count}", node, spec, ins)
+            raise _error(f"{name} output NaN, {count}", node, spec, ins, iterations)
         count = _count_of_first(shards, np.isinf)
         if count and floats and all_finite:
-            raise _error(f"{name} output infinity, {count}", node, spec, ins)
+            headline = f"{name} output infinity, {count}"
+            raise _error(headline, node, spec, ins, iterations)
 
 
 def _error(
@@ -190,18 +219,28 @@ def _error(
     node: Node,
     spec: Spec,
     ins: Sequence[tuple[Spec, Shards]],
+    iterations: Sequence[str],
 ) -> NumericsError:
-    module = {"module": "/".join(node.path)} if node.path else {}
+    facts = {"module": "/".join(node.path)} if node.path else {}
+    if iterations:
+        facts["iteration"] = ", ".join(iterations)
     note = ", in the gradient of the line below" if node.primals else ""
     return NumericsError(
         explain_error(
             f"{headline}{note}.",
             tensor=f"{spec.dtype} {spec.shape!r}",
             inputs="\n".join(_range(*x) for x in ins) or "none",
-            **module,
+            **facts,
             **{"from": node.source},
         )
     )
+
+
+def _iteration_text(loop: LoopStep, shards: Shards) -> str:
+    """Returns which iteration of a loop it is, such as "layers 3 of 12", from 0 on."""
+    index = next(int(x) for x in shards if x is not None)
+    dim = loop.op.dim
+    return f"{index}" if dim is None else f"{dim.name} {index} of {dim.size}"
 
 
 def _arrays(shards: Shards) -> Iterator[Any]:

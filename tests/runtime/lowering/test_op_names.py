@@ -49,7 +49,7 @@ def trained(axes, devices=None):
     def step(x, step_index):
         loss = mtf.reduce_mean(model(x) * model(x))
         gradients = mtf.gradients([loss], model.trainable_variables)
-        optimizer.apply(gradients, model.trainable_variables, step_index)
+        optimizer.apply_gradients(gradients, model.trainable_variables, step_index)
         return loss
 
     return step

@@ -151,6 +151,17 @@ def test_a_repeated_layer_and_a_function_in_a_function():
         called(lambda x: inner(x + 1.0), mesh, np.ones((4, 4), "float32"), eager=False)
 
 
+@pytest.mark.parametrize("scale, layer", [(1.0, 2), (3.0, 1)])
+def test_the_error_names_the_iteration(scale, layer):
+    """log(log(2)) is negative, and so is log(0.38), one layer earlier."""
+    mesh = mtf.Mesh("data:2", "batch:data")
+    layers = mtf.layers.Repeat(lambda: Inner(mesh), mtf.Dimension("layers", 3))
+    x = np.full((4, 4), 2.0 / scale**1.5, "float32")
+    with mtf.check_numerics():
+        with pytest.raises(mtf.NumericsError, match=rf"layers {layer} of 3"):
+            called(layers, mesh, x, eager=False)
+
+
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
 def test_sums_over_positions(eager):
     mesh = mtf.Mesh("data:4", "batch:data")

@@ -186,7 +186,7 @@ class Progress:
         step: int,
         loss: float,
         speed: Speed | None,
-        peak_share: float | None = None,
+        flops_utilization: float | None = None,
         remarks: Sequence[str] = (),
     ) -> None:
         """Prints a line for a step, and one for each remark.
@@ -195,7 +195,7 @@ class Progress:
           step: how many steps are done.
           loss: of the last one.
           speed: as `speed` returns it.
-          peak_share: the model FLOPs utilisation; None: not known.
+          flops_utilization: model FLOPs over peak FLOPs; None: not known.
           remarks: further lines, about the same steps.
         """
         width = len(str(self._last_step))
@@ -204,8 +204,8 @@ class Progress:
             remaining = (self._last_step - step) * speed.seconds_per_step
             columns.append(f"{step_time(speed.seconds_per_step)}/step")
             columns.append(f"{speed.tokens_per_second:,.0f} tokens/s")
-            if peak_share is not None:
-                columns.append(f"{peak_share:.1%} of peak FLOPs")
+            if flops_utilization is not None:
+                columns.append(f"{flops_utilization:.1%} of peak FLOPs")
             columns.append(f"{duration(remaining)} left")
         self._say("  ".join(columns))
         for remark in remarks:

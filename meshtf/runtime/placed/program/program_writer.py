@@ -28,8 +28,10 @@ from meshtf.runtime.placed.program.program_proto import (
     share_constants,
 )
 from meshtf.runtime.placed.program.resource_order import ResourceOrder
-from meshtf.runtime.placed.program.symbolic_tensor import SymbolicList, SymbolicTensor
-from meshtf.runtime.storage.sharding import distinct
+from meshtf.runtime.placed.program.symbolic_tensor import (
+    SymbolicList,
+    SymbolicTensor,
+)
 
 _PROGRAM_COUNT = itertools.count()
 _SHAPES = "_output_shapes"  # the attribute with shapes that TensorFlow cannot infer
@@ -372,28 +374,3 @@ def call_on(
         return program.call(callee, args, device)
     with tf.device(device):
         return callee(args)
-
-
-def in_section(program: ProgramWriter, run: Callable[[Any], Any], inputs: Any) -> Any:
-    """Returns run(inputs), traced by TensorFlow as a section of a program.
-
-    Args:
-      program: the program.
-      run: a function from one nested structure of tensors to another one; a tensor may
-        occur several times in both.
-      inputs: the structure of its inputs, tensors of the program or None.
-    """
-    tensors, input_index = distinct(tf.nest.flatten(inputs))
-    output_structure: list[Any] = []  # the structure of the results, of output indices
-
-    def body(symbols: list[Any]) -> list[Any]:
-        flat = [None if k < 0 else symbols[k] for k in input_index]
-        results = run(tf.nest.pack_sequence_as(inputs, flat))
-        outputs, output_index = distinct(tf.nest.flatten(results))
-        output_structure.append(tf.nest.pack_sequence_as(results, output_index))
-        return outputs
-
-    outputs = program.section(body, tensors)
-    return tf.nest.map_structure(
-        lambda k: None if k < 0 else outputs[k], output_structure[0]
-    )

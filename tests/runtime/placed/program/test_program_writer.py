@@ -11,7 +11,8 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf.runtime.placed.program import tensor_ops
 from meshtf.runtime.placed.program.function_calls import trace
-from meshtf.runtime.placed.program.program_writer import ProgramWriter, in_section
+from meshtf.runtime.placed.program.nested_sections import in_section
+from meshtf.runtime.placed.program.program_writer import ProgramWriter
 from meshtf.runtime.placed.program.resource_order import ResourceOrder
 from meshtf.runtime.tf_internals.call_options import PLAIN_CONFIG, ProgramFunction
 from meshtf.runtime.tf_internals.run_records import graph_of

@@ -103,7 +103,7 @@ def test_progress_tells_the_share_of_the_peak_and_remarks():
     said = []
     progress = metrics.Progress(9, 50, print_line=said.append, clock=lambda: 0.0)
     speed = metrics.Speed(0.5, 100.0)
-    progress.report(8, 2.0, speed, peak_share=0.431, remarks=["8 experts: ..."])
+    progress.report(8, 2.0, speed, flops_utilization=0.431, remarks=["8 experts: ..."])
     assert said == [
         "step 8/9  loss 2.0000  500 ms/step  100 tokens/s  43.1% of peak FLOPs  0 s left",
         "     8 experts: ...",
