@@ -7,6 +7,7 @@ it says.
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 
+import meshtf as mtf
 from meshtf.testing import check_op
 from transformer import explain
 from transformer.cli.command_line import configure
@@ -252,6 +254,14 @@ def test_files_that_are_named_are_there(page):
         places = [ROOT / name, ROOT / "meshtf" / name, ROOT / "tests" / name]
         places.append(folder.parent / name)
         assert any(place.exists() for place in places) or name.startswith("runs/"), name
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - {"CHANGELOG.md"}))
+def test_names_of_the_library_exist(page):
+    prose = FENCE.sub("", PAGES[page])
+    for code in re.findall(r"`([^`\n]+)`", prose):
+        for name in re.findall(r"\bmtf((?:\.\w+)+)", code):
+            functools.reduce(getattr, name.split(".")[1:], mtf)
 
 
 @pytest.mark.parametrize("page", PAGES)
