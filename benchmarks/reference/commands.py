@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from meshtf.__main__ import COMMANDS
+from meshtf.command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """# Commands
@@ -42,7 +41,7 @@ BERT = (
 )
 SHARED = {  # modules of flags that several commands have -> their headings
     "transformer.cli.command_line": "Flags of configurations",
-    "meshtf.cluster.timeouts": "Flags of supervision",
+    "meshtf.commands.timeouts": "Flags of supervision",
     "examples.bert.shared.program_flags": "Flags of BERT programs",
     "examples.bert.shared.fine_tuning": "Flags of fine-tuning",
 }
@@ -127,24 +126,13 @@ def flags_of(module: str) -> list[Flag]:
     defining = [
         call for call in calls if ast.unparse(call.func).startswith("flags.DEFINE_")
     ]
-    return [
-        flag_of(module, call) for call in sorted(defining, key=lambda call: call.lineno)
-    ]
+    return [flag_of(call) for call in sorted(defining, key=lambda call: call.lineno)]
 
 
-def value_of(module: str, expression: ast.expr) -> Any:
-    """Returns the value of an expression in a module."""
-    try:
-        return ast.literal_eval(expression)
-    except ValueError:
-        names = vars(importlib.import_module(module))
-        return eval(ast.unparse(expression), dict(names))
-
-
-def flag_of(module: str, call: ast.Call) -> Flag:
-    """Returns the flag that a call of flags.DEFINE_... in a module defines."""
+def flag_of(call: ast.Call) -> Flag:
+    """Returns the flag that a call of flags.DEFINE_... defines."""
     name, default, *rest = (ast.unparse(argument) for argument in call.args)
-    default = repr(value_of(module, call.args[1]))
+    default = repr(ast.literal_eval(call.args[1]))
     keywords = {key.arg: key.value for key in call.keywords}
     required = ast.unparse(keywords.get("required", ast.Constant(False))) == "True"
     choices = rest.pop(0) if "enum" in ast.unparse(call.func) else ""

@@ -42,7 +42,7 @@ def test_every_configurable_has_a_section():
 def test_flags_are_read_from_the_source():
     (steps,) = [
         flag
-        for flag in commands.flags_of("meshtf.cluster.timeouts")
+        for flag in commands.flags_of("meshtf.commands.timeouts")
         if flag.name == "restarts"
     ]
     assert steps.default == "`0`" and steps.help
