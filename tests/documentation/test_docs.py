@@ -325,4 +325,4 @@ def test_notebooks_run_from_top_to_bottom(path, monkeypatch, tmp_path):
     )
     client.execute()  # raises where a cell does
     outputs = [out for cell in notebook.cells for out in cell.get("outputs", [])]
-    assert sum(out["output_type"] == "stream" for out in outputs) >= 6
+    assert len(outputs) >= 6
