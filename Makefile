@@ -49,13 +49,15 @@ fuzz: $(VENV)/.test
 bert: $(VENV)/.text
 	PYTHON=$(VENV)/bin/python sh examples/bert/walk.sh runs/bert
 
-# pdoc cannot resolve the annotations of named tuples, and shows them as they are written.
+# pdoc cannot resolve annotations of named tuples, and shows them as they are written; nor
+# the functions of transformer.convert, which are imported at their first use.
 docs: export PDOC_ALLOW_EXEC = 1
 docs: $(VENV)/.docs
 	$(VENV)/bin/python -W error::UserWarning \
 	  -W 'ignore:Error parsing type annotation ForwardRef:UserWarning' \
 	  -m pdoc -d google -o build/docs meshtf transformer \
-	  '!meshtf.ops' '!meshtf.partition' '!meshtf.runtime'
+	  '!meshtf.ops' '!meshtf.partition' '!meshtf.runtime' '!transformer.convert$$' \
+	  transformer.convert.hugging_face transformer.convert.training_runs
 
 gallery: $(VENV)/.run
 	$(VENV)/bin/python -m benchmarks.gallery

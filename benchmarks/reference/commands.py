@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from meshtf.command_line import COMMANDS
 
@@ -127,24 +126,13 @@ def flags_of(module: str) -> list[Flag]:
     defining = [
         call for call in calls if ast.unparse(call.func).startswith("flags.DEFINE_")
     ]
-    return [
-        flag_of(module, call) for call in sorted(defining, key=lambda call: call.lineno)
-    ]
+    return [flag_of(call) for call in sorted(defining, key=lambda call: call.lineno)]
 
 
-def value_of(module: str, expression: ast.expr) -> Any:
-    """Returns the value of an expression in a module."""
-    try:
-        return ast.literal_eval(expression)
-    except ValueError:
-        names = vars(importlib.import_module(module))
-        return eval(ast.unparse(expression), dict(names))
-
-
-def flag_of(module: str, call: ast.Call) -> Flag:
-    """Returns the flag that a call of flags.DEFINE_... in a module defines."""
+def flag_of(call: ast.Call) -> Flag:
+    """Returns the flag that a call of flags.DEFINE_... defines."""
     name, default, *rest = (ast.unparse(argument) for argument in call.args)
-    default = repr(value_of(module, call.args[1]))
+    default = repr(ast.literal_eval(call.args[1]))
     keywords = {key.arg: key.value for key in call.keywords}
     required = ast.unparse(keywords.get("required", ast.Constant(False))) == "True"
     choices = rest.pop(0) if "enum" in ast.unparse(call.func) else ""
