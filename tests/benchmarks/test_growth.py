@@ -50,6 +50,7 @@ def tiny(monkeypatch):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("part", TWO)
 def test_a_part_is_measured_told_and_drawn(part, tiny):
     rows = measure.measured(part, TWO[part], rounds=1, starts=1)
