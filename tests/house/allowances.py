@@ -5,7 +5,7 @@ from __future__ import annotations
 # Tests of what no single file does: a folder, or a file.
 MIRRORS_NO_FILE = {
     "tests/benchmarks/": "a benchmark is a package of programs",
-    "tests/cli/": "python -m meshtf",
+    "tests/commands/": "python -m meshtf, and the help of all programs",
     "tests/conformance/": "every op, drawn over layouts",
     "tests/documentation/": "texts, and the source as text",
     "tests/examples/": "an example is a package of programs",

@@ -39,6 +39,8 @@ def call(capsys):
             "gin_param": [*SMALL, *params],
             "json": None,
             "html": None,
+            "device_memory": None,
+            "depth": 3,
         }
         with flagsaver.flagsaver(**(values | saved)), pytest.raises(SystemExit) as left:
             explain.main(["explain", *argv])
@@ -90,6 +92,23 @@ def test_defaults_and_settings_of_train_are_those_of_a_run(call):
     _, out, _ = call(*settings)
     assert "adamupdate" not in out and "optimizer state              0" in out
     assert "[batch:8 length:8 d_model:16]" in out
+
+
+@pytest.mark.parametrize(
+    "memory, code, text",
+    [("1GiB", 0, "fits, "), ("10KiB", 3, "does not fit, "), ("10 bits", 1, "40GiB")],
+)
+def test_the_memory_of_a_device_decides_the_exit_code(call, memory, code, text):
+    exit_code, out, err = call(device_memory=memory)
+    assert exit_code == code
+    assert text in (err if code == 1 else out)
+
+
+def test_the_depth_of_modules_is_chosen(call):
+    _, out, _ = call(depth=4)
+    assert "modules, 4 names deep" in out
+    assert "language_model/decoder/block_*/feed_forward " in out
+    assert "names deep" not in call(depth=0)[1]
 
 
 def test_a_page_is_saved(call, tmp_path):
