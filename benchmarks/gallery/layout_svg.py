@@ -111,7 +111,7 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
     sizes = [size for _, size in forecast.axes]
     for position, coords in enumerate(itertools.product(*map(range, sizes))):
         shard_of_axis = {state: i for i, state in zip(coords, row.tensor.states)}
-        yield from box.part(
+        yield from box.fraction(
             FIRST + STEP * position, y, shard_of_axis, f"p{position % 4}"
         )
     yield text(RIGHT, y + 26, "name", _share(row.tensor, forecast.positions))
