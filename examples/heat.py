@@ -67,5 +67,7 @@ if __name__ == "__main__":
     print(
         f"after {STEPS} steps: maximum {u.numpy().max():.4f}, largest error {error:.1e}"
     )
-    for move in step.explain(u).moves:
-        print(f"each step: {move.bytes:.0f} bytes by {move.kind} along {move.axis}")
+    for collective in step.explain(u).collectives:
+        print(
+            f"each step: {collective.bytes:.0f} bytes by {collective.kind} along {collective.axis}"
+        )

@@ -212,9 +212,9 @@ def _moved(forecast: Forecast, tensor: PlacedTensor) -> tuple[str, ...]:
     """Returns what is moved of tensors of this shape, in words."""
     return tuple(
         dict.fromkeys(
-            f"{move.phase} {move.kind}"
-            for move in forecast.moves
-            if move.tensor.shape == tensor.shape
+            f"{collective.phase} {collective.kind}"
+            for collective in forecast.collectives
+            if collective.tensor.shape == tensor.shape
         )
     )
 
@@ -257,12 +257,12 @@ def _section(name: str, forecast: Forecast) -> Iterator[str]:
     yield f"![What each position holds](layouts/{name}.svg)\n\n{LAYOUTS[name].use}\n"
     yield _line(["received, by kind and axis", "times", *PHASES])
     yield "|---" + "|--:" * 5 + "|"
-    for move in totals(forecast)["moves"]:
+    for collective in totals(forecast)["collectives"]:
         yield _line(
             [
-                f"{move['kind']} over {move['axis']}",
-                str(move["times"]),
-                *(bytes_text(move[phase]) for phase in PHASES),
+                f"{collective['kind']} over {collective['axis']}",
+                str(collective["times"]),
+                *(bytes_text(collective[phase]) for phase in PHASES),
             ]
         )
     yield ""

@@ -49,7 +49,7 @@ class Row(NamedTuple):
     note: str
     tensor: PlacedTensor
     dims: tuple[str, ...]  # into the depth (of tensors with three), down, to the right
-    moves: tuple[str, ...] = ()  # what is moved of it, in words
+    collectives: tuple[str, ...] = ()  # what is moved of it, in words
 
 
 def picture(forecast: Forecast, title: str, rows: Sequence[Row]) -> str:
@@ -116,8 +116,8 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
         )
     yield text(RIGHT, y + 26, "name", _share(row.tensor, forecast.positions))
     yield text(RIGHT, y + 43, "note", f"{bytes_text(row.tensor.bytes)} each")
-    for i, move in enumerate(row.moves):
-        yield text(RIGHT, y + 63 + 15 * i, "code", move)
+    for i, collective in enumerate(row.collectives):
+        yield text(RIGHT, y + 63 + 15 * i, "code", collective)
 
 
 def _share(tensor: PlacedTensor, positions: int) -> str:

@@ -74,7 +74,7 @@ HEAD = """\
 
 `configs/models/` has models as they were published, each a gin file that says where its sizes come
 from, and `configs/layouts/grids/` has meshes for them, called data x model. To see a training step
-of one on a mesh, with every op and every move, before there is any device:
+of one on a mesh, with every op and every collective, before there is any device:
 
 ```sh
 .venv/bin/python -m meshtf explain --gin_file=models/llama2_7b.gin --gin_file=layouts/grids/64x8.gin

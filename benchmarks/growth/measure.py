@@ -33,7 +33,7 @@ COLUMNS = {
     "memory": ("memory, MB", 1e-6),
     "nodes": ("nodes", 0),
     "steps": ("steps", 0),
-    "moves": ("moves", 0),
+    "collectives": ("collectives", 0),
     "outer": ("outer ops", 0),
     "calls": ("calls", 0),
     "segments": ("segments", 0),

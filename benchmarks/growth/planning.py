@@ -70,5 +70,5 @@ def plan(case: Case) -> dict[str, float]:
         "nodes": len(recorded.nodes),
         "steps": sum(1 for _ in walk(program)),
         "segments": len(segments),
-        "moves": len(forecast.moves),
+        "collectives": len(forecast.collectives),
     }

@@ -104,14 +104,14 @@ class Alone(Placed):
         return self._section(run, x)
 
     def _bucket(self, step: Bucket) -> list[list[Any]]:
-        move = step.reductions[0].reshard
+        reshard = step.reductions[0].reshard
         split_axes = [_axis(m, m.reshard.after) for m in step.reductions]
-        num_shards = self.mesh.axes[move.axis]
+        num_shards = self.mesh.axes[reshard.axis]
         how = SimpleNamespace(
             **{
                 kind: lambda xs, *_: [
                     self._stand_in(
-                        move.kind,
+                        reshard.kind,
                         xs[0],
                         num_shards,
                         0,
@@ -123,7 +123,7 @@ class Alone(Placed):
         )
         xs = [[self.values[m.src][0] for m in step.reductions]]
         devices = self.devices * num_shards
-        if move.kind == "all_reduce":
+        if reshard.kind == "all_reduce":
             outputs = bucketed.all_reduce(how, xs, devices, "sum")
         else:
             outputs = bucketed.reduce_scatter(how, xs, devices, "sum", split_axes)

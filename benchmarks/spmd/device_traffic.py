@@ -90,9 +90,9 @@ def by_move(results: list[Crossing]) -> dict[tuple[str, str], int]:
 def announced(forecast: Forecast) -> dict[tuple[str, str], float]:
     """Returns the same bytes according to a forecast."""
     total: collections.Counter[tuple[str, str]] = collections.Counter()
-    for move in forecast.moves:
-        total[move.kind, move.axis] += move.bytes * forecast.positions
-    return {move: size for move, size in total.items() if size}
+    for collective in forecast.collectives:
+        total[collective.kind, collective.axis] += collective.bytes * forecast.positions
+    return {collective: size for collective, size in total.items() if size}
 
 
 def _is_program(graphs: list[Any]) -> bool:
@@ -183,10 +183,10 @@ def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
         f"{loads:12.1f}",
         flush=True,
     )
-    for move in sorted({**expected, **counted}):
+    for collective in sorted({**expected, **counted}):
         print(
-            f"  {' over '.join(move):40}{expected.get(move, 0) / 8:12.1f}"
-            f"{counted.get(move, 0) / 8:12.1f}"
+            f"  {' over '.join(collective):40}{expected.get(collective, 0) / 8:12.1f}"
+            f"{counted.get(collective, 0) / 8:12.1f}"
         )
     return expected == counted
 

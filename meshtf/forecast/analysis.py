@@ -93,7 +93,7 @@ def forecast(
         repr(mesh.variable_layout),
         repr(mesh.optimizer_layout),
         tuple(analysis.ops),
-        analysis.moves.pop(None),
+        analysis.collectives.pop(None),
         tuple(analysis.variables()),
         memories[highest],
         (*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
@@ -110,7 +110,7 @@ class _Analysis:
 
     def __init__(self, program: Program, phases: dict[Node, Phase]) -> None:
         self.mesh = program.mesh
-        self.moves = Communication(phases)
+        self.collectives = Communication(phases)
         self.ops: list[Computation] = []
         self.notes: list[str] = []
         self._tensors = PlacedTensors(program.mesh)
@@ -226,8 +226,8 @@ class _Analysis:
     def _kind_of_value(self, live: LiveValue, gradients: Set[Value]) -> LiveKind:
         if live.value in gradients:
             return "gradient"
-        computed_in = self.moves.phase_of(live.node)
-        used_in = self.moves.phase_of(getattr(live.used_by, "node", None))
+        computed_in = self.collectives.phase_of(live.node)
+        used_in = self.collectives.phase_of(getattr(live.used_by, "node", None))
         if computed_in == "forward" and used_in != "forward":
             return "activation"
         return "temporary"
@@ -259,8 +259,10 @@ class _Analysis:
         else:
             index = self._call_indices[step.body]
             op = self.ops[index]
-            moves = merge_equal((*op.moves, *self.moves.pop(step.node)))
-            self.ops[index] = dataclasses.replace(op, moves=moves)
+            collectives = merge_equal(
+                (*op.collectives, *self.collectives.pop(step.node))
+            )
+            self.ops[index] = dataclasses.replace(op, collectives=collectives)
         self._gradients.add_call(step)
 
     def _add_bodies(
@@ -271,11 +273,11 @@ class _Analysis:
         iterations: int,
     ) -> None:
         """Adds the steps of bodies, each of which runs `times * iterations` times."""
-        with self.moves.body_of(step.node):
+        with self.collectives.body_of(step.node):
             for body in bodies:
                 for inner_step in body.steps:
                     self.add(inner_step, times * iterations)
-        self.moves.pass_origins(bodies[-1].results, step.outs)
+        self.collectives.pass_origins(bodies[-1].results, step.outs)
         self._add_op(step.node, self._outputs(step.outs), times)
 
     def _add_move(self, step: ReshardStep, times: int) -> None:
@@ -285,8 +287,8 @@ class _Analysis:
         if step.reshard.axis != self.mesh.stages:
             received *= self._fraction_of_stages(step.src.placement)
         after = self._tensors.of_value(step.out)
-        self.moves.add_move(step, before, after, received, times)
-        self._gradients.add_move(step)
+        self.collectives.add_reshard(step, before, after, received, times)
+        self._gradients.add_reshard(step)
 
     def _add_window(self, step: WindowStep, times: int) -> None:
         before = self._tensors.of_value(step.src)
@@ -297,8 +299,8 @@ class _Analysis:
         )
         size = before.bytes * (received / local_size)
         size *= self._fraction_of_stages(step.src.placement)
-        move = "window", step.axis, before, before, size
-        self.moves.add(step.node, step.node, move, times)
+        collective = "window", step.axis, before, before, size
+        self.collectives.add(step.node, step.node, collective, times)
 
     def _add_statistics(self, step: GatherStatisticsStep, times: int) -> None:
         specs = step.specs(self.mesh)
@@ -311,8 +313,8 @@ class _Analysis:
         largest_spec = max(specs, key=lambda spec: spec.shape.size)
         largest = self._tensors.of(largest_spec, self.mesh.replicated)
         size = local_size * received_shards
-        move = "gather_statistics", "+".join(step.axes), largest, largest, size
-        self.moves.add(step.node, step.node, move, times)
+        collective = "gather_statistics", "+".join(step.axes), largest, largest, size
+        self.collectives.add(step.node, step.node, collective, times)
 
     def _add_write(self, step: WriteStep, times: int) -> None:
         if not step.variables:
@@ -321,14 +323,14 @@ class _Analysis:
         self._stores.update(dict.fromkeys(step.variables))
         variable, *slots = step.variables
         self._slots.update(slots)
-        in_training = self.moves.phase_of(step.node) != "forward"
+        in_training = self.collectives.phase_of(step.node) != "forward"
         if variable.kind == "state" and in_training:
             self._slots.add(variable)
         output = self._tensors.of(variable.spec, variable.placement)
         self._add_op(step.node, (output,), times)
 
     def _add_compute(self, step: Compute, times: int) -> None:
-        self.moves.record_origins(step)
+        self.collectives.record_origins(step)
         self._gradients.add_outputs(step)
         axes = self.mesh.axes
         num_shards = math.prod(axes[axis] for axis, _ in step.plan.sharded_factors)
@@ -357,9 +359,9 @@ class _Analysis:
             source.function,
             source.file,
             source.line,
-            self.moves.phase_of(node),
+            self.collectives.phase_of(node),
             outputs,
-            self.moves.pop(node),
+            self.collectives.pop(node),
             flops,
             repeated,
             times,

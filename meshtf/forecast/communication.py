@@ -77,7 +77,7 @@ class Communication:
             if result in self._origins:
                 self._origins[out] = self._origins[result]
 
-    def add_move(
+    def add_reshard(
         self,
         step: ReshardStep,
         before: PlacedTensor,
@@ -116,7 +116,7 @@ class Communication:
         Args:
           node: the op that needs it; None: the results of the program.
           origin: the op whose phase it has.
-          move: the fields of `Collective` up to `bytes`.
+          collective: the fields of `Collective` up to `bytes`.
           times: how often it runs in one call.
         """
         module = origin or node
@@ -133,10 +133,10 @@ class Communication:
         return tuple(self._pending.pop(node, ()))
 
 
-def merge_equal(moves: Iterable[Collective]) -> tuple[Collective, ...]:
+def merge_equal(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
     """Returns different collectives once each, with the sum of their `times`."""
     counts: collections.Counter[Collective] = collections.Counter()
-    for reshard in moves:
+    for reshard in collectives:
         counts[dataclasses.replace(reshard, times=1)] += reshard.times
     return tuple(dataclasses.replace(reshard, times=n) for reshard, n in counts.items())
 

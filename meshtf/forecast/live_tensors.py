@@ -170,7 +170,8 @@ def _scratch(timelines: Timelines, step: Step, stage: int) -> Iterator[LiveValue
     elif isinstance(step, Bucket):
         sizes = packed_sizes(step, mesh)
         out_sizes = {
-            move.out: _bytes_of(timelines, move.out) for move in step.reductions
+            collective.out: _bytes_of(timelines, collective.out)
+            for collective in step.reductions
         }
         packed = sum(sizes[v] for v in sizes if is_on_stage(v, stage))
         unpacked = sum(out_sizes[v] for v in out_sizes if is_on_stage(v, stage))
@@ -200,7 +201,9 @@ def _of_value(timeline: Timeline, value: Value) -> LiveValue:
 def _origin(step: Step, value: Value) -> tuple[str, Node | None]:
     """Returns the op or collective that computes a value, and its node."""
     if isinstance(step, Bucket):
-        step = next(move for move in step.reductions if move.out is value)
+        step = next(
+            collective for collective in step.reductions if collective.out is value
+        )
     if isinstance(step, ReshardStep):
         return f"{step.reshard.kind} {step.reshard.axis}", step.node
     if isinstance(step, WindowStep):

@@ -48,7 +48,7 @@ class ParameterGradients:
         """Returns the gradients in all of their placements, and partial sums."""
         return set(self._placements) | self._partial_sums
 
-    def add_move(self, step: ReshardStep) -> None:
+    def add_reshard(self, step: ReshardStep) -> None:
         """Adds the output of a reshard of a gradient."""
         if step.src in self._placements:
             values = self._placements[step.src]

@@ -81,7 +81,7 @@ class Computation:
     line: int
     phase: Phase
     outputs: tuple[PlacedTensor, ...]
-    moves: tuple[Collective, ...]  # of its inputs, before it runs
+    collectives: tuple[Collective, ...]  # of its inputs, before it runs
     flops: float  # each time
     repeated: int  # how many devices compute the same; 1: no redundant FLOPs
     times: int = 1  # the iterations of all enclosing loops
@@ -189,11 +189,13 @@ class Facts:
         return math.prod(size for _, size in self.axes)
 
     @property
-    def moves(self) -> tuple[Collective, ...]:
+    def collectives(self) -> tuple[Collective, ...]:
         """All communication of one call, in order; without reshards that are free."""
-        of_ops = [move for op in self.ops for move in op.moves]
-        moves = [*of_ops, *self.results]
-        return tuple(move for move in moves if move.kind not in FREE)
+        of_ops = [collective for op in self.ops for collective in op.collectives]
+        collectives = [*of_ops, *self.results]
+        return tuple(
+            collective for collective in collectives if collective.kind not in FREE
+        )
 
     def bytes_moved(
         self,
@@ -209,11 +211,11 @@ class Facts:
                 as_text(name, text)
         _check_phase(phase)
         return sum(
-            move.total
-            for move in self.moves
-            if kind in (None, move.kind)
-            and axis in (None, move.axis)
-            and phase in (None, move.phase)
+            collective.total
+            for collective in self.collectives
+            if kind in (None, collective.kind)
+            and axis in (None, collective.axis)
+            and phase in (None, collective.phase)
         )
 
     def flops(self, phase: Phase | None = None) -> float:

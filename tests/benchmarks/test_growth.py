@@ -123,7 +123,7 @@ def test_planning_does_not_grow_with_positions():
             for row in rows
             if row["series"] == series
         )
-        assert few == many and few["nodes"] > 50 and few["moves"] > 5
+        assert few == many and few["nodes"] > 50 and few["collectives"] > 5
     assert "points off it" in theory.describe("planning", rows)
     assert "2,048  data x model" in measure.table("planning", rows)
 

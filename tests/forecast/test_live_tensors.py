@@ -83,13 +83,22 @@ def test_modules_have_all_costs():
 )
 def test_gradients_are_reduced_in_the_backward_pass_for_their_module(settings):
     forecast = explained(**settings)
-    moves = [move for move in forecast.moves if move.axis == "data"]
-    assert sum(move.total for move in moves if move.phase == "forward") < 100
+    collectives = [
+        collective for collective in forecast.collectives if collective.axis == "data"
+    ]
+    assert (
+        sum(
+            collective.total
+            for collective in collectives
+            if collective.phase == "forward"
+        )
+        < 100
+    )
     (of_wi,) = [
-        move
-        for move in moves
-        if move.path.endswith("feed_forward/wi")
-        and dict(move.tensor.shape).keys() >= {"d_model", "d_ff"}
+        collective
+        for collective in collectives
+        if collective.path.endswith("feed_forward/wi")
+        and dict(collective.tensor.shape).keys() >= {"d_model", "d_ff"}
     ][:1]
     assert of_wi.phase == "backward"
 

@@ -100,8 +100,8 @@ def by_kind(forecast):
     them.
     """
     bytes_by_kind = Counter()
-    for move in forecast.moves:
-        bytes_by_kind[AS_ONE.get(move.kind, move.kind)] += move.total
+    for collective in forecast.collectives:
+        bytes_by_kind[AS_ONE.get(collective.kind, collective.kind)] += collective.total
     return {kind: size for kind, size in bytes_by_kind.items() if size}
 
 

@@ -231,11 +231,11 @@ def test_bytes(row, axis_sizes, to_x, rng):
         if to_x or symbol != "X":
             want.append((axis, "backward", value(symbol, row, s)))
     want += [(row.weights, "backward", value("W", row, s))] * 2 * bool(row.weights)
-    assert sorted((m.axis, m.phase, m.bytes) for m in forecast.moves) == sorted(
+    assert sorted((m.axis, m.phase, m.bytes) for m in forecast.collectives) == sorted(
         (axis, phase, 2 * (s[axis] - 1) / s[axis] * size * 4)
         for axis, phase, size in want
     )
-    assert {m.kind for m in forecast.moves} <= {"all_reduce"}
+    assert {m.kind for m in forecast.collectives} <= {"all_reduce"}
 
 
 @FORMULAS

@@ -68,12 +68,12 @@ def counts(forecast):
     """Returns how often each kind of move is made in each phase, of all but single
     numbers.
     """
-    return Counter((m.phase, m.kind) for m in forecast.moves if m.tensor.shape)
+    return Counter((m.phase, m.kind) for m in forecast.collectives if m.tensor.shape)
 
 
 def received(forecast):
     """Returns the bytes that one position receives, but for single numbers."""
-    return sum(m.bytes for m in forecast.moves if m.tensor.shape)
+    return sum(m.bytes for m in forecast.collectives if m.tensor.shape)
 
 
 @pytest.mark.parametrize("n", [2, 8, 32])
@@ -184,6 +184,9 @@ def test_a_forecast_does_not_grow_with_the_positions(few, many, mesh, monkeypatc
         positions = math.prod(int(rule.partition(":")[2]) for rule in axes.split(";"))
         forecast = explained(axes, 16 * positions, d_model=2048, heads=8, **mesh)
         assert forecast.positions == positions
-        return [(op.title, op.phase, [m.kind for m in op.moves]) for op in forecast.ops]
+        return [
+            (op.title, op.phase, [m.kind for m in op.collectives])
+            for op in forecast.ops
+        ]
 
     assert kinds(few) == kinds(many)

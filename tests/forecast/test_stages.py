@@ -78,7 +78,7 @@ def test_all_calls_count_and_stages_share_the_work(schedule):
 
 def test_what_stages_send():
     forecast = explained("stage:4", 4, 6, 4)
-    sends = [m for m in forecast.moves if m.kind == "send"]
+    sends = [m for m in forecast.collectives if m.kind == "send"]
     assert (
         sum(m.times for m in sends) == 2 * 3 * 6
     )  # over three borders, there and back
@@ -126,7 +126,9 @@ def test_what_skips_stages_is_sent_through_all_of_them():
 def test_gradients_are_reduced_once_for_all_microbatches():
     for microbatches in (2, 6):
         forecast = explained("stage:2;data:2", 2, microbatches, 2, "batch:data")
-        large = [m for m in forecast.moves if m.kind == "all_reduce" and m.tensor.shape]
+        large = [
+            m for m in forecast.collectives if m.kind == "all_reduce" and m.tensor.shape
+        ]
         assert [m.times for m in large] == [1] * 4 and {m.phase for m in large} == {
             "backward"
         }

@@ -69,7 +69,7 @@ def test_phases():
     # a gradient is reduced in the backward pass, though it is the update that needs it
     assert {
         m.phase
-        for m in forecast.moves
+        for m in forecast.collectives
         if m.kind == "all_reduce" and len(m.tensor.shape) == 2 and m.axis == "data"
     } == {"backward"}
 
@@ -110,17 +110,17 @@ def test_a_plain_function_of_tensors():
     mesh = mtf.Mesh("data:2", "batch:data")
     x = mtf.ones(mesh, "batch:4;d:8")
     forecast = mtf.explain(lambda x: mtf.reduce_sum(x, "batch"), x)
-    assert [(m.kind, m.axis, m.bytes) for m in forecast.moves] == [
+    assert [(m.kind, m.axis, m.bytes) for m in forecast.collectives] == [
         ("all_reduce", "data", 32.0)
     ]
-    assert forecast.results == forecast.moves and forecast.memory.arguments == 64
+    assert forecast.results == forecast.collectives and forecast.memory.arguments == 64
 
 
 def test_functions_without_a_name():
     mesh = mtf.Mesh("data:2", "batch:data")
     x = mtf.ones(mesh, "batch:4;d:8")
     scaled = functools.partial(lambda scale, x: mtf.reduce_sum(x * scale, "batch"), 2.0)
-    assert len(mtf.explain(scaled, x).moves) == 1
+    assert len(mtf.explain(scaled, x).collectives) == 1
     nothing = functools.partial(lambda scale: mtf.zeros(None, "d:4"), 2.0)
     with pytest.raises(mtf.MeshError, match="determines the mesh that it runs on"):
         mtf.function(nothing)()

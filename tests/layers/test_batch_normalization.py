@@ -126,8 +126,8 @@ def test_only_numbers_for_channels_are_moved(array):
         mtf.function(lambda x: norm(x, training=True), mesh=mesh, x="batch;h;channels"),
         array,
     )
-    assert [m.kind for m in plan.moves] == ["all_reduce"] * 2
-    assert sum(m.bytes for m in plan.moves) == 2 * 2 * 3 / 4 * 4 * 4
+    assert [m.kind for m in plan.collectives] == ["all_reduce"] * 2
+    assert sum(m.bytes for m in plan.collectives) == 2 * 2 * 3 / 4 * 4 * 4
 
 
 def test_what_is_refused():

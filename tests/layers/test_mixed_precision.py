@@ -182,12 +182,16 @@ def gathered(dtype, **options):
         for v, g in zip(variables, mtf.gradients([mtf.reduce_sum(x * x)], variables)):
             v.assign(v - g)
 
-    moves = [
+    collectives = [
         m
         for op in mtf.explain(step, np.ones((256, 8), "float32")).ops
-        for m in op.moves
+        for m in op.collectives
     ]
-    return [(m.phase, m.tensor.dtype, m.bytes) for m in moves if m.kind == "all_gather"]
+    return [
+        (m.phase, m.tensor.dtype, m.bytes)
+        for m in collectives
+        if m.kind == "all_gather"
+    ]
 
 
 def test_a_variable_that_is_cut_is_cast_and_then_gathered_and_freed_after_use():

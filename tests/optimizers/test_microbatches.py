@@ -54,12 +54,16 @@ def test_microbatches_change_nothing(layout, variable_layout, microbatches, seed
 
 def test_devices_add_up_once_after_the_last_part(seed):
     for microbatches in (1, 2, 8):
-        _, moves = gradients("batch:x", "", microbatches, seed)
-        assert sorted(m for m in moves if "[d:8 f:16]" in m or "[f:16 d:8]" in m) == [
+        _, collectives = gradients("batch:x", "", microbatches, seed)
+        assert sorted(
+            m for m in collectives if "[d:8 f:16]" in m or "[f:16 d:8]" in m
+        ) == [
             "all_reduce over x of [d:8 f:16]",
             "all_reduce over x of [f:16 d:8]",
         ]
-        assert not [m for m in moves if "batch" in m]  # parts stay where the batch was
+        assert not [
+            m for m in collectives if "batch" in m
+        ]  # parts stay where the batch was
 
 
 def test_microbatches_that_do_not_divide_are_refused(seed):

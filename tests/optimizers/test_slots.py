@@ -93,7 +93,7 @@ class Step:
         """
         return self.function.lower(np.zeros((512, 8), "float32"), np.int32(0))
 
-    def moves(self):
+    def collectives(self):
         """Returns how often each kind of move is made of each variable's shape, slots
         included.
         """
@@ -151,14 +151,14 @@ def exchange(axis="data"):
 @pytest.mark.parametrize("name", ["momentum", "nesterov", "adam", "adamw"])
 def test_a_gradient_is_scattered_once_and_a_new_value_gathered_once(name):
     loss = Counter({("all_reduce", "data", "[]"): 1})
-    assert Step(name, **ZERO_1).moves() == exchange() + loss
+    assert Step(name, **ZERO_1).collectives() == exchange() + loss
     norm = Counter({("all_reduce", "data", "[]"): 1})
-    assert Step(name, clip=True, **ZERO_1).moves() == exchange() + loss + norm
+    assert Step(name, clip=True, **ZERO_1).collectives() == exchange() + loss + norm
 
 
 @pytest.mark.parametrize("name", ["momentum", "adamw"])
 def test_along_another_axis_than_tensor_parallelism(name):
-    found = Step(name, clip=True, **MESHES[2]).moves()
+    found = Step(name, clip=True, **MESHES[2]).collectives()
     assert {move: n for move, n in found.items() if move[2] != "[]"} == exchange()
 
 
@@ -166,11 +166,11 @@ def test_lamb_sums_squares_of_slices_besides():
     squares = Counter(
         {("all_reduce", "data", "[]"): 1 + 2 * 2}
     )  # the loss, and of each matrix
-    assert Step("lamb", **ZERO_1).moves() == exchange() + squares
+    assert Step("lamb", **ZERO_1).collectives() == exchange() + squares
 
 
 def test_adafactor_sums_means_of_slices_besides():
-    found = Step("adafactor", **ZERO_1).moves()
+    found = Step("adafactor", **ZERO_1).collectives()
     assert found.pop(("all_reduce", "data", "[d_ff:16]")) == 2  # means over d_model
     assert {move: n for move, n in found.items() if move[2] != "[]"} == exchange()
 
@@ -189,7 +189,7 @@ def test_a_step_receives_as_much_as_one_of_data_parallelism(clip):
 
 
 def test_clipping_reduces_each_gradient_once():
-    found = Step("adam", clip=True, axes="data:4", layout="batch:data").moves()
+    found = Step("adam", clip=True, axes="data:4", layout="batch:data").collectives()
     assert found == Counter(
         {("all_reduce", "data", repr(mtf.Shape(s))): 1 for s in (*SHAPES.values(), "")}
     )

@@ -147,7 +147,7 @@ def test_weights_are_gathered_and_gradients_scattered_once_in_a_step(
     )
     for kind, finished in (("all_gather", "d"), ("reduce_scatter", "sum")):
         moved = collections.Counter()
-        for m in forecast.moves:
+        for m in forecast.collectives:
             if m.kind == kind and "batch" not in dict(m.tensor.shape):
                 assert finished in m.tensor.states
                 moved[tuple(size for _, size in m.tensor.shape)] += m.times
@@ -163,7 +163,7 @@ def test_casts_of_weights_are_made_and_gathered_once_for_all_microbatches(recomp
         counts.append(
             sum(
                 m.times
-                for m in forecast.moves
+                for m in forecast.collectives
                 if m.kind == "all_gather" and "batch" not in dict(m.tensor.shape)
             )
         )

@@ -231,7 +231,7 @@ def test_a_table_may_lie_at_a_later_stage_than_its_last_use(seed):
 def test_microbatches_send_and_reduce_no_more_of_the_table(layout, variables, seed):
     values, tokens, targets = numbers(seed)
 
-    def moves(microbatches):
+    def collectives(microbatches):
         mesh = mtf.Mesh("stage:2;data:2", layout, variable_layout=variables)
         net = Tied(mesh, values)
         pipe = mtf.pipeline.GPipe(net.layers(), 2, microbatches)
@@ -245,7 +245,7 @@ def test_microbatches_send_and_reduce_no_more_of_the_table(layout, variables, se
         )
 
     if not variables:  # else it depends on rows where tables are gathered
-        assert moves(2) == moves(8)
+        assert collectives(2) == collectives(8)
     assert (
-        sum(m.startswith("send") for m in moves(8)) == 2
+        sum(m.startswith("send") for m in collectives(8)) == 2
     )  # the table, and its cotangent

@@ -74,11 +74,13 @@ def test_it_is_the_forecast_of_what_is_trained(call, tmp_path):
     real = run.trainer.explain(batch)
     assert saved["memory"] == vars(real.memory)
     assert [op["title"] for op in saved["ops"]] == [op.title for op in real.ops]
-    moves = [
+    collectives = [
         move.partition(" of ")[0]
         for move in run.trainer._step.lower(batch, np.int32(0)).collectives
     ]
-    assert sorted(moves) == sorted(f"{m.kind} over {m.axis}" for m in real.moves)
+    assert sorted(collectives) == sorted(
+        f"{m.kind} over {m.axis}" for m in real.collectives
+    )
 
 
 def test_defaults_and_settings_of_train_are_those_of_a_run(call):

@@ -6,14 +6,14 @@ device has which shard. Strings of a user's program are escaped. In the data, eq
 tensors, ops and collectives are stored once, so that the size grows with what differs:
 
     tensors   each different `PlacedTensor`
-    moves     each different `Collective`, with the indices of its tensors
+    collectives  each different `Collective`, with the indices of its tensors
     kinds     each different `Computation` without index and module path, with the indices
-              of its tensors and moves; "direct": whether its function is the op itself, not a
+              of its tensors and collectives; "direct": whether its function is the op itself, not a
               layer that consists of ops
     ops       (index, index of its kind, module path) of each op
     folded    indices into `ops`, with equal runs as (times, the ops that are repeated)
 
-Variables and results refer to tensors and moves by index. The other keys are those of
+Variables and results refer to tensors and collectives by index. The other keys are those of
 `text_report.as_json`; `paths` are short names of the user's files.
 """
 
@@ -66,7 +66,9 @@ def _packed(forecast: Facts, distinct: _Distinct) -> dict[str, Any]:
         "live": live,
         "ops": ops,
         "folded": fold([kind_index for _, kind_index, _ in ops]),
-        "results": [distinct.move_index(move) for move in forecast.results],
+        "results": [
+            distinct.collective_index(collective) for collective in forecast.results
+        ],
         "variables": variables,
         "memory": vars(forecast.memory),
         "totals": totals(forecast),
@@ -74,7 +76,7 @@ def _packed(forecast: Facts, distinct: _Distinct) -> dict[str, Any]:
     }
     return fields | {
         "tensors": [vars(tensor) for tensor in distinct.tensors],
-        "moves": list(distinct.moves.values()),
+        "collectives": list(distinct.collectives.values()),
         "kinds": list(distinct.kinds.values()),
     }
 
@@ -84,7 +86,7 @@ class _Distinct:
 
     def __init__(self) -> None:
         self.tensors: dict[PlacedTensor, int] = {}
-        self.moves: dict[Collective, dict[str, Any]] = {}
+        self.collectives: dict[Collective, dict[str, Any]] = {}
         self.kinds: dict[Computation, dict[str, Any]] = {}
         self._indices: dict[Collective | Computation, int] = {}
 
@@ -92,15 +94,15 @@ class _Distinct:
         """Returns the index of a tensor in `tensors`."""
         return self.tensors.setdefault(tensor, len(self.tensors))
 
-    def move_index(self, move: Collective) -> int:
-        """Returns the index of a collective in `moves`."""
-        if move not in self.moves:
-            self._indices[move] = len(self.moves)
-            self.moves[move] = vars(move) | {
-                "tensor": self.tensor_index(move.tensor),
-                "after": self.tensor_index(move.after),
+    def collective_index(self, collective: Collective) -> int:
+        """Returns the index of a collective in `collectives`."""
+        if collective not in self.collectives:
+            self._indices[collective] = len(self.collectives)
+            self.collectives[collective] = vars(collective) | {
+                "tensor": self.tensor_index(collective.tensor),
+                "after": self.tensor_index(collective.after),
             }
-        return self._indices[move]
+        return self._indices[collective]
 
     def op_index(self, op: Computation) -> int:
         """Returns the index of an op in `kinds`."""
@@ -112,6 +114,6 @@ class _Distinct:
             self.kinds[kind] = fields | {
                 "direct": is_direct_call(op),
                 "outputs": [*map(self.tensor_index, op.outputs)],
-                "moves": [*map(self.move_index, op.moves)],
+                "collectives": [*map(self.collective_index, op.collectives)],
             }
         return self._indices[kind]

@@ -110,15 +110,17 @@ def _costs(forecast: Facts) -> str:
     ) -> list[str]:
         return [escape(label), *(text(amounts[column]) for column in columns)]
 
-    received = {c: sum(move[c] for move in sums["moves"]) for c in columns}
+    received = {
+        c: sum(collective[c] for collective in sums["collectives"]) for c in columns
+    }
     rows = [
         row("FLOPs", sums["flops"], flops_text),
         row("redundant FLOPs", sums["repeated_flops"], flops_text),
         row("bytes received", received, bytes_text),
     ]
-    for move in sums["moves"]:
-        label = f"{move['times']} x {move['kind']} {move['axis']}"
-        rows.append(row(label, move, bytes_text))
+    for collective in sums["collectives"]:
+        label = f"{collective['times']} x {collective['kind']} {collective['axis']}"
+        rows.append(row(label, collective, bytes_text))
     lead = (
         "For one device and one call. Redundant FLOPs are computed identically by "
         "several devices."

@@ -49,9 +49,9 @@ def module_costs(forecast: Facts, depth: int = DEFAULT_DEPTH) -> list[ModuleCost
         row.flops += op.total
         lines = flops_of_lines.setdefault(key, collections.Counter())
         lines[op.function, op.file, op.line] += int(op.total) + 1
-    for move in forecast.moves:
-        key = without_indices(_prefix(move.path, depth))
-        rows.setdefault(key, ModuleCosts(key)).received += move.total
+    for collective in forecast.collectives:
+        key = without_indices(_prefix(collective.path, depth))
+        rows.setdefault(key, ModuleCosts(key)).received += collective.total
     for key, size in _live_bytes(forecast, depth):
         rows.setdefault(key, ModuleCosts(key)).live += size
     for key, lines in flops_of_lines.items():

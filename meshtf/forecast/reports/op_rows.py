@@ -38,7 +38,7 @@ def op_section(forecast: Facts, shapes: ShapeHtml, paths: Mapping[str, str]) -> 
     lines = list(rows.block(folded))
     if forecast.results:
         lines.append('<div class="phase">results</div>')
-        lines += [rows.move(move) for move in forecast.results]
+        lines += [rows.collective(collective) for collective in forecast.results]
     body = "\n".join(lines) or "<p>no ops</p>"
     return (
         f'<section id="ops"><h2>Ops</h2><p class="lead">{_LEAD}</p>'
@@ -94,7 +94,7 @@ class _OpRows:
             f'<div class="row"><i>{op.index}</i><code>{escape(op.title)}</code>'
             f"<span>{outputs}</span><i>{flops_text(op.flops)}</i><i>{remark}</i></div>"
         )
-        yield from map(self.move, op.moves)
+        yield from map(self.collective, op.collectives)
 
     def _call_text(self, op: Computation) -> str:
         """Returns the user's line, the function that it calls, and the module."""
@@ -103,13 +103,13 @@ class _OpRows:
         path = without_indices(op.path)
         return "  ".join(text for text in (line, function, path) if text)
 
-    def move(self, move: Collective) -> str:
+    def collective(self, collective: Collective) -> str:
         """Returns the row of one collective."""
-        arrow = f"{self._shapes(move.tensor)} -> {self._shapes(move.after)}"
-        times = f"x {move.times}" if move.times > 1 else ""
-        size = bytes_text(move.bytes) if move.bytes else "free"
-        label = escape(f"{move.kind} {move.axis}")
+        arrow = f"{self._shapes(collective.tensor)} -> {self._shapes(collective.after)}"
+        times = f"x {collective.times}" if collective.times > 1 else ""
+        size = bytes_text(collective.bytes) if collective.bytes else "free"
+        label = escape(f"{collective.kind} {collective.axis}")
         return (
-            f'<div class="row move"><i></i><code>&larr; {label}</code>'
+            f'<div class="row collective"><i></i><code>&larr; {label}</code>'
             f"<span>{arrow}</span><i>{size}</i><i>{times}</i></div>"
         )

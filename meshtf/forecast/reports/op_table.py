@@ -42,8 +42,8 @@ def op_lines(forecast: Facts) -> Iterator[str]:
     yield from table.block(fold([without_index(op) for op in forecast.ops]), "    ")
     if forecast.results:
         yield "    results"
-        for move in forecast.results:
-            yield from table.move(move, "    ")
+        for collective in forecast.results:
+            yield from table.collective(collective, "    ")
 
 
 class _OpTable:
@@ -85,7 +85,7 @@ class _OpTable:
             op = self._ops[i]
             count += 1
             flops += op.total
-            received += sum(move.total for move in op.moves)
+            received += sum(collective.total for collective in op.collectives)
         ops_text = "this op" if count == 1 else f"these {count} ops"
         costs = f"{flops_text(flops)} and {bytes_text(received)} received"
         return f"{ops_text}, each time {costs}"
@@ -100,8 +100,8 @@ class _OpTable:
         if redundant_flops(op):
             remark += f"  identical on {op.repeated}"
         yield from _wrapped(title, shapes, flops_text(op.flops), remark)
-        for move in op.moves:
-            yield from self.move(move, indent)
+        for collective in op.collectives:
+            yield from self.collective(collective, indent)
 
     def _new_phase(self, op: Computation, indent: str) -> Iterator[str]:
         if op.phase != self._phase:
@@ -119,15 +119,15 @@ class _OpTable:
             yield f"{indent}  {' '.join(call)}"
             self._call = call
 
-    def move(self, move: Collective, indent: str) -> Iterator[str]:
+    def collective(self, collective: Collective, indent: str) -> Iterator[str]:
         """Yields the lines of one collective."""
-        text = f"{move.kind} {move.axis}  {shape_text(move.tensor, self._axes)}"
+        text = f"{collective.kind} {collective.axis}  {shape_text(collective.tensor, self._axes)}"
         # What these two result in is clear from the input.
-        if move.kind not in ("all_gather", "all_reduce"):
-            text += f" -> {shape_text(move.after, self._axes)}"
+        if collective.kind not in ("all_gather", "all_reduce"):
+            text += f" -> {shape_text(collective.after, self._axes)}"
         arrow = f"{indent}      <- "
         yield from _wrapped(
-            arrow, text, bytes_text(move.bytes), _times_text(move.times)
+            arrow, text, bytes_text(collective.bytes), _times_text(collective.times)
         )
 
 

@@ -115,17 +115,20 @@ def _costs(forecast: Facts) -> list[str]:
         aligned = "".join(f"{cell:>14}" for cell in cells)
         return f"  {label:<{LABEL_WIDTH}}{aligned}"
 
-    moves = sums["moves"]
-    received = {column: sum(move[column] for move in moves) for column in columns}
+    collectives = sums["collectives"]
+    received = {
+        column: sum(collective[column] for collective in collectives)
+        for column in columns
+    }
     lines = [
         f"  {'':<{LABEL_WIDTH}}" + "".join(f"{column:>14}" for column in columns),
         row("FLOPs", sums["flops"], flops_text),
         row("  redundant FLOPs", sums["repeated_flops"], flops_text),
         row("bytes received per device", received, bytes_text),
     ]
-    for move in moves:
-        label = f"  {move['times']} x {move['kind']} {move['axis']}"
-        lines.append(row(label, move, bytes_text))
+    for collective in collectives:
+        label = f"  {collective['times']} x {collective['kind']} {collective['axis']}"
+        lines.append(row(label, collective, bytes_text))
     return lines
 
 

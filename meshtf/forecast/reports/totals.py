@@ -44,41 +44,49 @@ def totals(forecast: Facts) -> dict[str, Any]:
     Each sum has "times" and an amount for each phase and for "all"; lists begin with the
     largest:
       flops, repeated_flops: of all ops; the latter are the redundant FLOPs.
-      moves: bytes received by "kind" and "axis".
+      collectives: bytes received by "kind" and "axis".
       lines: bytes received by "file", "line" and "function"; these are empty for the
         results.
       gathers: bytes received by all_gather, by "file", "line", "function", "dim", "axis".
       repeated: redundant FLOPs by "file", "line", "function", "positions".
     """
-    moves = list(_moves_with_lines(forecast))
+    collectives = list(_moves_with_lines(forecast))
     ops = forecast.ops
     flops = (_Entry((), op.phase, op.total, op.times) for op in ops)
     redundant = (_Entry((), op.phase, redundant_flops(op), op.times) for op in ops)
     by_kind = (
-        _Entry((move.kind, move.axis), move.phase, move.total, move.times)
-        for _, move in moves
+        _Entry(
+            (collective.kind, collective.axis),
+            collective.phase,
+            collective.total,
+            collective.times,
+        )
+        for _, collective in collectives
     )
-    by_line = (_Entry(line, move.phase, move.total, move.times) for line, move in moves)
+    by_line = (
+        _Entry(line, collective.phase, collective.total, collective.times)
+        for line, collective in collectives
+    )
     names = ("file", "line", "function")
     return {
         "positions": forecast.positions,
         "flops": _sum((), flops)[0],
         "repeated_flops": _sum((), redundant)[0],
-        "moves": _sum(("kind", "axis"), by_kind),
+        "collectives": _sum(("kind", "axis"), by_kind),
         "lines": _sum(names, by_line),
-        "gathers": _sum((*names, "dim", "axis"), _gathers(moves)),
+        "gathers": _sum((*names, "dim", "axis"), _gathers(collectives)),
         "repeated": _sum((*names, "positions"), _redundant_lines(ops)),
     }
 
 
 def _gathers(
-    moves: Iterable[tuple[tuple[str, int, str], Collective]],
+    collectives: Iterable[tuple[tuple[str, int, str], Collective]],
 ) -> Iterator[_Entry]:
     """Yields the bytes of each gathered dimension, by line, dimension and axis."""
-    for line, move in moves:
-        for dim in gathered(move):
-            key = *line, dim, move.axis
-            yield _Entry(key, move.phase, move.total, move.times)
+    for line, collective in collectives:
+        for dim in gathered(collective):
+            key = *line, dim, collective.axis
+            yield _Entry(key, collective.phase, collective.total, collective.times)
 
 
 def _redundant_lines(ops: Iterable[Computation]) -> Iterator[_Entry]:
@@ -117,22 +125,22 @@ def _moves_with_lines(
     free.
     """
     for op in forecast.ops:
-        for move in op.moves:
-            if move.kind not in FREE:
-                yield (op.file, op.line, op.function), move
-    for move in forecast.results:
-        if move.kind not in FREE:
-            yield ("", 0, ""), move
+        for collective in op.collectives:
+            if collective.kind not in FREE:
+                yield (op.file, op.line, op.function), collective
+    for collective in forecast.results:
+        if collective.kind not in FREE:
+            yield ("", 0, ""), collective
 
 
-def gathered(move: Collective) -> list[str]:
+def gathered(collective: Collective) -> list[str]:
     """Returns the dimensions that an all_gather gathers completely."""
-    if move.kind != "all_gather":
+    if collective.kind != "all_gather":
         return []
     return [
         name
-        for name, _ in move.tensor.shape
-        if name in move.tensor.states and name not in move.after.states
+        for name, _ in collective.tensor.shape
+        if name in collective.tensor.states and name not in collective.after.states
     ]
 
 

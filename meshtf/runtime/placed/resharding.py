@@ -72,24 +72,24 @@ class ReshardExecutor(StepExecutor):
 
     def _bucket(self, step: Bucket) -> list[Shards]:
         """Returns the outputs of several reductions, all of them in one collective."""
-        move = step.reductions[0].reshard
-        assert isinstance(move.before, Partial)
-        reduction = move.before.kind
-        split_axes = [_split_axis(reshard) for reshard in step.reductions]
-        shards_of_inputs = [self.values[reshard.src] for reshard in step.reductions]
+        reshard = step.reductions[0].reshard
+        assert isinstance(reshard.before, Partial)
+        reduction = reshard.before.kind
+        split_axes = [_split_axis(r) for r in step.reductions]
+        shards_of_inputs = [self.values[r.src] for r in step.reductions]
         bundles = [
             None if bundle[0] is None else bundle for bundle in zip(*shards_of_inputs)
         ]
 
         def collective(bundles: Shards, devices: Sequence[str]) -> Shards:
             algorithms = self._collectives(devices)
-            if move.kind == "all_reduce":
+            if reshard.kind == "all_reduce":
                 return bucketed.all_reduce(algorithms, bundles, devices, reduction)
             return bucketed.reduce_scatter(
                 algorithms, bundles, devices, reduction, split_axes
             )
 
-        outputs = self._in_groups(bundles, (move.axis,), collective)
+        outputs = self._in_groups(bundles, (reshard.axis,), collective)
         return [
             [None if bundle is None else bundle[k] for bundle in outputs]
             for k in range(len(step.reductions))

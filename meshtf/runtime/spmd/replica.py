@@ -66,27 +66,27 @@ class Replica(SingleReplica):
         x = self.values[step.src]
         if step.wait_for is not None:
             x = optimization_barrier([x, self.values[step.wait_for]])[0]
-        move = step.reshard
+        reshard = step.reshard
         shape = step.src.spec.shape
-        before = move.before
-        after = move.after
+        before = reshard.before
+        after = reshard.after
         concat_axis = shape.index(before.dim) if isinstance(before, Sharded) else -1
         split_axis = shape.index(after.dim) if isinstance(after, Sharded) else -1
         reduction = before.kind if isinstance(before, Partial) else ""
-        groups = self.mesh.groups(move.axis)
-        if move.kind == "slice":
-            return self._slice(x, move.axis, split_axis)
-        if move.kind == "all_reduce":
+        groups = self.mesh.groups(reshard.axis)
+        if reshard.kind == "slice":
+            return self._slice(x, reshard.axis, split_axis)
+        if reshard.kind == "all_reduce":
             return stablehlo_collectives.all_reduce(x, groups, reduction)
-        if move.kind == "reduce_scatter":
+        if reshard.kind == "reduce_scatter":
             return stablehlo_collectives.reduce_scatter(
                 x, groups, reduction, split_axis
             )
-        if move.kind == "all_gather":
+        if reshard.kind == "all_gather":
             return stablehlo_collectives.all_gather(x, groups, concat_axis)
-        if move.kind == "all_to_all":
+        if reshard.kind == "all_to_all":
             return stablehlo_collectives.all_to_all(x, groups, split_axis, concat_axis)
-        pairs = self.mesh.exchanges(move.axis, move.other)
+        pairs = self.mesh.exchanges(reshard.axis, reshard.other)
         return stablehlo_collectives.permute(x, pairs)
 
     def _slice(

@@ -35,7 +35,7 @@ PARTIAL = dataclasses.replace(X, states=("batch", "sum"))
 REDUCE = Collective("all_reduce", "model", PARTIAL, X, 128.0, "forward")
 
 
-def op(index, line=1, outputs=(X,), moves=(), **overrides):
+def op(index, line=1, outputs=(X,), collectives=(), **overrides):
     """An op called by its own name."""
     fields = {
         "title": "einsum",
@@ -45,7 +45,9 @@ def op(index, line=1, outputs=(X,), moves=(), **overrides):
         "repeated": 1,
         "flops": 8.0,
     } | overrides
-    return Computation(index=index, line=line, outputs=outputs, moves=moves, **fields)
+    return Computation(
+        index=index, line=line, outputs=outputs, collectives=collectives, **fields
+    )
 
 
 SMALL = Forecast(
@@ -110,12 +112,13 @@ def large():
         )
         for i in range(1, 201)
     ]
-    moves = [
+    collectives = [
         Collective("all_gather", "data", x, x, 1.0 * i, "forward")
         for i, x in enumerate(tensors)
     ]
     ops = tuple(
-        op(i, i % 200, (tensors[i % 200],), (moves[i % 200],)) for i in range(5000)
+        op(i, i % 200, (tensors[i % 200],), (collectives[i % 200],))
+        for i in range(5000)
     )
     return dataclasses.replace(
         SMALL, axes=(("data", 64), ("model", 32)), ops=ops, error=None
@@ -155,8 +158,8 @@ def embedded(text):
 def unpacked(data):
     """Returns a forecast as plain data, put together from what a page holds."""
 
-    def move(index):
-        collective = data["moves"][index]
+    def collective(index):
+        collective = data["collectives"][index]
         return collective | {
             key: data["tensors"][collective[key]] for key in ("tensor", "after")
         }
@@ -168,14 +171,14 @@ def unpacked(data):
         return fields | {
             "index": index,
             "path": path,
-            "moves": [move(m) for m in fields["moves"]],
+            "collectives": [collective(m) for m in fields["collectives"]],
             "outputs": [data["tensors"][x] for x in fields["outputs"]],
         }
 
     fields = {field.name: data[field.name] for field in dataclasses.fields(Forecast)}
     return fields | {
         "ops": [op_of(*pair) for pair in data["ops"]],
-        "results": [move(m) for m in data["results"]],
+        "results": [collective(m) for m in data["results"]],
         "variables": [
             v | {"tensor": data["tensors"][v["tensor"]]} for v in data["variables"]
         ],
@@ -195,7 +198,7 @@ def test_the_page_holds_the_forecast(forecast):
 
 def test_equal_things_are_held_once():
     data = embedded(page(SMALL))
-    assert [len(data[key]) for key in ("tensors", "moves", "kinds")] == [2, 1, 3]
+    assert [len(data[key]) for key in ("tensors", "collectives", "kinds")] == [2, 1, 3]
     assert data["ops"] == [[0, 0, ""], [1, 1, ""], [5, 1, ""], [7, 2, ""]]
     assert [kind["direct"] for kind in data["kinds"]] == [True, True, False]
 

@@ -43,12 +43,18 @@ GATHER = Collective("all_gather", "data", X, WHOLE, 384.0, "backward")
 SLICE = Collective("slice", "data", WHOLE, X, 0.0, "backward")
 
 
-def op(index, title, line, outputs, moves=(), flops=0.0, **overrides):
+def op(index, title, line, outputs, collectives=(), flops=0.0, **overrides):
     """An op called by its own name in the forward pass."""
     fields = {"function": title, "file": "/a/mlp.py", "phase": "forward", "repeated": 1}
     fields |= overrides
     return Computation(
-        index, title, line=line, outputs=outputs, moves=moves, flops=flops, **fields
+        index,
+        title,
+        line=line,
+        outputs=outputs,
+        collectives=collectives,
+        flops=flops,
+        **fields,
     )
 
 
@@ -176,9 +182,9 @@ def test_ops_stand_under_the_users_line():
 def test_columns_of_the_op_table():
     rows = table(SMALL).split("\n")
     (einsum,) = (row for row in rows if "relu" in row)
-    (move,) = (row for row in rows if "<- all_gather" in row)
+    (collective,) = (row for row in rows if "<- all_gather" in row)
     assert einsum.startswith("        relu          [batch:8/data d_ff:32/model]   ")
-    assert len(einsum) == len(move) and move.startswith(
+    assert len(einsum) == len(collective) and collective.startswith(
         "          <- all_gather data  [batch"
     )
 
@@ -352,15 +358,15 @@ def test_totals_agree_with_the_forecast():
         assert sums["repeated_flops"][phase] == pytest.approx(
             forecast.repeated_flops(phase)
         )
-        for name in ("moves", "lines"):
+        for name in ("collectives", "lines"):
             assert sum(row[phase] for row in sums[name]) == forecast.bytes_moved(
                 phase=phase
             )
     assert sums["flops"]["all"] == forecast.flops() and sums["positions"] == 2048
-    for row in sums["moves"]:
+    for row in sums["collectives"]:
         assert row["all"] == forecast.bytes_moved(row["kind"], row["axis"])
         assert row["times"] == sum(
-            (m.kind, m.axis) == (row["kind"], row["axis"]) for m in forecast.moves
+            (m.kind, m.axis) == (row["kind"], row["axis"]) for m in forecast.collectives
         )
 
 
@@ -369,7 +375,7 @@ def test_json_holds_everything():
     sums = saved.pop("totals")
     assert sums == json.loads(json.dumps(totals(SMALL)))
     assert saved == json.loads(json.dumps(SMALL.as_dict()))
-    assert saved["ops"][4]["moves"][0]["tensor"]["states"] == ["batch", "sum"]
+    assert saved["ops"][4]["collectives"][0]["tensor"]["states"] == ["batch", "sum"]
     assert [*saved] == [field.name for field in dataclasses.fields(Forecast)]
 
 

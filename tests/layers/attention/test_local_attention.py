@@ -193,7 +193,7 @@ def test_only_rows_next_to_a_slice_move(radius, rows):
 
     x = np.zeros([2, 1024, 8], "float32")
     forecast = mtf.explain(attention, x, x, x)
-    assert {move.kind for move in forecast.moves} == {"window"}
+    assert {collective.kind for collective in forecast.collectives} == {"window"}
     # Keys and values, and their gradients: one block's rows each, at most, on its way
     # each time.
     assert 0 < forecast.bytes_moved() <= 4 * 2 * rows * 8 * 4

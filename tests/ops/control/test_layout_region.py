@@ -145,11 +145,11 @@ def test_numbers_outside_of_functions(name):
     np.testing.assert_allclose(found, want, rtol=2e-5)
 
 
-def moves(fn, *args, phase=None):
+def collectives(fn, *args, phase=None):
     """Returns kind, axis and names of each move of a forecast."""
     return [
         (m.kind, m.axis, " ".join(n for n, _ in m.tensor.shape))
-        for m in mtf.explain(fn, *args).moves
+        for m in mtf.explain(fn, *args).collectives
         if phase in (None, m.phase)
     ]
 
@@ -175,7 +175,7 @@ def test_a_border_moves_by_itself_and_the_forecast_shows_it(front, back, border)
             return h * mtf.exp(mtf.shard(w, back))
 
     x = np.zeros((16, 16), "float32")
-    assert moves(fn, x, x) == border
+    assert collectives(fn, x, x) == border
 
 
 def test_gradients_lie_as_the_forward_choice():
@@ -228,8 +228,8 @@ def test_one_tensor_and_its_gradient_are_brought_where_it_says(
 
     laid, dh, dx = (y.sharded_value.placement for y in fn(X))
     assert laid == dh and dx == (Sharded("batch"),)
-    assert [kind for kind, *_ in moves(fn, X, phase="forward")] == forward
-    assert [kind for kind, *_ in moves(fn, X, phase="backward")] == backward
+    assert [kind for kind, *_ in collectives(fn, X, phase="forward")] == forward
+    assert [kind for kind, *_ in collectives(fn, X, phase="backward")] == backward
 
 
 # What is made in a region

@@ -229,11 +229,11 @@ def test_what_no_turn_changes_is_done_once():
         return mtf.gradients([mtf.reduce_sum(h)], [w])[0]
 
     x = np.ones((64, 8), "float32")
-    moves = recur.lower(x).collectives
-    assert [m for m in moves if m.startswith("all_gather")] == [
+    collectives = recur.lower(x).collectives
+    assert [m for m in collectives if m.startswith("all_gather")] == [
         "all_gather over x of [d:8 e:8]"
     ] * 2
-    assert [m for m in moves if not m.startswith("all_gather")] == [
+    assert [m for m in collectives if not m.startswith("all_gather")] == [
         "reduce_scatter over x of [d:8 e:8]"
     ] * 5
     assert recur(x).numpy().shape == (8, 8)
@@ -261,12 +261,12 @@ def test_sums_are_reduced_once(seed):
         got = mtf.function(totals)(*tensors(layout, seed))
         for y, expected in zip(got, want, strict=True):
             np.testing.assert_allclose(y.numpy(), expected, 2e-4, 2e-5, err_msg=layout)
-    moves = (
+    collectives = (
         mtf.function(lambda *args: totals(*args)[1:2])
         .lower(*tensors("batch:x", seed))
         .collectives
     )
-    assert moves == ["all_reduce over x of [d:8]"]
+    assert collectives == ["all_reduce over x of [d:8]"]
 
 
 def test_explain_counts_all_turns():

@@ -354,7 +354,7 @@ def test_stages_send_no_more_than_a_number_to_wait(axes):
             return p.mean(p.layer(1, (p.again(fn) if again else fn)(x)))
 
         forecast = planned(program, axes, MESHES[axes])[1]
-        return [m for m in forecast.moves if m.kind in ("send", "broadcast")]
+        return [m for m in forecast.collectives if m.kind in ("send", "broadcast")]
 
     size = sum(m.bytes for m in sent(False))
     once = (

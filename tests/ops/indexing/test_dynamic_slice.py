@@ -142,7 +142,7 @@ def test_an_update_moves_nothing(size):
         row="b;m;d",
     )
     args = np.zeros((2, 64, 8), "f"), np.zeros(2, "i"), np.zeros((2, size, 8), "f")
-    assert not mtf.explain(f, *args).moves
+    assert not mtf.explain(f, *args).collectives
 
 
 def test_what_is_refused(mesh):

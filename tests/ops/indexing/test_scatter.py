@@ -189,15 +189,21 @@ def test_truth_values_can_be_put(mesh):
 
 
 def test_updates_of_a_sharded_dimension_are_local():
-    def moves(function):
+    def collectives(function):
         mesh = mtf.Mesh("x:4", "v:x")
         f = mtf.function(function, mesh=mesh, x="v;d", ids="b", updates="b;d")
         args = np.zeros((64, 8), "f"), np.zeros(4, "i"), np.zeros((4, 8), "f")
-        return mtf.explain(f, *args).moves
+        return mtf.explain(f, *args).collectives
 
-    assert not moves(lambda x, ids, updates: mtf.scatter_update(x, ids, updates, "v"))
-    assert not moves(lambda x, ids, updates: mtf.scatter_add(x, ids, updates, "v"))
-    assert not moves(lambda x, ids, updates: mtf.math.segment_max(updates, ids, "v:64"))
+    assert not collectives(
+        lambda x, ids, updates: mtf.scatter_update(x, ids, updates, "v")
+    )
+    assert not collectives(
+        lambda x, ids, updates: mtf.scatter_add(x, ids, updates, "v")
+    )
+    assert not collectives(
+        lambda x, ids, updates: mtf.math.segment_max(updates, ids, "v:64")
+    )
 
 
 def test_what_is_refused(mesh):

@@ -116,5 +116,5 @@ def test_shards_exchange_their_k_largest_and_nothing_else(function, num_statisti
     forecast = mtf.explain(
         mtf.function(function, mesh=mesh, x="b;v"), np.zeros((5, 64), "f")
     )
-    (move,) = forecast.moves
+    (move,) = forecast.collectives
     assert (move.kind, move.bytes) == ("gather_statistics", 3 * 5 * num_statistics * 4)

@@ -84,8 +84,10 @@ def test_a_sharded_dimension_is_resharded_to_another(rng):
     back = mtf.function(
         lambda x: mtf.gradients([mtf.square(mtf.abs(mtf.math.fft(x, "a")))], [x])
     )
-    moves = back.lower(x).collectives
-    assert len(moves) == 4 and all(m.startswith("all_to_all") for m in moves)
+    collectives = back.lower(x).collectives
+    assert len(collectives) == 4 and all(
+        m.startswith("all_to_all") for m in collectives
+    )
 
 
 def test_a_spectral_solver_of_poissons_equation(rng):

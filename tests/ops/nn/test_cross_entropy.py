@@ -121,8 +121,8 @@ def test_where_classes_are_cut_a_few_numbers_of_each_row_move(soft):
 
     labels = np.eye(6, dtype="float32")[LABELS] if soft else LABELS
     forecast = mtf.explain(gradient, random_logits(), labels)
-    assert all(move.tensor.shape == (("b", 4),) for move in forecast.moves)
-    assert soft or {move.phase for move in forecast.moves} == {"forward"}
+    assert all(move.tensor.shape == (("b", 4),) for move in forecast.collectives)
+    assert soft or {move.phase for move in forecast.collectives} == {"forward"}
 
 
 def test_no_logit_is_exponentiated_twice_nor_copied_for_its_label(monkeypatch):

@@ -157,7 +157,7 @@ def test_recurrence(axes, reverse, rng):
 def test_a_slice_tells_one_number_of_each_row(function):
     mesh = mtf.Mesh("x:4", "d:x")
     f = mtf.function(lambda x: function(x, "d"), mesh=mesh, x="b;d")
-    (move,) = mtf.explain(f, np.ones((3, 16), "float32")).moves
+    (move,) = mtf.explain(f, np.ones((3, 16), "float32")).collectives
     assert (move.kind, move.bytes) == ("gather_statistics", 3 * 3 * 4)
 
 

@@ -109,25 +109,29 @@ def test_gradients_of_gradients(axes, layout):
     np.testing.assert_array_equal(ddx.numpy(), [2000, 2 * 10 * 10, 2 * 100 * 100, 2000])
 
 
-def moves(function, mesh, names, array):
+def collectives(function, mesh, names, array):
     """The communication of a function of one array."""
-    return mtf.explain(mtf.function(function, mesh=mesh, x=names), array).moves
+    return mtf.explain(mtf.function(function, mesh=mesh, x=names), array).collectives
 
 
 def test_another_dimension_is_cut_in_its_place():
     mesh, x = mtf.Mesh("x:4", "n:x"), np.zeros((8, 64), "float32")
-    (there,) = moves(lambda x: mtf.reduce_sum(mtf.sort(x, "n")), mesh, "b;n", x)[:1]
+    (there,) = collectives(lambda x: mtf.reduce_sum(mtf.sort(x, "n")), mesh, "b;n", x)[
+        :1
+    ]
     assert (there.kind, there.bytes) == ("all_to_all", 8 * 16 * 4 * 3 / 4)
     kinds = [
         m.kind
-        for m in moves(lambda x: mtf.shard(mtf.sort(x, "n"), "n:x"), mesh, "b;n", x)
+        for m in collectives(
+            lambda x: mtf.shard(mtf.sort(x, "n"), "n:x"), mesh, "b;n", x
+        )
     ]
     assert kinds == ["all_to_all", "all_to_all"]
 
     def gradient(x):
         return mtf.shard(mtf.gradients([mtf.square(mtf.sort(x, "n"))], [x])[0], "n:x")
 
-    assert {m.kind for m in moves(gradient, mesh, "b;n", x)} == {"all_to_all"}
+    assert {m.kind for m in collectives(gradient, mesh, "b;n", x)} == {"all_to_all"}
 
 
 @pytest.mark.parametrize("axes, turns", [("x:2", 1), ("x:4", 4), ("x:8", 8)])
@@ -139,10 +143,10 @@ def test_where_none_can_be_only_slices_are_exchanged(axes, turns):
         return mtf.gradients([mtf.square(mtf.sort(x, "n"))], [x])[0]
 
     for function in (lambda x: mtf.sort(x, "n"), gradient):
-        found = moves(function, mesh, "n", x)
+        found = collectives(function, mesh, "n", x)
         assert {m.kind for m in found} == {"window"}
         assert all(m.bytes <= size for m in found)
-    assert len(moves(lambda x: mtf.sort(x, "n"), mesh, "n", x)) == 2 * turns
+    assert len(collectives(lambda x: mtf.sort(x, "n"), mesh, "n", x)) == 2 * turns
 
 
 def test_take_along_gives_what_argsort_says(rng):

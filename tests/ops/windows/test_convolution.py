@@ -335,7 +335,7 @@ def test_only_rows_at_the_border_are_moved(how, there, back):
         x,
         kernel,
     )
-    assert [m.kind for m in y.moves] == ["window"]
+    assert [m.kind for m in y.collectives] == ["window"]
     assert y.bytes_moved() == there * 2 * 3 * 4
     assert y.flops() == 2 * 2 * (4 // how.get("stride", 1)) * 3 * 3 * 5
 
@@ -343,9 +343,9 @@ def test_only_rows_at_the_border_are_moved(how, there, back):
     def backward(x, k):
         return mtf.gradients([mtf.conv(x, k, "h:i", **how)], [x])
 
-    moves = mtf.explain(backward, x, kernel).moves
-    assert [m.kind for m in moves] == ["window"]
-    assert sum(m.bytes for m in moves) == back * 2 * 5 * 4
+    collectives = mtf.explain(backward, x, kernel).collectives
+    assert [m.kind for m in collectives] == ["window"]
+    assert sum(m.bytes for m in collectives) == back * 2 * 5 * 4
 
 
 def test_windows_that_do_not_overlap_move_nothing():
@@ -356,7 +356,7 @@ def test_windows_that_do_not_overlap_move_nothing():
     def step(x, k):
         return mtf.gradients([mtf.conv(x, k, "h:i", stride=2)], [x, k])
 
-    assert [m.kind for m in mtf.explain(step, x, kernel).moves] == ["all_reduce"]
+    assert [m.kind for m in mtf.explain(step, x, kernel).collectives] == ["all_reduce"]
 
 
 X, K = "b:2;h:8;w:8;c:4", "i:3;j:3;c:4;o:2"

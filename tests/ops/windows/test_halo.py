@@ -35,7 +35,7 @@ def test_only_the_halo_is_moved():
         x="b;blocks;rows",
     )
     plan = mtf.explain(near, X)
-    assert {m.kind for m in plan.moves} == {"window"}
+    assert {m.kind for m in plan.collectives} == {"window"}
     assert plan.bytes_moved() == (1 + 2) * 3 / 4 * 2 * 4
 
 

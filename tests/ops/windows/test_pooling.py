@@ -174,10 +174,10 @@ def test_only_elements_at_the_border_are_moved(kind, window, stride, count):
         return POOLS[kind][0](x, f"h:{window}", stride, "same")
 
     forward = mtf.explain(mtf.function(pool, mesh=mesh, x="b;h;c"), x)
-    assert {m.kind for m in forward.moves} == ({"window"} if count else set())
+    assert {m.kind for m in forward.collectives} == ({"window"} if count else set())
     assert forward.bytes_moved() == count * 2 * 3 * 4
     step = mtf.function(lambda x: mtf.gradients([pool(x)], [x]), mesh=mesh, x="b;h;c")
-    assert {m.kind for m in mtf.explain(step, x).moves} == (
+    assert {m.kind for m in mtf.explain(step, x).collectives} == (
         {"window"} if count else set()
     )
 

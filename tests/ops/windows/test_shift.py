@@ -106,11 +106,11 @@ def test_nothing_to_do():
 )
 def test_only_elements_that_a_device_lacks_are_moved(function, by, count):
     mesh = mtf.Mesh("x:4", "n:x")
-    moves = mtf.explain(
+    collectives = mtf.explain(
         mtf.function(lambda x: function(x, "n", by), mesh=mesh, x="b;n"), X
-    ).moves
-    assert [m.kind for m in moves] == ["window"]
-    assert sum(m.bytes for m in moves) == count * 2 * 4
+    ).collectives
+    assert [m.kind for m in collectives] == ["window"]
+    assert sum(m.bytes for m in collectives) == count * 2 * 4
 
 
 @pytest.mark.parametrize("function", [mtf.shift, mtf.roll])

@@ -101,12 +101,14 @@ def test_what_a_core_does_and_holds_from_128_to_2048_experts():
 def test_communication_is_that_of_the_formula(experts):
     forecast = run(experts, 12).explain()
     sent = 2 * 2048 * 1024 * 4  # of a core: two choices of 2048 tokens of 1024 numbers
-    results = [(m.phase, m.bytes) for m in forecast.moves if m.kind == "all_to_all"]
+    results = [
+        (m.phase, m.bytes) for m in forecast.collectives if m.kind == "all_to_all"
+    ]
     each = sent * (experts - 1) / experts
     assert sorted(results) == [("backward", each)] * 12 + [("forward", each)] * 12
     tokens = [
         m
-        for m in forecast.moves
+        for m in forecast.collectives
         if m.phase != "update"
         and m.kind != "all_to_all"
         and {"d_model", "length"} <= {name for name, _ in m.tensor.shape}

@@ -121,13 +121,13 @@ def travelled(forecast):
     """Returns all moves but those of scalars, and of results, such as sums of
     gradients.
     """
-    moves = [
+    collectives = [
         m
         for op in forecast.ops
-        for m in op.moves
+        for m in op.collectives
         if m.tensor.shape and m.kind != "slice"
     ]
-    return [(m.kind, m.phase, m.bytes) for m in moves]
+    return [(m.kind, m.phase, m.bytes) for m in collectives]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_tokens_travel_by_two_all_to_alls_each_way_and_nothing_else_moves(
     )
     slots = capacity.slots(1 if gate == "switch" else 2, LENGTH, EXPERTS, True)
     slice_bytes = BATCH // 4 * EXPERTS * slots * D_MODEL * 4
-    moves = travelled(mtf.explain(step, inputs()))
-    assert moves == [
+    collectives = travelled(mtf.explain(step, inputs()))
+    assert collectives == [
         ("all_to_all", phase, slice_bytes * 3 / 4)
         for phase in ("forward", "forward", "backward", "backward")
     ]

@@ -232,8 +232,8 @@ def test_by_gin():
     assert mixture.jitter == gin.query_parameter("MixtureOfExperts.jitter") > 0
     forecast = run.explain()
     assert forecast.error is None
-    moves = [m.kind for op in forecast.ops for m in op.moves]
-    assert moves.count("all_to_all") == 2 * 4
+    collectives = [m.kind for op in forecast.ops for m in op.collectives]
+    assert collectives.count("all_to_all") == 2 * 4
 
 
 def test_a_run_tells_of_experts_and_writes_text(tmp_path, capsys):
