@@ -111,7 +111,7 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
     sizes = [size for _, size in forecast.axes]
     for position, coords in enumerate(itertools.product(*map(range, sizes))):
         shard_of_axis = {state: i for i, state in zip(coords, row.tensor.states)}
-        yield from box.fraction(
+        yield from box.shards(
             FIRST + STEP * position, y, shard_of_axis, f"p{position % 4}"
         )
     yield text(RIGHT, y + 26, "name", _share(row.tensor, forecast.positions))
@@ -153,14 +153,14 @@ class _Box:
                 x + width + dx / 2 + 7, y + height + dy / 2 + 8, "edge", self.dims[0]
             )
 
-    def fraction(
+    def shards(
         self,
         x: float,
         y: float,
         shard_of_axis: dict[str, int],
         kind: str,
     ) -> Iterator[str]:
-        """Yields the box in its parts, those that are held solid."""
+        """Yields the shards of the box; those of this position are solid."""
         y = self._base(y)
         size = [
             (global_box - GAP * (n - 1)) / n

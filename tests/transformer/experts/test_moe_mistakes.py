@@ -98,7 +98,7 @@ def test_no_block_would_have_a_mixture():
         (["MixtureOfExperts.dispatch = 'nope'"], "ParseError: dispatch is"),
         (
             ["MixtureOfExperts.gating = @top_2", "top_2.convention = 'nope'"],
-            "ParseError: one of 'practice', 'published'",
+            "ParseError: expected one of 'practice', 'published'",
         ),
     ],
 )
