@@ -121,12 +121,12 @@ def test_batches_and_values_are_the_same_for_all():
 
 
 def test_peaks_stand_beside_forecasts():
-    told = [
+    rows = [
         Row(name, "graph", [], {}, {"memory": memory, "forecast": forecast})
         for name, memory, forecast in (("whole", 100.0, 50.0), ("cut", 80.0, 25.0))
     ]
-    told.append(Row("by hand", "graph", [], {}, {"memory": 90.0}))
-    assert [line.split()[-4::3] for line in memory_table(told).splitlines()[1:]] == [
+    rows.append(Row("by hand", "graph", [], {}, {"memory": 90.0}))
+    assert [line.split()[-4::3] for line in memory_table(rows).splitlines()[1:]] == [
         ["1.00", "1.00"],
         ["0.80", "0.50"],
     ]

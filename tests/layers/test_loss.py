@@ -23,13 +23,13 @@ def check(mesh, ours, theirs, *arrays):
     first = tf.constant(arrays[0])
     with tf.GradientTape() as tape:
         tape.watch(first)
-        want = theirs(first, *arrays[1:])
+        expected = theirs(first, *arrays[1:])
     have = ours(*named)
     assert have.shape == mtf.Shape("")
-    np.testing.assert_allclose(float(have), float(want), rtol=1e-5)
+    np.testing.assert_allclose(float(have), float(expected), rtol=1e-5)
     np.testing.assert_allclose(
         mtf.gradients([have], named[:1])[0].numpy(),
-        tape.gradient(want, first).numpy(),
+        tape.gradient(expected, first).numpy(),
         rtol=1e-4,
         atol=1e-6,
     )

@@ -118,8 +118,8 @@ def test_modules_of_attributes_train_under_layouts():
         x = np.ones((4, 4), "float32")
         results.append([y.numpy() for y in gradients(x)])
     for result in results[1:]:
-        for y, want in zip(result, results[0], strict=True):
-            np.testing.assert_allclose(y, want, rtol=1e-5)
+        for y, expected in zip(result, results[0], strict=True):
+            np.testing.assert_allclose(y, expected, rtol=1e-5)
 
 
 def test_no_name_before_the_constructor_returns(mesh):

@@ -147,8 +147,8 @@ def test_a_layout_that_cannot_be_trained_is_a_failure():
 
 
 def test_ops_are_chosen_by_module_class_or_both():
-    def names(*given):
-        return [op.__name__ for op in selfcheck.choose(given)]
+    def names(*arguments):
+        return [op.__name__ for op in selfcheck.choose(arguments)]
 
     assert names("einsum") == ["Einsum"]
     assert names("softmax.Softmax", "MAXPOOL") == ["MaxPool", "Softmax"]

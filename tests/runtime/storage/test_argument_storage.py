@@ -32,8 +32,11 @@ def test_constants_are_cut_as_the_layout_says(layout, placement):
         )
         np.testing.assert_array_equal(x.numpy(), ARRAY)
         np.testing.assert_array_equal((x + mtf.constant(mesh, 1.0)).numpy(), ARRAY + 1)
-    number = mtf.constant(mesh, 2, "a:4", "float64")
-    assert (number.dtype, number.numpy().tolist()) == ("float64", [2] * 4)
+    constant_tensor = mtf.constant(mesh, 2, "a:4", "float64")
+    assert (constant_tensor.dtype, constant_tensor.numpy().tolist()) == (
+        "float64",
+        [2] * 4,
+    )
 
 
 def test_numbers_have_the_types_of_tensorflow():

@@ -130,8 +130,8 @@ def test_checkpoints_know_no_form_of_slots(before, after, tmp_path):
 def test_asynchronous_saves_take_snapshots_of_any_form(tmp_path):
     v = in_arrays(variable())
     before = v.numpy()
-    parts = chunks_of({"v": v}, snapshot=True)
+    chunks = chunks_of({"v": v}, snapshot=True)
     v.load(lambda region: np.zeros([2, 3], "float32"))
-    for part in parts:
-        region = tuple(slice(start, start + size) for start, size in part.box)
-        np.testing.assert_array_equal(part.value(), before[region])
+    for chunk in chunks:
+        region = tuple(slice(start, start + size) for start, size in chunk.box)
+        np.testing.assert_array_equal(chunk.value(), before[region])
