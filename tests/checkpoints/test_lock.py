@@ -1,4 +1,4 @@
-"""Two runs in one folder: the second is refused, and told who has it; a killed one has
+"""Two runs in one folder: the second is refused, and the error names who has it; a killed one has
 nothing.
 """
 

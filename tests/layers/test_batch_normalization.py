@@ -1,4 +1,4 @@
-"""Batch norm: statistics of the whole batch however it is cut, gradients, and moving
+"""Batch norm: statistics of the whole batch however it is sharded, gradients, and moving
 averages.
 """
 

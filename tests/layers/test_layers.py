@@ -1,4 +1,4 @@
-"""Layers against numpy, on one device and under layouts that cut every name
+"""Layers against numpy, on one device and under layouts that shard every name
 they have.
 """
 

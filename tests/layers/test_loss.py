@@ -1,4 +1,4 @@
-"""Losses against Keras, under layouts that cut what they sum over."""
+"""Losses against Keras, under layouts that shard what they sum over."""
 
 from __future__ import annotations
 

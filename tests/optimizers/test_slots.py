@@ -1,4 +1,4 @@
-"""Slots that are cut otherwise than their variables (ZeRO-1): counts of moves, equal
+"""Slots that are sharded otherwise than their variables (ZeRO-1): counts of moves, equal
 numbers.
 """
 

@@ -1,4 +1,4 @@
-"""Datasets end when they are told to: none that meshtf reads has TensorFlow's
+"""Datasets end when they are closed: none that meshtf reads has TensorFlow's
 autotuner.
 """
 

@@ -12,7 +12,7 @@ from meshtf.ops.variables.read_write import Write
 
 
 def counting(mesh, shape, name):
-    """An initializer whose values tell rows and slices apart."""
+    """An initializer whose values differ between rows and between shards."""
     values = np.arange(shape.size, dtype="float32").reshape(shape.sizes)
     return mtf.asarray(mesh, values, shape)
 

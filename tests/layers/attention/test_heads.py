@@ -108,7 +108,7 @@ def test_each_example_may_be_at_a_position_of_its_own(mesh, rng):
         attention, mesh, x, start=np.array([0, 0], "int32"), positions=LENGTH
     )
     np.testing.assert_allclose(separate, all_steps, rtol=1e-5, atol=1e-6)
-    # The second starts at 4: rows 0 to 3 of its cache are zeros, which are seen.
+    # The second starts at 4: positions 0 to 3 of its cache are zeros, which it attends to.
     shifted = steps(
         attention, mesh, x, start=np.array([0, 4], "int32"), positions=LENGTH
     )

@@ -1,4 +1,4 @@
-"""Local attention against numpy with masks; what moves where positions are cut;
+"""Local attention against numpy with masks; what moves where positions are sharded;
 refusals.
 """
 
@@ -29,7 +29,7 @@ def masked(q, k, v, visible):
 
 
 def near(size, block, radius):
-    """Returns which rows of one dimension see which."""
+    """Returns a mask: which positions of one dimension see which."""
     i = np.arange(size)[:, None]
     j = np.arange(size)
     blocks = abs(i // block - j // block) <= 1

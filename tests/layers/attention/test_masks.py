@@ -1,4 +1,4 @@
-"""Masks against numpy, under layouts that cut either name of the positions."""
+"""Masks against numpy, under layouts that shard either name of the positions."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_segments_are_the_same_whether_their_device_runs_them_alone_or_not(
 @by_handles
 @pytest.mark.parametrize("devices", [None, "logical:4"])
 def test_variables_that_are_cut_and_whole_side_by_side(devices):
-    """w0 and w1 are cut four times; w2, and slots of it, are held by all, on one device
+    """w0 and w1 have four shards; w2, and slots of it, are held by all, on one device
     by one.
     """
     one = ran(mtf.Mesh(""))

@@ -65,14 +65,14 @@ def test_share_tells_what_tells_announces(op_class, dtype):
 
 
 class Fewer(Softmax):
-    """Announces one number a row, where two are told."""
+    """Announces one value a row, where two are returned."""
 
     def statistics_specs(self, *xs):
         return Softmax.statistics_specs(self, *xs)[:1]
 
 
 class Narrow(Softmax):
-    """Announces half floats, where float32 is told."""
+    """Announces half floats, where float32 is returned."""
 
     def statistics_specs(self, *xs):
         return tuple(

@@ -38,7 +38,7 @@ WINDOWS = {
 
 
 def expected_shards(array, window, size, num_shards, fill):
-    """Returns the rows of each slice, cut out of the whole."""
+    """Returns the rows of each shard, as slices of the full array."""
     spans = [
         (window.low(j * size // num_shards), window.high((j + 1) * size // num_shards))
         for j in range(num_shards)
