@@ -51,7 +51,7 @@ def tiny(monkeypatch):
 
 
 @pytest.mark.parametrize("panel", TWO)
-def test_a_part_is_measured_told_and_drawn(panel, tiny):
+def test_a_panel_is_measured_described_and_drawn(panel, tiny):
     rows = measure.measured(panel, TWO[panel], rounds=1, starts=1)
     for size in TWO[panel]:
         by_series = {row["series"]: row for row in rows if row["size"] == size}

@@ -43,7 +43,7 @@ def test_by_hand_and_meshtf_agree_with_dropout(model):
     assert len({*plain.losses}) == 3  # it learns, whatever it learns
 
 
-def test_losses_that_disagree_are_told():
+def test_losses_that_disagree_are_reported():
     plain, other = rows_of(
         Case(Config(**TINY)), Case(Config(**TINY, learning_rate=1e-2))
     )
@@ -99,7 +99,7 @@ def test_peers_agree_on_eight_devices(model):
 
 
 @pytest.mark.slow
-def test_a_peer_that_fails_is_told_and_our_own_fails():
+def test_a_peer_that_fails_is_reported_and_our_own_fails():
     config = Config(**TINY)
     broken = Config(**TINY | {"heads": 3})  # no mesh cuts these
     group = [Case(config), Case(config, "1x1"), Case(broken, "1x8", runtime="dtensor")]

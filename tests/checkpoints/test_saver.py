@@ -101,7 +101,7 @@ def test_at_most_one_is_being_written(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_failure_is_told_and_what_was_there_stays(
+def test_a_failure_is_an_error_and_earlier_checkpoints_stay(
     asynchronous, tmp_path, monkeypatch
 ):
     model_state = variables("one device", seed=1)
@@ -150,7 +150,7 @@ def test_a_bug_in_the_background_is_no_warning(tmp_path, monkeypatch):
         saver.wait()
 
 
-def test_the_newest_and_some_for_good_are_kept(tmp_path):
+def test_the_newest_and_some_permanent_ones_are_kept(tmp_path):
     model_state = variables("one device", seed=1)
     saver = Saver(str(tmp_path), keep=2, keep_every=100)
     for step in (0, 50, 100, 150, 200, 250, 300, 350):

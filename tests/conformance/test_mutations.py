@@ -366,7 +366,7 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("broken", MUTANTS.values(), ids=MUTANTS)
-def test_a_broken_rule_is_found(broken, seed):
+def test_a_broken_rule_is_detected(broken, seed):
     report = check_op(broken, seed, fail_fast=True)
     assert report.failures, report
 

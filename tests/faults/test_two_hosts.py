@@ -112,7 +112,7 @@ def training(folder, steps):
     ]
 
 
-def test_a_host_that_is_cut_off_is_named_and_the_run_goes_on_once_it_is_back(
+def test_an_unreachable_host_is_named_and_the_run_continues_after_its_return(
     hosts, tmp_path
 ):
     cluster = f"--cluster={','.join(f'{a}:4000' for a in ADDRESSES)}"

@@ -83,7 +83,7 @@ def test_random_ops_by_their_path(mesh):
         stack.layers[0](x)
 
 
-def test_a_call_takes_the_path_where_the_module_was_made(mesh):
+def test_a_call_has_the_path_where_the_module_was_created(mesh):
     layer = Layer(mesh, "mine")
     x = mtf.ones(mesh, "batch:16;d:4")
     with mtf.seed(1):

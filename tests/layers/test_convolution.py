@@ -130,7 +130,7 @@ def test_first_kernels_keep_the_variance(rng, make, size):
     assert np.std(y) == pytest.approx(1.0, rel=0.15)
 
 
-def test_layers_train_alike_however_images_are_cut(rng):
+def test_layers_train_alike_however_images_are_sharded(rng):
     array = rng.normal(size=(4, 8, 8, 2)).astype("float32")
 
     def losses(axes, layout):

@@ -94,7 +94,7 @@ def test_attention(mesh, rng, causal, cross):
     close(results, np.einsum("blhk,hkd->bld", attend(q, k, v, mask), w["output"]))
 
 
-def test_rotary_scores_depend_on_distance_alone(mesh, rng):
+def test_rotary_scores_depend_only_on_distance(mesh, rng):
     q, k = rng.normal(size=(2, 1, 8)).astype("float32")
     rope = layers.rope(mtf.range(mesh, "length:8"), "key:8")
     named = [mtf.asarray(mesh, np.repeat(x, 8, 0), "length:8;key:8") for x in (q, k)]

@@ -49,7 +49,7 @@ def test_sigmoid_cross_entropy(mesh, rng):
         )
 
 
-def test_mean_squared_error_weighs_rows(mesh, rng):
+def test_mean_squared_error_weighs_examples(mesh, rng):
     x, y = rng.normal(size=(2, 4, 6)).astype("float32")
     check(
         mesh, layers.mean_squared_error, lambda x, y: tf.reduce_mean((x - y) ** 2), x, y

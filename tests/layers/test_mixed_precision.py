@@ -193,7 +193,7 @@ def gathered(dtype, **options):
     return [(m.phase, m.tensor.dtype, m.bytes) for m in moves if m.kind == "all_gather"]
 
 
-def test_a_variable_that_is_cut_is_cast_and_then_gathered_and_freed_after_use():
+def test_a_sharded_variable_is_cast_then_gathered_and_freed_after_use():
     num_values = 8 * 16 * 3 / 4
     for dtype, size in (("float32", 4), ("bfloat16", 2)):
         # The first kernel has no use for the gradient of x, so it is gathered once.

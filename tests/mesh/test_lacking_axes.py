@@ -77,7 +77,9 @@ LAYING = [
 
 @pytest.mark.parametrize("shard_fn", LAYING)
 @pytest.mark.parametrize("recorded", [False, True])
-def test_one_tensor_is_not_sharded_along_an_axis_that_is_not_there(shard_fn, recorded):
+def test_one_tensor_is_not_sharded_along_an_axis_that_the_mesh_lacks(
+    shard_fn, recorded
+):
     mesh = Mesh("data:2", "batch:data")
     run = mtf.function(shard_fn, mesh=mesh) if recorded else shard_fn
     with refuses(

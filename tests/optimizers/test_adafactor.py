@@ -133,7 +133,7 @@ def test_updates_are_the_papers_under_every_layout(layout, choice, rng):
 @pytest.mark.parametrize(
     "layout", ["one position", "others", "rows and columns", "ZeRO-1 beside FSDP"]
 )
-def test_stacked_variables_are_updated_as_if_they_were_apart(layout, rng):
+def test_stacked_variables_are_updated_as_if_they_were_separate(layout, rng):
     choices = {"learning_rate": 0.1, "clip_threshold": 0.5, "beta_1": 0.5}
     before, after, gradients = train(
         adafactor(stacked_dims="h", **choices), LAYOUTS[layout], rng

@@ -66,7 +66,7 @@ def test_four_updates_equal_those_of_keras(name, axes, layout, rng):
         )
 
 
-def test_weight_decay_leaves_vectors_alone():
+def test_weight_decay_does_not_change_vectors():
     mesh = mtf.Mesh("")
     matrix, vector = (
         mtf.Variable(mesh, shape, initializers.ones, name=shape[0])

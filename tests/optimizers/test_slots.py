@@ -195,7 +195,7 @@ def test_clipping_reduces_each_gradient_once():
     )
 
 
-def test_clipping_leaves_gradients_cut_that_come_from_another_region():
+def test_clipping_keeps_gradients_of_another_region_sharded():
     mesh = mtf.Mesh(
         "data:2;model:2", "batch:data;d_ff:model", optimizer_layout="d_model:data"
     )
@@ -358,7 +358,7 @@ def test_slots_follow_the_region_of_their_variable():
     assert [slot.placement for slot in slots] == [(Sharded("d_model"), Replicated)] * 2
 
 
-def test_slots_that_cannot_be_cut_are_refused():
+def test_slots_that_cannot_be_sharded_are_refused():
     mesh = mtf.Mesh("data:4", "batch:data", optimizer_layout="d_model:data;vocab:data")
     odd = mtf.Variable(mesh, "d_model:6;d_ff:16", initializers.ones, "odd")
     both = mtf.Variable(mesh, "vocab:16;d_model:8", initializers.ones, "table")

@@ -68,7 +68,7 @@ def test_module_pathss_name_variables(mesh):
     assert names(Model(mesh)) == sorted(of_mlps + gated)
 
 
-def test_values_depend_on_the_name_alone(mesh):
+def test_values_depend_only_on_the_name(mesh):
     scoped = {v.name: v.numpy() for v in ScopedMlp(mesh).variables}
     for v in Mlp(mesh).variables:
         np.testing.assert_array_equal(v.numpy(), scoped[v.name])

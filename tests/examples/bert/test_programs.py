@@ -229,7 +229,7 @@ def test_two_runs_do_not_train_in_one_folder(folder, vocabulary):
         ({"mesh": "data:two"}, "data:two"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_written(folder, capsys, flags, says):
+def test_errors_come_before_anything_is_written(folder, capsys, flags, says):
     with pytest.raises(SystemExit):
         classify(folder, **flags)
     assert says in capsys.readouterr().err

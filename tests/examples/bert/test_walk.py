@@ -34,7 +34,7 @@ def commands(text):
         "run_squad",
     ],
 )
-def test_flags_that_are_named_are_there(name):
+def test_flags_in_commands_exist(name):
     module = importlib.import_module(f"examples.bert.{name}")
     known = {
         flag.name for flag in flags.FLAGS.get_key_flags_for_module(module.__name__)

@@ -62,7 +62,7 @@ def test_blocks_change_no_number(rng, axes, layout, block):
         np.testing.assert_allclose(have, expected, atol=2e-6)
 
 
-def test_scores_of_all_positions_are_never_there():
+def test_scores_of_all_positions_are_never_in_memory():
     mesh = mtf.Mesh("", devices="abstract")
     names = {
         "q": "batch;heads;length;key",

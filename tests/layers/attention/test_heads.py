@@ -128,7 +128,7 @@ def test_a_full_cache_forgets_the_oldest(mesh, rng):
     np.testing.assert_allclose(results, full_pass.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_decoder_looks_at_keys_and_values_that_are_there(mesh, rng):
+def test_a_decoder_attends_to_given_keys_and_values(mesh, rng):
     attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
     x, context = rng.normal(size=(2, 2, 4, 8)).astype("float32")
     x, context = (mtf.asarray(mesh, a, "batch;length;d") for a in (x, context))

@@ -110,7 +110,7 @@ def test_segments_are_the_same_whether_their_device_runs_them_alone_or_not(
 
 @by_handles
 @pytest.mark.parametrize("devices", [None, "logical:4"])
-def test_variables_that_are_cut_and_whole_side_by_side(devices):
+def test_sharded_variables_beside_replicated_ones(devices):
     """w0 and w1 have four shards; w2, and slots of it, are held by all, on one device
     by one.
     """
@@ -127,7 +127,7 @@ def test_variables_that_are_cut_and_whole_side_by_side(devices):
 
 @by_handles
 @pytest.mark.parametrize("devices", [None, "logical:4"])
-def test_slots_cut_otherwise_are_updated_by_few_calls(devices):
+def test_slots_of_another_layout_are_updated_by_few_calls(devices):
     one = ran(mtf.Mesh(""))
     many = ran(
         mtf.Mesh(
@@ -188,7 +188,7 @@ def test_constants_of_a_segment_are_made_once():
     assert values and len(values) == len(set(values))
 
 
-def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart():
+def test_constants_between_segments_are_created_once_but_captured_ones_stay_separate():
     mesh = mtf.Mesh("data:2", "d:data", devices=["CPU:0", "CPU:1"])
     ones, same = (mtf.asarray(mesh, np.ones(4, "float32"), "d") for _ in range(2))
 

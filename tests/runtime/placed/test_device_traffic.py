@@ -98,7 +98,7 @@ def test_the_counts_of_two_layers_are_those_of_the_ring(axes, layout, expected):
         ("data:2;rows:2;cols:2", "batch:data;d_ff:rows;d_model:cols", ""),
     ],
 )
-def test_two_layers_cut_otherwise(axes, layout, variable_layout):
+def test_two_layers_of_other_layouts(axes, layout, variable_layout):
     assert agree(*mlp(axes, layout, variable_layout))
 
 

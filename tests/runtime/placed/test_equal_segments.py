@@ -9,7 +9,7 @@ import numpy as np
 import meshtf as mtf
 
 
-def test_equal_ops_that_wait_for_tensors_of_different_shapes_are_compiled_apart():
+def test_equal_ops_after_tensors_of_different_shapes_are_compiled_separately():
     """One waits for a cotangent in the loop's body, the other for one of the inner
     recomputation.
     """

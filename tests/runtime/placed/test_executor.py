@@ -143,7 +143,7 @@ def test_xla_equals_the_graph(one_device, axes):
     )
 
 
-def test_work_lies_on_the_devices_of_the_mesh():
+def test_ops_run_on_the_devices_of_the_mesh():
     mesh = mtf.Mesh("data:2", "batch:data", devices=["CPU:3", "CPU:5"])
     x = mtf.asarray(mesh, np.arange(4, dtype="float32"), "batch")
     y = mtf.exp(x)

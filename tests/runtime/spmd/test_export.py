@@ -126,7 +126,7 @@ def test_an_abstract_mesh_exports_the_same_program():
     )  # one table of replicas
 
 
-def test_inputs_of_one_name_are_told_apart_and_partial_sums_refused():
+def test_inputs_of_one_name_get_a_suffix_and_partial_sums_are_refused():
     mesh = mtf.Mesh("data:2", "batch:data")
     one, two = (mtf.asarray(mesh, X * k, "batch;d") for k in (1, 2))
     step = mtf.function(lambda pair: pair[0] + pair[1] + one * two, mesh=mesh)

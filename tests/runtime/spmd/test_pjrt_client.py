@@ -195,7 +195,7 @@ def test_variables_stay_on_devices_from_step_to_step():
 
 
 @needs_jaxlib
-def test_one_array_for_all_replicas_lies_on_every_device():
+def test_one_array_for_all_replicas_is_on_every_device():
     runner = Runner(STEP, 4)
     one = np.ones(2, np.float32)
     w = runner.put([one] * 4)

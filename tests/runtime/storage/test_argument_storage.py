@@ -21,7 +21,7 @@ ARRAY = np.arange(24, dtype="float32").reshape(4, 6)
         ("a:y;b:x", (Sharded("b"), Sharded("a"))),
     ],
 )
-def test_constants_are_cut_as_the_layout_says(layout, placement):
+def test_constants_are_sharded_as_the_layout_says(layout, placement):
     mesh = mtf.Mesh("x:2;y:2", layout)
     for array in (ARRAY, ARRAY.tolist(), tf.constant(ARRAY)):
         x = mtf.constant(mesh, array, "a;b")

@@ -85,7 +85,7 @@ def test_a_snapshot_stays_while_values_change(form):
     np.testing.assert_array_equal(slot.read(), before + 1)
 
 
-def test_a_freed_slot_takes_a_value_of_its_shape_alone():
+def test_a_freed_slot_takes_only_a_value_of_its_shape():
     slot = variable().slots()[0]
     slot.free()
     assert slot.value_on(slot.device).shape == [0] and slot.shape == (2, 3)

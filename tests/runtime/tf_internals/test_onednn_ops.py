@@ -88,7 +88,7 @@ def test_what_tensorflow_would_replace_itself_is_called(kind, rewriting):
     )
 
 
-def test_where_tensorflow_replaces_nothing_its_own_are_made(monkeypatch):
+def test_without_replacements_by_tensorflow_its_own_ops_are_used(monkeypatch):
     monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: False)
     for body in (*BODIES.values(), *LEFT.values()):
         callee = traced(body)

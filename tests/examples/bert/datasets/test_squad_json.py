@@ -42,7 +42,7 @@ def test_questions_are_read(tmp_path):
     assert results[0].context[answer.start : answer.end] == answer.text == "paris"
 
 
-def test_answers_are_not_needed_to_be_told(tmp_path):
+def test_answers_are_optional(tmp_path):
     path = write(tmp_path, {"id": "4", "question": "who?"})
     assert squad_json.read(path, negative=False, answered=False)[0].answers == ()
 

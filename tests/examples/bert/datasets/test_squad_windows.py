@@ -92,7 +92,7 @@ def test_spans_lead_back_to_the_characters_of_the_answer(answer, stride, vocabul
     assert results
 
 
-def test_an_answer_that_is_cut_is_not_there(vocabulary):
+def test_a_truncated_answer_counts_as_absent(vocabulary):
     asked = question("unaffable, stands in Paris  of 1889")
     outputs = windows(0, asked, vocabulary, Shape(16, 8, 2))
     assert all(window.span(asked.answers[0]) == (0, 0) for window in outputs)

@@ -30,7 +30,7 @@ def tell(start, end, vocabulary, shape=SHAPE, size=5, longest=30):
     return answer(ASKED, outputs, start, end, size, longest)
 
 
-def test_the_best_span_is_told(vocabulary):
+def test_the_best_span(vocabulary):
     results = tell(
         [logits(12, _4=5.0, _0=1.0)], [logits(12, _5=4.0, _0=2.0)], vocabulary
     )
@@ -60,7 +60,7 @@ def test_equal_texts_count_once_and_few_are_kept(vocabulary):
     assert scores == sorted(scores, reverse=True)
 
 
-def test_a_token_begins_an_answer_in_its_own_window_alone(vocabulary):
+def test_a_token_begins_an_answer_only_in_its_own_window(vocabulary):
     outputs = windows(0, ASKED, vocabulary, Shape(8, 4, 2))
     start = [logits(8) for _ in outputs]
     end = [logits(8) for _ in outputs]

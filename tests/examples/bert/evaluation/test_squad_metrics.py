@@ -102,7 +102,7 @@ def test_the_best_threshold():
     assert score(asked, output)["exact"] == 75.0
 
 
-def test_equal_odds_are_not_told_apart():
+def test_equal_odds_are_not_separated():
     asked = [question("1", "rome"), question("2"), question("3")]
     texts, odds = {"1": "rome", "2": "x", "3": "x"}, dict.fromkeys("123", 1.0)
     assert best_threshold(asked, texts, odds, exact_match) == (

@@ -193,7 +193,7 @@ def test_sizes_of_gin_win_over_those_of_the_file(
     assert "bert_architecture.d_ff" not in out  # they agree
 
 
-def test_sizes_of_gin_alone(folder, capsys, recorded_runs, no_steps):
+def test_sizes_only_of_gin(folder, capsys, recorded_runs, no_steps):
     sizes = [
         "vocab = 40",
         "d_model = 8",
@@ -263,9 +263,7 @@ def test_a_flag_that_the_optimizer_does_not_take(folder, capsys):
     assert "Did you mean momentum" in capsys.readouterr().err
 
 
-def test_what_a_file_has_for_other_programs_is_told(
-    folder, capsys, recorded_runs, no_steps
-):
+def test_unused_settings_of_a_file_are_printed(folder, capsys, recorded_runs, no_steps):
     classify_by(
         folder,
         [

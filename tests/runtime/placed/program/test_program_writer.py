@@ -101,7 +101,7 @@ def test_ops_of_two_tensors(kind):
     np.testing.assert_array_equal(results, tensor_ops.binary(kind, x, y, FIRST).numpy())
 
 
-def test_calls_share_constants_and_run_where_they_are_told():
+def test_calls_share_constants_and_run_on_the_given_device():
     add = trace(
         lambda x, k: [x + tf.cast(k, tf.float32)], [FOUR, tf.TensorSpec([], "int32")]
     )
