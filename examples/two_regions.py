@@ -89,8 +89,8 @@ if __name__ == "__main__":
     plans = forecasts(NAMES, "")
     plans["two regions"] = forecasts([], FRONT, BACK)[FRONT]
     for rules, plan in sorted(plans.items(), key=lambda item: item[1].bytes_moved()):
-        numbers = (plan.bytes_moved(), plan.flops(), plan.memory.peak)
-        print(*(f"{n / 1e6:6.2f}" for n in numbers), rules)
+        costs = (plan.bytes_moved(), plan.flops(), plan.memory.peak)
+        print(*(f"{n / 1e6:6.2f}" for n in costs), rules)
     for mesh, back in (mtf.Mesh(""), ""), (mtf.Mesh("all:8", FRONT), BACK):
         step = train_step(mesh, back)
         print(f"losses on {mesh}:", *(float(step(X)) for _ in range(3)))

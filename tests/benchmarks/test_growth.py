@@ -30,8 +30,8 @@ class Here:
         assert self.case == case
         self.runner = Runner(case)
 
-    def ask(self, request, number):
-        return getattr(self.runner, request)(number)
+    def ask(self, request, argument):
+        return getattr(self.runner, request)(argument)
 
     def stop(self):
         pass
@@ -44,35 +44,39 @@ def tiny(monkeypatch):
         measure,
         "GROUPS",
         {
-            part: lambda sizes, make=make: make(sizes, TINY)
-            for part, make in GROUPS.items()
+            panel: lambda sizes, make=make: make(sizes, TINY)
+            for panel, make in GROUPS.items()
         },
     )
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("part", TWO)
-def test_a_part_is_measured_told_and_drawn(part, tiny):
-    rows = measure.measured(part, TWO[part], rounds=1, starts=1)
-    for size in TWO[part]:
-        found = {row["series"]: row for row in rows if row["size"] == size}
-        assert len(found) == len([row for row in rows if row["size"] == size]) >= 3
-        assert found[PLAIN]["first_ratio"] == found[PLAIN]["step_cpu_ratio"] == 1
+@pytest.mark.parametrize("panel", TWO)
+def test_a_panel_is_measured_described_and_drawn(panel, tiny):
+    rows = measure.measured(panel, TWO[panel], rounds=1, starts=1)
+    for size in TWO[panel]:
+        by_series = {row["series"]: row for row in rows if row["size"] == size}
+        assert len(by_series) == len([row for row in rows if row["size"] == size]) >= 3
+        assert (
+            by_series[PLAIN]["first_ratio"] == by_series[PLAIN]["step_cpu_ratio"] == 1
+        )
         assert all(
             row["step"] > 0 and row["traced"] > row["segments"]
-            for row in found.values()
+            for row in by_series.values()
         )
-        assert all(row["segments"] for row in found.values() if row["series"] != PLAIN)
-    if part == "layers":
+        assert all(
+            row["segments"] for row in by_series.values() if row["series"] != PLAIN
+        )
+    if panel == "layers":
         assert len({row["traced"] for row in rows if row["series"] == "scanned"}) == 1
         assert (
             len({row["traced"] for row in rows if row["series"] == "one by one"}) == 2
         )
-    assert f"{max(TWO[part])}  {PLAIN}" in measure.table(part, rows)
-    found = [theory.lines(part, column, rows) for column in theory.LAWS[part]]
-    assert theory.describe(part, rows).count("off it by") == sum(map(len, found))
-    drawn = picture(part, rows)
-    points = sum(len(p) for f in found for p, _ in f.values())
+    assert f"{max(TWO[panel])}  {PLAIN}" in measure.table(panel, rows)
+    laws = [theory.lines(panel, column, rows) for column in theory.LAWS[panel]]
+    assert theory.describe(panel, rows).count("off it by") == sum(map(len, laws))
+    drawn = picture(panel, rows)
+    points = sum(len(p) for f in laws for p, _ in f.values())
     assert drawn.count("<circle") == points + len(
         {row["series"] for row in rows}
     )  # the legend
@@ -84,15 +88,15 @@ def test_of_several_starts_the_fastest_counts(monkeypatch):
     class Told:
         """A case whose first steps take 3, 1 and 2 seconds."""
 
-        taken = iter((3.0, 1.0, 2.0, 9.0))
+        seconds_taken = iter((3.0, 1.0, 2.0, 9.0))
 
         def __init__(self, case: Case, worker: str) -> None:
             self.case = case
 
-        def ask(self, request, number):
+        def ask(self, request, argument):
             if request == "steps":
                 return {"wall": [0.5], "cpu": [0.5]}
-            first = next(self.taken)
+            first = next(self.seconds_taken)
             return {"first": first, "first_cpu": 2 * first, "outer": 7}
 
         def stop(self):
@@ -105,11 +109,11 @@ def test_of_several_starts_the_fastest_counts(monkeypatch):
 
 
 def test_segments_are_as_many_for_64_positions_as_for_8():
-    found = {}
+    by_size = {}
     for few_or_many in GROUPS["devices"]([8, 64], TINY):
         (case,) = (c for c in few_or_many if c.series == "one device, data x model")
-        found[case.size] = Runner(case).first()
-    few, many = found.values()
+        by_size[case.size] = Runner(case).first()
+    few, many = by_size.values()
     assert few["segments"] == many["segments"] > 5
     assert many["traced"] - many["outer"] == few["traced"] - few["outer"]
     assert few["outer"] < many["outer"] < 8 * few["outer"]

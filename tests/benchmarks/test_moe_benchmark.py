@@ -15,13 +15,13 @@ TINY = {"batch": 2, "length": 16, "d_model": 8, "d_ff": 8}
     ids=["one position", "two"],
 )
 def test_all_questions_are_answered(mesh):
-    told = moe.measure(moe.Size(**TINY, **mesh), experts=(4,), rounds=1)
-    assert [len(rows) for rows in told.values()] == [2, 5, 4]
+    results = moe.measure(moe.Size(**TINY, **mesh), experts=(4,), rounds=1)
+    assert [len(rows) for rows in results.values()] == [2, 5, 4]
     assert all(
         rows[0]["ratio"] == 1 and all(row["ms"] > 0 for row in rows)
-        for rows in told.values()
+        for rows in results.values()
     )
-    assert len(moe.table(told).splitlines()) == 3 + 2 + 5 + 4
+    assert len(moe.table(results).splitlines()) == 3 + 2 + 5 + 4
 
 
 def test_a_dense_layer_does_as_much_for_each_token():

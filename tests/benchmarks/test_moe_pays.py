@@ -39,7 +39,7 @@ def test_a_token_costs_both_models_the_same():
 
 
 @pytest.mark.slow
-def test_both_models_are_trained_alike_and_told_of(tmp_path):
+def test_both_models_are_trained_alike_and_reported(tmp_path):
     for i in range(30):
         (tmp_path / f"file_{i}.py").write_text("def f(x):\n  return x\n" * 9)
     params = [*SMALL, f'data.python_library.folder = "{tmp_path}"']

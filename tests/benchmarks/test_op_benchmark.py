@@ -56,7 +56,7 @@ def test_another_result_is_seen():
     assert all(row.losses[0] > 1 for row in ops.measure(case, True, 1, 1)[1:])
 
 
-def test_all_families_are_there():
+def test_all_families_have_cases():
     assert {case.family for case in CASES} >= {
         "einsum",
         "elementwise",

@@ -36,11 +36,11 @@ def test_time_lines_are_of_the_schedule(microbatches, chunks):
     for line in lines.values():
         ends = {span.task: span.end for span in line.spans}
         for stage, tasks in enumerate(schedule.tasks):
-            mine = sorted(
+            sorted_spans = sorted(
                 (s for s in line.spans if s.task.stage == stage), key=lambda s: s.start
             )
-            assert tuple(s.task for s in mine) == tasks
-            assert all(a.end <= b.start for a, b in zip(mine, mine[1:]))
+            assert tuple(s.task for s in sorted_spans) == tasks
+            assert all(a.end <= b.start for a, b in zip(sorted_spans, sorted_spans[1:]))
         for span in line.spans:
             before = schedule.before(span.task)
             assert before is None or ends[before] <= span.start

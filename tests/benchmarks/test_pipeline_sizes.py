@@ -43,8 +43,8 @@ def test_found_model_fits_and_one_more_block_does_not(stages, schedule):
         and row.blocks == sum(found) > 2 * stages
     )
     for k in range(stages):
-        more = explained(SMALL, [n + (k == i) for i, n in enumerate(found)], schedule)
-        assert more.memory.peak > limit
+        larger = explained(SMALL, [n + (k == i) for i, n in enumerate(found)], schedule)
+        assert larger.memory.peak > limit
     width = SMALL.d_model
     norms = 4 * SMALL.d_model
     kernels = 4 * width**2 + 2 * width * SMALL.d_ff

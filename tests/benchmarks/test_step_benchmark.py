@@ -43,7 +43,7 @@ def test_by_hand_and_meshtf_agree_with_dropout(model):
     assert len({*plain.losses}) == 3  # it learns, whatever it learns
 
 
-def test_losses_that_disagree_are_told():
+def test_losses_that_disagree_are_reported():
     plain, other = rows_of(
         Case(Config(**TINY)), Case(Config(**TINY, learning_rate=1e-2))
     )
@@ -99,7 +99,7 @@ def test_peers_agree_on_eight_devices(model):
 
 
 @pytest.mark.slow
-def test_a_peer_that_fails_is_told_and_our_own_fails():
+def test_a_peer_that_fails_is_reported_and_our_own_fails():
     config = Config(**TINY)
     broken = Config(**TINY | {"heads": 3})  # no mesh cuts these
     group = [Case(config), Case(config, "1x1"), Case(broken, "1x8", runtime="dtensor")]
@@ -121,12 +121,12 @@ def test_batches_and_values_are_the_same_for_all():
 
 
 def test_peaks_stand_beside_forecasts():
-    told = [
+    rows = [
         Row(name, "graph", [], {}, {"memory": memory, "forecast": forecast})
         for name, memory, forecast in (("whole", 100.0, 50.0), ("cut", 80.0, 25.0))
     ]
-    told.append(Row("by hand", "graph", [], {}, {"memory": 90.0}))
-    assert [line.split()[-4::3] for line in memory_table(told).splitlines()[1:]] == [
+    rows.append(Row("by hand", "graph", [], {}, {"memory": 90.0}))
+    assert [line.split()[-4::3] for line in memory_table(rows).splitlines()[1:]] == [
         ["1.00", "1.00"],
         ["0.80", "0.50"],
     ]

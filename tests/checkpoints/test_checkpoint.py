@@ -135,7 +135,7 @@ def test_a_checkpoint_has_its_name_only_when_it_is_complete(tmp_path, monkeypatc
     assert mtf.checkpoints.latest(str(tmp_path))[0] == 2
 
 
-def test_folders_of_others_are_left_alone(tmp_path):
+def test_folders_of_other_programs_are_not_changed(tmp_path):
     (tmp_path / "step_abc").mkdir()
     (tmp_path / "logs").mkdir()
     for step in (1, 2, 3):

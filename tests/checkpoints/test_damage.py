@@ -34,7 +34,7 @@ def garble(text: bytearray, rng: np.random.Generator) -> bytearray:
     return text
 
 
-def cut(text: bytearray, rng: np.random.Generator) -> bytearray:
+def truncate(text: bytearray, rng: np.random.Generator) -> bytearray:
     """The end is missing."""
     return text[: rng.integers(len(text))]
 
@@ -66,22 +66,22 @@ def exchange(text: bytearray, rng: np.random.Generator) -> bytearray:
     )
 
 
-DAMAGES = (flip_a_bit, garble, cut, lengthen, zero, exchange)
+DAMAGES = (flip_a_bit, garble, truncate, lengthen, zero, exchange)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A folder with two checkpoints, and the bits of each."""
     folder = tmp_path_factory.mktemp("saved")
-    found = {}
+    results = {}
     model_state = variables("fsdp and tensor parallel", seed=None)
     for step in (1, 2):
         fill(model_state, seed=step)
         mtf.checkpoints.save(
             str(folder), step, model_state, extra={"examples_done": 16 * step}
         )
-        found[step] = bits(model_state)
-    return folder, found
+        results[step] = bits(model_state)
+    return folder, results
 
 
 def test_whatever_is_damaged_is_named(saved, tmp_path, rng, request, capsys):
@@ -91,7 +91,7 @@ def test_whatever_is_damaged_is_named(saved, tmp_path, rng, request, capsys):
         files
     )
     model_state = variables("fsdp of 8", seed=3)
-    found = 0
+    results = 0
     for trial in range(request.config.getoption("--damage")):
         file = files[trial % len(files)]
         damage = DAMAGES[trial // len(files) % len(DAMAGES)]
@@ -110,11 +110,11 @@ def test_whatever_is_damaged_is_named(saved, tmp_path, rng, request, capsys):
                 restored = mtf.checkpoints.restore_latest(str(run_folder), model_state)
             assert restored.extra == {"step": 1, "examples_done": 16}
             assert bits(model_state) == expected[1]
-            found += 1
+            results += 1
         shutil.rmtree(run_folder)
     with capsys.disabled():
-        print(f"\n{found} damaged checkpoints, all named, the one before taken")
-    assert found > request.config.getoption("--damage") * 0.8
+        print(f"\n{results} damaged checkpoints, all named, the one before taken")
+    assert results > request.config.getoption("--damage") * 0.8
 
 
 @pytest.mark.parametrize(

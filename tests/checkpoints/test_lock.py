@@ -1,4 +1,4 @@
-"""Two runs in one folder: the second is refused, and told who has it; a killed one has
+"""Two runs in one folder: the second is refused, and the error names who has it; a killed one has
 nothing.
 """
 
@@ -65,7 +65,7 @@ def test_a_killed_process_holds_nothing(tmp_path):
         pass
 
 
-def test_an_empty_lock_file_of_another_is_told_as_such(tmp_path):
+def test_an_empty_lock_file_of_another_process_is_named(tmp_path):
     with only_run(str(tmp_path)):
         (tmp_path / lock.FILE).write_text("")
         with pytest.raises(mtf.CheckpointError, match="in use by another process"):

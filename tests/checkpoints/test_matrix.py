@@ -31,7 +31,7 @@ def test_every_mesh_to_every_other(before, tmp_path):
         ("fsdp of 8", "tensor parallel"),
     ],
 )
-def test_slices_that_are_cut_once_more(before, after, tmp_path, monkeypatch):
+def test_shards_that_are_split_again(before, after, tmp_path, monkeypatch):
     monkeypatch.setattr(
         write, "MAX_CHUNK_BYTES", 40
     )  # bytes: several files, parts of rows

@@ -100,7 +100,7 @@ def files_of_at_most(size):
 
 @pytest.mark.parametrize("room", [100, 300, 1500])  # of 2.3 kB of numbers
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_full_disk_is_told_and_nothing_half_written_stays(
+def test_a_full_disk_is_an_error_and_leaves_no_partial_files(
     tmp_path, asynchronous, room
 ):
     model_state = variables("one device", seed=1)

@@ -44,7 +44,7 @@ def test_in_the_background_values_are_those_of_when_it_was_asked(key, tmp_path, 
     saver = Saver(str(tmp_path), asynchronous=True)
     saver.save(1, model_state, extra={"a": 1})
     fill(model_state, seed=2)  # assigned
-    later = bits(model_state)
+    later_bits = bits(model_state)
     assert steps(tmp_path) == []
     gate.set()
     saver.save(2, model_state)  # waits for the one before
@@ -55,7 +55,7 @@ def test_in_the_background_values_are_those_of_when_it_was_asked(key, tmp_path, 
     assert bits(restored) == expected
     saver.finish()
     mtf.checkpoints.restore(str(tmp_path / "step_00000002"), restored)
-    assert bits(restored) == later
+    assert bits(restored) == later_bits
 
 
 def test_in_the_background_updates_in_place_change_nothing(tmp_path, gate):
@@ -82,13 +82,13 @@ def test_in_the_background_updates_in_place_change_nothing(tmp_path, gate):
 
 def test_at_most_one_is_being_written(tmp_path, monkeypatch):
     running = 0
-    most = 0
+    peak_threads = 0
     save = writing.Manifest.write
 
     def count(*args):
-        nonlocal running, most
+        nonlocal running, peak_threads
         running += 1
-        most = max(most, running)
+        peak_threads = max(peak_threads, running)
         save(*args)
         running -= 1
 
@@ -97,11 +97,11 @@ def test_at_most_one_is_being_written(tmp_path, monkeypatch):
     with Saver(str(tmp_path), asynchronous=True, keep=9) as saver:
         for step in range(5):
             saver.save(step, model_state)
-    assert steps(tmp_path) == [0, 1, 2, 3, 4] and most == 1
+    assert steps(tmp_path) == [0, 1, 2, 3, 4] and peak_threads == 1
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_failure_is_told_and_what_was_there_stays(
+def test_a_failure_is_an_error_and_earlier_checkpoints_stay(
     asynchronous, tmp_path, monkeypatch
 ):
     model_state = variables("one device", seed=1)
@@ -150,7 +150,7 @@ def test_a_bug_in_the_background_is_no_warning(tmp_path, monkeypatch):
         saver.wait()
 
 
-def test_the_newest_and_some_for_good_are_kept(tmp_path):
+def test_the_newest_and_some_permanent_ones_are_kept(tmp_path):
     model_state = variables("one device", seed=1)
     saver = Saver(str(tmp_path), keep=2, keep_every=100)
     for step in (0, 50, 100, 150, 200, 250, 300, 350):

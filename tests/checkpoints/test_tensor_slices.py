@@ -49,7 +49,7 @@ def test_boxes_are_parts_of_arrays(rank, rng):
 
 
 @pytest.mark.parametrize("max_elements", [1, 3, 7, 100])
-def test_what_is_cut_makes_up_the_whole(max_elements, rng):
+def test_slices_cover_the_full_array(max_elements, rng):
     for _ in range(20):
         outer = tuple(
             (int(a), int(n))

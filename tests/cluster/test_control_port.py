@@ -51,7 +51,7 @@ def test_one_driver_is_let_in_and_its_end_is_noticed(opened):
     assert opened.left.get(timeout=5.0)
 
 
-def test_it_leaves_a_driver_when_it_is_told_to_in_this_life(opened):
+def test_it_ends_a_driver_on_request_of_the_same_incarnation(opened):
     release_driver(opened.where, ask(opened.where, 5.0)["life"], 5.0)
     drive = Drive(opened.where, QUESTION, 5.0)
     release_driver(opened.where, "another life", 5.0)

@@ -44,7 +44,7 @@ def reaches(address, port):
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_loopback_alone(family):
+def test_only_loopback(family):
     other = other_address()
     with server(family) as (_, port):
         assert reaches(other, port)  # so the test can fail
@@ -55,7 +55,7 @@ def test_loopback_alone(family):
         assert reaches("::1", port) == (family == socket.AF_INET6 and socket.has_ipv6)
 
 
-def test_one_address_alone():
+def test_only_one_address():
     other = other_address()
     with server() as (_, port):
         accept_only(port, other)
@@ -84,7 +84,7 @@ def test_a_port_without_a_server_is_an_error():
         accept_only(port, LOOPBACK)
 
 
-def test_elsewhere_it_is_refused_and_the_way_out_is_told(monkeypatch):
+def test_elsewhere_it_is_refused_and_the_error_names_a_remedy(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(ClusterError, match="--bind=0.0.0.0"):
         accept_only(4000, LOOPBACK)

@@ -36,7 +36,7 @@ def results():
     return json.loads(next(line for line in launched.lines if line.startswith("{")))
 
 
-def test_all_devices_of_all_workers_are_there(results):
+def test_all_devices_of_all_workers_are_visible(results):
     assert results["devices"] == [
         f"/job:worker/replica:0/task:{w}/device:CPU:{i}" for w in (0, 1) for i in (0, 1)
     ]
@@ -58,7 +58,7 @@ def test_less_crosses_where_the_chatty_axis_stays_within_a_host(results):
     assert results["chatty"]["model"] < results["chatty"]["data"] / 4
 
 
-def test_each_host_reads_its_own_rows(results):
+def test_each_host_reads_its_own_examples(results):
     assert results["read"] == {
         "equal": True,
         "devices": [True] * 4,

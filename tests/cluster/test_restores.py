@@ -53,12 +53,12 @@ def test_two_workers_to_two_workers_in_all_layouts(results):
 
 @pytest.mark.parametrize("k", range(len(EVERY)), ids=list(restores.MESHES))
 def test_two_workers_to_one_process(results, folder, k):
-    want = bits(variables("one device", seed=2))
-    assert len(set(want.values())) == len(want)
+    expected = bits(variables("one device", seed=2))
+    assert len(set(expected.values())) == len(expected)
     for key in MESHES:
         state = variables(key, seed=3)
         mtf.checkpoints.restore(restores.saved(str(folder / f"two_{k}"), 3), state)
-        assert bits(state) == want, key
+        assert bits(state) == expected, key
 
 
 def test_a_folder_that_workers_do_not_see_is_refused(results):

@@ -94,8 +94,8 @@ def beating(then):
     """Returns a driver that gives signs of life, and then does something else."""
     return python(
         "import os, sys, time\n"
-        f"def beat(n, what): open(os.environ[{VARIABLE!r}], 'w').write(f'{{n}} "
-        f"{{what}}')\n" + then
+        f"def beat(n, kind): open(os.environ[{VARIABLE!r}], 'w').write(f'{{n}} "
+        f"{{kind}}')\n" + then
     )
 
 
@@ -111,9 +111,9 @@ def test_a_command_that_ends_by_itself_is_not_begun_again(code, capfd):
 
 def test_the_command_knows_its_workers(capfd):
     fake = Fake()
-    want = ",".join(map(str, fake.addresses))
+    expected = ",".join(map(str, fake.addresses))
     supervise([*python("import sys; print(sys.argv[1:])"), "--steps=2"], fake, LIMITS)
-    assert capfd.readouterr().out == f"['--steps=2', '--cluster={want}']\n"
+    assert capfd.readouterr().out == f"['--steps=2', '--cluster={expected}']\n"
     assert with_cluster(["a", "--at={cluster}"], [Address("h", 1)]) == ["a", "--at=h:1"]
 
 

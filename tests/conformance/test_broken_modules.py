@@ -20,7 +20,7 @@ from meshtf.testing.conformance.exported_suite import run_exported
 pytest.importorskip("jaxlib")  # Python 3.10 has none
 
 
-def others(groups):
+def wrong_groups(groups):
     """Returns groups along the other axis of a 2x2 mesh."""
     return tuple(zip(*groups))
 
@@ -34,8 +34,8 @@ def swapped(real):
     """Returns the coordinates of the other axis."""
 
     def coordinates(mesh):
-        found = real(mesh)
-        return dict(zip(found, reversed(found.values())))
+        results = real(mesh)
+        return dict(zip(results, reversed(results.values())))
 
     return coordinates
 
@@ -47,7 +47,7 @@ LIES = {
         Reduce,
         stablehlo_collectives,
         "all_reduce",
-        lambda real: lambda x, groups, kind: real(x, others(groups), kind),
+        lambda real: lambda x, groups, kind: real(x, wrong_groups(groups), kind),
     ),
     "all_reduce of maxima as minima": (
         Reduce,
@@ -81,7 +81,11 @@ LIES = {
         Rename,
         stablehlo_collectives,
         "all_to_all",
-        lambda real: lambda x, groups, cut, join: real(x, others(groups), cut, join),
+        lambda real: (
+            lambda x, groups, split_axis, concat_axis: real(
+                x, wrong_groups(groups), split_axis, concat_axis
+            )
+        ),
     ),
     "told in the wrong order": (
         Cumsum,
@@ -115,14 +119,14 @@ LIES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_a_broken_runtime_is_found(lie, seed, monkeypatch):
-    op, place, name, replace = lie
-    monkeypatch.setattr(place, name, replace(getattr(place, name)))
+def test_a_broken_runtime_is_detected(lie, seed, monkeypatch):
+    op, module_name, name, replace = lie
+    monkeypatch.setattr(module_name, name, replace(getattr(module_name, name)))
     report = check_export(op, seed, meshes=["x:2;y:2"], fail_fast=True)
     assert any("values at" in text for text in report.failures), report
 
 
-def test_a_permute_that_is_left_out_is_found(monkeypatch):
+def test_a_missing_permute_is_detected(monkeypatch):
     mesh = mtf.Mesh("x:2;y:2", "b:x;d:y")
     array = np.arange(16, dtype="float32").reshape(4, 4)
     x = mtf.asarray(mesh, array, "b;d")

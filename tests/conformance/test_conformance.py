@@ -25,7 +25,7 @@ SAMPLES = [
 
 
 @pytest.fixture(scope="module")
-def apart():
+def outside_of_cases():
     """Returns what runs a check in another process."""
     with Apart(tasks=24) as run:
         yield run
@@ -48,12 +48,12 @@ def test_eager(op, index, seed, record):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
-def test_function(op, seed, record, apart):
-    record("mtf.function", apart(check_program, op, seed))
+def test_function(op, seed, record, outside_of_cases):
+    record("mtf.function", outside_of_cases(check_program, op, seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
-def test_export(op, seed, record, apart):
+def test_export(op, seed, record, outside_of_cases):
     pytest.importorskip("jaxlib")  # Python 3.10 has none
-    record("one StableHLO module", apart(check_export, op, seed))
+    record("one StableHLO module", outside_of_cases(check_export, op, seed))

@@ -89,7 +89,7 @@ def deaf(op):
     return mutant(op, local_sharded=local_sharded)
 
 
-def alone(op):
+def not_exchanged(op):
     """Returns an op that exchanges no statistics."""
     return mutant(op, statistics_dims=lambda self: ())
 
@@ -113,17 +113,19 @@ def fn(*names):
 
 def _windows_end_early(op):
     def window(self, i, dim):
-        whole = op.window(self, i, dim)
-        return whole and whole._replace(high=lambda b: whole.high(b) - 1)
+        full_window = op.window(self, i, dim)
+        return full_window and full_window._replace(
+            high=lambda b: full_window.high(b) - 1
+        )
 
     return window
 
 
 def _windows_begin_late(op):
     def window(self, i, dim):
-        whole = op.window(self, i, dim)
-        return whole and whole._replace(
-            low=lambda a: whole.low(a) + 1, high=lambda b: whole.high(b) + 1
+        full_window = op.window(self, i, dim)
+        return full_window and full_window._replace(
+            low=lambda a: full_window.low(a) + 1, high=lambda b: full_window.high(b) + 1
         )
 
     return window
@@ -162,8 +164,8 @@ def _mean_of_slice(self, context, x):
 
 def _last_bit_of_slice(self, context, *seeds):
     y = Random.local(self, context, *seeds)[0]
-    later = tf.reduce_any([context.shard_index(n) > 0 for n in self.shape.names])
-    return (tf.where(later, y * tf.constant(1 + 2e-7, y.dtype), y),)
+    is_later = tf.reduce_any([context.shard_index(n) > 0 for n in self.shape.names])
+    return (tf.where(is_later, y * tf.constant(1 + 2e-7, y.dtype), y),)
 
 
 def _latest_wins(self, context, gathered, residuals, x):
@@ -244,14 +246,14 @@ MUTANTS = {
         ),
     ),
     "window: concat begins late": mutant(Concat, window=_windows_begin_late(Concat)),
-    "share: off in top_k": alone(TopK),
-    "share: off in argmax": alone(ArgMax),
-    "share: off in softmax": alone(Softmax),
-    "share: off in log-sum-exp": alone(LogSumExp),
-    "share: off in normalize": alone(Normalize),
-    "share: off in cross entropy": alone(CrossEntropy),
-    "share: off in cumsum": alone(Cumsum),
-    "share: off in scan": alone(Scan),
+    "share: off in top_k": not_exchanged(TopK),
+    "share: off in argmax": not_exchanged(ArgMax),
+    "share: off in softmax": not_exchanged(Softmax),
+    "share: off in log-sum-exp": not_exchanged(LogSumExp),
+    "share: off in normalize": not_exchanged(Normalize),
+    "share: off in cross entropy": not_exchanged(CrossEntropy),
+    "share: off in cumsum": not_exchanged(Cumsum),
+    "share: off in scan": not_exchanged(Scan),
     "share: deaf scan": deaf(Scan),
     "share: deaf recurrence": deaf(LinearRecurrence),
     "share: deaf softmax": deaf(Softmax),
@@ -364,7 +366,7 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("broken", MUTANTS.values(), ids=MUTANTS)
-def test_a_broken_rule_is_found(broken, seed):
+def test_a_broken_rule_is_detected(broken, seed):
     report = check_op(broken, seed, fail_fast=True)
     assert report.failures, report
 

@@ -120,7 +120,7 @@ def test_a_report_is_true_if_all_passed_and_shows_what_failed():
 
 @pytest.mark.parametrize("check", [check_op, check_program])
 @pytest.mark.parametrize("broken", [NoFill, NoWindow, ShortWindow, LateWindow])
-def test_a_broken_window_is_found(broken, check, seed):
+def test_a_broken_window_is_detected(broken, check, seed):
     report = check(broken, seed, fail_fast=True)
     assert not report and report.failures[0] in str(report)
     with pytest.raises(AssertionError, match="layout .*d:"):
@@ -132,7 +132,7 @@ def test_the_op_of_a_user_passes(seed):
     check_program(NeighbourMin, seed).require()
 
 
-def test_an_illegal_layout_that_is_accepted_is_found(seed, monkeypatch):
+def test_an_illegal_layout_that_is_accepted_is_detected(seed, monkeypatch):
     # The package's `apply` is the function; the module of that name is meant.
     monkeypatch.setattr(
         sys.modules["meshtf.graph.apply"], "check_layout", lambda *args: None
@@ -141,7 +141,7 @@ def test_an_illegal_layout_that_is_accepted_is_found(seed, monkeypatch):
     assert any("was not refused" in text for text in report.failures), report
 
 
-def test_a_sum_that_is_never_finished_is_found(seed, monkeypatch):
+def test_a_partial_sum_that_is_never_reduced_is_detected(seed, monkeypatch):
     class Lazy:
         def __init__(self, real):
             self.real = real
@@ -158,7 +158,7 @@ def test_a_sum_that_is_never_finished_is_found(seed, monkeypatch):
     assert failures and "values at" in failures[0]
 
 
-def test_a_planner_that_keeps_partial_sums_too_long_is_found(seed, monkeypatch):
+def test_a_planner_that_keeps_partial_sums_too_long_is_detected(seed, monkeypatch):
     monkeypatch.setattr(
         planner._Planner,
         "_stays_partial",

@@ -27,7 +27,7 @@ def recorded(layers, mesh, image=IMAGE):
     """
     x = mtf.zeros(mesh, image)
     graph = Graph(mesh)
-    found = []
+    results = []
     with executing(graph):
         for layer in layers:
             before = len(graph.nodes)
@@ -37,8 +37,8 @@ def recorded(layers, mesh, image=IMAGE):
                 for node in graph.nodes[before:]
                 if type(node.op).__name__ in ("Conv", "Einsum")
             )
-            found.append((x, flops // 2))
-    return found
+            results.append((x, flops // 2))
+    return results
 
 
 @pytest.mark.sampled(3)
@@ -93,10 +93,10 @@ def conv(layer, x):
     """Returns a ReluConvNorm or Convolutions of x, by TensorFlow, with averages as at
     first.
     """
-    for part in getattr(layer, "convs", [layer]):
-        strides = [part.conv.stride[dim] for dim in ("height", "width")]
+    for module in getattr(layer, "convs", [layer]):
+        strides = [module.conv.stride[dim] for dim in ("height", "width")]
         x = (
-            tf.nn.conv2d(tf.nn.relu(x), part.conv.kernel.numpy(), strides, "SAME")
+            tf.nn.conv2d(tf.nn.relu(x), module.conv.kernel.numpy(), strides, "SAME")
             / 1.001**0.5
         )
     return x
@@ -136,8 +136,8 @@ def halved(layer, x):
     return (
         tf.concat(
             [
-                tf.nn.conv2d(y, part.kernel.numpy(), 2, "SAME")
-                for y, part in ((x, layer.even), (behind, layer.odd))
+                tf.nn.conv2d(y, module.kernel.numpy(), 2, "SAME")
+                for y, module in ((x, layer.even), (behind, layer.odd))
             ],
             -1,
         )
@@ -226,13 +226,13 @@ def trained(axes, stages, rng):
 
 @pytest.mark.slow
 def test_stages_change_nothing(seed):
-    one, want, _ = trained("", 1, np.random.default_rng(seed))
+    one, expected, _ = trained("", 1, np.random.default_rng(seed))
     two, got, sizes = trained("stage:2;data:2", 2, np.random.default_rng(seed))
     assert len(sizes) == 2
     assert one[1] < one[0]
     np.testing.assert_allclose(two, one, 1e-4)
-    assert len(want) == len(got)
-    for name, value in want.items():
+    assert len(expected) == len(got)
+    for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, 1e-4, 1e-4, err_msg=name)
 
 

@@ -70,13 +70,13 @@ class Campaign:
                 raise RuntimeError(f"the undisturbed run failed:\n{launched.text}")
         self.want = self._result("undisturbed")
 
-    def disturb(self, number: int) -> None:
+    def disturb(self, count: int) -> None:
         """Disturbs one run with up to so many faults, and compares its end."""
         self._runs += 1
         name = f"disturbed_{self._runs}"
         before = self.faults.total()
-        with self._start(name, number + 2) as launched:
-            for k in range(number):
+        with self._start(name, count + 2) as launched:
+            for k in range(count):
                 if not launched.wait_for(
                     "serving the driver", after=self._seen
                 ) or not self._strike(launched, self.folder / name):
@@ -85,7 +85,9 @@ class Campaign:
             launched.wait(600.0)
         faults = self.faults.total() - before
         self._seen = 0
-        other = self._other(self._result(name)) if launched.code == 0 else "no result"
+        other = (
+            self._differences(self._result(name)) if launched.code == 0 else "no result"
+        )
         if other:
             self.wrong.append(
                 f"{name} ended with code {launched.code}, {other}:\n{launched.text}"
@@ -186,18 +188,16 @@ class Campaign:
             v: reader.get_tensor(v) for v in reader.get_variable_to_shape_map()
         }
 
-    def _other(self, found: dict[str, np.ndarray]) -> str:
+    def _differences(self, result: dict[str, np.ndarray]) -> str:
         """Returns what is not as it was without faults, or ""."""
         return ", ".join(
             f"{key} is another"
             for key, want in self.want.items()
-            if key not in found or not np.array_equal(found[key], want)
+            if key not in result or not np.array_equal(result[key], want)
         )
 
     def __str__(self) -> str:
-        rows = [
-            f"  {number:>4}  {what}" for what, number in sorted(self.faults.items())
-        ]
+        rows = [f"  {count:>4}  {kind}" for kind, count in sorted(self.faults.items())]
         return "\n".join(
             [
                 f"{self.faults.total()} faults in {self._runs} runs, {self.survived} "
@@ -219,9 +219,9 @@ def run(faults: int, steps: int, seed: int, each: int = 10) -> Campaign:
 
 def main(argv: Sequence[str]) -> int:
     """Runs a campaign, prints what came of it, and returns the exit code."""
-    found = run(flags.FLAGS.faults, flags.FLAGS.steps, flags.FLAGS.seed)
-    print(found, flush=True)
-    return 1 if found.wrong else 0
+    campaign = run(flags.FLAGS.faults, flags.FLAGS.steps, flags.FLAGS.seed)
+    print(campaign, flush=True)
+    return 1 if campaign.wrong else 0
 
 
 if __name__ == "__main__":

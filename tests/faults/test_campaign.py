@@ -20,7 +20,9 @@ pytestmark = [
 
 
 def test_what_was_disturbed_ends_bit_for_bit_as_what_was_not(seed):
-    found = campaign.run(int(os.environ.get("MESHTF_FAULTS", "2")), steps=60, seed=seed)
-    print(found)
-    assert not found.wrong, "\n".join(found.wrong)
-    assert found.survived == found.faults.total() > 0
+    results = campaign.run(
+        int(os.environ.get("MESHTF_FAULTS", "2")), steps=60, seed=seed
+    )
+    print(results)
+    assert not results.wrong, "\n".join(results.wrong)
+    assert results.survived == results.faults.total() > 0

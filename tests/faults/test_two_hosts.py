@@ -33,11 +33,11 @@ def hosts():
     if sys.platform != "linux" or os.geteuid() or not shutil.which("ip"):
         pytest.skip("network namespaces need Linux, root and iproute2")
     names = [f"meshtf{os.getpid()}{letter}" for letter in "ab"]
-    with contextlib.ExitStack() as made:
+    with contextlib.ExitStack() as stack:
         try:
             for name in names:
                 ip("netns", "add", name)
-                made.callback(ip, "netns", "del", name)
+                stack.callback(ip, "netns", "del", name)
             ip(
                 "link",
                 "add",
@@ -61,14 +61,14 @@ def hosts():
         yield names
 
 
-def inside(host, *command):
+def run_on(host, *command):
     return ["ip", "netns", "exec", host, *command]
 
 
 @contextlib.contextmanager
 def worker(host, address):
     """Runs a worker on a host."""
-    command = inside(
+    command = run_on(
         host,
         sys.executable,
         "-m",
@@ -112,7 +112,7 @@ def training(folder, steps):
     ]
 
 
-def test_a_host_that_is_cut_off_is_named_and_the_run_goes_on_once_it_is_back(
+def test_an_unreachable_host_is_named_and_the_run_continues_after_its_return(
     hosts, tmp_path
 ):
     cluster = f"--cluster={','.join(f'{a}:4000' for a in ADDRESSES)}"
@@ -123,15 +123,15 @@ def test_a_host_that_is_cut_off_is_named_and_the_run_goes_on_once_it_is_back(
             f"--timeout={TIMEOUT}",
             "--restarts=1",
             program="supervise",
-            prefix=inside(hosts[0]),
+            prefix=run_on(hosts[0]),
         ) as launched:
             assert launched.wait_for(r"^step +20/"), launched.text
             ip("-n", hosts[1], "link", "set", "cable", "down")
-            cut = time.monotonic()
+            cut_at = time.monotonic()
             assert launched.wait_for(
                 r"worker 1 at 10\.99\.0\.2:4000 is lost: it has not answered"
             ), launched.text
-            noticed = time.monotonic() - cut
+            noticed = time.monotonic() - cut_at
             print(f"noticed after {noticed:.1f} s with --timeout={TIMEOUT}")
             ip("-n", hosts[1], "link", "set", "cable", "up")
             assert launched.wait() == 0, launched.text
@@ -150,7 +150,7 @@ def test_without_restarts_the_run_ends_with_a_code_of_its_own(hosts, tmp_path):
             cluster,
             f"--timeout={TIMEOUT}",
             program="supervise",
-            prefix=inside(hosts[0]),
+            prefix=run_on(hosts[0]),
         ) as launched:
             assert launched.wait_for(r"^step +20/"), launched.text
             ip("-n", hosts[1], "link", "set", "cable", "down")

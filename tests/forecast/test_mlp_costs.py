@@ -225,15 +225,15 @@ def test_operations(row, axis_sizes, rng):
 def test_bytes(row, axis_sizes, to_x, rng):
     s = sizes(axis_sizes, rng)
     forecast = explained(row, s, to_x)
-    want = []
+    expected = []
     for axis, symbol in row.sums:
-        want.append((axis, "forward", value(symbol, row, s)))
+        expected.append((axis, "forward", value(symbol, row, s)))
         if to_x or symbol != "X":
-            want.append((axis, "backward", value(symbol, row, s)))
-    want += [(row.weights, "backward", value("W", row, s))] * 2 * bool(row.weights)
+            expected.append((axis, "backward", value(symbol, row, s)))
+    expected += [(row.weights, "backward", value("W", row, s))] * 2 * bool(row.weights)
     assert sorted((m.axis, m.phase, m.bytes) for m in forecast.collectives) == sorted(
         (axis, phase, 2 * (s[axis] - 1) / s[axis] * size * 4)
-        for axis, phase, size in want
+        for axis, phase, size in expected
     )
     assert {m.kind for m in forecast.collectives} <= {"all_reduce"}
 

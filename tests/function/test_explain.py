@@ -97,7 +97,7 @@ def test_an_abstract_mesh_gives_the_forecast_of_a_real_one_and_runs_nothing():
     assert "float32 [batch:4]" in repr(mtf.ones(abstract.mesh, "batch:4"))
 
 
-def test_arguments_are_asked_for_shape_and_type_alone():
+def test_only_shape_and_type_of_arguments_are_used():
     mesh = mtf.Mesh("data:4", "batch:data", devices="abstract")
     huge = np.broadcast_to(np.float32(1), [2**20, 2**20])  # 4 TiB, were it copied
     step = mtf.function(lambda x: mtf.reduce_sum(x), mesh=mesh, x="batch;d")
@@ -151,7 +151,7 @@ def test_a_broken_program_shows_what_was_planned_and_where_it_broke():
     )
 
 
-def test_repeated_work_is_told():
+def test_repeated_work_is_reported():
     mesh = mtf.Mesh("data:4;model:2", "batch:data", devices="abstract")
     w = mtf.Variable(mesh, "d:8;e:16", layers.initializers.zeros, "w")
     step = mtf.function(lambda x: mtf.einsum([x, w], "batch;e"), mesh=mesh, x="batch;d")

@@ -84,7 +84,7 @@ def test_python_objects_that_cannot_be_hashed():
         gc.collect()  # another object may now stand where this one stood
 
 
-def test_tensors_are_told_apart_by_names_placement_and_mesh():
+def test_tensors_of_other_names_placement_or_mesh_have_another_trace():
     f = mtf.function(lambda x: x + 1.0)
     mesh = mtf.Mesh("data:2", "batch:data")
     for tensor in (

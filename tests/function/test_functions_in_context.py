@@ -50,12 +50,12 @@ def test_layers_of_a_repeat_have_weights_of_their_own(mesh):
     w = random_array(3, 4)
     net.layer.w.assign(w)
     x = mtf.asarray(mesh, random_array(8, 4, seed=1), "batch;d")
-    want = x.numpy()
+    expected = x.numpy()
     dw = np.ones([8, 4], "float32")
     for row in w:
-        want = want * row * 2 + 1
+        expected = expected * row * 2 + 1
     for run in (net, net, mtf.function(net)):
-        np.testing.assert_allclose(run(x).numpy(), want, 1e-5, 1e-5)
+        np.testing.assert_allclose(run(x).numpy(), expected, 1e-5, 1e-5)
     got = mtf.gradients([net(x)], [x, net.layer.w])
     h = [x.numpy()]
     for row in w:
@@ -76,11 +76,11 @@ def test_a_trace_of_before_is_not_taken_in_a_repeat_nor_the_other_way_round(mesh
     assert f(x).numpy().sum() == 16
     each = []
 
-    def turn(layer, h, _):
+    def body(layer, h, _):
         each.append(f.lower(h).collectives)
         return f(layer(h)), None
 
-    np.testing.assert_allclose(net.each(turn, x)[0].numpy(), 7 * np.ones((4, 4)))
+    np.testing.assert_allclose(net.each(body, x)[0].numpy(), 7 * np.ones((4, 4)))
     np.testing.assert_allclose(f(x).numpy(), np.ones((4, 4)))
     assert len(each) == 2 and f.traces == 1
 
@@ -119,10 +119,10 @@ def test_masks_and_averages_of_microbatches_are_those_of_the_batch(
         loss, (dw,) = (step if eager else mtf.function(step))(x)
         return [y.numpy() for y in (loss, dw, norm.moving_mean, norm.moving_variance)]
 
-    want = run(False, 1)
-    np.testing.assert_allclose(want[2], x.numpy().mean(0) / 2, 1e-4)
+    expected_values = run(False, 1)
+    np.testing.assert_allclose(expected_values[2], x.numpy().mean(0) / 2, 1e-4)
     for eager in (False, True):
-        for y, expected in zip(run(eager, microbatches), want, strict=True):
+        for y, expected in zip(run(eager, microbatches), expected_values, strict=True):
             np.testing.assert_allclose(y, expected, 1e-4, 1e-5)
 
 
@@ -143,11 +143,11 @@ def test_pipelines_of_functions(seed):
         )
         return [y.numpy() for y in results]
 
-    want = run("", True, 1)
-    assert (want[0] == 1).sum() > 4  # dropped
+    expected_values = run("", True, 1)
+    assert (expected_values[0] == 1).sum() > 4  # dropped
     for axes in ("", "stage:2"):
         for eager in (False, True):
-            for y, expected in zip(run(axes, eager, 4), want, strict=True):
+            for y, expected in zip(run(axes, eager, 4), expected_values, strict=True):
                 np.testing.assert_allclose(y, expected, 1e-4, 1e-5)
 
 
@@ -176,10 +176,10 @@ def test_eager_pipelines_drop_what_recorded_ones_do(seed):
             loss = mtf.reduce_mean(mtf.dropout(y, 0.5, name="more"))
         return [y, loss, *mtf.gradients([y, loss], [x])]
 
-    want = per_batch(x)
-    assert 4 < (want[0].numpy() == 0).sum() < 28
+    expected_values = per_batch(x)
+    assert 4 < (expected_values[0].numpy() == 0).sum() < 28
     for run in (piped, mtf.function(piped)):
-        for y, expected in zip(run(x), want, strict=True):
+        for y, expected in zip(run(x), expected_values, strict=True):
             np.testing.assert_allclose(y.numpy(), expected.numpy(), 1e-5, 1e-6)
 
 

@@ -83,7 +83,7 @@ def test_random_ops_by_their_path(mesh):
         stack.layers[0](x)
 
 
-def test_a_call_takes_the_path_where_the_module_was_made(mesh):
+def test_a_call_has_the_path_where_the_module_was_created(mesh):
     layer = Layer(mesh, "mine")
     x = mtf.ones(mesh, "batch:16;d:4")
     with mtf.seed(1):
@@ -117,8 +117,8 @@ def test_modules_in_functions(mesh):
 
     x = np.ones((16, 4), "float32")
     with mtf.seed(1):
-        want = stack(mtf.asarray(mesh, x, "batch;d"))
-    for have, w in zip(f(x), want, strict=True):
+        expected = stack(mtf.asarray(mesh, x, "batch;d"))
+    for have, w in zip(f(x), expected, strict=True):
         np.testing.assert_array_equal(have.numpy(), w.numpy())
 
 
@@ -131,7 +131,7 @@ def test_a_model_with_two_variables_of_one_name_is_not_trained_silently(mesh):
         optimizers.Adam([layer.w for layer in layers], 0.1)
 
 
-def inside(module):
+def holders_of(module):
     """Returns the module, and TensorFlow modules that have it, or its variables, as
     attributes.
     """
@@ -147,8 +147,8 @@ def inside(module):
 @pytest.mark.parametrize("i", range(6))
 def test_tensorflows_checkpoints_refuse_what_they_would_not_save(mesh, tmp_path, i):
     for checkpoint in (
-        tf.train.Checkpoint(inside(Layer(mesh))[i], n=tf.Variable(1)),
-        tf.train.Checkpoint(n=tf.Variable(1), model=inside(Layer(mesh))[i]),
+        tf.train.Checkpoint(holders_of(Layer(mesh))[i], n=tf.Variable(1)),
+        tf.train.Checkpoint(n=tf.Variable(1), model=holders_of(Layer(mesh))[i]),
     ):
         for save in (checkpoint.save, checkpoint.write):
             with refuses(
@@ -165,7 +165,7 @@ def test_tensorflows_checkpoints_refuse_what_they_would_not_restore(mesh, tmp_pa
     path = tf.train.Checkpoint(model=tf.Module(), n=tf.Variable(1)).write(
         tmp_path / "ckpt"
     )
-    for module in inside(Layer(mesh)):
+    for module in holders_of(Layer(mesh)):
         with refuses(mtf.CheckpointError, "layer", "mtf.checkpoints.restore"):
             tf.train.Checkpoint(model=module, n=tf.Variable(1)).restore(
                 path
@@ -185,7 +185,7 @@ def test_tensorflows_saved_models_refuse_what_they_would_not_save(mesh, tmp_path
     with refuses(
         mtf.PlanError, "layer", r"from .*test_module\.py", "mtf.export_saved_model"
     ):
-        tf.saved_model.save(inside(Layer(mesh))[i], tmp_path / "model")
+        tf.saved_model.save(holders_of(Layer(mesh))[i], tmp_path / "model")
 
 
 def test_modules_without_variables_of_meshtf_are_saved_by_tensorflow(mesh, tmp_path):

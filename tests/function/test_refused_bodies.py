@@ -121,11 +121,13 @@ def test_keys_of_branches(x):
 
 def test_a_tensor_of_a_body_has_no_gradient_outside_of_it(x):
     def of_a_branch(x):
-        inside = []
+        branch_values = []
         mtf.cond(
-            mtf.reduce_sum(x) > 0.0, lambda: inside.append(x * 2.0) or x, lambda: x
+            mtf.reduce_sum(x) > 0.0,
+            lambda: branch_values.append(x * 2.0) or x,
+            lambda: x,
         )
-        return mtf.gradients(inside, [x])
+        return mtf.gradients(branch_values, [x])
 
     with pytest.raises(mtf.PlanError, match="outside of the function, or the body"):
         mtf.function(of_a_branch)(x)

@@ -44,7 +44,7 @@ def test_a_shape_that_changes_is_named():
     named = mtf.function(
         lambda tokens, flag: tokens * 2.0, mesh=mesh, tokens="batch;length"
     )
-    free = mtf.function(lambda flag, more: more["x"] * 2.0)
+    free = mtf.function(lambda flag, extra: extra["x"] * 2.0)
     (text,) = warned(
         lambda: [named(np.ones((2, n), "float32"), n % 2 > 0) for n in range(1, 30)]
     )
@@ -53,7 +53,7 @@ def test_a_shape_that_changes_is_named():
     (text,) = warned(
         lambda: [free(True, {"x": mtf.ones(mesh, [("d", n)])}) for n in range(1, 30)]
     )
-    assert "'more'" in text and "[d:1]" in text
+    assert "'extra'" in text and "[d:1]" in text
 
 
 def test_a_structure_or_a_region_that_changes_is_named():

@@ -147,16 +147,16 @@ def test_a_process_without_meshtf_gives_the_same_numbers(mesh, tmp_path, plain):
         str(tmp_path / "model")
     )
     have = plain.run(tmp_path, "serving_default", x=X, seed=np.int32(7))
-    want = predict(X, np.int32(7))
+    expected = predict(X, np.int32(7))
     assert have.pop("variables") == len(net.variables) and set(have) == {
         "y",
         "more_0",
         "more_1",
     }
     for name, y in {
-        "y": want["y"],
-        "more_0": want["more"][0],
-        "more_1": want["more"][1],
+        "y": expected["y"],
+        "more_0": expected["more"][0],
+        "more_1": expected["more"][1],
     }.items():
         np.testing.assert_allclose(have[name], y.numpy(), rtol=1e-5, atol=1e-5)
     one = plain.run(tmp_path, "one", x=X[:1], seed=np.int32(7))
@@ -193,12 +193,12 @@ def test_decoding_loops_find_the_same_ids(mesh, tmp_path, plain):
     mtf.export_saved_model(decode, prompt, np.int32(1)).save(str(tmp_path / "model"))
     for seed in np.arange(2, dtype="int32"):
         have = plain.run(tmp_path, "serving_default", prompt=prompt, seed=seed)
-        want = decode(prompt, seed)
+        expected = decode(prompt, seed)
         np.testing.assert_allclose(
-            have["scores"], want["scores"].numpy(), rtol=1e-6, atol=1e-6
+            have["scores"], expected["scores"].numpy(), rtol=1e-6, atol=1e-6
         )
         for name in ("greedy", "drawn", "best"):
-            np.testing.assert_array_equal(have[name], want[name].numpy())
+            np.testing.assert_array_equal(have[name], expected[name].numpy())
 
 
 def test_mixtures_of_experts(tmp_path, plain):
@@ -271,23 +271,23 @@ def test_later_training_changes_nothing_that_was_saved(tmp_path):
     model = mtf.export_saved_model(predict, X)
     w1.assign(w1 * 2.0)
     before = w1.numpy()
-    want = predict(X).numpy()
+    expected = predict(X).numpy()
     model.save(str(tmp_path / "model"))  # the present values
     w1.assign(w1 * 3.0)
     loaded = tf.saved_model.load(str(tmp_path / "model"))
     np.testing.assert_array_equal(loaded.variables[0], before)
     np.testing.assert_allclose(
-        loaded.signatures["serving_default"](x=X)["output_0"], want, 1e-6
+        loaded.signatures["serving_default"](x=X)["output_0"], expected, 1e-6
     )
 
 
 def test_names_of_inputs_outputs_and_dimensions(tmp_path):
     mesh = mtf.Mesh("data:2", "batch:data")
-    outside = mtf.asarray(mesh, X[:, 0], "batch")
+    outer = mtf.asarray(mesh, X[:, 0], "batch")
 
     @mtf.function(mesh=mesh, batch={"x": "batch; d"})
     def add(batch, pair, times):
-        return batch["x"] * times + pair[0], (pair[1] + outside,)
+        return batch["x"] * times + pair[0], (pair[1] + outer,)
 
     y = mtf.asarray(mesh, X[:, 1], "batch")
     x = {"x": tf.TensorSpec([8, 8], tf.float32)}

@@ -51,8 +51,8 @@ def test_every_layout_gives_the_same_numbers(axes, layout, recorded, rng):
         return [loss, *mtf.gradients([loss], [w, v])]
 
     results = (mtf.function(step) if recorded else step)(x, w, v)
-    for have, want in zip(results, expected(*arrays), strict=True):
-        np.testing.assert_allclose(have.numpy(), want, rtol=1e-5, atol=1e-5)
+    for have, expected_value in zip(results, expected(*arrays), strict=True):
+        np.testing.assert_allclose(have.numpy(), expected_value, rtol=1e-5, atol=1e-5)
 
 
 def test_a_layout_that_cannot_be_is_refused():

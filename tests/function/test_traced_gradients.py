@@ -35,8 +35,8 @@ def random_array(*sizes, seed=0):
     return np.random.default_rng(seed).normal(size=sizes).astype("float32")
 
 
-def same(got, want):
-    for g, w in zip(got, want, strict=True):
+def same(got, expected):
+    for g, w in zip(got, expected, strict=True):
         assert g is not None
         np.testing.assert_allclose(g.numpy(), np.asarray(w), 1e-4, 1e-5)
 
@@ -76,12 +76,12 @@ def test_arguments_captures_and_variables(mesh):
     with tf.GradientTape() as tape:
         tape.watch([tx, ts, tw])
         h = tf.tanh(tf.sin(tx) @ tw) * tf.tanh(ts)[:, None]
-        want = (
+        expected = (
             tf.reduce_sum(tf.sin(h * c * 2.0))
             + tf.reduce_sum(tf.square(h) * h * c * 2.0)
             + tf.reduce_sum(tf.sin(tx) ** 2)
         )
-    same(got, tape.gradient(want, [tx, ts, tw]))
+    same(got, tape.gradient(expected, [tx, ts, tw]))
     assert layer.traces == 1
 
 
@@ -100,8 +100,8 @@ def test_gradients_of_gradients_and_functions_of_functions(mesh):
         outer.watch([tx, tv])
         with tf.GradientTape() as tape:
             tape.watch([tx, tv])
-            want = tf.reduce_sum(tf.square(tf.sin(tx) * tv**3) * tx)
-        first = tape.gradient(want, [tx, tv])
+            expected = tf.reduce_sum(tf.square(tf.sin(tx) * tv**3) * tx)
+        first = tape.gradient(expected, [tx, tv])
         second = tf.reduce_sum(tf.sin(first[0])) + tf.reduce_sum(first[1] ** 2)
     same(got, [*first, *outer.gradient(second, [tx, tv])])
 
@@ -125,9 +125,9 @@ def test_loops_recomputation_random_ops_and_rules_inside(mesh):
 
     x = mtf.asarray(mesh, random_array(8, 4, seed=1), "batch;d")
     called = mtf.function(body, mesh=mesh)
-    want = mtf.function(lambda x: mtf.gradients([body(x)], [x, w]), mesh=mesh)(x)
-    same(mtf.gradients([called(x)], [x, w]), want)
-    same(mtf.gradients([body(x)], [x, w]), want)
+    expected = mtf.function(lambda x: mtf.gradients([body(x)], [x, w]), mesh=mesh)(x)
+    same(mtf.gradients([called(x)], [x, w]), expected)
+    same(mtf.gradients([body(x)], [x, w]), expected)
 
 
 def test_the_backward_function_is_recorded_once(mesh):
@@ -207,12 +207,12 @@ def test_an_optimizer_outside_of_functions(mesh):
             )
         return v.numpy()
 
-    want = random_array(4)
+    expected = random_array(4)
     for step in range(3):
         x = random_array(8, 4, seed=step)
-        want = want - 0.1 * 2 * ((x * want - 1) * x).sum(0) / 32
+        expected = expected - 0.1 * 2 * ((x * expected - 1) * x).sum(0) / 32
     for wrap in (lambda f: f, lambda f: mtf.function(f, mesh=mesh)):
-        np.testing.assert_allclose(trained(wrap), want, 1e-4, 1e-6)
+        np.testing.assert_allclose(trained(wrap), expected, 1e-4, 1e-6)
 
 
 def test_a_result_may_be_a_target_and_be_returned_twice(mesh):

@@ -36,11 +36,11 @@ def main() -> int:
     print(f"seed: {seed}", flush=True)
     end = time.time() + 60 * options.minutes
     started = time.time()
-    wanted = options.only.split(",") if options.only else []
+    selected = options.only.split(",") if options.only else []
     seeds = {
         name: 1000 * (100 * seed + i)
         for i, name in enumerate(CASES)
-        if all(word in name for word in wanted)
+        if all(word in name for word in selected)
     }
     often = options.often.split(",") if options.often else []
     known: list[Finding] = []

@@ -22,9 +22,9 @@ def run_module(
     structure: list[Any] = []
 
     def recorded(*inputs: mtf.Tensor) -> list[mtf.Tensor]:
-        made = step(*inputs)
-        structure[:] = tf.nest.map_structure(lambda x: x is not None, made)
-        return [x for x in tf.nest.flatten(made) if x is not None]
+        outputs = step(*inputs)
+        structure[:] = tf.nest.map_structure(lambda x: x is not None, outputs)
+        return [x for x in tf.nest.flatten(outputs) if x is not None]
 
     exported = mtf.export(mtf.function(recorded, mesh=mesh), *inputs)
     given = iter(inputs)
@@ -34,12 +34,12 @@ def run_module(
         else list(map(np.asarray, next(given).sharded_value.values))
         for port in exported.inputs
     ]
-    found = Runner(exported.module, mesh.size, quick=True)(*held)
+    result_shards = Runner(exported.module, mesh.size, quick=True)(*held)
     tensors = []
-    for port, values in zip(exported.results, found, strict=True):
+    for port, values in zip(exported.results, result_shards, strict=True):
         shards = ShardedValue(port.placement, list(map(tf.constant, values)))
         tensors.append(tensor_of_value(port.spec, shards, mesh))
     results = iter(tensors)
     return tf.nest.map_structure(
-        lambda there: next(results) if there else None, structure
+        lambda is_present: next(results) if is_present else None, structure
     )

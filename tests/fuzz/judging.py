@@ -82,39 +82,39 @@ def rounding(program: Program, draws: Draws, exact: Numbers) -> float:
 
 def _judged(program: Program, draws: Draws) -> Numbers:
     plain.draws[:] = draws
-    found = run(program.definition(), mtf=VOCABULARY)
+    namespace = run(program.definition(), mtf=VOCABULARY)
     if program.optimizer:
-        return _trained(program, found), [], []
+        return _trained(program, namespace), [], []
     inputs = [
         plain.Named(tf.constant(x), plain.names(shape)) for x, shape in _arrays(program)
     ]
     floats = [x for x, (_, _, below) in zip(inputs, program.inputs) if not below]
-    variables = [eval(text, found).tensor() for text in program.variables]
+    variables = [eval(text, namespace).tensor() for text in program.variables]
     targets = [*([] if program.only_variables else floats), *variables]
     watched = [x.value for x in targets]
     with tf.GradientTape(persistent=True) as outer:
         outer.watch(watched)
         with tf.GradientTape() as inner:
             inner.watch(watched)
-            loss, values = found["program"](*inputs)
+            loss, values = namespace["program"](*inputs)
         first = [] if not program.order else _dense(inner.gradient(loss.value, watched))
         total = sum(tf.reduce_sum(g * g) for g in first if g is not None)
     second = []
     if program.order > 1 and any(g is not None for g in first):
         second = _dense(outer.gradient(total, watched))
-    made = [loss] if program.only_variables else [loss, *values]
-    return made, *(
+    outputs = [loss] if program.only_variables else [loss, *values]
+    return outputs, *(
         [g if g is None else plain.Named(g, x.dims) for g, x in zip(grads, targets)]
         for grads in (first, second)
     )
 
 
-def _trained(program: Program, found: dict[str, Any]) -> list[Any]:
+def _trained(program: Program, namespace: dict[str, Any]) -> list[Any]:
     """Returns the losses of three steps, and the variables after them."""
     inputs = [
         plain.Named(tf.constant(x), plain.names(shape)) for x, shape in _arrays(program)
     ]
-    variables = [eval(text, found) for text in program.variables]
+    variables = [eval(text, namespace) for text in program.variables]
     slots: list[Any] = [{} for _ in variables]
     losses = []
     draws = list(plain.draws)
@@ -123,7 +123,7 @@ def _trained(program: Program, found: dict[str, Any]) -> list[Any]:
         watched = [v.tensor().value for v in variables]
         with tf.GradientTape() as tape:
             tape.watch(watched)
-            losses.append(found["program"](*inputs)[0])
+            losses.append(namespace["program"](*inputs)[0])
         for k, g in enumerate(_dense(tape.gradient(losses[-1].value, watched))):
             if (
                 g is None
@@ -159,10 +159,10 @@ def drawn(program: Program) -> Draws:
     Raises:
       AssertionError: two ops, iterations or layers draw the same numbers.
     """
-    found: Draws = []
+    results: Draws = []
 
     def keep(x: Any) -> Any:
-        found.append((x.numpy(), x.shape.names))
+        results.append((x.numpy(), x.shape.names))
         return x
 
     def dropout(x: Any, rate: float, name: str) -> Any:
@@ -171,7 +171,7 @@ def drawn(program: Program) -> Draws:
     def uniform(*args: Any, **kwargs: Any) -> Any:
         return keep(mtf.random_uniform(*args, **kwargs))
 
-    alone = dataclasses.replace(program, mesh=Mesh(""))
+    single_position = dataclasses.replace(program, mesh=Mesh(""))
     recording = SimpleNamespace(
         **{
             **vars(mtf),
@@ -181,19 +181,19 @@ def drawn(program: Program) -> Draws:
             "pipeline": VOCABULARY.pipeline,
         }
     )
-    names = run(alone.definition(), mtf=recording)
+    names = run(single_position.definition(), mtf=recording)
     mesh = names["mesh"]
     names["program"](*(mtf.asarray(mesh, x, shape) for x, shape in _arrays(program)))
-    for (a, _), (b, _) in itertools.combinations(found, 2):
+    for (a, _), (b, _) in itertools.combinations(results, 2):
         if a.shape == b.shape and a.size >= 8 and 0 not in a and np.array_equal(a, b):
             raise AssertionError("two draws are the same")
-    return found
+    return results
 
 
 def meshtf_numbers(program: Program) -> Numbers:
     """Returns what meshtf computes, as Tensors or None."""
-    found: Numbers = run(program.source(), mtf=mtf)["results"]
-    return found
+    results: Numbers = run(program.source(), mtf=mtf)["results"]
+    return results
 
 
 def check(program: Program) -> str:
@@ -203,55 +203,62 @@ def check(program: Program) -> str:
       Unfit: the judge's numbers say nothing.
     """
     draws = drawn(program) if program.random else []
-    want = judge(program, draws)
+    expected = judge(program, draws)
     if not all(
         np.all(np.abs(x.value) < LARGEST)
-        for part in want
-        for x in part
+        for tensors in expected
+        for x in tensors
         if x is not None
     ):
         raise Unfit
     tolerance = TOLERANCE[program.dtype]
     if program.dtype == HALF:
-        tolerance += 4 * rounding(program, draws, want)
+        tolerance += 4 * rounding(program, draws, expected)
     got = meshtf_numbers(program)
-    for what, wants, gots in zip(("value", "gradient", "second gradient"), want, got):
+    for quantity, wants, gots in zip(
+        ("value", "gradient", "second gradient"), expected, got
+    ):
         for k, (x, y) in enumerate(itertools.zip_longest(wants, gots)):
             if problem := differs(x, y, tolerance, program.dtype):
-                return f"{what} {k}: {problem}"
+                return f"{quantity} {k}: {problem}"
     return ""
 
 
-def _off(want: Any, have: Any) -> float:
-    """Returns how far two arrays lie apart, of 1 + the largest number."""
-    want = np.asarray(want, "float64")
+def _off(expected: Any, have: Any) -> float:
+    """Returns the largest difference of two arrays, divided by 1 + the largest value."""
+    expected = np.asarray(expected, "float64")
     have = np.asarray(have, "float64")
     return float(
-        np.max(np.abs(want - have), initial=0) / (1 + np.max(np.abs(want), initial=0))
+        np.max(np.abs(expected - have), initial=0)
+        / (1 + np.max(np.abs(expected), initial=0))
     )
 
 
-def differs(want: plain.Named | None, got: Any, tolerance: float, dtype: str) -> str:
+def differs(
+    expected: plain.Named | None, got: Any, tolerance: float, dtype: str
+) -> str:
     """Returns how a tensor differs from the judge's; None stands for zeros."""
-    if want is None and got is None:
+    if expected is None and got is None:
         return ""
     if got is None:
-        return f"None for {_short(want.value)}" if np.any(want.value != 0) else ""
+        return (
+            f"None for {_short(expected.value)}" if np.any(expected.value != 0) else ""
+        )
     if got.dtype != dtype:
         return f"{got.dtype} for {dtype}"
     have = got.numpy().astype("float64")
-    if want is None:
+    if expected is None:
         return f"{_short(have)} for None" if np.any(have) else ""
-    if set(got.shape.names) != set(want.dims):
-        return f"dimensions {got.shape.names} for {want.dims}"
-    wanted = np.asarray(plain.ordered(want, got.shape.names), "float64")
-    if wanted.shape != have.shape:
-        return f"shape {have.shape} for {wanted.shape}"
-    off = _off(wanted, have)
+    if set(got.shape.names) != set(expected.dims):
+        return f"dimensions {got.shape.names} for {expected.dims}"
+    expected_array = np.asarray(plain.ordered(expected, got.shape.names), "float64")
+    if expected_array.shape != have.shape:
+        return f"shape {have.shape} for {expected_array.shape}"
+    off = _off(expected_array, have)
     return (
         ""
         if off <= tolerance
-        else f"off by {off:.3g}: {_short(have)} for {_short(wanted)}"
+        else f"off by {off:.3g}: {_short(have)} for {_short(expected_array)}"
     )
 
 

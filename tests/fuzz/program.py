@@ -67,7 +67,7 @@ def indented(body: tuple[Statement, ...]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """Where a program runs, and how it is laid out there."""
+    """Where a program runs, and with which layout."""
 
     axes: str
     layout: str = ""
@@ -76,7 +76,7 @@ class Mesh:
     devices: str = ""
 
     def __str__(self) -> str:
-        more = [
+        settings = [
             f"{name}={value!r}"
             for name, value in (
                 ("variable_layout", self.variable_layout),
@@ -85,7 +85,7 @@ class Mesh:
             )
             if value
         ]
-        return f"mtf.Mesh({', '.join([repr(self.axes), repr(self.layout), *more])})"
+        return f"mtf.Mesh({', '.join([repr(self.axes), repr(self.layout), *settings])})"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -97,10 +97,10 @@ class Program:
     inputs: tuple[
         tuple[str, str, int], ...
     ]  # name, shape, bound of integers (0: floats)
-    modules: tuple[Statement, ...]  # what is made before: variables, layers
+    modules: tuple[Statement, ...]  # what is created before: variables, layers
     variables: tuple[str, ...]  # expressions of which gradients are taken
     body: tuple[Statement, ...]
-    values: tuple[str, ...]  # what is compared, and what the loss is made of
+    values: tuple[str, ...]  # what is compared, and what the loss sums
     loss: str = ""  # the value that is the loss; "": of all values
     mode: str = "function"  # or "eager", "export"
     order: int = 1  # 0: forward; 1: gradient; 2: its gradient, too
@@ -140,7 +140,7 @@ class Program:
             uses = collections.Counter(
                 re.findall(r"\w+", "\n".join([*lines, self.loss, *self.values]))
             )
-            once = {name for name, number in uses.items() if number == 1}
+            once = {name for name, count in uses.items() if count == 1}
             variables = tuple(
                 v for v in program.variables if v.split(".")[0] not in once
             )
@@ -162,11 +162,11 @@ class Program:
         loss = self.loss or " + ".join(
             f"mtf.reduce_mean(mtf.sin({x}))" for x in self.values
         )
-        made = () if self.loss else (Assign("loss", loss),)
+        added = () if self.loss else (Assign("loss", loss),)
         program = Define(
             "program",
             names,
-            (*self.body, *made),
+            (*self.body, *added),
             f"{self.loss or 'loss'}, [{', '.join(self.values)}]",
         )
         return "\n".join(
@@ -189,7 +189,7 @@ class Program:
         """
         names = [name for name, _, _ in self.inputs]
         head = []
-        made = ["loss", "*values"]
+        returned = ["loss", "*values"]
         end = []
         if self.optimizer:
             head = [
@@ -198,8 +198,8 @@ class Program:
             ]
             end = ["optimizer.apply_gradients(first, variables, number)"]
         if self.microbatches > 1 or self.optimizer:
-            made = ["loss"]
-        results = f"return [{', '.join(made)}], {'first' if self.order and not end else '[]'}, "
+            returned = ["loss"]
+        results = f"return [{', '.join(returned)}], {'first' if self.order and not end else '[]'}, "
         results += "second" if self.order > 1 else "[]"
         arguments = ", ".join([*names, *(["number"] if self.optimizer else [])])
         lines = [*self._differentiated(names), *end, results]
@@ -236,7 +236,7 @@ class Program:
         return lines
 
     def _call(self) -> list[str]:
-        made = [
+        expressions = [
             f"mtf.asarray(mesh, {array(shape, below, k, self.dtype)}, {shape!r})"
             for k, (_, shape, below) in enumerate(self.inputs)
         ]
@@ -245,7 +245,7 @@ class Program:
             "function": "mtf.function(step, mesh=mesh)",
             "jit": "mtf.function(step, mesh=mesh, jit=True)",
         }.get(self.mode, "step")
-        lines = [f"inputs = [{', '.join(made)}]"]
+        lines = [f"inputs = [{', '.join(expressions)}]"]
         if self.mode == "export":
             return [
                 *lines,
@@ -267,23 +267,23 @@ def _needed(
     body: tuple[Statement, ...], unused: Collection[str]
 ) -> tuple[Statement, ...]:
     """Returns statements without those which make only what nothing uses."""
-    found: list[Statement] = []
+    results: list[Statement] = []
     for s in body:
-        made = (
+        targets = (
             s.targets.split(", ") if isinstance(s, Assign) else [getattr(s, "name", "")]
         )
-        if all(name in unused for name in made):
+        if all(name in unused for name in targets):
             continue
         if not isinstance(s, Assign):
             s = dataclasses.replace(s, body=_needed(s.body, unused))
         if not isinstance(s, Inside) or s.body:
-            found.append(s)
-    return tuple(found)
+            results.append(s)
+    return tuple(results)
 
 
 def sizes(shape: str) -> list[int]:
     """Returns the sizes of "batch:4;d:2"."""
-    return [int(part.split(":")[1]) for part in shape.split(";") if part]
+    return [int(item.split(":")[1]) for item in shape.split(";") if item]
 
 
 def array(shape: str, below: int, seed: int, dtype: str) -> str:

@@ -55,15 +55,15 @@ def _greedy(
     end: float,
 ) -> Program:
     """Returns what is left when no candidate of a family fails any more."""
-    place = 0
+    index = 0
     candidates = family(program)
     while time.time() < end and (smaller := next(candidates, None)) is not None:
         smaller = smaller.trimmed()
-        place = place + 1
+        index = index + 1
         if smaller != program and fails(smaller):
             program = smaller
-            place = place - 1
-            candidates = itertools.islice(family(program), place, None)
+            index = index - 1
+            candidates = itertools.islice(family(program), index, None)
     return program
 
 
@@ -120,17 +120,17 @@ def _all(program: Program) -> list[Statement]:
 
 def _put(program: Program, old: Statement, new: tuple[Statement, ...]) -> Program:
     def walk(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        made: list[Statement] = []
+        statements: list[Statement] = []
         for s in body:
             if s is old:
-                made += new
+                statements += new
             else:
-                made.append(
+                statements.append(
                     s
                     if isinstance(s, Assign)
                     else dataclasses.replace(s, body=walk(s.body))
                 )
-        return tuple(made)
+        return tuple(statements)
 
     return dataclasses.replace(
         program, modules=walk(program.modules), body=walk(program.body)
@@ -161,18 +161,18 @@ def _replaced(program: Program) -> Iterator[Program]:
     for s in reversed(statements):
         if not isinstance(s, Assign):
             continue
-        for made in s.targets.split(", "):
-            if made not in program.dims:
+        for target in s.targets.split(", "):
+            if target not in program.dims:
                 continue
             near = re.findall(r"\b[a-z]+\d+\b", s.expression)
-            others = [x for x in program.dims if x not in near][
-                : _place(program, made)
+            other_names = [x for x in program.dims if x not in near][
+                : _place(program, target)
             ][-6:]
-            for x in [*near, *others]:
-                if program.dims.get(x) == program.dims[made] and x != made:
+            for x in [*near, *other_names]:
+                if program.dims.get(x) == program.dims[target] and x != target:
                     yield _renamed(
-                        _put(program, s, ()) if s.targets == made else program,
-                        made,
+                        _put(program, s, ()) if s.targets == target else program,
+                        target,
                         x,
                         s,
                     )
@@ -192,21 +192,21 @@ def _renamed(program: Program, old: str, new: str, maker: Assign) -> Program:
         return re.sub(rf"\b{old}\b", new, x)
 
     def walk(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        made: list[Statement] = []
+        statements: list[Statement] = []
         for s in body:
             if isinstance(s, Assign):
-                made.append(
+                statements.append(
                     s
                     if s is maker
                     else dataclasses.replace(s, expression=text(s.expression))
                 )
             elif isinstance(s, Define):
-                made.append(
+                statements.append(
                     dataclasses.replace(s, body=walk(s.body), result=text(s.result))
                 )
             else:
-                made.append(dataclasses.replace(s, body=walk(s.body)))
-        return tuple(made)
+                statements.append(dataclasses.replace(s, body=walk(s.body)))
+        return tuple(statements)
 
     return dataclasses.replace(
         program,

@@ -110,11 +110,11 @@ def smallest(finding: Finding, seconds: float = 60) -> Finding:
 
     def fails(program: Program) -> bool:
         try:
-            found = examine(program)
+            smaller = examine(program)
         except (judging.Unfit, judging.Senseless):
             return False
-        if found is not None and found.kind == finding.kind:
-            best.append(found)
+        if smaller is not None and smaller.kind == finding.kind:
+            best.append(smaller)
             return True
         return False
 
@@ -130,9 +130,11 @@ def _place(error: Exception) -> str:
         for f in traceback.extract_tb(error.__traceback__)
         if root in Path(f.filename).parents
     ]
-    place = f"{Path(own[-1].filename).relative_to(root)}:{own[-1].name}" if own else ""
+    location = (
+        f"{Path(own[-1].filename).relative_to(root)}:{own[-1].name}" if own else ""
+    )
     message = re.sub(r"\[[^]]*\]|'[^']*'|\"[^\"]*\"|\d+", "", str(error).split("\n")[0])
-    return f"{type(error).__name__} {place} {message[:80]}"
+    return f"{type(error).__name__} {location} {message[:80]}"
 
 
 class Round(NamedTuple):

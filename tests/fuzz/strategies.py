@@ -38,7 +38,9 @@ def microbatches(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
     w, axes = _start(draw, draw(st.sampled_from([2, 4])))
     _inputs(w, ["d", "e", "t"], first="batch")
     w.statements(4)
-    return _finish(w, axes, draw(st.sampled_from(modes)), 1, microbatches=w.parts)
+    return _finish(
+        w, axes, draw(st.sampled_from(modes)), 1, microbatches=w.microbatches
+    )
 
 
 @st.composite
@@ -48,7 +50,9 @@ def trainings(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
     _inputs(w, ["d", "e", "t"], first="batch")
     w.exact -= {*w.variables}  # steps round them
     w.statements(3)
-    program = _finish(w, axes, draw(st.sampled_from(modes)), 1, microbatches=w.parts)
+    program = _finish(
+        w, axes, draw(st.sampled_from(modes)), 1, microbatches=w.microbatches
+    )
     slots = w.layout(
         w.shapes,
         ";".join(filter(None, (program.mesh.layout, program.mesh.variable_layout))),
@@ -70,10 +74,10 @@ def pipelines(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
     layers = []
     for k in range(w.pick([2, 3])):
         tied = w.pick([*w.globals]) if w.maybe() else None
-        source, parts = layer_of(w, dims, tied=tied)
-        w.variables += [f"pipe.layers[{k}]{part}" for part in parts]
+        source, suffixes = layer_of(w, dims, tied=tied)
+        w.variables += [f"pipe.layers[{k}]{suffix}" for suffix in suffixes]
         layers.append(source)
-    how = f"2, {w.parts}, {w.pick(['1f1b', 'gpipe'])!r}, recompute={w.maybe()}"
+    how = f"2, {w.microbatches}, {w.pick(['1f1b', 'gpipe'])!r}, recompute={w.maybe()}"
     w.modules.append(
         Assign(
             "pipe",
@@ -96,13 +100,13 @@ def pipelines(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
 
 def _start(
     draw: Draw,
-    parts: int,
+    microbatches: int,
     meshes: tuple[str, ...] = MESHES,
     dtypes: tuple[str, ...] = ("float64", "float32", HALF),
 ) -> tuple[Writer, str]:
     axes = draw(st.sampled_from(meshes))
     sizes = {
-        "batch": 4 if parts == 1 else 8,
+        "batch": 4 if microbatches == 1 else 8,
         **{d: draw(st.sampled_from([2, 4])) for d in "de"},
         "t": draw(st.sampled_from([2, 3])),
     }
@@ -110,8 +114,8 @@ def _start(
         draw,
         sizes,
         draw(st.sampled_from(dtypes)),
-        ("batch",) if parts > 1 else (),
-        parts,
+        ("batch",) if microbatches > 1 else (),
+        microbatches,
         OPS,
         CONSTRUCTS,
     )
@@ -149,10 +153,10 @@ def _inputs(
 
 def _variable(w: Writer, dims: tuple[str, ...]) -> str:
     name = w.name("w")
-    made: Assign | Inside = Assign(name, w.variable(dims))
+    statement: Assign | Inside = Assign(name, w.variable(dims))
     if w.stages > 1 and w.maybe():
-        made = Inside(f"mtf.stage({w.pick(range(w.stages))})", (made,))
-    w.modules.append(made)
+        statement = Inside(f"mtf.stage({w.pick(range(w.stages))})", (statement,))
+    w.modules.append(statement)
     w.variables.append(name)
     w.globals[name] = w.see(name, dims) and dims
     w.exact.add(name)

@@ -57,12 +57,12 @@ def examine_drawn(case: str) -> tuple[int, str]:
         if reports:
             return
         try:
-            found = examine(program)
+            finding = examine(program)
         except judging.Unfit:
             hypothesis.reject()
         tried.append(program)
-        if found is not None:
-            reports.append(smallest(found, SECONDS).report())
+        if finding is not None:
+            reports.append(smallest(finding, SECONDS).report())
 
     attempt()
     return len(tried), "".join(reports)

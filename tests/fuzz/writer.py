@@ -36,7 +36,7 @@ class Writer:
       sizes: of all dimensions that inputs and variables may have.
       dtype: of all floats.
       apart: dimensions along which no op may mix entries: those of microbatches.
-      parts: how many microbatches there are.
+      microbatches: how many microbatches a batch has.
       ops: what writes one op; the first one always can.
       constructs: what writes a loop, a function or a region.
     """
@@ -47,11 +47,11 @@ class Writer:
         sizes: dict[str, int],
         dtype: str,
         apart: Sequence[str] = (),
-        parts: int = 1,
+        microbatches: int = 1,
         ops: Sequence[Rule] = (),
         constructs: Sequence[Rule] = (),
     ) -> None:
-        self.parts = parts
+        self.microbatches = microbatches
         self.ops = ops
         self.constructs = constructs
         self.draw = draw
@@ -124,9 +124,9 @@ class Writer:
         unfit = STEPS if self.certain(*xs) else KINKED
         return [op for op in options if not (self.rough and unfit.search(op))]
 
-    def statements(self, most: int) -> None:
+    def statements(self, max_statements: int) -> None:
         """Writes up to `most` statements."""
-        for i in range(self.draw(st.integers(1, most))):
+        for i in range(self.draw(st.integers(1, max_statements))):
             if i and self.left <= 0:
                 return
             self.left -= 1
@@ -152,7 +152,7 @@ class Writer:
 
     def part_size(self, dim: str) -> int:
         """Returns the size of a dimension in a microbatch."""
-        return self.sizes[dim] // (self.parts if dim in self.apart else 1)
+        return self.sizes[dim] // (self.microbatches if dim in self.apart else 1)
 
     def shape(self, dims: Sequence[str]) -> str:
         """Returns a shape as meshtf reads it."""
@@ -168,10 +168,10 @@ class Writer:
 
     def value(self, fits: Callable[[str], bool] = lambda x: True) -> str | None:
         """Returns a drawn value, or None where none fits."""
-        there = [x for x in self.values() if fits(x)]
-        if not there:
+        matching = [x for x in self.values() if fits(x)]
+        if not matching:
             return None
-        x: str = self.pick(there)
+        x: str = self.pick(matching)
         self.unused.pop(x, None)
         return x
 
@@ -236,11 +236,11 @@ class Writer:
         rules = dict(r.split(":") for r in before.split(";") if r)
         fresh: dict[str, str] = {}
         for dim in dict.fromkeys(d for shape in shapes for d in sorted(shape)):
-            there = {self.part_size(dim), *self.pieces.get(dim, ())}
+            sizes = {self.part_size(dim), *self.pieces.get(dim, ())}
             axis = self.pick(
                 [
                     "",
-                    *(a for a, n in self.axes.items() if not any(s % n for s in there)),
+                    *(a for a, n in self.axes.items() if not any(s % n for s in sizes)),
                 ]
             )
             if axis and not any(
@@ -328,11 +328,9 @@ class Writer:
         """Returns the source that makes a variable; `stacks` are put in front by
         Repeats around.
         """
-        whole = [*stacks, *dims]
-        self.note(whole)
+        all_dims = [*stacks, *dims]
+        self.note(all_dims)
         self.note(dims)
         name = self.name("w")
         seed = next(self._numbers)
-        return (
-            f"variable({self.shape(dims)!r}, {self.shape(whole)!r}, {seed}, {name!r})"
-        )
+        return f"variable({self.shape(dims)!r}, {self.shape(all_dims)!r}, {seed}, {name!r})"

@@ -22,9 +22,9 @@ def test_reductions_by_name(x, kind, dims, axis):
     def reduced(x):
         return getattr(x, kind)(dims) if dims else getattr(x, kind)()
 
-    want = getattr(X, kind)(axis)
+    expected = getattr(X, kind)(axis)
     for y in (reduced(x), mtf.function(reduced)(x)):
-        np.testing.assert_allclose(y.numpy(), want, rtol=1e-6)
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-6)
     function = getattr(mtf, f"reduce_{kind}")
     dx, expected_dx = (
         mtf.gradients([mtf.reduce_sum(y * 3.0)], [x])[0].numpy()

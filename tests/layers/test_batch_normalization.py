@@ -1,4 +1,4 @@
-"""Batch norm: statistics of the whole batch however it is cut, gradients, and moving
+"""Batch norm: statistics of the whole batch however it is sharded, gradients, and moving
 averages.
 """
 
@@ -32,8 +32,8 @@ def array(rng):
     )
 
 
-def close(have, want, tolerance=2e-5):
-    np.testing.assert_allclose(have.numpy(), want, rtol=tolerance, atol=tolerance)
+def close(have, expected, tolerance=2e-5):
+    np.testing.assert_allclose(have.numpy(), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_training_normalizes_by_the_statistics_of_the_batch(mesh, array, rng):
@@ -44,18 +44,20 @@ def test_training_normalizes_by_the_statistics_of_the_batch(mesh, array, rng):
     dy = rng.normal(size=array.shape).astype("float32")
     x = mtf.asarray(mesh, array, "batch;h;channels")
     y = norm(x, training=True)
-    found = mtf.gradients(
+    results = mtf.gradients(
         [y], [x, norm.scale, norm.bias], [mtf.asarray(mesh, dy, x.shape)]
     )
     watched = [tf.constant(array), tf.constant(scale), tf.constant(bias)]
     with tf.GradientTape() as tape:
         tape.watch(watched)
         mean, variance = tf.nn.moments(watched[0], [0, 1])
-        want = tf.nn.batch_normalization(
+        expected = tf.nn.batch_normalization(
             watched[0], mean, variance, watched[2], watched[1], 1e-2
         )
-    close(y, want, 1e-4)
-    for have, gradient in zip(found, tape.gradient(want, watched, dy), strict=True):
+    close(y, expected, 1e-4)
+    for have, gradient in zip(
+        results, tape.gradient(expected, watched, dy), strict=True
+    ):
         close(have, gradient, 2e-4)
     close(norm.moving_mean, 0.1 * array.mean((0, 1)))
     close(norm.moving_variance, 0.9 + 0.1 * array.var((0, 1)))

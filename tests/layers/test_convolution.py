@@ -29,8 +29,8 @@ def image(mesh, rng):
     return array, mtf.asarray(mesh, array, "batch;h;w;c_in")
 
 
-def close(have, want):
-    np.testing.assert_allclose(have.numpy(), want, rtol=2e-5, atol=2e-5)
+def close(have, expected):
+    np.testing.assert_allclose(have.numpy(), expected, rtol=2e-5, atol=2e-5)
 
 
 def test_conv(mesh, rng):
@@ -130,7 +130,7 @@ def test_first_kernels_keep_the_variance(rng, make, size):
     assert np.std(y) == pytest.approx(1.0, rel=0.15)
 
 
-def test_layers_train_alike_however_images_are_cut(rng):
+def test_layers_train_alike_however_images_are_sharded(rng):
     array = rng.normal(size=(4, 8, 8, 2)).astype("float32")
 
     def losses(axes, layout):
@@ -152,13 +152,13 @@ def test_layers_train_alike_however_images_are_cut(rng):
 
         return [float(step(array)) for _ in range(5)], norm.moving_variance.numpy()
 
-    want, variance = losses("", "")
-    assert want[-1] < want[0] * 0.9
+    expected, variance = losses("", "")
+    assert expected[-1] < expected[0] * 0.9
     for axes, layout in (
         ("x:2;y:2", "h:x;w:y"),
         ("x:2;y:2", "batch:x;c_out:y"),
         ("x:4", "h:x"),
     ):
-        found, moved = losses(axes, layout)
-        np.testing.assert_allclose(found, want, rtol=1e-5)
+        results, moved = losses(axes, layout)
+        np.testing.assert_allclose(results, expected, rtol=1e-5)
         np.testing.assert_allclose(moved, variance, rtol=1e-5)

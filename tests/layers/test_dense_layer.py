@@ -29,22 +29,22 @@ GATED = {
 }
 
 
-def numbers(rng, *shape):
+def random_array(rng, *shape):
     return rng.normal(size=shape).astype("float32")
 
 
-def kept(make):
-    """Returns `make` of a mesh, and a list in which the variables of the last module
-    stay.
+def with_last_variables(make):
+    """Returns `make` of a mesh, and a dict that holds the variables of the last
+    module.
     """
-    found = {}
+    results = {}
 
     def build(mesh):
         module, call = make(mesh)
-        found.update({v.name: v.numpy() for v in module.variables})
+        results.update({v.name: v.numpy() for v in module.variables})
         return module, call
 
-    return build, found
+    return build, results
 
 
 @pytest.mark.parametrize(
@@ -56,18 +56,18 @@ def test_experts_have_kernels_of_their_own(rng, shared):
         dense.bias.assign(np.arange(8, dtype="float32").reshape(2, 4))
         return dense, dense
 
-    make, variables = kept(make)
-    x = numbers(rng, *((4, 2, 8) if shared else (4, 8)))
+    make, variables = with_last_variables(make)
+    x = random_array(rng, *((4, 2, 8) if shared else (4, 8)))
     y, _ = agree(
         make,
         {"x": (x, "batch;experts;d" if shared else "batch;d")},
         [*LAYOUTS, "experts:x", "experts:y;d:x"],
     )
-    want = np.einsum(
+    expected = np.einsum(
         "bed,edf->bef" if shared else "bd,edf->bef", x, variables["dense/kernel"]
     )
     np.testing.assert_allclose(
-        y, want + np.arange(8).reshape(2, 4), rtol=1e-5, atol=1e-5
+        y, expected + np.arange(8).reshape(2, 4), rtol=1e-5, atol=1e-5
     )
 
 
@@ -82,13 +82,13 @@ def test_experts_do_not_count_in_the_fan():
     ids=lambda a: str(len(a)),
 )
 def test_a_product_has_a_kernel_for_each_activation(rng, activations):
-    make, variables = kept(
+    make, variables = with_last_variables(
         lambda mesh: (
             product := layers.DenseProduct(mesh, "d:8", "f:4", activations, name="wi"),
             product,
         )
     )
-    x = numbers(rng, 4, 8)
+    x = random_array(rng, 4, 8)
     y, grads = agree(make, {"x": (x, "batch;d")}, LAYOUTS)
     names = (
         ["wi"]
@@ -96,29 +96,29 @@ def test_a_product_has_a_kernel_for_each_activation(rng, activations):
         else [f"wi_{i}" for i in range(len(activations))]
     )
     assert variables.keys() == {
-        f"{name}/{part}" for name in names for part in ("kernel", "bias")
+        f"{name}/{kind}" for name in names for kind in ("kernel", "bias")
     }
     functions = [NUMPY | {"tanh": np.tanh, mtf.sin: np.sin}][0]
-    want = np.prod(
+    expected = np.prod(
         [
             functions[a](x @ variables[f"{n}/kernel"])
             for a, n in zip(activations, names)
         ],
         axis=0,
     )
-    np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
     assert len(grads) == 2 * len(names) + 1
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", *GATED])
 def test_feed_forward(rng, activation):
-    make, variables = kept(
+    make, variables = with_last_variables(
         lambda mesh: (
             layer := layers.FeedForward(mesh, "d:8", "f:4", activation),
             layer,
         )
     )
-    x = numbers(rng, 2, 4, 8)
+    x = random_array(rng, 2, 4, 8)
     y, _ = agree(
         make,
         {"x": (x, "batch;length;d")},
@@ -140,12 +140,12 @@ def test_feed_forward_drops_hidden_numbers_alike_under_every_layout(rng):
         )
         return layer, lambda x: layer(x, training=True)
 
-    x = numbers(rng, 2, 4, 8)
+    x = random_array(rng, 2, 4, 8)
     dropped, _ = agree(make, {"x": (x, "batch;length;d")}, ["f:x;batch:y", "length:x"])
     mesh = mtf.Mesh("")
     layer = layers.FeedForward(mesh, "d:8", "f:32")
-    whole = layer(mtf.asarray(mesh, x, "batch;length;d")).numpy()
-    assert np.abs(dropped - whole).max() > 0.1
+    full_output = layer(mtf.asarray(mesh, x, "batch;length;d")).numpy()
+    assert np.abs(dropped - full_output).max() > 0.1
 
 
 def test_unknown_activations_are_refused():

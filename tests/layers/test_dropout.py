@@ -26,19 +26,19 @@ def test_the_rate_of_annealed_dropout_falls(step, rate):
     x = mtf.ones(mesh, "b:64;d:64")
     assert drop(x, step_at(mesh, step)) is x
     with mtf.seed(0):
-        kept = drop(x, step_at(mesh, step), training=True).numpy()
-    assert set(np.unique(kept)) <= {np.float32(0), np.float32(1 / (1 - rate))}
-    assert (kept == 0).mean() == pytest.approx(rate, abs=0.03)
+        output = drop(x, step_at(mesh, step), training=True).numpy()
+    assert set(np.unique(output)) <= {np.float32(0), np.float32(1 / (1 - rate))}
+    assert (output == 0).mean() == pytest.approx(rate, abs=0.03)
 
 
 def test_one_mask_serves_all_rows_of_names_that_are_broadcast():
     mesh = mtf.Mesh("x:2", "length:x")
     drop = layers.AnnealedDropout(0.5, 10, 20, broadcast="length")
     with mtf.seed(0):
-        kept = drop(
+        output = drop(
             mtf.ones(mesh, "b:8;length:4;d:8"), step_at(mesh, 0), training=True
         ).numpy()
-    assert (kept == kept[:, :1]).all() and np.ptp(kept, axis=(0, 2)).all()
+    assert (output == output[:, :1]).all() and np.ptp(output, axis=(0, 2)).all()
 
 
 @pytest.mark.parametrize(

@@ -29,16 +29,19 @@ def test_tables_of_experts(rng, shared):
         ["ensemble:x", "vocab:x;batch:y", "d:y;ensemble:x"],
     )
     for i in range(2):
-        want = tables[0][i][ids[i] if shared else ids] @ tables[0][i].T
+        expected = tables[0][i][ids[i] if shared else ids] @ tables[0][i].T
         np.testing.assert_allclose(
-            y[i] if shared else y[:, i], want, rtol=1e-5, atol=1e-5
+            y[i] if shared else y[:, i], expected, rtol=1e-5, atol=1e-5
         )
 
 
 def test_learned_positions(rng):
     def make(mesh):
-        places = layers.Embedding(mesh, "position:8", "d:4")
-        return places, lambda x: x + places(mtf.range(x.mesh, x.shape.dim("length")))
+        position_embedding = layers.Embedding(mesh, "position:8", "d:4")
+        return (
+            position_embedding,
+            lambda x: x + position_embedding(mtf.range(x.mesh, x.shape.dim("length"))),
+        )
 
     x = rng.normal(size=(2, 4, 4)).astype("float32")
     y, grads = agree(
@@ -53,13 +56,13 @@ def test_learned_positions(rng):
 def test_sinusoids(layout):
     mesh = mtf.Mesh("x:2;y:2", layout)
     positions = np.array([[0, 1, 2, 3], [7, 0, 500, 1]], "int32")
-    found = layers.sinusoids(
+    results = layers.sinusoids(
         mtf.asarray(mesh, positions, "batch;length"), "d:8", 2.0, 200.0
     )
     waves = 2.0 * 100.0 ** (np.arange(4) / 3)
     angles = positions[..., None] / waves
     np.testing.assert_allclose(
-        found.numpy(), np.concatenate([np.sin(angles), np.cos(angles)], -1), atol=1e-4
+        results.numpy(), np.concatenate([np.sin(angles), np.cos(angles)], -1), atol=1e-4
     )
 
 

@@ -75,10 +75,10 @@ def test_variables_that_begin_as_one_tensor_change_each_by_itself(layout, device
     ],
 )
 def test_distributions(initializer, stddev, limit):
-    numbers = drawn(initializer)
-    assert numbers.std() == pytest.approx(stddev, rel=0.04)  # 8192 numbers: 5 sigma
-    assert abs(numbers.mean()) < 0.05 * stddev
-    assert abs(numbers).max() <= limit * 1.001
+    samples = drawn(initializer)
+    assert samples.std() == pytest.approx(stddev, rel=0.04)  # 8192 numbers: 5 sigma
+    assert abs(samples.mean()) < 0.05 * stddev
+    assert abs(samples).max() <= limit * 1.001
 
 
 def test_expert_dimensions_count_in_no_fan():
@@ -87,18 +87,18 @@ def test_expert_dimensions_count_in_no_fan():
         initializers.glorot("d_model", expert_dims="experts"),
         initializers.lecun("d_model", expert_dims="experts"),
     ):
-        numbers = drawn(initializer, "experts:8;d_model:16;d_ff:16")
-        assert numbers.std() == pytest.approx(0.25, rel=0.08)
+        samples = drawn(initializer, "experts:8;d_model:16;d_ff:16")
+        assert samples.std() == pytest.approx(0.25, rel=0.08)
 
 
 def test_every_layout_draws_the_same_numbers():
-    want = drawn(initializers.normal())
+    expected = drawn(initializers.normal())
     for axes, layout in (
         ("data:2;model:2", "d_model:data;d_ff:model"),
         ("model:4", "d_ff:model"),
     ):
         np.testing.assert_array_equal(
-            drawn(initializers.normal(), axes=axes, layout=layout), want
+            drawn(initializers.normal(), axes=axes, layout=layout), expected
         )
 
 

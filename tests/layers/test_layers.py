@@ -1,4 +1,4 @@
-"""Layers against numpy, on one device and under layouts that cut every name
+"""Layers against numpy, on one device and under layouts that shard every name
 they have.
 """
 
@@ -23,8 +23,8 @@ def mesh(request):
     return mtf.Mesh(*request.param)
 
 
-def close(have, want):
-    np.testing.assert_allclose(have.numpy(), want, rtol=2e-5, atol=2e-5)
+def close(have, expected):
+    np.testing.assert_allclose(have.numpy(), expected, rtol=2e-5, atol=2e-5)
 
 
 def softmax(x):
@@ -86,26 +86,26 @@ def test_attention(mesh, rng, causal, cross):
     q = np.einsum("bld,dhk->blhk", x, w["query"])
     k, v = (np.einsum("bmd,dhk->bmhk", context, w[name]) for name in ("key", "value"))
     mask = np.tri(4, dtype=bool) if causal else np.ones((4, context.shape[1]), bool)
-    found = attention(
+    results = attention(
         mtf.asarray(mesh, x, "batch:2;length:4;d_model:8"),
         mtf.asarray(mesh, context, "batch:2;length:8;d_model:8") if cross else None,
         layers.causal_bias(mesh, "length:4", "kv_length:4") if causal else None,
     )
-    close(found, np.einsum("blhk,hkd->bld", attend(q, k, v, mask), w["output"]))
+    close(results, np.einsum("blhk,hkd->bld", attend(q, k, v, mask), w["output"]))
 
 
-def test_rotary_scores_depend_on_distance_alone(mesh, rng):
+def test_rotary_scores_depend_only_on_distance(mesh, rng):
     q, k = rng.normal(size=(2, 1, 8)).astype("float32")
     rope = layers.rope(mtf.range(mesh, "length:8"), "key:8")
     named = [mtf.asarray(mesh, np.repeat(x, 8, 0), "length:8;key:8") for x in (q, k)]
-    turned = [layers.apply_rope(x, "key", rope) for x in named]
-    scores = np.einsum("lk,mk->lm", *(x.numpy() for x in turned))
+    rotated = [layers.apply_rope(x, "key", rope) for x in named]
+    scores = np.einsum("lk,mk->lm", *(x.numpy() for x in rotated))
     for distance in range(8):
         diagonal = np.diagonal(scores, distance)
         np.testing.assert_allclose(diagonal, diagonal[0], rtol=1e-4, atol=1e-4)
     assert np.ptp(scores) > 0.1
     np.testing.assert_allclose(
-        turned[0].numpy()[0], q[0], rtol=1e-6
+        rotated[0].numpy()[0], q[0], rtol=1e-6
     )  # position 0 stays
 
 
@@ -119,14 +119,14 @@ def test_dropout(mesh):
     drop = layers.Dropout(0.25)
     assert drop(ones) is ones
     with mtf.seed(0, 1):
-        kept = drop(ones, training=True).numpy()
-    assert set(np.unique(kept)) == {np.float32(0), np.float32(1 / 0.75)}
-    assert (kept == 0).mean() == pytest.approx(0.25, abs=0.05)
+        output = drop(ones, training=True).numpy()
+    assert set(np.unique(output)) == {np.float32(0), np.float32(1 / 0.75)}
+    assert (output == 0).mean() == pytest.approx(0.25, abs=0.05)
     with mtf.seed(0, 1):
-        whole = drop(
+        full_mask = drop(
             mtf.ones(mtf.Mesh(""), "batch:64;d_model:32"), training=True
         ).numpy()
-    np.testing.assert_array_equal(kept, whole)
+    np.testing.assert_array_equal(output, full_mask)
 
 
 def test_cross_entropy(mesh, rng):

@@ -1,4 +1,4 @@
-"""Losses against Keras, under layouts that cut what they sum over."""
+"""Losses against Keras, under layouts that shard what they sum over."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def check(mesh, ours, theirs, *arrays):
     first = tf.constant(arrays[0])
     with tf.GradientTape() as tape:
         tape.watch(first)
-        want = theirs(first, *arrays[1:])
+        expected = theirs(first, *arrays[1:])
     have = ours(*named)
     assert have.shape == mtf.Shape("")
-    np.testing.assert_allclose(float(have), float(want), rtol=1e-5)
+    np.testing.assert_allclose(float(have), float(expected), rtol=1e-5)
     np.testing.assert_allclose(
         mtf.gradients([have], named[:1])[0].numpy(),
-        tape.gradient(want, first).numpy(),
+        tape.gradient(expected, first).numpy(),
         rtol=1e-4,
         atol=1e-6,
     )
@@ -49,7 +49,7 @@ def test_sigmoid_cross_entropy(mesh, rng):
         )
 
 
-def test_mean_squared_error_weighs_rows(mesh, rng):
+def test_mean_squared_error_weighs_examples(mesh, rng):
     x, y = rng.normal(size=(2, 4, 6)).astype("float32")
     check(
         mesh, layers.mean_squared_error, lambda x, y: tf.reduce_mean((x - y) ** 2), x, y

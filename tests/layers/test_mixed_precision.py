@@ -99,13 +99,16 @@ def run(make, dtype, layout=""):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_computes_in_the_type_of_its_input(name):
-    wanted = run(LAYERS[name], "float32")
+    expected = run(LAYERS[name], "float32")
     for layout in LAYOUTS:
-        for have, want in zip(
-            run(LAYERS[name], "bfloat16", layout), wanted, strict=True
+        for have, expected_value in zip(
+            run(LAYERS[name], "bfloat16", layout), expected, strict=True
         ):
             np.testing.assert_allclose(
-                have, want, atol=0.03 * np.abs(want).max(), err_msg=layout
+                have,
+                expected_value,
+                atol=0.03 * np.abs(expected_value).max(),
+                err_msg=layout,
             )
 
 
@@ -135,8 +138,8 @@ def test_statistics_are_float32(make, layout):
     have = make(mesh)(x).numpy().astype("float32")
     exact = x.numpy().astype("float32")
     centred = exact - exact.mean(-1, keepdims=True)
-    want = centred / np.sqrt((centred**2).mean(-1, keepdims=True))
-    np.testing.assert_allclose(have, want, rtol=0.01, atol=1e-3)
+    expected_value = centred / np.sqrt((centred**2).mean(-1, keepdims=True))
+    np.testing.assert_allclose(have, expected_value, rtol=0.01, atol=1e-3)
 
 
 def test_rows_that_are_often_looked_up_get_all_of_their_gradient():
@@ -153,11 +156,11 @@ def test_losses_of_half_floats_are_float32():
     logits = mtf.cast(mtf.random_normal(mesh, "batch:4;vocab:8", seed=1), "bfloat16")
     labels = mtf.range(mesh, "batch:4")
     have = layers.softmax_cross_entropy(logits, labels, "vocab", z_loss=0.1)
-    want = layers.softmax_cross_entropy(
+    expected_value = layers.softmax_cross_entropy(
         mtf.cast(logits, "float32"), labels, "vocab", z_loss=0.1
     )
     assert have.dtype == "float32"
-    np.testing.assert_allclose(float(have), float(want), rtol=1e-6)
+    np.testing.assert_allclose(float(have), float(expected_value), rtol=1e-6)
 
 
 def test_integers_are_no_numbers_to_compute_in():
@@ -194,15 +197,15 @@ def gathered(dtype, **options):
     ]
 
 
-def test_a_variable_that_is_cut_is_cast_and_then_gathered_and_freed_after_use():
-    whole = 8 * 16 * 3 / 4
+def test_a_sharded_variable_is_cast_then_gathered_and_freed_after_use():
+    num_values = 8 * 16 * 3 / 4
     for dtype, size in (("float32", 4), ("bfloat16", 2)):
         # The first kernel has no use for the gradient of x, so it is gathered once.
         assert gathered(dtype) == (
-            [("forward", dtype, whole * size)] * 4
-            + [("backward", dtype, whole * size)] * 3
+            [("forward", dtype, num_values * size)] * 4
+            + [("backward", dtype, num_values * size)] * 3
         )
         assert (
             gathered(dtype, keep_gathered=True)
-            == [("forward", dtype, whole * size)] * 4
+            == [("forward", dtype, num_values * size)] * 4
         )

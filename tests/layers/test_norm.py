@@ -1,4 +1,4 @@
-"""Group norm and instance norm against Keras, under layouts that cut what they sum
+"""Group norm and instance norm against Keras, under layouts that shard what they sum
 over.
 """
 

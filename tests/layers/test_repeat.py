@@ -83,16 +83,16 @@ def test_repeated_layers_are_layers_one_by_one(
     layout, variable_layout, recomputed, seed
 ):
     got, net, _, x = repeated(layout, variable_layout, seed, recomputed=recomputed)
-    for y, want in zip(got, one_by_one(net, x), strict=True):
-        np.testing.assert_allclose(y, want, 1e-4, 1e-6)
+    for y, expected in zip(got, one_by_one(net, x), strict=True):
+        np.testing.assert_allclose(y, expected, 1e-4, 1e-6)
 
 
 def test_dropout_differs_between_layers_and_not_between_layouts(seed):
-    want, *_ = repeated("", "", seed, rate=0.5)
+    expected, *_ = repeated("", "", seed, rate=0.5)
     for layout, variable_layout in LAYOUTS[1:]:
         for recomputed in (False, True):
             got, *_ = repeated(layout, variable_layout, seed, 0.5, recomputed)
-            for y, z in zip(got, want, strict=True):
+            for y, z in zip(got, expected, strict=True):
                 np.testing.assert_allclose(y, z, 1e-4, 1e-6)
     mesh = mtf.Mesh("")
     with mtf.seed(seed):
@@ -105,8 +105,8 @@ def test_dropout_differs_between_layers_and_not_between_layouts(seed):
 def test_the_program_does_not_grow_with_the_layers(seed):
     mesh = mtf.Mesh("x:2", layout="batch:x")
 
-    def ops(number):
-        net = mtf.layers.Repeat(lambda: Block(mesh), f"layers:{number}")
+    def ops(num_layers):
+        net = mtf.layers.Repeat(lambda: Block(mesh), f"layers:{num_layers}")
         program = mtf.function(lambda x: net(x), mesh=mesh, x="batch;d").lower(
             np.ones((4, 8), "f")
         )
@@ -128,16 +128,16 @@ def test_layers_have_rows_and_make_stacks(rng):
     x = mtf.asarray(mesh, rng.normal(size=(2, 8)).astype("float32"), "batch;d")
     rows = mtf.range(mesh, "layers:3", "float32")
 
-    def turn(block, h, row):
+    def body(block, h, row):
         h = block(h, scale=row)
         return h, {"sums": mtf.reduce_sum(h), "none": None}
 
-    y, made = mtf.function(lambda x: net.each(turn, x, rows), mesh=mesh)(x)
-    assert made["none"] is None
-    assert made["sums"].shape == mtf.Shape("layers:3")
-    np.testing.assert_allclose(made["sums"].numpy()[-1], y.numpy().sum(), rtol=1e-5)
+    y, stacked = mtf.function(lambda x: net.each(body, x, rows), mesh=mesh)(x)
+    assert stacked["none"] is None
+    assert stacked["sums"].shape == mtf.Shape("layers:3")
+    np.testing.assert_allclose(stacked["sums"].numpy()[-1], y.numpy().sum(), rtol=1e-5)
     np.testing.assert_allclose(
-        made["sums"].numpy()[0], x.numpy().sum(), rtol=1e-5
+        stacked["sums"].numpy()[0], x.numpy().sum(), rtol=1e-5
     )  # row 0
 
 
@@ -179,14 +179,14 @@ def test_gradients_in_a_layer_are_by_its_own_weights(layout, variable_layout, ru
                 dh, dw = tape.gradient(loss, [h, w])
                 h = y - dh * 0.1 - dw * 0.05
             loss = tf.reduce_sum(h * h)
-        want = [h, np.stack(outer.gradient(loss, rows))]
+        expected = [h, np.stack(outer.gradient(loss, rows))]
 
         def step(x, net=net):
             y = net(x)
             return [y, *mtf.gradients([mtf.reduce_sum(y * y)], [net.layer.weights])]
 
         for y, z in zip(
-            run(step)(mtf.asarray(mesh, array, "batch;d")), want, strict=True
+            run(step)(mtf.asarray(mesh, array, "batch;d")), expected, strict=True
         ):
             np.testing.assert_allclose(y.numpy(), z, 1e-3, 1e-5)
 

@@ -60,8 +60,8 @@ def test_reversible_layers_are_layers_one_by_one(rng, dropout):
     y, grads = agree(
         model(True, dropout), x, LAYOUTS if dropout else LAYOUTS[:1], tolerance=1e-4
     )
-    want, want_grads = run(model(False, dropout), x)
-    np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
+    expected, want_grads = run(model(False, dropout), x)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
     assert len(grads) == 2 * (2 + 4) + 1 and grads.keys() == want_grads.keys()
     for name, grad in want_grads.items():
         np.testing.assert_allclose(
@@ -76,14 +76,14 @@ def test_a_layer_that_stands_twice_gets_both_gradients(rng):
         mtf.asarray(mesh, a, "batch;d")
         for a in rng.normal(size=(2, 4, 8)).astype("float32")
     )
-    found, want = (
+    results, want = (
         mtf.gradients([mtf.square(y) for y in ys], [x1, x2, *dense.trainable_variables])
         for ys in (
             layers.Reversible([dense, dense])(x1, x2),
             one_by_one([dense, dense], x1, x2),
         )
     )
-    for have, expected in zip(found, want, strict=True):
+    for have, expected in zip(results, want, strict=True):
         np.testing.assert_allclose(have.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
 
 
@@ -127,11 +127,11 @@ def test_clipped_gradients(rng, limit):
         ["batch:x", "d:x;batch:y"],
     )
     np.testing.assert_array_equal(y, x)
-    _, whole = run(lambda mesh: (None, lambda x: x * 1.0), {"x": (x, "batch;d")})
-    size = np.sqrt((whole["x"] ** 2).mean())
+    _, plain_grads = run(lambda mesh: (None, lambda x: x * 1.0), {"x": (x, "batch;d")})
+    size = np.sqrt((plain_grads["x"] ** 2).mean())
     limit = limit * size if limit > 1 else limit
     np.testing.assert_allclose(
-        grads["x"], whole["x"] * min(1.0, limit / size), rtol=1e-5
+        grads["x"], plain_grads["x"] * min(1.0, limit / size), rtol=1e-5
     )
 
 

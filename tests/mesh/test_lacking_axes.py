@@ -75,11 +75,13 @@ LAYING = [
 ]
 
 
-@pytest.mark.parametrize("lay", LAYING)
+@pytest.mark.parametrize("shard_fn", LAYING)
 @pytest.mark.parametrize("recorded", [False, True])
-def test_one_tensor_is_not_sharded_along_an_axis_that_is_not_there(lay, recorded):
+def test_one_tensor_is_not_sharded_along_an_axis_that_the_mesh_lacks(
+    shard_fn, recorded
+):
     mesh = Mesh("data:2", "batch:data")
-    run = mtf.function(lay, mesh=mesh) if recorded else lay
+    run = mtf.function(shard_fn, mesh=mesh) if recorded else shard_fn
     with refuses(
         mtf.LayoutError,
         "has no axis 'dat'",
@@ -90,14 +92,16 @@ def test_one_tensor_is_not_sharded_along_an_axis_that_is_not_there(lay, recorded
         run(mtf.ones(mesh, "batch:4;d:4"))
 
 
-@pytest.mark.parametrize("lay", LAYING)
-def test_one_tensor_along_an_axis_that_may_be_absent(lay, recwarn):
+@pytest.mark.parametrize("shard_fn", LAYING)
+def test_one_tensor_along_an_axis_that_may_be_absent(shard_fn, recwarn):
     for mesh in (
         Mesh("data:2", "batch:data", optional_axes="dat"),
         Mesh("", strict=True),
         Mesh("data:1", "batch:data"),
     ):
-        np.testing.assert_array_equal(lay(mtf.ones(mesh, "batch:4;d:4")).numpy(), 1.0)
+        np.testing.assert_array_equal(
+            shard_fn(mtf.ones(mesh, "batch:4;d:4")).numpy(), 1.0
+        )
     assert not recwarn.list
 
 

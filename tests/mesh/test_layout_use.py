@@ -34,10 +34,10 @@ def writer(mesh, dims="batch;d"):
 
 def warned(run):
     """Returns the texts of all layout warnings of a run."""
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run()
-    return [str(w.message) for w in found if w.category is mtf.LayoutWarning]
+    return [str(w.message) for w in caught if w.category is mtf.LayoutWarning]
 
 
 def test_a_mesh_does_not_change():
@@ -173,8 +173,8 @@ def test_what_was_said_is_bounded_and_goes_with_its_mesh(monkeypatch):
     mtf.ones(meshes[0], "batch:4")
 
     def run():
-        for what in "abcdefabcdef":
-            once_per_mesh.warn_once(meshes[0], what, what)
+        for name in "abcdefabcdef":
+            once_per_mesh.warn_once(meshes[0], name, name)
 
     assert warned(run) == ["a", "b", "c"]
     gone = weakref.ref(meshes.pop())

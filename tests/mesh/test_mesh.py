@@ -86,7 +86,7 @@ def test_an_axis_of_size_one_cuts_nothing():
     )
 
 
-def test_clashes_are_told_not_hidden():
+def test_conflicts_are_reported():
     mesh = Mesh("data:2;model:4", "batch:data;d_ff:model;heads:model")
     states, conflicts = mesh.place(Shape("batch:5;d_ff:8;heads:8"))
     assert states == (Replicated, Sharded("d_ff"))
@@ -112,7 +112,7 @@ def test_meshes_are_compared_by_identity():
     assert Mesh("data:2") != Mesh("data:2")
 
 
-def test_unfinished_sums_read_as_whole():
+def test_partial_sums_are_reduced_when_read():
     assert reduced_placement((Sharded("batch"), Partial("sum"), Replicated)) == (
         Sharded("batch"),
         Replicated,

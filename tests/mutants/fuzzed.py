@@ -73,10 +73,10 @@ def _hunt(mutant: Mutant, minutes: float, seed: int) -> Hunt:
     for k, case in enumerate(itertools.cycle(CASES)):
         if time.time() >= end:
             break
-        found = search(CASES[case], 1000 * seed + k, [], end, ROUND, shrink=False)
-        tried += found.tried
-        if found.finding is not None:
-            problem = f"{case}: {found.finding.kind}"
+        outcome = search(CASES[case], 1000 * seed + k, [], end, ROUND, shrink=False)
+        tried += outcome.tried
+        if outcome.finding is not None:
+            problem = f"{case}: {outcome.finding.kind}"
             return Hunt(tried, time.time() - started, problem)
     return Hunt(tried, time.time() - started, "")
 

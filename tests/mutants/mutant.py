@@ -70,13 +70,13 @@ def install(mutant: Mutant) -> None:
 def _find_function(tree: ast.Module, mutant: Mutant) -> ast.AST:
     scope: Any = tree
     for name in mutant.function.split("."):
-        found = [n for n in scope.body if getattr(n, "name", None) == name]
-        if not found:
+        definitions = [n for n in scope.body if getattr(n, "name", None) == name]
+        if not definitions:
             raise LookupError(
                 f"mutant {mutant.name!r}: {mutant.module} has no {mutant.function}. "
                 "Bring it up to date."
             )
-        scope = found[-1]
+        scope = definitions[-1]
     return scope
 
 

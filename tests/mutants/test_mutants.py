@@ -59,7 +59,7 @@ def test_a_broken_rule_is_noticed(mutant):
     )
 
 
-def test_a_mutant_changes_one_place_alone():
+def test_a_mutant_changes_only_one_statement():
     mutant = Mutant("m", "module", "Class.function", "a + b", "a - b", ())
     source = """
 class Class:

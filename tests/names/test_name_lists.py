@@ -83,14 +83,14 @@ def test_a_size_that_does_not_hold_is_refused(name, x):
 
 
 def test_a_size_that_holds_is_welcome(x):
-    want = x.numpy()
-    np.testing.assert_array_equal(mtf.transpose(x, "d:6; batch:4").numpy(), want.T)
-    np.testing.assert_array_equal(mtf.reduce_sum(x, "d:6").numpy(), want.sum(1))
+    expected = x.numpy()
+    np.testing.assert_array_equal(mtf.transpose(x, "d:6; batch:4").numpy(), expected.T)
+    np.testing.assert_array_equal(mtf.reduce_sum(x, "d:6").numpy(), expected.sum(1))
     np.testing.assert_array_equal(
-        mtf.reduce_sum(x, Dimension("d", 6)).numpy(), want.sum(1)
+        mtf.reduce_sum(x, Dimension("d", 6)).numpy(), expected.sum(1)
     )
     np.testing.assert_allclose(
-        mtf.einsum([x, x], "batch:4").numpy(), np.square(want).sum(1)
+        mtf.einsum([x, x], "batch:4").numpy(), np.square(expected).sum(1)
     )
     assert mtf.rename(x, "d:6", "e:6").shape == Shape("batch:4;e:6")
     assert mtf.flatten(x, "batch:4;d:6", "all:24").shape == Shape("all:24")

@@ -121,8 +121,8 @@ def test_the_algebra_of_shapes():
     ],
 )
 def test_union_orders_names_as_broadcasting_does(shapes, union):
-    first, *others = map(Shape, shapes)
-    assert first.union(*others) == Shape(union)
+    first, *other_shapes = map(Shape, shapes)
+    assert first.union(*other_shapes) == Shape(union)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_shapes_that_are_refused(make, words):
 
 
 @pytest.mark.parametrize(
-    "given, name",
+    "dtype_given, name",
     [
         ("float32", "float32"),
         (np.float32, "float32"),
@@ -163,8 +163,8 @@ def test_shapes_that_are_refused(make, words):
         (float, "float32"),
     ],
 )
-def test_data_types_by_name(given, name):
-    assert dtype_name(given) == name
+def test_data_types_by_name(dtype_given, name):
+    assert dtype_name(dtype_given) == name
 
 
 def test_kinds_of_data_types():
@@ -184,9 +184,9 @@ def test_kinds_of_data_types():
     ]
 
 
-@pytest.mark.parametrize("given", ["float31", str, None, tf.string])
-def test_data_types_that_are_refused(given):
+@pytest.mark.parametrize("dtype_given", ["float31", str, None, tf.string])
+def test_data_types_that_are_refused(dtype_given):
     with pytest.raises(
         DTypeError, match="is not a data type that meshtf knows; it knows bool"
     ):
-        dtype_name(given)
+        dtype_name(dtype_given)

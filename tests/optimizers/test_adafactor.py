@@ -133,7 +133,7 @@ def test_updates_are_the_papers_under_every_layout(layout, choice, rng):
 @pytest.mark.parametrize(
     "layout", ["one position", "others", "rows and columns", "ZeRO-1 beside FSDP"]
 )
-def test_stacked_variables_are_updated_as_if_they_were_apart(layout, rng):
+def test_stacked_variables_are_updated_as_if_they_were_separate(layout, rng):
     choices = {"learning_rate": 0.1, "clip_threshold": 0.5, "beta_1": 0.5}
     before, after, gradients = train(
         adafactor(stacked_dims="h", **choices), LAYOUTS[layout], rng
@@ -184,19 +184,19 @@ def test_slots_hold_the_sum_of_the_sizes_and_not_the_product():
             "small": "d_model:4;d_ff:256",
         }.items()
     ]
-    found = {
+    results = {
         s.name: (s.shape, s.placement)
         for s in optimizers.Adafactor(variables).variables
     }
-    cut = (mtf.mesh.Sharded("d_model"),)
+    sharded = (mtf.mesh.Sharded("d_model"),)
     whole = mesh.replicated
-    assert found == {
+    assert results == {
         "adafactor/w/row": (mtf.Shape("d_ff:256"), whole),
-        "adafactor/w/column": (mtf.Shape("d_model:128"), cut),
+        "adafactor/w/column": (mtf.Shape("d_model:128"), sharded),
         "adafactor/qkv/row": (mtf.Shape("three:3;d_ff:256"), whole),
-        "adafactor/qkv/column": (mtf.Shape("three:3;d_model:128"), cut),
+        "adafactor/qkv/column": (mtf.Shape("three:3;d_model:128"), sharded),
         "adafactor/bias/v": (mtf.Shape("d_ff:256"), whole),
-        "adafactor/small/v": (mtf.Shape("d_model:4;d_ff:256"), cut),
+        "adafactor/small/v": (mtf.Shape("d_model:4;d_ff:256"), sharded),
     }
 
 
@@ -212,11 +212,11 @@ def test_momentum_keeps_one_more_slot():
     }
 
 
-@pytest.mark.parametrize("step, want", [(0, 1e-2), (9_999, 1e-2), (39_999, 5e-3)])
-def test_the_papers_rate(step, want):
+@pytest.mark.parametrize("step, expected", [(0, 1e-2), (9_999, 1e-2), (39_999, 5e-3)])
+def test_the_papers_rate(step, expected):
     mesh = mtf.Mesh("")
     rate = optimizers.relative_step(mtf.asarray(mesh, np.int32(step), ""))
-    assert float(rate) == pytest.approx(want, rel=1e-5)
+    assert float(rate) == pytest.approx(expected, rel=1e-5)
 
 
 def test_gradients_of_zero_change_nothing():

@@ -42,7 +42,7 @@ def test_many_microbatches_of_half_floats_are_added_in_float32(dtype):
     @mtf.function(mesh=mesh, x="batch;a")
     def grads(x):
         return optimizers.accumulate_gradients(
-            lambda part: mtf.reduce_sum(v * part), [v], x, "batch", 1024
+            lambda examples: mtf.reduce_sum(v * examples), [v], x, "batch", 1024
         )[1][0]
 
     got = grads(np.ones((4096, 2), numpy_type(dtype)))

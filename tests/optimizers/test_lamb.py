@@ -61,7 +61,7 @@ def test_updates_are_the_papers_under_every_layout(layout, beta_1, rng):
 
 def test_variables_that_do_not_decay_are_updated_as_by_adam(rng):
     grads = rng.normal(size=(3, 4, 6)).astype("float32")
-    found = []
+    results = []
     for optimizer in (
         lambda vs: optimizers.LAMB(
             vs, 0.1, epsilon=1e-8, decay_mask=optimizers.exclude_names("w")
@@ -77,8 +77,8 @@ def test_variables_that_do_not_decay_are_updated_as_by_adam(rng):
                 [variable],
                 mtf.asarray(mesh, np.int32(step), ""),
             )
-        found.append(variable.numpy())
-    np.testing.assert_allclose(*found, rtol=1e-4)
+        results.append(variable.numpy())
+    np.testing.assert_allclose(*results, rtol=1e-4)
 
 
 @pytest.mark.parametrize("value, grad", [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])

@@ -23,8 +23,8 @@ def gradients(layout, variable_layout, microbatches, seed, eager=False):
     x, y = (rng.normal(size=(16, 8)).astype("float32") for _ in range(2))
 
     def step(x, y):
-        def loss_of(part):
-            return mtf.reduce_mean(mtf.square(net(part["x"]) - part["y"]))
+        def loss_of(examples):
+            return mtf.reduce_mean(mtf.square(net(examples["x"]) - examples["y"]))
 
         loss, grads = mtf.optimizers.accumulate_gradients(
             loss_of,
@@ -38,8 +38,8 @@ def gradients(layout, variable_layout, microbatches, seed, eager=False):
 
     args = [mtf.asarray(mesh, a, "batch;d") for a in (x, y)]
     program = mtf.function(step)
-    found = (step if eager else program)(*args)
-    return [g.numpy() for g in found], program.lower(*args).collectives
+    results = (step if eager else program)(*args)
+    return [g.numpy() for g in results], program.lower(*args).collectives
 
 
 @pytest.mark.parametrize("layout, variable_layout", LAYOUTS)

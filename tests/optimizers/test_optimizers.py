@@ -66,7 +66,7 @@ def test_four_updates_equal_those_of_keras(name, axes, layout, rng):
         )
 
 
-def test_weight_decay_leaves_vectors_alone():
+def test_weight_decay_does_not_change_vectors():
     mesh = mtf.Mesh("")
     matrix, vector = (
         mtf.Variable(mesh, shape, initializers.ones, name=shape[0])
@@ -130,15 +130,15 @@ def test_a_step_that_is_no_tensor_of_the_mesh_is_refused(step):
 def test_clipping_equals_tensorflows(limit, rng):
     mesh = mtf.Mesh("data:2;model:2", "a:data;b:model")
     arrays = [rng.normal(size=size).astype("float32") for size in ((4, 6), (6,))]
-    want, want_norm = tf.clip_by_global_norm(arrays, limit or np.inf)
-    want = want if limit else arrays
+    expected_values, want_norm = tf.clip_by_global_norm(arrays, limit or np.inf)
+    expected_values = expected_values if limit else arrays
     named = [mtf.asarray(mesh, x, s) for x, s in zip(arrays, ("a:4;b:6", "b:6"))]
     (first, none, second), norm = optimizers.clip_by_global_norm(
         [named[0], None, named[1]], limit
     )
     assert none is None
     assert float(norm) == pytest.approx(float(want_norm), rel=1e-5)
-    for have, expected in zip((first, second), want):
+    for have, expected in zip((first, second), expected_values):
         np.testing.assert_allclose(have.numpy(), expected, rtol=1e-5)
 
 
@@ -148,7 +148,7 @@ def test_the_norm_of_nothing_is_refused():
 
 
 @pytest.mark.parametrize(
-    "step, want",
+    "step, expected",
     [
         (0, 0.1),
         (4, 0.5),
@@ -159,19 +159,19 @@ def test_the_norm_of_nothing_is_refused():
         (99, 0.2),
     ],
 )
-def test_warmup_cosine(step, want):
+def test_warmup_cosine(step, expected):
     rate = optimizers.warmup_cosine(
         peak=1.0, warmup_steps=10, total_steps=20, final=0.2
     )
-    assert float(rate(step_at(mtf.Mesh(""), step))) == pytest.approx(want, rel=1e-5)
+    assert float(rate(step_at(mtf.Mesh(""), step))) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    "step, want", [(0, 0.5), (3, 2.0), (4, 2 * math.sqrt(4 / 5)), (15, 1.0)]
+    "step, expected", [(0, 0.5), (3, 2.0), (4, 2 * math.sqrt(4 / 5)), (15, 1.0)]
 )
-def test_warmup_inverse_sqrt(step, want):
+def test_warmup_inverse_sqrt(step, expected):
     rate = optimizers.warmup_inverse_sqrt(peak=2.0, warmup_steps=4)
-    assert float(rate(step_at(mtf.Mesh(""), step))) == pytest.approx(want, rel=1e-5)
+    assert float(rate(step_at(mtf.Mesh(""), step))) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_schedule_sets_the_rate():

@@ -40,7 +40,7 @@ def variables(*names):
 
 
 def test_slots_go_by_their_variables_and_are_saved_once():
-    found = optimizers.ParameterGroups(
+    results = optimizers.ParameterGroups(
         variables("w", "v", "b"),
         [
             ("b", lambda vs: SGD(vs, momentum=0.9)),
@@ -48,14 +48,14 @@ def test_slots_go_by_their_variables_and_are_saved_once():
             ("", lambda vs: optimizers.Adam(vs)),
         ],
     )
-    assert sorted(v.name for v in found.variables) == [
+    assert sorted(v.name for v in results.variables) == [
         "parameter_groups/adam/v/m",
         "parameter_groups/adam/v/v",
         "parameter_groups/adam/w/m",
         "parameter_groups/adam/w/v",
         "parameter_groups/sgd/b/velocity",
     ]
-    assert found.slots.keys() == {"w", "v", "b"}
+    assert results.slots.keys() == {"w", "v", "b"}
 
 
 def test_variables_without_gradient_and_parts_of_all():

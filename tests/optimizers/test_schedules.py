@@ -47,8 +47,8 @@ CASES = {
     "name, step", [(name, step) for name in CASES for step in CASES[name][1]]
 )
 def test_rates(name, step):
-    schedule, want = CASES[name]
-    assert at(schedule, step) == pytest.approx(want[step], rel=1e-5, abs=1e-7)
+    schedule, expected = CASES[name]
+    assert at(schedule, step) == pytest.approx(expected[step], rel=1e-5, abs=1e-7)
 
 
 def test_a_product_of_nothing_is_refused():

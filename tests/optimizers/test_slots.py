@@ -1,4 +1,4 @@
-"""Slots that are cut otherwise than their variables (ZeRO-1): counts of moves, equal
+"""Slots that are sharded otherwise than their variables (ZeRO-1): counts of moves, equal
 numbers.
 """
 
@@ -195,7 +195,7 @@ def test_clipping_reduces_each_gradient_once():
     )
 
 
-def test_clipping_leaves_gradients_cut_that_come_from_another_region():
+def test_clipping_keeps_gradients_of_another_region_sharded():
     mesh = mtf.Mesh(
         "data:2;model:2", "batch:data;d_ff:model", optimizer_layout="d_model:data"
     )
@@ -207,12 +207,12 @@ def test_clipping_leaves_gradients_cut_that_come_from_another_region():
             loss = mtf.reduce_sum(mtf.square(mtf.einsum([x, variable], "batch;d_ff")))
         return optimizers.clip_by_global_norm(mtf.gradients([loss], [variable]), 1.0)[0]
 
-    found = Counter(
+    moves = Counter(
         (s.reshard.kind, s.reshard.axis)
         for s in _moves(clipped.lower(np.zeros((512, 8), "float32")))
         if "d_ff" in s.src.spec.shape
     )
-    assert found == {("reduce_scatter", "data"): 1}
+    assert moves == {("reduce_scatter", "data"): 1}
 
 
 @pytest.mark.sampled(12, each="name mesh")
@@ -220,11 +220,13 @@ def test_clipping_leaves_gradients_cut_that_come_from_another_region():
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_numbers_are_those_of_one_position(name, mesh, seed):
     losses, values = Step(name, clip=True, **mesh).run(np.random.default_rng(seed))
-    want_losses, want = Step(name, clip=True, axes="").run(np.random.default_rng(seed))
-    assert want_losses[-1] < want_losses[0]
-    np.testing.assert_allclose(losses, want_losses, rtol=1e-5)
-    assert values.keys() == want.keys()
-    for key, value in want.items():
+    expected_losses, expected = Step(name, clip=True, axes="").run(
+        np.random.default_rng(seed)
+    )
+    assert expected_losses[-1] < expected_losses[0]
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    assert values.keys() == expected.keys()
+    for key, value in expected.items():
         np.testing.assert_allclose(
             values[key], value, rtol=1e-4, atol=1e-6, err_msg=key
         )
@@ -247,15 +249,15 @@ def test_the_formula_says_what_the_fused_update_does(make, rng):
     v.assign(np.abs(v.numpy()))
     op = make(w, m, v)
     array = rng.normal(size=(4, 6)).astype("float32")
-    number = np.float32(0.1)
-    want = op.new_values(array, number, *(store.numpy() for store in op.variables))
+    scalar = np.float32(0.1)
+    expected = op.new_values(array, scalar, *(store.numpy() for store in op.variables))
     apply_all(
         op,
         mtf.asarray(mesh, array, "a:4;b:6"),
-        mtf.asarray(mesh, number, ""),
+        mtf.asarray(mesh, scalar, ""),
     )
-    assert len(want) == len(op.variables)
-    for store, value in zip(op.variables, want, strict=True):
+    assert len(expected) == len(op.variables)
+    for store, value in zip(op.variables, expected, strict=True):
         np.testing.assert_allclose(store.numpy(), value, rtol=1e-5, atol=1e-6)
 
 
@@ -270,38 +272,49 @@ def test_the_formula_says_what_the_fused_update_does(make, rng):
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "function"])
 def test_an_update_of_a_part_is_the_update(make, compiled, rng):
     mesh = mtf.Mesh("data:2", optimizer_layout="a:data")
-    parts, wholes = [
+    sharded_variables, replicated_variables = [
         [
             mtf.Variable(
                 mesh,
                 "a:4;b:6",
                 initializers.uniform(),
                 name,
-                layout=mtf.Layout("a:data") if cut and name != "w" else None,
+                layout=mtf.Layout("a:data") if is_sharded and name != "w" else None,
             )
             for name in "wmv"
         ]
-        for cut in (True, False)
+        for is_sharded in (True, False)
     ]
-    for part, whole in zip(parts, wholes):
-        whole.assign(np.abs(part.numpy()))
-        part.assign(whole.numpy())
+    for sharded, replicated in zip(sharded_variables, replicated_variables):
+        replicated.assign(np.abs(sharded.numpy()))
+        sharded.assign(replicated.numpy())
 
     def step(grad, rate):
-        new = apply(make(*parts).slots_update(), grad, rate, parts[0].tensor())
-        apply_all(make(*wholes), grad, rate)
+        new = apply(
+            make(*sharded_variables).slots_update(),
+            grad,
+            rate,
+            sharded_variables[0].tensor(),
+        )
+        apply_all(make(*replicated_variables), grad, rate)
         return new
 
     grad = mtf.asarray(mesh, rng.normal(size=(4, 6)).astype("float32"), "a:4;b:6")
     rate = mtf.asarray(mesh, np.float32(0.1), "")
-    before = parts[0].numpy()
+    before = sharded_variables[0].numpy()
     new = (mtf.function(step) if compiled else step)(grad, rate)
-    np.testing.assert_allclose(new.numpy(), wholes[0].numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        new.numpy(), replicated_variables[0].numpy(), rtol=1e-5, atol=1e-6
+    )
     np.testing.assert_array_equal(
-        parts[0].numpy(), before
+        sharded_variables[0].numpy(), before
     )  # it is given back, not written
-    for part, whole in zip(parts[1:], wholes[1:], strict=True):
-        np.testing.assert_allclose(part.numpy(), whole.numpy(), rtol=1e-5, atol=1e-6)
+    for sharded, replicated in zip(
+        sharded_variables[1:], replicated_variables[1:], strict=True
+    ):
+        np.testing.assert_allclose(
+            sharded.numpy(), replicated.numpy(), rtol=1e-5, atol=1e-6
+        )
 
 
 def test_each_position_holds_its_part_of_the_slots():
@@ -311,12 +324,12 @@ def test_each_position_holds_its_part_of_the_slots():
         for slot in step.optimizer.slots[variable.name].values():
             assert slot.placement == (Sharded("d_model"),)
             assert (
-                sum(int(np.prod(part.shape)) for _, part in slot.regions())
+                sum(int(np.prod(sharded.shape)) for _, sharded in slot.regions())
                 == variable.shape.size
             )
             assert all(
-                np.prod(part.shape) * 4 == variable.shape.size
-                for _, part in slot.regions()
+                np.prod(sharded.shape) * 4 == variable.shape.size
+                for _, sharded in slot.regions()
             )
 
 
@@ -345,7 +358,7 @@ def test_slots_follow_the_region_of_their_variable():
     assert [slot.placement for slot in slots] == [(Sharded("d_model"), Replicated)] * 2
 
 
-def test_slots_that_cannot_be_cut_are_refused():
+def test_slots_that_cannot_be_sharded_are_refused():
     mesh = mtf.Mesh("data:4", "batch:data", optimizer_layout="d_model:data;vocab:data")
     odd = mtf.Variable(mesh, "d_model:6;d_ff:16", initializers.ones, "odd")
     both = mtf.Variable(mesh, "vocab:16;d_model:8", initializers.ones, "table")

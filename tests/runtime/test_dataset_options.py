@@ -1,4 +1,4 @@
-"""Datasets end when they are told to: none that meshtf reads has TensorFlow's
+"""Datasets end when they are closed: none that meshtf reads has TensorFlow's
 autotuner.
 """
 
@@ -44,11 +44,11 @@ class Recorded:
 def test_an_untuned_dataset_is_the_same_whatever_is_made_of_it():
     tuned = tf.data.Options()
     tuned.autotune.enabled = True
-    numbers = tf.data.Dataset.range(5).map(
+    dataset = tf.data.Dataset.range(5).map(
         lambda x: x + 1, num_parallel_calls=tf.data.AUTOTUNE
     )
     later = (
-        mtf.cluster.without_autotuning(numbers.with_options(tuned))
+        mtf.cluster.without_autotuning(dataset.with_options(tuned))
         .prefetch(tf.data.AUTOTUNE)
         .take(3)
     )
@@ -57,16 +57,18 @@ def test_an_untuned_dataset_is_the_same_whatever_is_made_of_it():
 
 
 def test_hosts_read_untuned():
-    parts = []
+    sections = []
 
-    def part(w, n):
+    def section(w, n):
         rows = tf.range(w * 4 // n, (w + 1) * 4 // n)
-        parts.append(Recorded(tf.data.Dataset.from_tensors({"x": rows})))
-        return parts[-1]
+        sections.append(Recorded(tf.data.Dataset.from_tensors({"x": rows})))
+        return sections[-1]
 
-    reader = mtf.HostReader(mtf.Mesh("data:2", "batch:data"), {"x": "batch"}, 4, part)
+    reader = mtf.HostReader(
+        mtf.Mesh("data:2", "batch:data"), {"x": "batch"}, 4, section
+    )
     assert next(reader)["x"].numpy().tolist() == [0, 1, 2, 3]
-    assert [each.options.autotune.enabled for each in parts] == [False]
+    assert [each.options.autotune.enabled for each in sections] == [False]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")

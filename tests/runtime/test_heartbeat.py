@@ -34,7 +34,7 @@ def test_of_many_threads_the_last_sign_stays(tmp_path, monkeypatch):
     monkeypatch.setenv(heartbeat.VARIABLE, str(path))
     heartbeat.beat("begins")
     first = int(path.read_text().split()[0])
-    for given in range(50, 1001, 50):
+    for milliseconds in range(50, 1001, 50):
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(heartbeat.beat, ["of a thread"] * 50))
-        assert path.read_text() == f"{first + given} of a thread"
+        assert path.read_text() == f"{first + milliseconds} of a thread"

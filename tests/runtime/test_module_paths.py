@@ -68,7 +68,7 @@ def test_module_pathss_name_variables(mesh):
     assert names(Model(mesh)) == sorted(of_mlps + gated)
 
 
-def test_values_depend_on_the_name_alone(mesh):
+def test_values_depend_only_on_the_name(mesh):
     scoped = {v.name: v.numpy() for v in ScopedMlp(mesh).variables}
     for v in Mlp(mesh).variables:
         np.testing.assert_array_equal(v.numpy(), scoped[v.name])
@@ -118,8 +118,8 @@ def test_modules_of_attributes_train_under_layouts():
         x = np.ones((4, 4), "float32")
         results.append([y.numpy() for y in gradients(x)])
     for result in results[1:]:
-        for y, want in zip(result, results[0], strict=True):
-            np.testing.assert_allclose(y, want, rtol=1e-5)
+        for y, expected in zip(result, results[0], strict=True):
+            np.testing.assert_allclose(y, expected, rtol=1e-5)
 
 
 def test_no_name_before_the_constructor_returns(mesh):

@@ -126,8 +126,8 @@ def printed(code: str, **env: str) -> str:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells files and threads")
 def test_importing_changes_nothing(tmp_path):
-    beats = str(tmp_path / "beats")
-    assert json.loads(printed(WATCH + IMPORTED, MESHTF_BEATS=beats)) == []
+    beats_file = str(tmp_path / "beats")
+    assert json.loads(printed(WATCH + IMPORTED, MESHTF_BEATS=beats_file)) == []
     assert not list(tmp_path.iterdir())
 
 
@@ -147,8 +147,8 @@ def test_a_program_changes_nothing():
 )
 def test_tensorflow_allocates_where_it_was_asked_to(configure, env, known):
     env = env | {"TF_ENABLE_ONEDNN_OPTS": "0"}  # oneDNN has an allocator, too
-    found = printed(ALLOCATED.format(configure=configure), **env)
-    assert int(found) >= 4 * 4096 if known else found == "unknown"
+    output = printed(ALLOCATED.format(configure=configure), **env)
+    assert int(output) >= 4 * 4096 if known else output == "unknown"
 
 
 @pytest.fixture
@@ -188,14 +188,18 @@ def test_nothing_is_set_that_was_not_asked_for(fresh):
 
 
 def test_what_the_user_said_stays(fresh):
-    told = {process.ALLOCATOR: "0", process.LIMIT: "7", "TF_NUM_INTRAOP_THREADS": "3"}
-    for name, value in told.items():
+    environment = {
+        process.ALLOCATOR: "0",
+        process.LIMIT: "7",
+        "TF_NUM_INTRAOP_THREADS": "3",
+    }
+    for name, value in environment.items():
         fresh.setenv(name, value)
     assert mtf.configure_process() == (
         "process: CPUs do not keep freed memory (TF_CPU_ALLOCATOR_USE_BFC=0); threads of "
         "an op as TF_NUM_INTRAOP_THREADS=3 says; imports are not collected"
     )
-    assert {name: os.environ[name] for name in told} == told
+    assert {name: os.environ[name] for name in environment} == environment
     assert not device_threads.sharing()
 
 

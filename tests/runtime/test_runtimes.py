@@ -29,12 +29,12 @@ class OneDevice:
 
     def __call__(self, arrays):
         self.calls += 1
-        given = dict(zip(self.arguments, arrays, strict=True))
+        arrays_by_store = dict(zip(self.arguments, arrays, strict=True))
         for step in self.program.steps:
             store = getattr(step, "store", None)
             if isinstance(store, Variable):
-                given[store] = store.read()[0]
-        results = SingleDevice(self.program, given).run()
+                arrays_by_store[store] = store.read()[0]
+        results = SingleDevice(self.program, arrays_by_store).run()
         return [
             ShardedValue(value.placement, [y])
             for value, y in zip(self.program.results, results, strict=True)
@@ -81,14 +81,14 @@ def test_mtf_function_runs_on_any_runtime(monkeypatch):
     mesh = mtf.Mesh("", seed=1)
     x = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
     bias = mtf.asarray(mesh, np.arange(6, dtype="float32"), "d_ff")
-    found = []
+    results = []
     for name in ("placed", "spmd"):
         layer, w = product(mesh, runtime=name)
-        y, others = layer(x, bias)
+        y, others_out = layer(x, bias)
         layer(x, bias)
         dw, dbias = mtf.gradients([mtf.reduce_sum(y)], [w, bias])
-        found.append([y, others["sum"], dw, dbias])
-    for a, b in zip(*found, strict=True):
+        results.append([y, others_out["sum"], dw, dbias])
+    for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
     assert [executable.calls for executable in own.compiled] == [2, 1]
     assert layer.lower(x, bias) is own.compiled[0] and layer.traces == 1

@@ -12,7 +12,7 @@ from meshtf.ops.variables.read_write import Write
 
 
 def counting(mesh, shape, name):
-    """An initializer whose values tell rows and slices apart."""
+    """An initializer whose values differ between rows and between shards."""
     values = np.arange(shape.size, dtype="float32").reshape(shape.sizes)
     return mtf.asarray(mesh, values, shape)
 
@@ -25,7 +25,7 @@ def nodes(compiled, kind):
 
 
 @pytest.mark.parametrize(
-    "shape, devices, different",
+    "shape, devices, num_distinct",
     [
         ("d_model:4", None, 1),
         ("d_model:4;d_ff:4", None, 2),
@@ -36,13 +36,13 @@ def nodes(compiled, kind):
         ("vocab:8", ["CPU:0", "CPU:1"] * 4, 8),
     ],
 )
-def test_one_slot_for_each_distinct_shard_and_device(shape, devices, different):
+def test_one_slot_for_each_distinct_shard_and_device(shape, devices, num_distinct):
     mesh = mtf.Mesh(
         "data:4;model:2", "d_ff:model", variable_layout="vocab:data", devices=devices
     )
     v = mtf.Variable(mesh, shape, counting, "v")
     assert len(v.slots()) == 8
-    assert len({id(s) for s in v.slots()}) == different
+    assert len({id(s) for s in v.slots()}) == num_distinct
     assert all(isinstance(s.variable, tf.Variable) for s in v.slots())
     assert all(a is b for a, b in zip(v.slots(), v.slots(), strict=True))
     np.testing.assert_array_equal(v.numpy().ravel(), np.arange(v.shape.size))
@@ -170,14 +170,14 @@ def test_variables_of_other_types():
     )
     v.assign(v + 1)
     assert v.numpy().tolist() == [1, 2, 3, 4] and v.numpy().dtype == np.int32
-    half = mtf.Variable(
+    half_variable = mtf.Variable(
         mesh,
         "",
         lambda mesh, s, name: mtf.full(mesh, s, 1.5, "bfloat16"),
         "h",
         "bfloat16",
     )
-    assert float(half.numpy()) == 1.5
+    assert float(half_variable.numpy()) == 1.5
 
 
 def test_a_function_of_tensorflow_knows_the_shape_of_a_slice():
@@ -205,7 +205,7 @@ def test_initial_values_are_converted_between_floats(dtype, initializer):
 
 @pytest.mark.parametrize("axes", ["", "x:2"])
 @pytest.mark.parametrize(
-    "initializer, dtype, want",
+    "initializer, dtype, expected",
     [
         ("ones", "int32", 1),
         ("zeros", "int64", 0),
@@ -215,10 +215,10 @@ def test_initial_values_are_converted_between_floats(dtype, initializer):
         (mtf.layers.initializers.shared("ones"), "int32", 1),
     ],
 )
-def test_integers_start_with_what_is_exact(initializer, dtype, want, axes):
+def test_integers_start_with_what_is_exact(initializer, dtype, expected, axes):
     mesh = mtf.Mesh(axes, "a:x", optional_axes="x")
     v = mtf.Variable(mesh, "a:4", initializer, "v", dtype=dtype, trainable=False)
-    assert v.dtype == dtype and v.numpy().tolist() == [want] * 4
+    assert v.dtype == dtype and v.numpy().tolist() == [expected] * 4
 
 
 @pytest.mark.parametrize(

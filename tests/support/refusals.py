@@ -33,5 +33,5 @@ def refuses(error, *words):
 def line_of(message, file):
     """Returns the line of a file that a message points at."""
     path = Path(file)
-    number = int(re.search(re.escape(path.name) + r":(\d+)", message).group(1))
-    return path.read_text(encoding="utf-8").split("\n")[number - 1]
+    line_number = int(re.search(re.escape(path.name) + r":(\d+)", message).group(1))
+    return path.read_text(encoding="utf-8").split("\n")[line_number - 1]

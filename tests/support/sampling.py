@@ -41,8 +41,11 @@ def header(config: pytest.Config) -> str:
     """Returns what is printed of the seed."""
     if _everything(config):
         return "sample: all cases"
-    number = config.getoption("--sample")
-    return f"sample: {number} (--sample={number} runs the same cases again, --all-cases runs all)"
+    sample_size = config.getoption("--sample")
+    return (
+        f"sample: {sample_size} "
+        f"(--sample={sample_size} runs the same cases again, --all-cases runs all)"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,8 +62,8 @@ def pytest_collection_modifyitems(
     sample = config.getoption("--sample")
     left_out = {
         item
-        for name, some in cases.items()
-        for item in _left_out(some, [sample, zlib.crc32(name.encode())])
+        for name, cases_of_name in cases.items()
+        for item in _left_out(cases_of_name, [sample, zlib.crc32(name.encode())])
     }
     if left_out:
         config.hook.pytest_deselected(
@@ -91,7 +94,9 @@ def _key(value: object) -> object:
     return value if isinstance(value, (str, int, float)) else (id(value),)
 
 
-def draw(kinds: Sequence[tuple], number: int, rng: np.random.Generator) -> set[int]:
+def draw(
+    kinds: Sequence[tuple], sample_size: int, rng: np.random.Generator
+) -> set[int]:
     """Returns which cases are run.
 
     Args:
@@ -110,4 +115,4 @@ def draw(kinds: Sequence[tuple], number: int, rng: np.random.Generator) -> set[i
         drawn.append(best)
         missing.difference_update(kinds[best])
     rest = [i for i in order if i not in drawn]
-    return {*drawn, *rest[: max(0, number - len(drawn))]}
+    return {*drawn, *rest[: max(0, sample_size - len(drawn))]}

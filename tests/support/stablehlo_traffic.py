@@ -108,16 +108,20 @@ class _Counting:
 
     def _bytes(self, op: Any, kind: str, operand: Any) -> float:
         tensor = self.ir.RankedTensorType(operand.type)
-        held = math.prod(tensor.shape) * BYTES[str(tensor.element_type)]
+        local_bytes = math.prod(tensor.shape) * BYTES[str(tensor.element_type)]
         if kind == "collective_permute":
             pairs = self.ir.DenseElementsAttr(op.attributes["source_target_pairs"])
-            return held * self.ir.ShapedType(pairs.type).get_dim_size(0) / self.replicas
+            return (
+                local_bytes
+                * self.ir.ShapedType(pairs.type).get_dim_size(0)
+                / self.replicas
+            )
         groups = self.ir.ShapedType(
             self.ir.DenseElementsAttr(op.attributes["replica_groups"]).type
         )
         n = groups.get_dim_size(1)
         return (
-            held
+            local_bytes
             * {
                 "all_reduce": 2 * (n - 1) / n,
                 "reduce_scatter": (n - 1) / n,
@@ -128,18 +132,18 @@ class _Counting:
 
     def _iterations(self, test: Any) -> int:
         """Returns to which constant a loop's number is compared."""
-        found = []
+        results = []
 
-        def look(region: Any) -> None:
+        def visit(region: Any) -> None:
             for block in region.blocks:
                 for op in block.operations:
                     if op.operation.name == "func.call":
-                        look(self._callee(op.operation).regions[0])
+                        visit(self._callee(op.operation).regions[0])
                     elif op.operation.name == "stablehlo.constant":
-                        found.append(
+                        results.append(
                             self.ir.DenseIntElementsAttr(op.attributes["value"])[0]
                         )
 
-        look(test)
-        (times,) = found
+        visit(test)
+        (times,) = results
         return times

@@ -27,10 +27,12 @@ def test_another():
 """
 
 
-@pytest.mark.parametrize("number, size", [(0, 7), (7, 7), (20, 20), (35, 35), (99, 35)])
-def test_a_sample_has_all_kinds_and_its_size(number, size):
+@pytest.mark.parametrize(
+    "sample_size, size", [(0, 7), (7, 7), (20, 20), (35, 35), (99, 35)]
+)
+def test_a_sample_has_all_kinds_and_its_size(sample_size, size):
     for seed in range(20):
-        drawn = draw(PAIRS, number, np.random.default_rng(seed))
+        drawn = draw(PAIRS, sample_size, np.random.default_rng(seed))
         assert len(drawn) == size
         assert {kind for i in drawn for kind in PAIRS[i]} == {
             kind for case in PAIRS for kind in case
@@ -41,11 +43,11 @@ def test_samples_of_no_kinds():
     assert len(draw([()] * 9, 4, np.random.default_rng(0))) == 4
 
 
-@pytest.mark.parametrize("number", [0, 12])
-def test_each_case_is_in_some_sample(number):
+@pytest.mark.parametrize("sample_size", [0, 12])
+def test_each_case_is_in_some_sample(sample_size):
     seen = set()
     for seed in range(100):
-        seen |= draw(PAIRS, number, np.random.default_rng(seed))
+        seen |= draw(PAIRS, sample_size, np.random.default_rng(seed))
     assert seen == set(range(len(PAIRS)))
 
 

@@ -105,7 +105,7 @@ def test_both_ways_of_running_are_checked(capsys, one_layout, monkeypatch):
     assert "mtf.function on x:2, layout" in rows[1].recorded.failures[0]
 
 
-def test_work_that_is_done_elsewhere_is_found(monkeypatch):
+def test_work_on_other_devices_is_detected(monkeypatch):
     assert not hardware.check_placement(["/device:CPU:0", "/device:CPU:3"]).failures
     monkeypatch.setattr(
         hardware,
@@ -116,7 +116,7 @@ def test_work_that_is_done_elsewhere_is_found(monkeypatch):
     assert re.match(r"work for /device:CPU:3 was done on .*CPU:0", failure)
 
 
-def test_training_that_differs_is_found(monkeypatch):
+def test_training_that_differs_is_detected(monkeypatch):
     real = small_training._train
 
     def drifting(mesh, seed):
@@ -147,8 +147,8 @@ def test_a_layout_that_cannot_be_trained_is_a_failure():
 
 
 def test_ops_are_chosen_by_module_class_or_both():
-    def names(*given):
-        return [op.__name__ for op in selfcheck.choose(given)]
+    def names(*arguments):
+        return [op.__name__ for op in selfcheck.choose(arguments)]
 
     assert names("einsum") == ["Einsum"]
     assert names("softmax.Softmax", "MAXPOOL") == ["MaxPool", "Softmax"]

@@ -68,8 +68,8 @@ class Double(mtf.Module):
 def tensor(mesh: mtf.Mesh, shape: str, dtype: str = "float32") -> mtf.Tensor:
     """Returns small positive numbers."""
     size = mtf.Shape(shape).size
-    numbers = (np.arange(size) % 4).reshape(mtf.Shape(shape).sizes)
-    return mtf.asarray(mesh, numbers.astype(dtype), mtf.Shape(shape))
+    values = (np.arange(size) % 4).reshape(mtf.Shape(shape).sizes)
+    return mtf.asarray(mesh, values.astype(dtype), mtf.Shape(shape))
 
 
 @functools.cache

@@ -15,8 +15,8 @@ def first_values(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of initializers, each of which then makes a first value."""
     shape = mtf.Shape("d:6;e:4")
 
-    def draw(made):
-        return made(t.mesh, shape, "w")
+    def draw(initializer):
+        return initializer(t.mesh, shape, "w")
 
     one = {name: call(then=draw) for name in ("normal", "truncated", "uniform")}
     kernel = {
@@ -36,7 +36,7 @@ def first_values(t: SimpleNamespace) -> dict[str, Call]:
     return {f"layers.initializers.{name}": c for name, c in calls.items()}
 
 
-def made(t: SimpleNamespace) -> dict[str, Call]:
+def constructors(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of constructors."""
     d = "d:6"
     window = "h:3"
@@ -67,8 +67,8 @@ def made(t: SimpleNamespace) -> dict[str, Call]:
 def called(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of layers."""
     image = tensor(t.mesh, "batch:4;h:8;c:2")
-    places = mtf.range(t.mesh, "length:4")
-    context = mtf.rename(places, "length", "kv_length")
+    positions = mtf.range(t.mesh, "length:4")
+    context = mtf.rename(positions, "length", "kv_length")
     bias = _L.RelativeBias(t.mesh, "heads:2")
     dense = _L.Embedding(t.mesh, "vocab:8", "d:6")
     repeat = _L.Repeat(Double, "layers:2")
@@ -90,8 +90,8 @@ def called(t: SimpleNamespace) -> dict[str, Call]:
         "GroupNorm.__call__": call(t.x, on=_L.GroupNorm(t.mesh, "d:6", 2)),
         "LayerNorm.__call__": call(t.x, on=_L.LayerNorm(t.mesh, "d:6")),
         "RMSNorm.__call__": call(t.x, on=_L.RMSNorm(t.mesh, "d:6")),
-        "RelativeBias.__call__": call(places, context, on=bias),
-        "RelativeBias.buckets": call(places, on=bias),
+        "RelativeBias.__call__": call(positions, context, on=bias),
+        "RelativeBias.buckets": call(positions, on=bias),
         "Repeat.__call__": call(t.x, on=repeat, own=("args",)),
         "Repeat.each": call(lambda layer, h, row: (layer(h), None), t.x, on=repeat),
         "Reversible.__call__": call(t.x, t.y, on=_L.Reversible([Double()])),
@@ -103,7 +103,7 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
     heads = (t.mesh, "d:6", "heads:2", "key:4")
     calls = {}
     x = tensor(t.mesh, "batch:4;length:4;d:6")
-    place = t.step
+    position = t.step
     for layer in (
         _L.MultiHeadAttention(*heads),
         _L.LocalAttention(*heads, "length:4"),
@@ -113,27 +113,27 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
         own = type(layer).__name__
         read = layer.project_keys_values(x)
         several = own != "LocalAttention"
-        some = {
+        methods = {
             "__call__": call(x, takes={"rows": "all"}),
             "init_cache": call(t.x, 4),
             "project_keys_values": call(x),
-            "fill_cache": call(cache, read, place, 0),
-            "decode_step": call(t.x, cache, place),
+            "fill_cache": call(cache, read, position, 0),
+            "decode_step": call(t.x, cache, position),
             "decode_prepared_step": call(
-                t.x, cache, layer.prepare_decode_step(cache, place)
+                t.x, cache, layer.prepare_decode_step(cache, position)
             ),
-            "prepare_decode_step": call(cache, place),
-            "is_visible": call(place, place),
+            "prepare_decode_step": call(cache, position),
+            "is_visible": call(position, position),
             "project": call(x, None),
             "project_to_heads": call(layer.query, x),
             "apply_rope": call(x, None),
         }
         if several:
-            some |= {
+            methods |= {
                 "attend_cached": call(x, read),
                 "context_keys_values": call(x, None, None),
             }
-        calls |= {f"{own}.{name}": c._replace(on=layer) for name, c in some.items()}
+        calls |= {f"{own}.{name}": c._replace(on=layer) for name, c in methods.items()}
     return calls
 
 
@@ -141,7 +141,7 @@ def functions(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of functions."""
     q = tensor(t.mesh, "batch:4;length:4;key:4")
     k = tensor(t.mesh, "batch:4;kv_length:4;key:4")
-    places = mtf.range(t.mesh, "length:4")
+    positions = mtf.range(t.mesh, "length:4")
     ids = tensor(t.mesh, "batch:4;length:4", "int32")
     lengths = (t.mesh, "length:4", "kv_length:4")
     own = mtf.rename(k, "kv_length", "length")
@@ -157,7 +157,9 @@ def functions(t: SimpleNamespace) -> dict[str, Call]:
         "compress_mean": call(t.x, "d", 2),
         "correlation": call(t.x, t.y, "batch"),
         "rms": call(t.x),
-        "distance_slopes": call(places, mtf.rename(places, "length", "m"), "heads:2"),
+        "distance_slopes": call(
+            positions, mtf.rename(positions, "length", "m"), "heads:2"
+        ),
         "mask_bias": call(t.truth),
         "padding_mask": call(ids),
         "segment_mask": call(ids),
@@ -165,13 +167,13 @@ def functions(t: SimpleNamespace) -> dict[str, Call]:
         "sigmoid_cross_entropy": call(t.x, t.y),
         "softmax_cross_entropy": call(t.x, t.ids, "d"),
         "weights_nonzero": call(t.ids),
-        "rope": call(places, "key:4"),
-        "sinusoids": call(places, "d:6"),
-        "apply_rope": call(q, "key", _L.rope(places, "key:4")),
+        "rope": call(positions, "key:4"),
+        "sinusoids": call(positions, "d:6"),
+        "apply_rope": call(q, "key", _L.rope(positions, "key:4")),
     }
 
 
 def layers(t: SimpleNamespace) -> dict[str, Call]:
     """Returns all calls of layers."""
-    calls = named(made(t)) | called(t) | attention(t) | functions(t)
+    calls = named(constructors(t)) | called(t) | attention(t) | functions(t)
     return first_values(t) | {f"layers.{name}": c for name, c in calls.items()}

@@ -77,7 +77,7 @@ def values(t: SimpleNamespace) -> dict[str, Call]:
         "Variable.move_to_stage": call(0, on=spare),
         "Variable.slots_by_region": call(on=t.v),
         "Variable.read": call(on=t.v),
-        "Variable.load": call(lambda part: tf.ones([6]), on=spare),
+        "Variable.load": call(lambda region: tf.ones([6]), on=spare),
         "Variable.regions": call(on=t.v),
         "Variable.slots": call(on=t.v),
         "Variable.use_slots": call(spare.slots(), on=spare),
@@ -101,9 +101,11 @@ def written(t: SimpleNamespace) -> dict[str, Call]:
     counts = ("bytes_moved", "flops", "repeated_flops", "as_dict")
     page = os.path.join(t.folder, "page")
 
-    def rows(part, parts):
+    def rows(region, shards):
         return (
-            tf.data.Dataset.range(4 // parts).map(lambda i: {"a": i}).batch(4 // parts)
+            tf.data.Dataset.range(4 // shards)
+            .map(lambda i: {"a": i})
+            .batch(4 // shards)
         )
 
     return {f"Forecast.{name}": call(on=forecast) for name in counts} | {

@@ -93,7 +93,7 @@ def by_number(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of what goes by ids, and of what makes tensors."""
     sum_up = call(t.x, t.ids, "bins:4")
     rows = tensor(t.mesh, "e:2;d:6")
-    places = tensor(t.mesh, "n:2", "int32")
+    indices = tensor(t.mesh, "n:2", "int32")
     new = tensor(t.mesh, "n:2;d:6")
     shapes = {name: call(t.mesh, "batch:4") for name in ("zeros", "ones")}
     draws = {
@@ -113,8 +113,8 @@ def by_number(t: SimpleNamespace) -> dict[str, Call]:
             "segment_min": sum_up,
             "take_along_axis": call(t.x, t.n, "d"),
             "scatter": call(t.x, t.ids, "bins:4"),
-            "scatter_add": call(rows, places, new, "e"),
-            "scatter_update": call(rows, places, new, "e"),
+            "scatter_add": call(rows, indices, new, "e"),
+            "scatter_update": call(rows, indices, new, "e"),
             "full": call(t.mesh, "batch:4", 1.5, takes={"value": "int float"}),
             "constant": call(t.mesh, 1.5, "batch:4", takes={"value": "int float"}),
             "asarray": call(t.mesh, np.ones(3), "a", takes={"array": "list array"}),
@@ -145,12 +145,12 @@ def windows(t: SimpleNamespace) -> dict[str, Call]:
 def control(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of loops, gradients, regions and effects."""
 
-    def more(x):
+    def is_more(x):
         return mtf.reduce_sum(x) < 100.0
 
     return {
         "cond": call(t.yes, lambda: t.x, lambda: t.y),
-        "while_loop": call(more, t.fn, t.y),
+        "while_loop": call(is_more, t.fn, t.y),
         "scan": call(lambda s, row: (s, row), None, t.x, "d", takes={"state": "none"}),
         "scan_and_sum": call(
             lambda s, row: (s, row, None), None, t.x, "d", takes={"state": "none"}

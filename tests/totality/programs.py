@@ -19,15 +19,15 @@ def optimizers(t: SimpleNamespace) -> dict[str, Call]:
     variables = [t.v, t.b]
     calls = {}
     rules = [("", lambda vs: _O.SGD(vs, 0.1))]
-    made = {
+    constructors = {
         name: call(variables, takes=_BOTH)
         for name in ("Adafactor", "Adam", "AdamW", "LAMB", "SGD")
     }
-    made |= {
+    constructors |= {
         "ParameterGroups": call(variables, rules),
         "Optimizer": call(variables, 0.1, [{}, {}], "o", takes=_BOTH),
     }
-    for name, c in made.items():
+    for name, c in constructors.items():
         one = getattr(_O, name)(*c.args)
         calls |= {
             f"{name}.apply_gradients": call(
@@ -43,7 +43,7 @@ def optimizers(t: SimpleNamespace) -> dict[str, Call]:
                 t.b, t.grads[1], one.slots["b"], one.step_scalars(t.one, t.step), on=one
             )
     return (
-        named(made)
+        named(constructors)
         | calls
         | {
             "accumulate_gradients": call(
@@ -127,7 +127,7 @@ def checkpoints(t: SimpleNamespace) -> dict[str, Call]:
     """Returns calls of what saves and restores."""
     saver = _C.Saver(fresh_folder(t))
     manifest = _C.Manifest.read(t.saved)
-    home = os.path.dirname(t.saved)
+    parent = os.path.dirname(t.saved)
     return {
         "Manifest.check_index": call(t.saved, on=manifest),
         "Manifest.check_sizes": call(t.saved, on=manifest),
@@ -138,25 +138,25 @@ def checkpoints(t: SimpleNamespace) -> dict[str, Call]:
         "Saver.wait": call(on=saver),
         "Saver.save": call(1, {"v": t.v}, on=saver),
         "check_shared": call(t.folder),
-        "latest": call(home),
-        "newest_whole": call(home, lambda path: {}),
+        "latest": call(parent),
+        "newest_whole": call(parent, lambda path: {}),
         "only_run": call(fresh_folder(t)),
         "restore": call(t.saved, {"v": t.v}),
-        "restore_latest": call(home, {"v": t.v}),
+        "restore_latest": call(parent, {"v": t.v}),
         "save": call(fresh_folder(t), 3, {"v": t.v}),
     }
 
 
 def programs(t: SimpleNamespace) -> dict[str, Call]:
     """Returns all of these calls."""
-    parts = {
+    by_module = {
         "optimizers": optimizers(t) | schedules(t),
         "decoding": decoding(t),
         "pipeline": pipeline(t),
         "checkpoints": checkpoints(t),
     }
     return {
-        f"{part}.{name}": c
-        for part, calls in parts.items()
+        f"{module}.{name}": c
+        for module, calls in by_module.items()
         for name, c in calls.items()
     }

@@ -80,8 +80,8 @@ def test_a_dimension_stands_for_its_name(mesh, x):
     ],
 )
 def test_initializers_by_name(mesh, name, low, high):
-    made = mtf.Variable(mesh, "a:4", name, "w")
-    given = mtf.Variable(
+    variable = mtf.Variable(mesh, "a:4", name, "w")
+    plain_variable = mtf.Variable(
         mesh,
         "a:4",
         mtf.layers.initializers.zeros
@@ -91,8 +91,8 @@ def test_initializers_by_name(mesh, name, low, high):
         else getattr(mtf.layers.initializers, name)(),
         "w",
     )
-    assert (made.numpy() >= low).all() and (made.numpy() <= high).all()
-    np.testing.assert_array_equal(made.numpy(), given.numpy())
+    assert (variable.numpy() >= low).all() and (variable.numpy() <= high).all()
+    np.testing.assert_array_equal(variable.numpy(), plain_variable.numpy())
     dense = mtf.layers.Dense(mesh, "a:4", "b:2", kernel_initializer=name)
     assert (dense.kernel.numpy() >= low).all()
 

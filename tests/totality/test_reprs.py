@@ -35,8 +35,8 @@ def test_constructed_objects(name):
     call = table()[name]
     if not call.runs:
         pytest.skip("the table says that the call is not made")
-    made = called(name, call)(*call.args, **call.kwargs)
-    assert is_short(repr(made)), repr(made)
+    instance = called(name, call)(*call.args, **call.kwargs)
+    assert is_short(repr(instance)), repr(instance)
 
 
 def step(x):

@@ -144,12 +144,12 @@ def run(fn: Any, call: Call, args: Any, kwargs: Any) -> None:
     """
     with mtf.seed(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = fn(*args, **kwargs)
-        if isinstance(made, contextlib.AbstractContextManager) and call.then is None:
-            with made:
+        result = fn(*args, **kwargs)
+        if isinstance(result, contextlib.AbstractContextManager) and call.then is None:
+            with result:
                 pass
         elif call.then is not None:
-            call.then(made)
+            call.then(result)
 
 
 def name_of(fn: Any) -> str:
@@ -167,9 +167,11 @@ def fault(
     try:
         run(fn, call, args, kwargs)
     except mtf.ArgumentError as error:
-        here = "from  " in str(error) and "totality" in str(error)
+        has_line = "from  " in str(error) and "totality" in str(error)
         return (
-            None if here or name_of(fn) == "near_misses" else f"names no line: {error}"
+            None
+            if has_line or name_of(fn) == "near_misses"
+            else f"names no line: {error}"
         )
     except mtf.MeshtfError:
         return None
@@ -198,7 +200,7 @@ def test_wrong_values_are_refused_by_name(name, tmp_path, monkeypatch):
         run(fn, call, call.args, call.kwargs)
     faults = []
     for parameter, kind, _, _, bound in arguments(fn, call):
-        found = fault(fn, call, parameter, kind, bound.args, bound.kwargs)
-        if found is not None:
-            faults.append(f"{parameter.name}={kind}: {found}")
+        fault_text = fault(fn, call, parameter, kind, bound.args, bound.kwargs)
+        if fault_text is not None:
+            faults.append(f"{parameter.name}={kind}: {fault_text}")
     assert not faults, "\n".join(faults)

@@ -108,11 +108,11 @@ def test_types_of_calls(tmp_path):
     command += ["silent", "--cache-dir", str(ROOT / ".mypy_cache"), str(path)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert not run.stderr, run.stderr
-    found = re.findall(r"snippets\.py:(\d+): error: .*\[([\w-]+)\]", run.stdout)
+    errors = re.findall(r"snippets\.py:(\d+): error: .*\[([\w-]+)\]", run.stdout)
     lines = SNIPPETS.split("\n")
     expected = [
         (str(i + 1), line.partition("# error: ")[2])
         for i, line in enumerate(lines)
         if "# error: " in line
     ]
-    assert found == expected, run.stdout
+    assert errors == expected, run.stdout

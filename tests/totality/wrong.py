@@ -47,7 +47,7 @@ def wrong_values() -> dict[str, Any]:
     }
 
 
-def right_kinds(annotation: str, default: Any, more: str = "") -> set[str]:
+def right_kinds(annotation: str, default: Any, extra: str = "") -> set[str]:
     """Returns which kinds of values an argument may take, by its annotation, and more.
 
     An annotation `Any` means a tensor, unless `more` says otherwise.
@@ -55,4 +55,4 @@ def right_kinds(annotation: str, default: Any, more: str = "") -> set[str]:
     kinds = {kind for pattern, kind in _RIGHT if re.search(pattern, annotation)}
     if default is None:
         kinds.add("none")
-    return set(KINDS) if more == "all" else kinds | set(more.split())
+    return set(KINDS) if extra == "all" else kinds | set(extra.split())

@@ -182,7 +182,7 @@ def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimi
         mtf.optimizers.AdamW if OPTIMIZER.value == "adamw" else mtf.optimizers.LAMB
     )
     if gin_configuration.is_bound("train.optimizer"):
-        if gin_configuration.given(OPTIMIZER):
+        if gin_configuration.is_given(OPTIMIZER):
             gin_configuration.overruled("train.optimizer", OPTIMIZER)
         else:
             kind = gin_configuration.of_train(optimizer=None)["optimizer"]
@@ -194,7 +194,7 @@ def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimi
         ("epsilon", 1e-6, None),
         ("decay_mask", mtf.optimizers.exclude_names(program_flags.SMALL), None),
     ):
-        is_given = flag is not None and gin_configuration.given(flag)
+        is_given = flag is not None and gin_configuration.is_given(flag)
         if parameter not in gin_configuration.takes(name):
             if is_given:
                 raise command_line.ConfigError(

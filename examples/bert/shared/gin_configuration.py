@@ -53,7 +53,7 @@ def read(argv: Sequence[str], overlaps: Mapping[str, flags.FlagHolder[Any]]) -> 
     for name, flag in overlaps.items():
         if not is_bound(name):
             continue
-        if given(flag):
+        if is_given(flag):
             overruled(name, flag)
             continue
         value = gin_settings.resolved(gin.query_parameter(name))
@@ -67,7 +67,7 @@ def read(argv: Sequence[str], overlaps: Mapping[str, flags.FlagHolder[Any]]) -> 
         flags.FLAGS[flag.name].value = value
 
 
-def given(flag: flags.FlagHolder[Any]) -> bool:
+def is_given(flag: flags.FlagHolder[Any]) -> bool:
     """Returns whether a flag was given on the command line."""
     return not flags.FLAGS[flag.name].using_default_value
 

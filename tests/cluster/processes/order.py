@@ -37,7 +37,9 @@ def read_too_early(turns: int) -> list[Sequence[float]]:
 
 
 def _after(variable: mtf.Variable, value: int, mean: mtf.Function) -> float:
-    variable.load(lambda part: tf.fill([part[0].stop - part[0].start], float(value)))
+    variable.load(
+        lambda region: tf.fill([region[0].stop - region[0].start], float(value))
+    )
     return float(mean())
 
 

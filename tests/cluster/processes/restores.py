@@ -38,12 +38,12 @@ def saved(folder: str, step: int) -> str:
 
 def restored(path: str, seed: int) -> list[bool]:
     """Returns for each mesh whether a checkpoint is restored there, bit for bit."""
-    want = bits(variables_on(mtf.Mesh(""), seed))
+    expected = bits(variables_on(mtf.Mesh(""), seed))
     results = []
     for settings in MESHES.values():
         state = variables_on(mtf.Mesh(**settings), seed=99)
         mtf.checkpoints.restore(path, state)
-        results.append(bits(state) == want)
+        results.append(bits(state) == expected)
     return results
 
 

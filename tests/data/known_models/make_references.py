@@ -126,13 +126,15 @@ def t5_1_1(hf: Any) -> Any:
 def sentences() -> dict[str, np.ndarray]:
     """Returns pairs of sentences of several lengths, with padding after them."""
     length = np.array([12, 9, 6, 11])[:, None]
-    place = np.arange(12)[None]
+    positions = np.arange(12)[None]
     rng = np.random.default_rng(1)
-    there = place < length
+    is_token = positions < length
     return {
-        "input_ids": np.where(there, rng.integers(1, VOCAB, (4, 12)), 0),
-        "attention_mask": there.astype(np.int64),
-        "token_type_ids": np.where(there, place >= length // 2, 0).astype(np.int64),
+        "input_ids": np.where(is_token, rng.integers(1, VOCAB, (4, 12)), 0),
+        "attention_mask": is_token.astype(np.int64),
+        "token_type_ids": np.where(is_token, positions >= length // 2, 0).astype(
+            np.int64
+        ),
     }
 
 
@@ -141,7 +143,7 @@ def masked_words() -> dict[str, np.ndarray]:
     follow.
     """
     labels = np.full((4, 12), IGNORED)
-    for row, place, label in [
+    for row, position, label in [
         (0, 2, 7),
         (0, 5, 39),
         (0, 11, 1),
@@ -150,7 +152,7 @@ def masked_words() -> dict[str, np.ndarray]:
         (2, 3, 33),
         (3, 1, 12),
     ]:
-        labels[row, place] = label
+        labels[row, position] = label
     return {"labels": labels, "next_sentence_label": np.array([1, 0, 1, 0])}
 
 
@@ -167,11 +169,11 @@ def text() -> dict[str, np.ndarray]:
 def pairs() -> dict[str, np.ndarray]:
     """Returns inputs and targets of several lengths, with padding after them."""
     rng = np.random.default_rng(3)
-    there = np.arange(12)[None] < np.array([12, 7, 10, 4])[:, None]
+    is_token = np.arange(12)[None] < np.array([12, 7, 10, 4])[:, None]
     counted = np.arange(10)[None] < np.array([6, 10, 8, 3])[:, None]
     return {
-        "input_ids": np.where(there, rng.integers(1, VOCAB, (4, 12)), 0),
-        "attention_mask": there.astype(np.int64),
+        "input_ids": np.where(is_token, rng.integers(1, VOCAB, (4, 12)), 0),
+        "attention_mask": is_token.astype(np.int64),
         "labels": np.where(counted, rng.integers(1, VOCAB, (4, 10)), IGNORED),
     }
 

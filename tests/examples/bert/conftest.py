@@ -42,7 +42,7 @@ def clean_gin():
 @pytest.fixture
 def folder(tmp_path):
     """A folder with vocab.txt and bert_config.json."""
-    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in PIECES))
     (tmp_path / "bert_config.json").write_text(json.dumps(SIZES))
     return tmp_path
 

@@ -25,7 +25,7 @@ ROWS = "label\ttext_a\ttext_b\n" + "".join(
 )
 
 
-def common(folder, output="out", **more):
+def common(folder, output="out", **extra):
     return {
         "bert_config_file": str(folder / "bert_config.json"),
         "max_seq_length": 16,
@@ -35,27 +35,27 @@ def common(folder, output="out", **more):
         "eval_batch_size": 4,
         "learning_rate": 0.01,
         "report_every": 1,
-        **more,
+        **extra,
     }
 
 
-def pretrain(folder, output="out", **more):
+def pretrain(folder, output="out", **extra):
     if not (folder / "rows.tfrecord").exists():
         (folder / "text.txt").write_text(TEXT)
         create(folder, str(folder / "text.txt"))
-    steps = more.pop("num_train_steps", 3)
+    steps = extra.pop("num_train_steps", 3)
     with with_flags(
         input_file=str(folder / "rows.tfrecord"),
         max_predictions_per_seq=4,
         do_train=True,
         num_train_steps=steps,
         num_warmup_steps=1,
-        **common(folder, output, **more),
+        **common(folder, output, **extra),
     ):
         run_pretraining.main(["run_pretraining"])
 
 
-def classify(folder, output="out", **more):
+def classify(folder, output="out", **extra):
     if not (folder / "train.tsv").exists():
         for name in ("train", "dev", "test"):
             (folder / f"{name}.tsv").write_text(ROWS)
@@ -65,13 +65,13 @@ def classify(folder, output="out", **more):
             "task_name": "pairs",
             "do_train": True,
             "num_train_epochs": 1.0,
-            **common(folder, output, **more),
+            **common(folder, output, **extra),
         }
     ):
         run_classifier.main(["run_classifier"])
 
 
-def ask(folder, output="out", **more):
+def ask(folder, output="out", **extra):
     path = folder / "questions.json"
     if not path.exists():
         context = "the old tower stands in paris and the new river is wide in berlin"
@@ -100,7 +100,7 @@ def ask(folder, output="out", **more):
         max_query_length=4,
         n_best_size=5,
         num_train_epochs=2.0,
-        **common(folder, output, **more),
+        **common(folder, output, **extra),
     ):
         run_squad.main(["run_squad"])
 
@@ -126,8 +126,8 @@ def test_pretraining_is_the_same_on_every_mesh_and_goes_on(folder, capsys, optim
     pretrain(folder, "cut off", optimizer=optimizer)
     np.testing.assert_allclose(losses(capsys), one[2:], rtol=1e-5)
     text = (folder / "out" / "eval_results.txt").read_text()
-    numbers = dict(line.split(" = ") for line in text.splitlines())
-    assert set(numbers) == {
+    values = dict(line.split(" = ") for line in text.splitlines())
+    assert set(values) == {
         "global_step",
         "masked_lm_loss",
         "masked_lm_accuracy",
@@ -144,23 +144,23 @@ def test_classes_begin_with_the_encoder_that_was_pretrained(folder, capsys):
         do_eval=True,
         do_predict=True,
     )
-    told = capsys.readouterr().out
-    assert re.search(r"read (\d+) of (\d+) variables", told)
-    assert "50.0% with 'new' for all, 100.0% by naive Bayes" in told
+    output = capsys.readouterr().out
+    assert re.search(r"read (\d+) of (\d+) variables", output)
+    assert "50.0% with 'new' for all, 100.0% by naive Bayes" in output
     assert saved(folder / "out") >= {
         "eval_results.txt",
         "test_results.tsv",
         "step_00000004",
     }
-    found = np.loadtxt(folder / "out" / "test_results.tsv")
-    assert found.shape == (16, 2)
-    np.testing.assert_allclose(found.sum(1), 1.0, atol=1e-5)
+    results = np.loadtxt(folder / "out" / "test_results.tsv")
+    assert results.shape == (16, 2)
+    np.testing.assert_allclose(results.sum(1), 1.0, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_questions_are_answered_and_scored(folder, capsys):
     ask(folder)
-    out, told = folder / "out", capsys.readouterr().out
+    out, output = folder / "out", capsys.readouterr().out
     predictions = json.loads((out / "predictions.json").read_text())
     best = json.loads((out / "nbest_predictions.json").read_text())
     odds = json.loads((out / "null_odds.json").read_text())
@@ -168,7 +168,7 @@ def test_questions_are_answered_and_scored(folder, capsys):
     for id_, text in predictions.items():
         assert (text == "") == (odds[id_] > 0.0)
         assert best[id_][0]["text"] == text
-    assert "exact in percent" in told and "(threshold" in told
+    assert "exact in percent" in output and "(threshold" in output
     assert not [name for name in saved(out) if "partial" in name]
 
 
@@ -191,7 +191,7 @@ def test_the_encoder_is_read_and_the_rest_is_drawn(folder, vocabulary):
         expected = of if v.name.startswith("bert/") else drawn
         np.testing.assert_array_equal(v.numpy(), expected[v.name])
     assert target.steps_done == 0
-    table = of["bert/embeddings/embedding/table"]
+    table = of["bert/embedding/table"]
     assert 0.01 < table.std() < 0.03 and abs(table).max() < 0.06  # initializer_range
 
 
@@ -206,9 +206,9 @@ def test_a_checkpoint_of_other_sizes_is_refused(folder, vocabulary, capsys):
     )
     with pytest.raises(SystemExit):
         classify(folder, init_checkpoint=path)
-    told = capsys.readouterr().err
-    assert "bert/encoder/block_1/" in told
-    assert "[d_model:8 d_ff:16] saved, [d_model:8 d_ff:24] now" in told
+    output = capsys.readouterr().err
+    assert "bert/encoder/block_1/" in output
+    assert "[d_model:8 d_ff:16] saved, [d_model:8 d_ff:24] now" in output
     assert not (folder / "out").exists()
 
 
@@ -229,7 +229,7 @@ def test_two_runs_do_not_train_in_one_folder(folder, vocabulary):
         ({"mesh": "data:two"}, "data:two"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_written(folder, capsys, flags, says):
+def test_errors_come_before_anything_is_written(folder, capsys, flags, says):
     with pytest.raises(SystemExit):
         classify(folder, **flags)
     assert says in capsys.readouterr().err

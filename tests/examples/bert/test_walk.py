@@ -34,19 +34,19 @@ def commands(text):
         "run_squad",
     ],
 )
-def test_flags_that_are_named_are_there(name):
+def test_flags_in_commands_exist(name):
     module = importlib.import_module(f"examples.bert.{name}")
     known = {
         flag.name for flag in flags.FLAGS.get_key_flags_for_module(module.__name__)
     }
-    given = commands(WALK) + commands(README) + commands(module.__doc__)
-    mine = {
+    all_commands = commands(WALK) + commands(README) + commands(module.__doc__)
+    named_flags = {
         flag
-        for module_, rest in given
-        if module_ == module.__name__
+        for program, rest in all_commands
+        if program == module.__name__
         for flag in re.findall(r"--(\w+)", rest)
     }
-    assert mine and mine <= known
+    assert named_flags and named_flags <= known
 
 
 def test_the_walk_of_the_readme_is_the_script():

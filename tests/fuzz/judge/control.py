@@ -38,30 +38,30 @@ def scan(
     reverse: bool = False,
 ) -> tuple[Any, Any]:
     length = plain(next(leaves(xs))).sizes[dim] if length is None else length
-    made: dict[int, Any] = {}
+    outputs: dict[int, Any] = {}
     for i in reversed(range(length)) if reverse else range(length):
         row = tf.nest.map_structure(
             lambda x, i=i: None if x is None else rows(x, dim)[i], xs
         )
-        state, made[i] = body(state, row)
-    return state, _stack([made[i] for i in range(length)], dim)
+        state, outputs[i] = body(state, row)
+    return state, _stack([outputs[i] for i in range(length)], dim)
 
 
 def scan_and_sum(body: Any, state: Any, xs: Any, dim: str) -> tuple[Any, Any, Any]:
     sums: list[Any] = []
 
-    def turn(state: Any, row: Any) -> tuple[Any, Any]:
-        state, more, made = body(state, row)
-        sums.append(more)
-        return state, made
+    def step_fn(state: Any, row: Any) -> tuple[Any, Any]:
+        state, term, outputs = body(state, row)
+        sums.append(term)
+        return state, outputs
 
-    state, made = scan(turn, state, xs, dim)
-    return state, ops.add_n(sums), made
+    state, outputs = scan(step_fn, state, xs, dim)
+    return state, ops.add_n(sums), outputs
 
 
-def _stack(made: Sequence[Any], dim: str) -> Any:
+def _stack(outputs: Sequence[Any], dim: str) -> Any:
     return tf.nest.map_structure(
-        lambda *xs: None if xs[0] is None else stacked(xs, dim), *made
+        lambda *xs: None if xs[0] is None else stacked(xs, dim), *outputs
     )
 
 
@@ -92,8 +92,8 @@ def custom_gradient(fn: Any) -> Any:
 
         @tf.custom_gradient
         def values(*values: Any) -> Any:
-            made, rule = fn(*(Named(v, x.dims) for v, x in zip(values, named)))
-            results = made if isinstance(made, tuple) else (made,)
+            outputs, rule = fn(*(Named(v, x.dims) for v, x in zip(values, named)))
+            results = outputs if isinstance(outputs, tuple) else (outputs,)
             shapes[:] = [y.dims for y in results]
 
             def cotangents(*dys: Any) -> Any:
@@ -105,10 +105,10 @@ def custom_gradient(fn: Any) -> Any:
 
             return [y.value for y in results], cotangents
 
-        made = tuple(
+        outputs = tuple(
             Named(v, dims) for v, dims in zip(values(*(x.value for x in named)), shapes)
         )
-        return made if len(made) > 1 else made[0]
+        return outputs if len(outputs) > 1 else outputs[0]
 
     return wrapped
 
@@ -171,16 +171,16 @@ class Module:
 
     def variables(self) -> list[Variable]:
         """Returns all variables within."""
-        found: list[Variable] = []
+        results: list[Variable] = []
         for x in tf.nest.flatten(list(vars(self).values())):
-            found += (
+            results += (
                 x.variables()
                 if isinstance(x, Module)
                 else [x]
                 if isinstance(x, Variable)
                 else []
             )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(results))
 
 
 class Repeat(Module):
@@ -224,9 +224,9 @@ class GPipe:
             x = layer(x)
         return x
 
-    def loss(self, loss_of: Any, x: Any, *others: Any) -> Any:
+    def loss(self, loss_of: Any, x: Any, *other_inputs: Any) -> Any:
         """Returns the loss of the whole batch."""
-        return loss_of(self(x), *others)
+        return loss_of(self(x), *other_inputs)
 
 
 def asarray(mesh: Any, array: Any, shape: str, dtype: str | None = None) -> Named:
@@ -244,8 +244,8 @@ _OPS = (elementwise, ops, indices, windows)
 VOCABULARY = SimpleNamespace(
     **{
         name: value
-        for part in (*map(vars, _OPS), globals())
-        for name, value in part.items()
+        for namespace in (*map(vars, _OPS), globals())
+        for name, value in namespace.items()
         if not name.startswith("_")
     }
 )

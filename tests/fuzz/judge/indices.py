@@ -90,8 +90,8 @@ def segment_sum(x: Any, ids: Any, dim: str) -> Named:
 
 
 def segment_mean(x: Any, ids: Any, dim: str) -> Named:
-    number = reduce_sum(one_hot(ids, dim, plain(x).value.dtype.name), plain(ids).dims)
-    return segment_sum(x, ids, dim) / maximum(number, 1.0)
+    counts = reduce_sum(one_hot(ids, dim, plain(x).value.dtype.name), plain(ids).dims)
+    return segment_sum(x, ids, dim) / maximum(counts, 1.0)
 
 
 def segment_max(x: Any, ids: Any, dim: str) -> Named:
@@ -110,21 +110,24 @@ def _segments(fn: Any, x: Any, ids: Any, dim: str) -> Named:
     )
 
 
-def _last(ids: Any, dim: str, size: int, dtype: str, more: str) -> Named:
+def _last(ids: Any, dim: str, size: int, dtype: str, update_dim: str) -> Named:
     """Returns [*batch, more, dim] with 1 where `more` is the last that has an index."""
     hot = ordered(one_hot(ids, f"{dim}:{size}", dtype), [*plain(ids).dims, dim])
-    axis = plain(ids).dims.index(more)
-    later = tf.cumsum(hot, axis, exclusive=True, reverse=True)
-    return Named(tf.where(later > 0, tf.zeros_like(hot), hot), [*plain(ids).dims, dim])
+    axis = plain(ids).dims.index(update_dim)
+    later_count = tf.cumsum(hot, axis, exclusive=True, reverse=True)
+    return Named(
+        tf.where(later_count > 0, tf.zeros_like(hot), hot), [*plain(ids).dims, dim]
+    )
 
 
 def scatter(updates: Any, ids: Any, dim: str) -> Named:
-    (more,) = plain(ids).dims
+    (update_dim,) = plain(ids).dims
     last = _last(
-        ids, names(dim)[0], sizes(dim)[0], plain(updates).value.dtype.name, more
+        ids, names(dim)[0], sizes(dim)[0], plain(updates).value.dtype.name, update_dim
     )
     return einsum(
-        [last, updates], [*names(dim), *(d for d in plain(updates).dims if d != more)]
+        [last, updates],
+        [*names(dim), *(d for d in plain(updates).dims if d != update_dim)],
     )
 
 
@@ -139,8 +142,8 @@ def scatter_update(x: Any, ids: Any, updates: Any, dim: str) -> Named:
         last = _last(ids, dim, x.sizes[dim], x.value.dtype.name, new[0])
     else:
         last = _hot(ids, dim, x)
-    there = reduce_sum(last, new)
-    return x * (there * -1.0 + 1.0) + einsum([last, updates], x.dims)
+    is_updated = reduce_sum(last, new)
+    return x * (is_updated * -1.0 + 1.0) + einsum([last, updates], x.dims)
 
 
 def dynamic_slice(x: Any, dim: str, begin: Any, rows: str) -> Named:
@@ -154,18 +157,20 @@ def dynamic_update(x: Any, dim: str, begin: Any, rows: Any) -> Named:
     x = plain(x)
     rows = plain(rows)
     first = tf.clip_by_value(plain(begin).value, 0, x.sizes[dim] - rows.sizes[dim])
-    places = Named(first + tf.range(rows.sizes[dim]), [".places"])
+    indices = Named(first + tf.range(rows.sizes[dim]), [".places"])
     rows = Named(rows.value, [".places" if d == dim else d for d in rows.dims])
-    return scatter_update(x, places, rows, dim)
+    return scatter_update(x, indices, rows, dim)
 
 
 def dynamic_shift(x: Any, dim: str, by: Any, wrap: bool = False) -> Named:
     x = plain(x)
     sources = tf.range(x.sizes[dim]) - plain(by).value
     value = tf.gather(x.value, sources % x.sizes[dim], axis=x.dims.index(dim))
-    there = cast(Named((sources >= 0) & (sources < x.sizes[dim]), [dim]), x.value.dtype)
+    is_inside = cast(
+        Named((sources >= 0) & (sources < x.sizes[dim]), [dim]), x.value.dtype
+    )
     moved = Named(value, x.dims)
-    return moved if wrap else moved * there
+    return moved if wrap else moved * is_inside
 
 
 def range(mesh: Any, dim: str, dtype: str = "int32") -> Named:

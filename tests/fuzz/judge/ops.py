@@ -107,8 +107,8 @@ def _running(fn: Any, x: Any, dim: str, reverse: bool) -> Named:
     end on.
     """
     entries = rows(x, dim)[::-1] if reverse else rows(x, dim)
-    made = list(itertools.accumulate(entries, fn))
-    return stacked(made[::-1] if reverse else made, dim)
+    outputs = list(itertools.accumulate(entries, fn))
+    return stacked(outputs[::-1] if reverse else outputs, dim)
 
 
 def roll(x: Any, dim: str, by: int) -> Named:
@@ -117,18 +117,18 @@ def roll(x: Any, dim: str, by: int) -> Named:
 
 def shift(x: Any, dim: str, by: int) -> Named:
     x = plain(x)
-    there = slice(x, dim, max(0, -by), x.sizes[dim] - abs(by))
-    return Named(pad(there, dim, max(0, by), max(0, -by)).value, x.dims)
+    remaining = slice(x, dim, max(0, -by), x.sizes[dim] - abs(by))
+    return Named(pad(remaining, dim, max(0, by), max(0, -by)).value, x.dims)
 
 
 def linear_recurrence(a: Any, b: Any, dim: str, reverse: bool = False) -> Named:
     h = None
-    made = []
+    outputs = []
     pairs = list(zip(rows(a, dim), rows(b, dim)))
     for decay, x in pairs[::-1] if reverse else pairs:
         h = x if h is None else decay * h + x
-        made.append(h)
-    return stacked(made[::-1] if reverse else made, dim)
+        outputs.append(h)
+    return stacked(outputs[::-1] if reverse else outputs, dim)
 
 
 def layer_norm(x: Any, dim: str) -> Named:

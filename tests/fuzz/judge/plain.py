@@ -88,12 +88,12 @@ def names(text: str | Sequence[str]) -> list[str]:
     """Returns the names in "batch:4;d:2", "batch;d" or a list."""
     if not isinstance(text, str):
         return list(text)
-    return [part.split(":")[0].strip() for part in text.split(";") if part.strip()]
+    return [item.split(":")[0].strip() for item in text.split(";") if item.strip()]
 
 
 def sizes(text: str) -> list[int]:
     """Returns the sizes in "batch:4;d:2"."""
-    return [int(part.split(":")[1]) for part in text.split(";") if part.strip()]
+    return [int(item.split(":")[1]) for item in text.split(";") if item.strip()]
 
 
 def ordered(x: Any, dims: Sequence[str]) -> Any:
@@ -101,9 +101,9 @@ def ordered(x: Any, dims: Sequence[str]) -> Any:
     size 1.
     """
     x = plain(x)
-    there = [d for d in dims if d in x.dims]
+    present = [d for d in dims if d in x.dims]
     value = (
-        tf.transpose(x.value, [x.dims.index(d) for d in there]) if x.dims else x.value
+        tf.transpose(x.value, [x.dims.index(d) for d in present]) if x.dims else x.value
     )
     for axis, dim in enumerate(dims):
         if dim not in x.dims:

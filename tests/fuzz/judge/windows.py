@@ -46,10 +46,10 @@ def conv_transpose(
 ) -> Named:
     x, kernel, (dim, tap) = plain(x), plain(kernel), window.split(":")
     reach = (kernel.sizes[tap] - 1) * dilation + 1
-    whole = x.sizes[dim] * stride
+    output_size = x.sizes[dim] * stride
     if padding == "valid":
-        whole = (x.sizes[dim] - 1) * stride + reach
-    reads = _reads(whole, kernel.sizes[tap], stride, padding, dilation, x)
+        output_size = (x.sizes[dim] - 1) * stride + reach
+    reads = _reads(output_size, kernel.sizes[tap], stride, padding, dilation, x)
     reads = Named(reads.value, [_WINDOW, tap, dim])
     return _product(x, reads, kernel, dim, tap, groups)
 
@@ -71,9 +71,9 @@ def avg_pool(
     size = sizes(window)[0]
     reads = _reads(x.sizes[dim], size, stride or size, padding, 1, x)
     reads = Named(reads.value, [dim, _TAP, _WINDOW])
-    number = reduce_sum(reads, [dim, _TAP])
+    counts = reduce_sum(reads, [dim, _TAP])
     total = einsum([x, reads], [_WINDOW if d == dim else d for d in x.dims])
-    return rename(total / number, _WINDOW, dim)
+    return rename(total / counts, _WINDOW, dim)
 
 
 def max_pool(
@@ -85,9 +85,9 @@ def max_pool(
     reads = _reads(x.sizes[dim], size, stride or size, padding, 1, x).value
     dims = [*(d for d in x.dims if d != dim), dim]
     read = tf.einsum("...i,itw->...wt", ordered(x, dims), reads)
-    there = tf.transpose(tf.reduce_sum(reads, 0))
-    most = tf.reduce_max(tf.where(there > 0, read, -1e9 * tf.ones_like(read)), -1)
-    return Named(ordered(Named(most, dims), x.dims), x.dims)
+    is_read = tf.transpose(tf.reduce_sum(reads, 0))
+    largest = tf.reduce_max(tf.where(is_read > 0, read, -1e9 * tf.ones_like(read)), -1)
+    return Named(ordered(Named(largest, dims), x.dims), x.dims)
 
 
 def _reads(

@@ -14,7 +14,7 @@ from tests.fuzz.writer import Writer
 
 
 def renamed_noise(w: Writer) -> str | None:
-    """Random numbers for rows of a batch that have another name for a while."""
+    """Random numbers for a batch whose dimension has another name for a while."""
     x = w.value(lambda x: "batch" in w.dims(x)) if w.seeded else None
     if not x:
         return None
@@ -44,7 +44,7 @@ def merged_batch(w: Writer) -> str | None:
 
 
 def split_batch(w: Writer) -> str | None:
-    """A batch in pairs of rows, which are merged again, one by one or with another
+    """A batch in pairs of examples, which are merged again, one by one or with another
     dimension.
     """
     x = w.value(lambda x: "batch" in w.dims(x))
@@ -108,7 +108,7 @@ def _noisy(w: Writer, x: str, dims: Sequence[str], shown: bool = False) -> str:
 
 
 def _hidden(w: Writer, expression: str, dims: Sequence[str]) -> str:
-    """Writes a value that nothing else may use: its rows may not meet those of other
+    """Writes a value that nothing else may use: its examples may not meet those of other
     values.
     """
     x = w.emit(expression, dims)
@@ -132,5 +132,5 @@ def _new(w: Writer, dim: str, size: int, short: bool = False) -> str:
 
 
 def _size(x: str) -> str:
-    """Returns the source, within an f-string, of how many rows a value has here."""
+    """Returns the source, within an f-string, of how many examples a value has here."""
     return f"{{{x}.shape['batch']}}"

@@ -66,13 +66,17 @@ def along(w: Writer) -> str | None:
         return None
     dim = w.pick(w.mixable(x))
     text = w.pick(w.smooth(ALONG, x))
-    half = w.sizes[dim] // 2
+    half_size = w.sizes[dim] // 2
     if "slice" in text:
-        w.pieces.setdefault(dim, set()).update((half, w.sizes[dim] - half))
+        w.pieces.setdefault(dim, set()).update((half_size, w.sizes[dim] - half_size))
     dims = [dim, *(d for d in w.dims(x) if d != dim)] if "stack" in text else w.dims(x)
     return w.emit(
         text.format(
-            x, dim, dim if "stack" in text else half, w.sizes[dim] - half, w.dtype
+            x,
+            dim,
+            dim if "stack" in text else half_size,
+            w.sizes[dim] - half_size,
+            w.dtype,
         ),
         dims,
     )
@@ -83,8 +87,8 @@ def transpose(w: Writer) -> str | None:
     x = w.value(lambda x: len(w.dims(x)) > 1)
     if not x:
         return None
-    turned = [*w.dims(x)[1:], w.dims(x)[0]]
-    return w.emit(f"mtf.transpose({x}, {';'.join(turned)!r})", turned)
+    rotated_dims = [*w.dims(x)[1:], w.dims(x)[0]]
+    return w.emit(f"mtf.transpose({x}, {';'.join(rotated_dims)!r})", rotated_dims)
 
 
 def rename(w: Writer) -> str | None:
@@ -119,10 +123,10 @@ def rename(w: Writer) -> str | None:
 def broadcast(w: Writer) -> str | None:
     """A value with one dimension more, the first one."""
     x = w.value(lambda x: len(w.dims(x)) < 3 and not set(w.dims(x)) & set(w.apart))
-    more = [d for d in w.base if x and d not in w.dims(x) and d not in w.apart]
-    if not x or not more:
+    new_dims = [d for d in w.base if x and d not in w.dims(x) and d not in w.apart]
+    if not x or not new_dims:
         return None
-    dims = [w.pick(more), *w.dims(x)]
+    dims = [w.pick(new_dims), *w.dims(x)]
     return w.emit(f"mtf.broadcast({x}, {w.shape(dims)!r})", dims)
 
 
@@ -162,8 +166,8 @@ def stopped(w: Writer) -> str | None:
     return x and w.emit(f"mtf.while_loop({small}, mtf.stop_gradient({x}))", w.dims(x))
 
 
-def laid(w: Writer) -> str | None:
-    """A value that is laid out by itself."""
+def sharded(w: Writer) -> str | None:
+    """A value with a layout of its own."""
     x = w.value()
     if not x:
         return None
@@ -247,7 +251,7 @@ OPS: tuple[Rule, ...] = (
     conv,
     pool,
     where,
-    laid,
+    sharded,
     stopped,
     experts,
     renamed_noise,

@@ -69,7 +69,7 @@ def custom(w: Writer) -> str | None:
     dys = [w.name("dy") for _ in results]
     rules = ["{0} * 0.5", "{0} * mtf.cos({1})", "{0} * mtf.sin({2})"]
     if (
-        w.parts == 1 and not w.rough
+        w.microbatches == 1 and not w.rough
     ):  # else a batch's cotangent is not that of its parts
         rules += ["mtf.tanh({0})", "{0} * {0}"]
     dx = " + ".join(w.pick(rules).format(dy, h, y) for dy in dys)
@@ -87,14 +87,14 @@ def custom(w: Writer) -> str | None:
     call = f"mtf.custom_gradient({name})({', '.join(filter(None, (x, other)))})"
     if len(results) == 1:
         return w.emit(call, dims)
-    made = [w.name(), w.name()]
-    w.body.append(Assign(", ".join(made), call))
-    w.see(made[1], dims)
-    return w.see(made[0], dims)
+    targets = [w.name(), w.name()]
+    w.body.append(Assign(", ".join(targets), call))
+    w.see(targets[1], dims)
+    return w.see(targets[0], dims)
 
 
 def region(w: Writer) -> str | None:
-    """Statements that are laid out otherwise."""
+    """Statements under another layout."""
     known = dict(w.shapes)
     w.shapes.clear()
     outer = w.body
@@ -175,9 +175,9 @@ def repeat(w: Writer) -> str | None:
         return None
     name = w.name("repeat")
     dims = w.dims(x)
-    source, parts = repeated(w, dims, ())
+    source, suffixes = repeated(w, dims, ())
     w.modules.append(Assign(name, source))
-    w.variables += [name + part for part in parts]
+    w.variables += [name + suffix for suffix in suffixes]
     return w.emit(f"{name}({x})", dims)
 
 
@@ -188,14 +188,14 @@ def repeated(
     dim = w.name("layers")
     w.sizes[dim] = w.pick([2, 3] if 3 * w.iterations <= ITERATIONS else [2])
     w.iterations *= w.sizes[dim]
-    layer, parts = layer_of(w, dims, (*stacks, dim))
+    layer, suffixes = layer_of(w, dims, (*stacks, dim))
     w.iterations //= w.sizes[dim]
-    more = ", recomputed=True" if w.maybe() else ""
+    options = ", recomputed=True" if w.maybe() else ""
     name = w.name("stack")
     return (
         f"mtf.layers.Repeat(lambda: {layer}, '{dim}:{w.sizes[dim]}', "
-        f"name={name!r}{more})",
-        [f".layer{part}" for part in parts],
+        f"name={name!r}{options})",
+        [f".layer{suffix}" for suffix in suffixes],
     )
 
 
@@ -224,8 +224,8 @@ def layer_of(
     if stacks and w.depth < DEEP and 2 * w.iterations <= ITERATIONS and w.maybe():
         inner = w.name("p")
         with w.block():
-            source, parts = repeated(w, dims, stacks)
-        attributes += [f".parts[{len(makers)}]{part}" for part in parts]
+            source, suffixes = repeated(w, dims, stacks)
+        attributes += [f".parts[{len(makers)}]{suffix}" for suffix in suffixes]
         makers.append(f"lambda: {source}")
     with w.alone(parameters) as body:
         if inner:

@@ -118,19 +118,19 @@ def dynamic(w: Writer) -> str | None:
         return None
     dim = w.pick(w.mixable(x))
     at = _index(w)
-    half = w.sizes[dim] // 2
+    half_size = w.sizes[dim] // 2
     how = w.pick(["slice", "update", "shift", "wrap"])
     if how == "slice":
-        short = f"{dim}_{max(2, half)}"
-        w.sizes[short] = max(2, half)
+        short = f"{dim}_{max(2, half_size)}"
+        w.sizes[short] = max(2, half_size)
         return w.emit(
             f"mtf.dynamic_slice({x}, {dim!r}, {at}, {w.shape([short])!r})",
             [short if d == dim else d for d in w.dims(x)],
         )
     if how == "update":
-        w.pieces.setdefault(dim, set()).add(half)
-        some = f"mtf.slice(mtf.sin({x}), {dim!r}, 0, {half})"
-        return w.emit(f"mtf.dynamic_update({x}, {dim!r}, {at}, {some})", w.dims(x))
+        w.pieces.setdefault(dim, set()).add(half_size)
+        update = f"mtf.slice(mtf.sin({x}), {dim!r}, 0, {half_size})"
+        return w.emit(f"mtf.dynamic_update({x}, {dim!r}, {at}, {update})", w.dims(x))
     return w.emit(
         f"mtf.dynamic_shift({x}, {dim!r}, {at}, wrap={how == 'wrap'})", w.dims(x)
     )
@@ -143,8 +143,8 @@ def _index(w: Writer) -> str:
         for x in w.values()
         if w.certain(x) and len(w.mixable(x)) == 1 and w.dims(x) == tuple(w.mixable(x))
     ]
-    found = [*w.counters, "mtf.constant(mesh, 1, dtype='int32')"]
+    indices = [*w.counters, "mtf.constant(mesh, 1, dtype='int32')"]
     if fitting:
         x = w.pick(fitting)
-        found.append(f"mtf.argmax({x}, {w.dims(x)[0]!r})")
-    return str(w.pick(found))
+        indices.append(f"mtf.argmax({x}, {w.dims(x)[0]!r})")
+    return str(w.pick(indices))

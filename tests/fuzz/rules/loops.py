@@ -41,9 +41,11 @@ def scan(w: Writer) -> str | None:
     ys = w.name("o")
     how = f"{rows}, {dim!r}" if rows else f"None, {dim!r}, {w.sizes[dim]}"
     body_name = f"mtf.recompute({name})" if w.maybe() else name
-    more = ", reverse=True" if w.maybe() else ""
+    options = ", reverse=True" if w.maybe() else ""
     w.body.append(
-        Assign(f"{state}, {ys}", f"mtf.scan({body_name}, {carries.first}, {how}{more})")
+        Assign(
+            f"{state}, {ys}", f"mtf.scan({body_name}, {carries.first}, {how}{options})"
+        )
     )
     _see_outputs(w, ys, dim, outs)
     return carries.see(state)
@@ -95,20 +97,20 @@ class _Carries:
     def see(self, state: str) -> str:
         """Writes the names of the parts of the last carry."""
         w = self.w
-        found = [state]
+        results = [state]
         if self.counted or len(self.values) > 1:
-            found = [w.name() for _ in self.values]
+            results = [w.name() for _ in self.values]
             count = [w.name("count")] if self.counted else []
-            w.body.append(Assign(", ".join([*found, *count]), state))
-        for x, dims in zip(found, self.dims):
+            w.body.append(Assign(", ".join([*results, *count]), state))
+        for x, dims in zip(results, self.dims):
             w.see(x, dims)
         if self.counted:
-            w.emit(f"{found[0]} * mtf.cast({count[0]}, {w.dtype!r})", self.dims[0])
-        return found[0]
+            w.emit(f"{results[0]} * mtf.cast({count[0]}, {w.dtype!r})", self.dims[0])
+        return results[0]
 
 
-def _packed(parts: list[str]) -> str:
-    return f"({', '.join(parts)})" if len(parts) > 1 else parts[0]
+def _packed(values: list[str]) -> str:
+    return f"({', '.join(values)})" if len(values) > 1 else values[0]
 
 
 def _output(w: Writer, dim: str) -> tuple[str, tuple[str, ...]] | None:
@@ -140,7 +142,7 @@ def _see_outputs(
 
 
 def summed(w: Writer) -> str | None:
-    """A loop that adds up what its turns make."""
+    """A loop that sums what its iterations return."""
     rows = w.value(lambda x: bool(w.mixable(x)))
     if not rows:
         return None
@@ -158,7 +160,7 @@ def summed(w: Writer) -> str | None:
 
 
 def walk(w: Writer) -> str | None:
-    """A loop along a batch whose rows stay by themselves: nothing is carried."""
+    """A loop along a batch whose examples are independent: nothing is carried."""
     x = w.value(lambda x: "batch" in w.dims(x))
     if not x or w.iterations * w.sizes["batch"] > ITERATIONS:
         return None
@@ -186,12 +188,13 @@ def walk(w: Writer) -> str | None:
     w.scope = shown
     w.base = base
     w.body.append(w.define(name, ["h", row], body, f"h, {y}"))
-    made = w.name()
+    outputs = w.name()
     body_name = f"mtf.recompute({name})" if w.maybe() else name
-    more = ", reverse=True" if w.maybe() else ""
+    options = ", reverse=True" if w.maybe() else ""
     w.body.append(
         Assign(
-            f"{w.name('h')}, {made}", f"mtf.scan({body_name}, None, {x}, 'batch'{more})"
+            f"{w.name('h')}, {outputs}",
+            f"mtf.scan({body_name}, None, {x}, 'batch'{options})",
         )
     )
-    return w.see(made, ("batch", *dims))
+    return w.see(outputs, ("batch", *dims))

@@ -23,10 +23,12 @@ def conv(w: Writer) -> str | None:
     how, after = _windows(w, dim, w.sizes[tap], transposed := w.maybe())
     if alone:
         how += f", groups={channels!r}"
-    kept = [d for d in w.dims(x) if alone or d != channels]
+    kept_dims = [d for d in w.dims(x) if alone or d != channels]
     fn = "conv_transpose" if transposed else "conv"
     text = f"mtf.{fn}({x}, {kernel}, '{dim}:{tap}', {how}) * 0.3"
-    return _resized(w, text, dim, after, [*kept, *([new] if new and not alone else [])])
+    return _resized(
+        w, text, dim, after, [*kept_dims, *([new] if new and not alone else [])]
+    )
 
 
 def pool(w: Writer) -> str | None:
@@ -53,7 +55,7 @@ def _kernel(w: Writer, dims: list[str]) -> str:
 def _windows(
     w: Writer, dim: str, taps: int, transposed: bool, pooled: bool = False
 ) -> tuple[str, int]:
-    """Returns the source of how windows lie, and how many there are."""
+    """Returns the source of the stride, padding and dilation of windows, and their number."""
     stride = w.pick([1, 2])
     dilation = 1 if pooled else w.pick([1, 2])
     size = w.sizes[dim]
@@ -66,8 +68,8 @@ def _windows(
         after = (
             (size - reach) // stride + 1 if padding == "valid" else -(-size // stride)
         )
-    more = "" if pooled else f", dilation={dilation}"
-    return f"stride={stride}, padding={padding!r}{more}", after
+    options = "" if pooled else f", dilation={dilation}"
+    return f"stride={stride}, padding={padding!r}{options}", after
 
 
 def _resized(

@@ -216,9 +216,9 @@ def named(program, second=True):
     return run
 
 
-def compare(run, want, layout, seed):
+def compare(run, expected, layout, seed):
     got = run(*tensors(layout, seed))
-    for i, (y, target) in enumerate(zip(got, want, strict=True)):
+    for i, (y, target) in enumerate(zip(got, expected, strict=True)):
         if i:
             assert y.shape.names == tuple(SHAPES[(i - 1) % 3].split(";")), (layout, i)
         np.testing.assert_allclose(
@@ -234,21 +234,21 @@ def compare(run, want, layout, seed):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_have_the_order_of_their_tensors(program, plain, layout, mode, seed):
     second = (program, plain) in PROGRAMS
-    want = expected(plain, arrays(seed), second)
+    expected_values = expected(plain, arrays(seed), second)
     run = (
         named(program, second)
         if mode == "eager"
         else mtf.function(named(program, second))
     )
-    compare(run, want, layout, seed)
+    compare(run, expected_values, layout, seed)
 
 
 @pytest.mark.parametrize("program, plain", PROGRAMS, ids=lambda p: p.__name__)
 def test_orders_survive_export(program, plain, seed):
     pytest.importorskip("jaxlib")
-    want = expected(plain, arrays(seed))
+    expected_values = expected(plain, arrays(seed))
     for y, target in zip(
-        run_exported(named(program), tensors("batch:x;d:y", seed)), want
+        run_exported(named(program), tensors("batch:x;d:y", seed)), expected_values
     ):
         np.testing.assert_allclose(y.numpy(), target, 2e-4, 2e-4)
 
@@ -260,10 +260,10 @@ def test_a_cotangent_is_given_in_any_order_and_with_no_other_names(seed):
         y = mtf.slicewise(weighted, [h])
         return mtf.gradients([y], [h], [mtf.transpose(mtf.sin(h), "e;batch")])
 
-    want = weighted(tf.sin(h)).numpy()
+    expected = weighted(tf.sin(h)).numpy()
     for call in (run, mtf.function(run)):
         np.testing.assert_allclose(
-            call(tensors("batch:x", seed)[2])[0].numpy(), want, 1e-5
+            call(tensors("batch:x", seed)[2])[0].numpy(), expected, 1e-5
         )
         with pytest.raises(
             mtf.ShapeError, match="a cotangent has the dimensions of its tensor"

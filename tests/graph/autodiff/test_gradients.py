@@ -163,10 +163,10 @@ def test_cotangents_in_another_order_of_dimensions(name, layout, rng):
         return mtf.gradients([y], [x], [dy])[0]
 
     for function in (gradient, mtf.function(gradient, mesh=mesh)):
-        want = function(dy)
+        expected = function(dy)
         dx = function(mtf.transpose(dy, "e;d"))
         assert dx.shape == x.shape
-        np.testing.assert_allclose(dx.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(dx.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_cotangent_of_other_dimensions_is_refused(mesh):

@@ -50,19 +50,19 @@ def test_blocks_change_no_number(rng, axes, layout, block):
         "k": "batch;heads;kv_length;key",
         "v": "batch;heads;kv_length;key",
     }
-    given = arrays(rng)
+    inputs = arrays(rng)
 
     def run(size):
         step = mtf.function(
             lambda q, k, v: attend(mesh, q, k, v, size), mesh=mesh, **names
         )
-        return [x.numpy() for x in step(*given)]
+        return [x.numpy() for x in step(*inputs)]
 
-    for have, want in zip(run(block), run(None), strict=True):
-        np.testing.assert_allclose(have, want, atol=2e-6)
+    for have, expected in zip(run(block), run(None), strict=True):
+        np.testing.assert_allclose(have, expected, atol=2e-6)
 
 
-def test_scores_of_all_positions_are_never_there():
+def test_scores_of_all_positions_are_never_in_memory():
     mesh = mtf.Mesh("", devices="abstract")
     names = {
         "q": "batch;heads;length;key",
@@ -92,15 +92,15 @@ def test_the_layer_is_multi_head_attention(rng):
     mesh = mtf.Mesh("x:2;y:2", "batch:x;heads:y")
     sizes = ("d_model:8", "heads:2", "key:4")
     plain = layers.MultiHeadAttention(mesh, *sizes)
-    some = layers.BlockwiseAttention(mesh, *sizes, block="length:2")
+    small_blocks = layers.BlockwiseAttention(mesh, *sizes, block="length:2")
     x = mtf.asarray(
         mesh, rng.normal(size=(2, 8, 8)).astype("float32"), "batch;length;d_model"
     )
     rope = layers.rope(mtf.range(mesh, "length:8"), "key:4")
-    for variable, other in zip(some.variables, plain.variables, strict=True):
+    for variable, other in zip(small_blocks.variables, plain.variables, strict=True):
         variable.assign(other.numpy())
     np.testing.assert_allclose(
-        some(x, rope=rope).numpy(), plain(x, rope=rope).numpy(), atol=1e-6
+        small_blocks(x, rope=rope).numpy(), plain(x, rope=rope).numpy(), atol=1e-6
     )
 
 

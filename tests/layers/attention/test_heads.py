@@ -34,7 +34,7 @@ def steps(attention, mesh, x, rope=None, start=0, positions=None):
         mesh=mesh, x="batch;length;d", start="batch" if np.ndim(start) else ""
     )
     def walk(x, start):
-        def turn(state, row):
+        def body(state, row):
             keys, values, position = state
             y, cache = attention.decode_step(
                 row, layers.Cache(keys, values), position, rope
@@ -42,30 +42,34 @@ def steps(attention, mesh, x, rope=None, start=0, positions=None):
             return (*cache, position + 1), y
 
         cache = attention.init_cache(x, *([positions] if positions else []))
-        return mtf.scan(turn, (*cache, start), x, "length")[1]
+        return mtf.scan(body, (*cache, start), x, "length")[1]
 
     return mtf.transpose(walk(x, np.asarray(start, "int32")), "batch;length;d").numpy()
 
 
 @pytest.mark.parametrize(
-    "shared, turned",
+    "shared, is_rotated",
     [(None, True), ("", False)],
     ids=["multi-head rotary", "multi-query"],
 )
-def test_steps_equal_a_whole_pass(mesh, rng, shared, turned):
+def test_steps_equal_a_whole_pass(mesh, rng, shared, is_rotated):
     attention = layers.MultiHeadAttention(
         mesh, "d:8", "heads:2", "key:4", kv_heads_dim=shared
     )
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
-    rope = layers.rope(mtf.range(mesh, f"length:{LENGTH}"), "key:4") if turned else None
-    whole = attention(
+    rope = (
+        layers.rope(mtf.range(mesh, f"length:{LENGTH}"), "key:4")
+        if is_rotated
+        else None
+    )
+    full_pass = attention(
         mtf.asarray(mesh, x, "batch;length;d"),
         rope=rope,
         bias=layers.causal_bias(mesh, f"length:{LENGTH}", f"kv_length:{LENGTH}"),
     )
     np.testing.assert_allclose(
         steps(attention, mesh, x, rope, positions=LENGTH),
-        whole.numpy(),
+        full_pass.numpy(),
         rtol=1e-4,
         atol=1e-5,
     )
@@ -88,48 +92,54 @@ def test_local_steps_equal_a_whole_pass_with_a_small_cache(layout, radius, rng):
         mesh, "d:8", "heads:2", "key:4", "length:2", radius
     )
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
-    whole = attention(mtf.asarray(mesh, x, "batch;length;d")).numpy()
+    full_pass = attention(mtf.asarray(mesh, x, "batch;length;d")).numpy()
     size = attention.init_cache(mtf.asarray(mesh, x[:, 0], "batch;d")).keys.shape
     assert size["length_context"] == {"": 4, "length:1": 2, "length:2": 3}[radius]
-    np.testing.assert_allclose(steps(attention, mesh, x), whole, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        steps(attention, mesh, x), full_pass, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_each_example_may_be_at_a_position_of_its_own(mesh, rng):
     attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
     x = rng.normal(size=(2, 4, 8)).astype("float32")
-    together = steps(attention, mesh, x, positions=LENGTH)
-    apart = steps(attention, mesh, x, start=np.array([0, 0], "int32"), positions=LENGTH)
-    np.testing.assert_allclose(apart, together, rtol=1e-5, atol=1e-6)
-    # The second starts at 4: rows 0 to 3 of its cache are zeros, which are seen.
-    later = steps(attention, mesh, x, start=np.array([0, 4], "int32"), positions=LENGTH)
-    np.testing.assert_allclose(later[0], together[0], rtol=1e-5, atol=1e-6)
-    assert np.abs(later[1] - together[1]).max() > 1e-3
+    all_steps = steps(attention, mesh, x, positions=LENGTH)
+    separate = steps(
+        attention, mesh, x, start=np.array([0, 0], "int32"), positions=LENGTH
+    )
+    np.testing.assert_allclose(separate, all_steps, rtol=1e-5, atol=1e-6)
+    # The second starts at 4: positions 0 to 3 of its cache are zeros, which it attends to.
+    shifted = steps(
+        attention, mesh, x, start=np.array([0, 4], "int32"), positions=LENGTH
+    )
+    np.testing.assert_allclose(shifted[0], all_steps[0], rtol=1e-5, atol=1e-6)
+    assert np.abs(shifted[1] - all_steps[1]).max() > 1e-3
 
 
 def test_a_full_cache_forgets_the_oldest(mesh, rng):
     attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
     x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
-    found = steps(attention, mesh, x, positions=4)
+    results = steps(attention, mesh, x, positions=4)
     distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)
     visible = mtf.asarray(mesh, (distance >= 0) & (distance < 4), "length;kv_length")
-    whole = attention(
+    full_pass = attention(
         mtf.asarray(mesh, x, "batch;length;d"), bias=layers.mask_bias(visible)
     )
-    np.testing.assert_allclose(found, whole.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(results, full_pass.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_decoder_looks_at_keys_and_values_that_are_there(mesh, rng):
+def test_a_decoder_attends_to_given_keys_and_values(mesh, rng):
     attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
     x, context = rng.normal(size=(2, 2, 4, 8)).astype("float32")
     x, context = (mtf.asarray(mesh, a, "batch;length;d") for a in (x, context))
     bias = mtf.asarray(mesh, np.array([0, 0, -1e9, 0], "float32"), "kv_length")
-    whole = attention(x, context, bias).numpy()
+    full_pass = attention(x, context, bias).numpy()
     cache = attention.project_keys_values(context)
     for i in range(4):
         row = mtf.asarray(mesh, x.numpy()[:, i], "batch;d")
         np.testing.assert_allclose(
             attention.attend_cached(row, cache, bias).numpy(),
-            whole[:, i],
+            full_pass[:, i],
             rtol=1e-4,
             atol=1e-5,
         )

@@ -1,4 +1,4 @@
-"""Local attention against numpy with masks; what moves where positions are cut;
+"""Local attention against numpy with masks; what moves where positions are sharded;
 refusals.
 """
 
@@ -15,7 +15,7 @@ from tests.support.refusals import refuses
 LAYOUTS = ["batch:x;heads:y", "length:x", "length:x;heads:y", "key:x;length:y"]
 
 
-def numbers(rng, *shape):
+def random_array(rng, *shape):
     return rng.normal(size=shape).astype("float32")
 
 
@@ -29,7 +29,7 @@ def masked(q, k, v, visible):
 
 
 def near(size, block, radius):
-    """Returns which rows of one dimension see which."""
+    """Returns a mask: which positions of one dimension see which."""
     i = np.arange(size)[:, None]
     j = np.arange(size)
     blocks = abs(i // block - j // block) <= 1
@@ -48,7 +48,7 @@ def near(size, block, radius):
     ],
 )
 def test_one_dimension(rng, block, radius, causal):
-    q, k, v = (numbers(rng, 2, 2, 16, 4) for _ in range(3))
+    q, k, v = (random_array(rng, 2, 2, 16, 4) for _ in range(3))
     names = "batch;heads;length;key"
     y, _ = agree(
         lambda mesh: (
@@ -74,7 +74,7 @@ def test_one_dimension(rng, block, radius, causal):
     [("", False), ("height:1", True), ("", True), ("height:2;width:1", False)],
 )
 def test_images(rng, radius, causal):
-    q, k, v = (numbers(rng, 2, 2, 8, 4, 4) for _ in range(3))
+    q, k, v = (random_array(rng, 2, 2, 8, 4, 4) for _ in range(3))
     names = "batch;heads;height;width;key"
     y, _ = agree(
         lambda mesh: (
@@ -99,7 +99,7 @@ def test_images(rng, radius, causal):
 
 
 def test_segments(rng):
-    q, k, v = (numbers(rng, 2, 2, 8, 4) for _ in range(3))
+    q, k, v = (random_array(rng, 2, 2, 8, 4) for _ in range(3))
     segments = np.array([[1, 1, 1, 2, 2, 2, 3, 3], [0, 0, 0, 0, 0, 1, 1, 0]], "int32")
     names = "batch;heads;length;key"
     y, _ = agree(
@@ -137,7 +137,7 @@ def test_layer(rng):
         rope = layers.rope(mtf.range(mesh, "length:16"), "key:4")
         return local, lambda x: local(x, rope=rope, training=True, sink_logit=0.0)
 
-    x = numbers(rng, 2, 16, 8)
+    x = random_array(rng, 2, 16, 8)
     agree(make, {"x": (x, "batch;length;d")}, ["length:x;heads:y", "batch:x", "d:x"])
 
 
@@ -148,7 +148,7 @@ def test_a_layer_of_images(rng):
         )
         return local, local
 
-    x = numbers(rng, 2, 8, 4, 8)
+    x = random_array(rng, 2, 8, 4, 8)
     y, _ = agree(
         make,
         {"x": (x, "batch;height;width;d")},
@@ -156,8 +156,8 @@ def test_a_layer_of_images(rng):
     )
     changed = x.copy()
     changed[:, 5, 1] += 1.0
-    later, _ = agree(make, {"x": (changed, "batch;height;width;d")}, [])
-    seen = np.abs(later - y).max((0, -1)) > 1e-5
+    changed_output, _ = agree(make, {"x": (changed, "batch;height;width;d")}, [])
+    seen = np.abs(changed_output - y).max((0, -1)) > 1e-5
     np.testing.assert_array_equal(
         np.flatnonzero(seen),
         np.flatnonzero(np.array([[0] * 4] * 5 + [[0, 1, 1, 1]] + [[1] * 4] * 2)),
@@ -166,17 +166,17 @@ def test_a_layer_of_images(rng):
 
 def test_layer_equals_attention_with_a_mask(rng):
     mesh = mtf.Mesh("x:2", "length:x")
-    x = mtf.asarray(mesh, numbers(rng, 2, 16, 8), "batch;length;d")
+    x = mtf.asarray(mesh, random_array(rng, 2, 16, 8), "batch;length;d")
     local = layers.LocalAttention(
         mesh, "d:8", "heads:2", "key:4", "length:4", "length:3"
     )
-    whole = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
+    full_attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
     ahead = mtf.outer(
         mtf.range(mesh, "kv_length:16"), mtf.range(mesh, "length:16"), mtf.subtract
     )
     bias = layers.mask_bias((ahead <= 0) & (ahead >= -3))
     np.testing.assert_allclose(
-        local(x).numpy(), whole(x, bias=bias).numpy(), rtol=1e-4, atol=1e-5
+        local(x).numpy(), full_attention(x, bias=bias).numpy(), rtol=1e-4, atol=1e-5
     )
 
 

@@ -1,4 +1,4 @@
-"""Masks against numpy, under layouts that cut either name of the positions."""
+"""Masks against numpy, under layouts that shard either name of the positions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def mesh(request):
 
 
 def test_causal(mesh):
-    found = layers.causal_mask(mesh, "length:4", "kv_length:4").numpy()
-    np.testing.assert_array_equal(found, np.tri(4, dtype=bool))
-    found = layers.causal_mask(mesh, "length:4", "kv_length:2", stride=2).numpy()
-    np.testing.assert_array_equal(found, [[0, 0], [1, 0], [1, 0], [1, 1]])
+    mask = layers.causal_mask(mesh, "length:4", "kv_length:4").numpy()
+    np.testing.assert_array_equal(mask, np.tri(4, dtype=bool))
+    mask = layers.causal_mask(mesh, "length:4", "kv_length:2", stride=2).numpy()
+    np.testing.assert_array_equal(mask, [[0, 0], [1, 0], [1, 0], [1, 1]])
     bias = layers.causal_bias(mesh, "length:4", "kv_length:4").numpy()
     np.testing.assert_array_equal(bias, np.where(np.tri(4), 0, np.float32(-1e9)))
 

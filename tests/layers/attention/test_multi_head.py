@@ -15,7 +15,7 @@ from tests.support.refusals import refuses
 LAYOUTS = ["batch:x;heads:y", "length:x", "kv_length:y", "key:x;batch:y"]
 
 
-def numbers(rng, *shape):
+def random_array(rng, *shape):
     return rng.normal(size=shape).astype("float32")
 
 
@@ -24,17 +24,17 @@ def softmax(scores, extra=None):
     one.
     """
     e = np.exp(scores)
-    more = 0.0 if extra is None else np.exp(extra)
-    return e / (e.sum(-1, keepdims=True) + more)
+    extra_weight = 0.0 if extra is None else np.exp(extra)
+    return e / (e.sum(-1, keepdims=True) + extra_weight)
 
 
 @pytest.mark.parametrize("extra", [None, 0.7, "heads"], ids=str)
 def test_dot_product_attention(rng, extra):
-    q = numbers(rng, 2, 4, 8, 4)
-    k = numbers(rng, 2, 4, 6, 4)
-    v = numbers(rng, 2, 4, 6, 2)
-    bias = numbers(rng, 8, 6)
-    logit = numbers(rng, 4) if extra == "heads" else extra
+    q = random_array(rng, 2, 4, 8, 4)
+    k = random_array(rng, 2, 4, 6, 4)
+    v = random_array(rng, 2, 4, 6, 2)
+    bias = random_array(rng, 8, 6)
+    logit = random_array(rng, 4) if extra == "heads" else extra
     inputs = {
         "q": (q, "batch;heads;length;key"),
         "k": (k, "batch;heads;kv_length;key"),
@@ -43,9 +43,9 @@ def test_dot_product_attention(rng, extra):
     }
     inputs |= {"extra": (logit, "heads")} if extra == "heads" else {}
 
-    def call(q, k, v, bias, given=extra):
+    def call(q, k, v, bias, sink_logit=extra):
         return layers.dot_product_attention(
-            q, k, v, bias=bias, sink_logit=given, scale=0.3
+            q, k, v, bias=bias, sink_logit=sink_logit, scale=0.3
         )
 
     y, _ = agree(lambda mesh: (None, call), inputs, LAYOUTS)
@@ -59,7 +59,7 @@ def test_dot_product_attention(rng, extra):
 def test_who_sees_nothing_looks_at_the_extra_row(rng):
     mesh = mtf.Mesh("")
     q, k = (
-        mtf.asarray(mesh, numbers(rng, 4, 8), f"{n};key")
+        mtf.asarray(mesh, random_array(rng, 4, 8), f"{n};key")
         for n in ("length", "kv_length")
     )
     nothing = mtf.full(mesh, "kv_length:4", -1e9)
@@ -87,7 +87,7 @@ def test_heads_that_share_keys_and_values(rng, heads, shared):
             x, bias=layers.causal_bias(x.mesh, x.shape.dim("length"), "kv_length:4")
         )
 
-    x = numbers(rng, 2, 4, 8)
+    x = random_array(rng, 2, 4, 8)
     y, _ = agree(
         make, {"x": (x, "batch;length;d")}, [*LAYOUTS, "groups:x;heads:y", "d:x"]
     )
@@ -128,7 +128,7 @@ def test_one_mask_serves_names_that_are_broadcast(rng):
         )
         return attention, lambda x: attention(x, training=True)
 
-    x = np.repeat(numbers(rng, 1, 4, 8), 2, 0)
+    x = np.repeat(random_array(rng, 1, 4, 8), 2, 0)
     y, _ = agree(make, {"x": (x, "batch;length;d")}, ["batch:x;heads:y", "length:x"])
     np.testing.assert_allclose(y[0], y[1], rtol=1e-5, atol=1e-6)
 
@@ -144,7 +144,7 @@ def test_compressed_memory(rng):
 
         return attention, call
 
-    x = numbers(rng, 2, 8, 8)
+    x = random_array(rng, 2, 8, 8)
     y, _ = agree(
         make,
         {"x": (x, "batch;length;d")},
@@ -153,13 +153,13 @@ def test_compressed_memory(rng):
     assert not y[:, 0].any()  # no whole row of context lies behind the first
     changed = x.copy()
     changed[:, 5] += 1.0  # which is seen when its row is full
-    later, _ = agree(make, {"x": (changed, "batch;length;d")}, [])
-    np.testing.assert_allclose(later[:, :5], y[:, :5], rtol=1e-5, atol=1e-6)
-    assert (np.abs(later - y)[:, 5:].max(-1) > 1e-4).all()
+    changed_output, _ = agree(make, {"x": (changed, "batch;length;d")}, [])
+    np.testing.assert_allclose(changed_output[:, :5], y[:, :5], rtol=1e-5, atol=1e-6)
+    assert (np.abs(changed_output - y)[:, 5:].max(-1) > 1e-4).all()
 
 
 def test_compressed_rows_are_means(rng):
-    x = numbers(rng, 2, 8, 4)
+    x = random_array(rng, 2, 8, 4)
     y, _ = agree(
         lambda mesh: (None, lambda x: layers.compress_mean(x, "length", 4)),
         {"x": (x, "batch;length;d")},

@@ -11,7 +11,7 @@ import meshtf as mtf
 from meshtf import layers
 
 
-def bucket(ahead, both_ways, buckets=32, most=128):
+def bucket(ahead, both_ways, buckets=32, max_distance=128):
     """Returns the bucket of Raffel et al., number by number."""
     first = 0
     if both_ways:
@@ -23,7 +23,7 @@ def bucket(ahead, both_ways, buckets=32, most=128):
     single = buckets // 2
     if distance < single:
         return first + distance
-    grown = single + math.log(distance / single) / math.log(most / single) * (
+    grown = single + math.log(distance / single) / math.log(max_distance / single) * (
         buckets - single
     )
     return first + min(int(grown + 1e-6), buckets - 1)
@@ -34,8 +34,10 @@ def bucket(ahead, both_ways, buckets=32, most=128):
 def test_each_distance_has_its_bucket(both_ways, layout):
     mesh = mtf.Mesh("x:2;y:2", layout)
     module = layers.RelativeBias(mesh, "heads:2", both_ways=both_ways)
-    there = mtf.range(mesh, "length:200")
-    bias = module(there, mtf.rename(there, "length", "kv_length")).numpy()
+    key_positions = mtf.range(mesh, "length:200")
+    bias = module(
+        key_positions, mtf.rename(key_positions, "length", "kv_length")
+    ).numpy()
     table = module.table.numpy()
     for i, j in [
         (0, 0),
@@ -52,17 +54,19 @@ def test_each_distance_has_its_bucket(both_ways, layout):
 
 def test_slopes_are_those_of_the_paper():
     mesh = mtf.Mesh("x:2", "heads:x")
-    there = mtf.range(mesh, "length:4")
-    context = mtf.rename(there, "length", "kv_length")
-    bias = layers.distance_slopes(there, context, "heads:8").numpy()
+    key_positions = mtf.range(mesh, "length:4")
+    context = mtf.rename(key_positions, "length", "kv_length")
+    bias = layers.distance_slopes(key_positions, context, "heads:8").numpy()
     np.testing.assert_allclose(bias[3, 2], [-(2.0**-i) for i in range(1, 9)], rtol=1e-6)
     np.testing.assert_allclose(bias[3, 0], 3 * bias[3, 2], rtol=1e-6)
-    twelve = layers.distance_slopes(there, context, "heads:12").numpy()[1, 0]
+    twelve = layers.distance_slopes(key_positions, context, "heads:12").numpy()[1, 0]
     np.testing.assert_allclose(twelve[:8], bias[1, 0], rtol=1e-6)
     np.testing.assert_allclose(
         twelve[8:], [-(2.0 ** -(i + 0.5)) for i in range(4)], rtol=1e-6
     )
-    groups = layers.distance_slopes(there, context, "kv_heads:2;heads:4").numpy()
+    groups = layers.distance_slopes(
+        key_positions, context, "kv_heads:2;heads:4"
+    ).numpy()
     np.testing.assert_allclose(groups.reshape(4, 4, 8), bias, rtol=1e-6)
 
 

@@ -31,7 +31,7 @@ def hosts_along(mesh, devices, *axes):
     """Returns the number of hosts of each group of positions that differ only along
     some axes.
     """
-    tasks = [place.split("/")[0] for place in dealt(mesh, devices)]
+    tasks = [device.split("/")[0] for device in dealt(mesh, devices)]
     return [len({tasks[p] for p in group}) for group in mesh.groups(*axes)]
 
 

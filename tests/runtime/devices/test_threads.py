@@ -24,7 +24,7 @@ print(tf.config.threading.get_intra_op_parallelism_threads())
 """
 
 
-def told(mesh, before="", configure="mtf.configure_process()", **env):
+def threads_in_process(mesh, before="", configure="mtf.configure_process()", **env):
     clean = {k: v for k, v in os.environ.items() if k != "TF_NUM_INTRAOP_THREADS"}
     done = subprocess.run(
         [
@@ -52,18 +52,22 @@ def test_each_position_has_its_share(cores, positions, share, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "told, variable, there",
+    "configured_threads, variable, expected_threads",
     [(3, "5", 3), (0, "5", 5), (0, "0", 2), (0, "many", 2), (0, None, 2)],
 )
-def test_how_many_there_are(told, variable, there, monkeypatch):
+def test_how_many_there_are(
+    configured_threads, variable, expected_threads, monkeypatch
+):
     monkeypatch.setattr(
-        tf.config.threading, "get_intra_op_parallelism_threads", lambda: told
+        tf.config.threading,
+        "get_intra_op_parallelism_threads",
+        lambda: configured_threads,
     )
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
     if variable is not None:
         monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", variable)
-    assert threads.op_threads() == there
+    assert threads.op_threads() == expected_threads
 
 
 @pytest.mark.slow
@@ -75,15 +79,22 @@ def test_how_many_there_are(told, variable, there, monkeypatch):
     ],
 )
 def test_ops_of_many_positions_have_one_thread(mesh):
-    assert told(mesh) == max(1, len(os.sched_getaffinity(0)) // 64)
+    assert threads_in_process(mesh) == max(1, len(os.sched_getaffinity(0)) // 64)
 
 
 @pytest.mark.slow
 def test_what_the_user_said_stays():
     mesh = 'mesh = mtf.Mesh("data:8")'
-    assert told(mesh, "tf.config.threading.set_intra_op_parallelism_threads(3)") == 3
+    assert (
+        threads_in_process(
+            mesh, "tf.config.threading.set_intra_op_parallelism_threads(3)"
+        )
+        == 3
+    )
     # TensorFlow has started after the process was configured.
-    assert told(mesh, configure="mtf.configure_process(); tf.zeros([])") == 0
-    assert told(mesh, TF_NUM_INTRAOP_THREADS="2") == 0
-    assert told('mesh = mtf.Mesh("")') == 0
-    assert told(mesh, configure="") == 0  # nobody asked
+    assert (
+        threads_in_process(mesh, configure="mtf.configure_process(); tf.zeros([])") == 0
+    )
+    assert threads_in_process(mesh, TF_NUM_INTRAOP_THREADS="2") == 0
+    assert threads_in_process('mesh = mtf.Mesh("")') == 0
+    assert threads_in_process(mesh, configure="") == 0  # nobody asked

@@ -93,25 +93,25 @@ def test_devices_that_do_the_same_make_one_call_each(layout):
 def test_segments_are_the_same_whether_their_device_runs_them_alone_or_not(
     devices, monkeypatch
 ):
-    found = []
+    results = []
     for left in (False, True):
         onednn(monkeypatch, left or onednn_rewrites(), left)
-        found.append(ran(mtf.Mesh("data:4", "batch:data", devices=devices)))
-    (alone, *_, ops), (optimised, *_, others) = found
-    assert alone == optimised
+        results.append(ran(mtf.Mesh("data:4", "batch:data", devices=devices)))
+    (plain_losses, *_, ops), (optimised, *_, other_ops) = results
+    assert plain_losses == optimised
     assert (
-        ops[BRANCH_OPS[0]] == others[CALL_OPS[0]] > 0
+        ops[BRANCH_OPS[0]] == other_ops[CALL_OPS[0]] > 0
         and not ops[CALL_OPS[0]]
-        and not others[BRANCH_OPS[0]]
+        and not other_ops[BRANCH_OPS[0]]
     )
-    for a, b in zip(found[0][1], found[1][1], strict=True):
+    for a, b in zip(results[0][1], results[1][1], strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 @by_handles
 @pytest.mark.parametrize("devices", [None, "logical:4"])
-def test_variables_that_are_cut_and_whole_side_by_side(devices):
-    """w0 and w1 are cut four times; w2, and slots of it, are held by all, on one device
+def test_sharded_variables_beside_replicated_ones(devices):
+    """w0 and w1 have four shards; w2, and slots of it, are held by all, on one device
     by one.
     """
     one = ran(mtf.Mesh(""))
@@ -127,7 +127,7 @@ def test_variables_that_are_cut_and_whole_side_by_side(devices):
 
 @by_handles
 @pytest.mark.parametrize("devices", [None, "logical:4"])
-def test_slots_cut_otherwise_are_updated_by_few_calls(devices):
+def test_slots_of_another_layout_are_updated_by_few_calls(devices):
     one = ran(mtf.Mesh(""))
     many = ran(
         mtf.Mesh(
@@ -188,7 +188,7 @@ def test_constants_of_a_segment_are_made_once():
     assert values and len(values) == len(set(values))
 
 
-def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart():
+def test_constants_between_segments_are_created_once_but_captured_ones_stay_separate():
     mesh = mtf.Mesh("data:2", "d:data", devices=["CPU:0", "CPU:1"])
     ones, same = (mtf.asarray(mesh, np.ones(4, "float32"), "d") for _ in range(2))
 
@@ -200,15 +200,15 @@ def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart()
         )
 
     x = np.arange(4, dtype="float32")
-    want = sum(((a * x + b) ** 2).sum() for a, b in ((1, 1), (2, 1), (1, -1)))
-    assert float(f(x).numpy()) == want
+    expected = sum(((a * x + b) ** 2).sum() for a, b in ((1, 1), (2, 1), (1, -1)))
+    assert float(f(x).numpy()) == expected
     ((compiled, _),) = f._compiled.values()
-    made = [
+    created = [
         (node.device, node.attr["value"].SerializeToString())
         for node in compiled.executable.definition.node_def
         if node.op == "Const"
     ]
-    assert made and len(made) == len(set(made))
+    assert created and len(created) == len(set(created))
 
 
 @by_handles

@@ -27,13 +27,13 @@ def agree(fn, *args):
     together.
     """
     forecast = fn.explain(*args)
-    found = crossings(fn, *args)
-    assert by_move(found) == announced(forecast)
+    results = crossings(fn, *args)
+    assert by_move(results) == announced(forecast)
     assert (
-        sum(c.bytes for c in found if c.moved)
+        sum(c.bytes for c in results if c.moved)
         == forecast.bytes_moved() * forecast.positions
     )
-    return by_move(found)
+    return by_move(results)
 
 
 def mlp(axes, layout, variable_layout=""):
@@ -66,7 +66,7 @@ ALL_REDUCE = 2  # times n (p - 1) / p for one device, n (p - 1) for all
 
 
 @pytest.mark.parametrize(
-    "axes, layout, want",
+    "axes, layout, expected",
     [
         ("data:4", "", {}),
         ("data:4", "batch:data", {"data": ALL_REDUCE * 3 * (2 * 16 * 32 * 4)}),
@@ -83,9 +83,11 @@ ALL_REDUCE = 2  # times n (p - 1) / p for one device, n (p - 1) for all
         ),
     ],
 )
-def test_the_counts_of_two_layers_are_those_of_the_ring(axes, layout, want):
+def test_the_counts_of_two_layers_are_those_of_the_ring(axes, layout, expected):
     step, x = mlp(axes, layout)
-    assert agree(step, x) == {("all_reduce", axis): size for axis, size in want.items()}
+    assert agree(step, x) == {
+        ("all_reduce", axis): size for axis, size in expected.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -96,31 +98,31 @@ def test_the_counts_of_two_layers_are_those_of_the_ring(axes, layout, want):
         ("data:2;rows:2;cols:2", "batch:data;d_ff:rows;d_model:cols", ""),
     ],
 )
-def test_two_layers_cut_otherwise(axes, layout, variable_layout):
+def test_two_layers_of_other_layouts(axes, layout, variable_layout):
     assert agree(*mlp(axes, layout, variable_layout))
 
 
 def test_a_tensor_more_is_seen(monkeypatch):
     def wasteful(xs, devices, kind):
-        more, *rest = ring_all_reduce(xs, devices, kind)
-        came = send(xs[1], devices[1], devices[0])
-        return [combine("sum", more, came, devices[0]), *rest]
+        first_shard, *rest = ring_all_reduce(xs, devices, kind)
+        received = send(xs[1], devices[1], devices[0])
+        return [combine("sum", first_shard, received, devices[0]), *rest]
 
     ring_all_reduce = ring.all_reduce
     step, x = mlp("data:2", "batch:data")
-    want = announced(step.explain(x))["all_reduce", "data"]
+    expected = announced(step.explain(x))["all_reduce", "data"]
     monkeypatch.setattr(ring, "all_reduce", wasteful)
     assert by_move(crossings(step, x)) == {
-        ("all_reduce", "data"): want + 2 * 16 * 32 * 4
+        ("all_reduce", "data"): expected + 2 * 16 * 32 * 4
     }
 
 
 def test_arguments_are_no_moves_and_results_stay():
     mesh = mtf.Mesh("data:4", "batch:data", devices="separate:4")
     double = mtf.function(lambda x: x + x, mesh=mesh, x="batch")
-    found = crossings(double, np.ones(8, "f"))
-    assert {c.kind for c in found} == {"load"}
-    assert not any(c.moved for c in found) and not announced(
+    results = crossings(double, np.ones(8, "f"))
+    assert {c.kind for c in results} == {"load"}
+    assert not any(c.moved for c in results) and not announced(
         double.explain(np.ones(8, "f"))
     )
 

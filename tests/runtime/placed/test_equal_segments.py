@@ -9,7 +9,7 @@ import numpy as np
 import meshtf as mtf
 
 
-def test_equal_ops_that_wait_for_tensors_of_different_shapes_are_compiled_apart():
+def test_equal_ops_after_tensors_of_different_shapes_are_compiled_separately():
     """One waits for a cotangent in the loop's body, the other for one of the inner
     recomputation.
     """
@@ -17,8 +17,8 @@ def test_equal_ops_that_wait_for_tensors_of_different_shapes_are_compiled_apart(
     w = mtf.Variable(
         mesh, "e:4;t:2", lambda mesh, shape, name: mtf.ones(mesh, shape), "w"
     )
-    numbers = np.random.default_rng(0).normal(size=[4, 4]).astype("float32")
-    x = mtf.asarray(mesh, numbers, "b:4;e:4")
+    values = np.random.default_rng(0).normal(size=[4, 4]).astype("float32")
+    x = mtf.asarray(mesh, values, "b:4;e:4")
 
     def body(h, x):
         with mtf.seed(7):
@@ -32,5 +32,5 @@ def test_equal_ops_that_wait_for_tensors_of_different_shapes_are_compiled_apart(
 
     compiled = mtf.function(step, mesh=mesh, jit=True)(x)
     plain = mtf.function(step, mesh=mesh)(x)
-    for got, want in zip(compiled, plain, strict=True):
-        np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)
+    for got, expected in zip(compiled, plain, strict=True):
+        np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)

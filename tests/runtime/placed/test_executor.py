@@ -36,10 +36,10 @@ class Model(mtf.Module):
 
 
 def train(
-    axes, layout="", variable_layout="", devices=None, jit=False, steps=2, **more
+    axes, layout="", variable_layout="", devices=None, jit=False, steps=2, **settings
 ):
     """Returns losses and variables after some steps, and the function."""
-    mesh = mtf.Mesh(axes, layout, variable_layout, devices=devices, seed=7, **more)
+    mesh = mtf.Mesh(axes, layout, variable_layout, devices=devices, seed=7, **settings)
     model = Model(mesh)
     optimizer = optimizers.Adam(model.trainable_variables, 0.01)
 
@@ -58,13 +58,13 @@ def train(
     return losses, {v.name: v.numpy() for v in model.variables}, train_step
 
 
-def same(found, want):
+def same(results, expected):
     """Losses and variables are equal but for rounding."""
-    np.testing.assert_allclose(found[0], want[0], rtol=2e-5)
-    assert found[1].keys() == want[1].keys()
-    for name, value in want[1].items():
+    np.testing.assert_allclose(results[0], expected[0], rtol=2e-5)
+    assert results[1].keys() == expected[1].keys()
+    for name, value in expected[1].items():
         np.testing.assert_allclose(
-            found[1][name], value, rtol=1e-3, atol=2e-5, err_msg=name
+            results[1][name], value, rtol=1e-3, atol=2e-5, err_msg=name
         )
 
 
@@ -143,7 +143,7 @@ def test_xla_equals_the_graph(one_device, axes):
     )
 
 
-def test_work_lies_on_the_devices_of_the_mesh():
+def test_ops_run_on_the_devices_of_the_mesh():
     mesh = mtf.Mesh("data:2", "batch:data", devices=["CPU:3", "CPU:5"])
     x = mtf.asarray(mesh, np.arange(4, dtype="float32"), "batch")
     y = mtf.exp(x)
@@ -159,8 +159,8 @@ def test_positions_that_hold_the_same_on_one_device_compute_once():
     x = mtf.asarray(mesh, np.arange(8, dtype="float32"), "batch")
     y = mtf.exp(x)
     assert len({id(v) for v in y.sharded_value.values}) == 4
-    apart = mtf.Mesh("data:4;model:2", "batch:data", devices="logical:8")
-    y = mtf.exp(mtf.asarray(apart, np.arange(8, dtype="float32"), "batch"))
+    logical_mesh = mtf.Mesh("data:4;model:2", "batch:data", devices="logical:8")
+    y = mtf.exp(mtf.asarray(logical_mesh, np.arange(8, dtype="float32"), "batch"))
     assert len({id(v) for v in y.sharded_value.values}) == 8
 
 
@@ -201,11 +201,11 @@ class Around(mtf.graph.WindowedOp):
 def test_windows_may_be_longer_than_slices(before, after, axes, rng):
     x = rng.normal(size=(2, 8)).astype("float32")
     padded = np.pad(x, [(0, 0), (20, 20)])
-    want = sum(padded[:, 20 + k : 28 + k] for k in range(-before, after + 1))
+    expected = sum(padded[:, 20 + k : 28 + k] for k in range(-before, after + 1))
     mesh = mtf.Mesh(axes, "batch:data;length:seq")
     named = mtf.asarray(mesh, x, "batch;length")
     y = mtf.graph.apply(Around("length", before, after), named)
-    np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-6)
     if "seq" in axes:
         assert y.sharded_value.placement[-1] == Sharded("length")
         assert Replicated not in y.sharded_value.placement

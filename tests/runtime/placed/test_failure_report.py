@@ -59,12 +59,12 @@ def test_an_error_that_does_not_come_again_stays_as_it_is():
             return (x,)
 
         def local(self, context, x):
-            def look(x):
+            def lookup(x):
                 if fails.pop() if fails else False:
                     raise ValueError("out of luck")
                 return x
 
-            y = tf.numpy_function(look, [x], x.dtype)
+            y = tf.numpy_function(lookup, [x], x.dtype)
             return (tf.ensure_shape(y, x.shape),)
 
     step = mtf.function(
@@ -82,7 +82,7 @@ def test_the_line_of_an_op_that_fails_in_a_loop(shape):
 
     @mtf.function(mesh=mesh, ids="batch")
     def total(ids):
-        def body(carry, number):
+        def body(carry, index):
             return carry + mtf.cast(
                 mtf.reduce_sum(mtf.gather(table, carry, "rows")), "int32"
             ), None

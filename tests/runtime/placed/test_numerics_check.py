@@ -115,7 +115,7 @@ def test_loops_and_branches_in_functions(mesh):
     mesh = mtf.Mesh(**mesh)
 
     def looped(x):
-        def body(carry, number):
+        def body(carry, index):
             with mtf.scope("cell"):
                 positive = mtf.cast(carry > 0.0, "float32")
                 return carry * positive * 1e15, carry  # the third is too much
@@ -231,13 +231,13 @@ def test_checked_programs_compute_the_same(optimizer_layout):
             x = np.random.default_rng(step).uniform(1, 2, (4, 4)).astype("float32")
             if checked:
                 with mtf.check_numerics():
-                    found = train(x, np.int32(step))
+                    results = train(x, np.int32(step))
             else:
-                found = train(x, np.int32(step))
+                results = train(x, np.int32(step))
         losses.append(
             [
-                found["loss"].numpy(),
-                found["y"].numpy(),
+                results["loss"].numpy(),
+                results["y"].numpy(),
                 stack.blocks[0].inner.scale.numpy(),
             ]
         )
@@ -262,11 +262,11 @@ def test_infinity_may_be_meant_and_nan_made_of_it_is_not(eager):
 
 
 def test_inside_a_function_it_is_refused():
-    def inside(x):
+    def inner(x):
         with mtf.check_numerics():
             return x * 1.0
 
     with refuses(
         mtf.PlanError, "check_numerics is used inside a mtf.function", "around the call"
     ):
-        called(inside, mtf.Mesh(""), np.ones((2, 2), "float32"), eager=False)
+        called(inner, mtf.Mesh(""), np.ones((2, 2), "float32"), eager=False)

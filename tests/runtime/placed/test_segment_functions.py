@@ -65,14 +65,14 @@ def test_share_tells_what_tells_announces(op_class, dtype):
 
 
 class Fewer(Softmax):
-    """Announces one number a row, where two are told."""
+    """Announces one value a row, where two are returned."""
 
     def statistics_specs(self, *xs):
         return Softmax.statistics_specs(self, *xs)[:1]
 
 
 class Narrow(Softmax):
-    """Announces half floats, where float32 is told."""
+    """Announces half floats, where float32 is returned."""
 
     def statistics_specs(self, *xs):
         return tuple(
@@ -136,7 +136,7 @@ def test_a_wrong_tells_is_refused(op, announced, recorded):
         (mtf.function(run, mesh=mesh) if recorded else run)(x)
 
 
-def test_where_nothing_is_cut_nothing_is_told():
+def test_without_shards_nothing_is_checked():
     mesh = mtf.Mesh("x:2", "b:x")
     y = apply_all(Fewer("d"), mtf.ones(mesh, "b:4;d:8"))[0]
     np.testing.assert_allclose(y.numpy(), 1 / 8)

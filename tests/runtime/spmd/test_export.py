@@ -61,11 +61,11 @@ def test_inputs_and_outputs_in_order(tmp_path):
     normal = layers.initializers.normal(1.0)
     w = mtf.Variable(mesh, "d:4;e:6", normal, "w")
     b = mtf.Variable(mesh, "e:6", normal, "b")
-    outside = mtf.asarray(mesh, np.ones(8, "float32"), "batch")
+    captured_tensor = mtf.asarray(mesh, np.ones(8, "float32"), "batch")
 
     @mtf.function(x="batch;d")
     def step(x):
-        y = mtf.einsum([x, w], "batch;e") + mtf.outer(b, outside)
+        y = mtf.einsum([x, w], "batch;e") + mtf.outer(b, captured_tensor)
         w.assign(w * 2.0)
         return y, mtf.reduce_sum(y)
 
@@ -126,7 +126,7 @@ def test_an_abstract_mesh_exports_the_same_program():
     )  # one table of replicas
 
 
-def test_inputs_of_one_name_are_told_apart_and_partial_sums_refused():
+def test_inputs_of_one_name_get_a_suffix_and_partial_sums_are_refused():
     mesh = mtf.Mesh("data:2", "batch:data")
     one, two = (mtf.asarray(mesh, X * k, "batch;d") for k in (1, 2))
     step = mtf.function(lambda pair: pair[0] + pair[1] + one * two, mesh=mesh)
@@ -143,9 +143,9 @@ def test_inputs_of_one_name_are_told_apart_and_partial_sums_refused():
     assert partial.sharded_value.placement == (mtf.Partial("sum"),)
     with pytest.raises(mtf.PlanError, match=r"(?s)partial result.*mtf.replicate\(x\)"):
         mtf.export(mtf.function(lambda x: x * partial, mesh=mesh), one)
-    given = mtf.export(
+    exported = mtf.export(
         mtf.function(lambda x: x * 2.0, mesh=mesh), partial
     )  # by the host
-    assert given.manifest()["inputs"][0]["partial"] == ("sum",)
+    assert exported.manifest()["inputs"][0]["partial"] == ("sum",)
     with pytest.raises(mtf.PlanError, match="Give each replica its term"):
-        given.inputs[0].shard(X[0], mesh)
+        exported.inputs[0].shard(X[0], mesh)

@@ -37,42 +37,50 @@ WINDOWS = {
 }
 
 
-def wanted(whole, window, size, parts, fill):
-    """Returns the rows of each slice, cut out of the whole."""
+def expected_shards(array, window, size, num_shards, fill):
+    """Returns the rows of each shard, as slices of the full array."""
     spans = [
-        (window.low(j * size // parts), window.high((j + 1) * size // parts))
-        for j in range(parts)
+        (window.low(j * size // num_shards), window.high((j + 1) * size // num_shards))
+        for j in range(num_shards)
     ]
     length = max(high - low for low, high in spans)
     return [
-        take_elements(tf.constant(whole), 0, low, low + length, fill).numpy()
+        take_elements(tf.constant(array), 0, low, low + length, fill).numpy()
         for low, _ in spans
     ]
 
 
-@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize("num_shards", [2, 4, 8])
 @pytest.mark.parametrize("name", WINDOWS)
-def test_windows(name, parts, rng):
+def test_windows(name, num_shards, rng):
     rows, each, low, high = WINDOWS[name]
-    whole = rng.normal(size=(rows * parts, 2)).astype("float32")
-    whole[0], whole[-1, 0] = np.nan, np.inf
+    array = rng.normal(size=(rows * num_shards, 2)).astype("float32")
+    array[0], array[-1, 0] = np.nan, np.inf
     fn = tf.function(
         lambda x: exchange(
-            x, 0, Window(low, high), each * parts, -np.inf, replica_id(), [range(parts)]
+            x,
+            0,
+            Window(low, high),
+            each * num_shards,
+            -np.inf,
+            replica_id(),
+            [range(num_shards)],
         ),
         jit_compile=True,
     )
-    slices = np.split(whole, parts)
+    slices = np.split(array, num_shards)
     module = fn.experimental_get_compiler_ir(tf.constant(slices[0]))(
         stage="stablehlo_serialized"
     )
-    (found,) = Runner(module, parts, quick=True)(slices)
-    for have, want in zip(
-        found,
-        wanted(whole, Window(low, high), each * parts, parts, -np.inf),
+    (results,) = Runner(module, num_shards, quick=True)(slices)
+    for have, expected in zip(
+        results,
+        expected_shards(
+            array, Window(low, high), each * num_shards, num_shards, -np.inf
+        ),
         strict=True,
     ):
-        np.testing.assert_array_equal(have, want)
+        np.testing.assert_array_equal(have, expected)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +102,12 @@ def test_every_move_from_one_layout_to_all_others(axes, dtypes, rng):
         for front in pick(legal, 4, rng):
             with mtf.layout(front):
                 x = asarray(mesh, array, shape)
-            found = run_exported(lambda x: [mtf.shard(x, back) for back in legal], [x])
+            results = run_exported(
+                lambda x: [mtf.shard(x, back) for back in legal], [x]
+            )
             problems = {
                 back: problem
-                for back, y in zip(legal, found, strict=True)
+                for back, y in zip(legal, results, strict=True)
                 if (problem := difference(y, shape, array))
             }
             assert not problems, (front, problems)
@@ -116,6 +126,6 @@ def test_random_bits_are_those_of_one_device_under_tensorflow(op):
     one = mtf.Mesh("")
     eight = mtf.Mesh("x:8", "b:x")
     seed, seeds = (asarray(mesh, np.int32(5), Shape("")) for mesh in (one, eight))
-    want = apply_all(op, seed, mesh=one)[0]
-    (found,) = run_exported(lambda s: apply_all(op, s, mesh=eight), [seeds])
-    assert difference(found, want.shape, want.numpy()) == ""
+    expected = apply_all(op, seed, mesh=one)[0]
+    (results,) = run_exported(lambda s: apply_all(op, s, mesh=eight), [seeds])
+    assert difference(results, expected.shape, expected.numpy()) == ""

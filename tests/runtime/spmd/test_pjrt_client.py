@@ -121,12 +121,12 @@ CASES = {
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_collectives(case, quick, rng):
-    module, kept, expected = CASES[case]
+    module, size, expected = CASES[case]
     x = drawn(rng, 4, 4)
     runner = Runner(module, 4, quick=quick)
     (got,) = runner(x)
     np.testing.assert_array_equal(got, expected(x))
-    assert pjrt_client.collectives(runner.hlo) == Counter([kept])
+    assert pjrt_client.collectives(runner.hlo) == Counter([size])
 
 
 @needs_jaxlib
@@ -161,19 +161,21 @@ def test_data_types(name, code, combine, reduce, rng):
 def test_scalars_and_views():
     (got,) = Runner(collective("all_reduce", ALL, "i64", "i64", "add"), 4)(np.arange(4))
     assert [int(y) for y in got] == [6] * 4 and got[0].shape == ()
-    turned = [np.arange(6, dtype=np.float32).reshape(2, 3).T + i for i in range(4)]
+    transposed = [np.arange(6, dtype=np.float32).reshape(2, 3).T + i for i in range(4)]
     (got,) = Runner(
         collective("all_reduce", PAIRS, "3x2xf32", "3x2xf32", "minimum"), 4
-    )(turned)
-    np.testing.assert_array_equal(got, [turned[0], turned[0], turned[2], turned[2]])
+    )(transposed)
+    np.testing.assert_array_equal(
+        got, [transposed[0], transposed[0], transposed[2], transposed[2]]
+    )
 
 
 @needs_jaxlib
 def test_what_was_put_is_the_callers_to_write():
     runner = Runner(STEP, 4)
-    mine = [np.full(2, i, np.float32) for i in range(4)]
-    x = runner.put(mine)
-    for a in mine:
+    own_arrays = [np.full(2, i, np.float32) for i in range(4)]
+    x = runner.put(own_arrays)
+    for a in own_arrays:
         a += 100
     assert [a[0] for a in runner.get(x)] == [0, 1, 2, 3]
 
@@ -193,7 +195,7 @@ def test_variables_stay_on_devices_from_step_to_step():
 
 
 @needs_jaxlib
-def test_one_array_for_all_replicas_lies_on_every_device():
+def test_one_array_for_all_replicas_is_on_every_device():
     runner = Runner(STEP, 4)
     one = np.ones(2, np.float32)
     w = runner.put([one] * 4)

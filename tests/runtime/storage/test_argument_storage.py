@@ -21,7 +21,7 @@ ARRAY = np.arange(24, dtype="float32").reshape(4, 6)
         ("a:y;b:x", (Sharded("b"), Sharded("a"))),
     ],
 )
-def test_constants_are_cut_as_the_layout_says(layout, placement):
+def test_constants_are_sharded_as_the_layout_says(layout, placement):
     mesh = mtf.Mesh("x:2;y:2", layout)
     for array in (ARRAY, ARRAY.tolist(), tf.constant(ARRAY)):
         x = mtf.constant(mesh, array, "a;b")
@@ -32,8 +32,11 @@ def test_constants_are_cut_as_the_layout_says(layout, placement):
         )
         np.testing.assert_array_equal(x.numpy(), ARRAY)
         np.testing.assert_array_equal((x + mtf.constant(mesh, 1.0)).numpy(), ARRAY + 1)
-    number = mtf.constant(mesh, 2, "a:4", "float64")
-    assert (number.dtype, number.numpy().tolist()) == ("float64", [2] * 4)
+    constant_tensor = mtf.constant(mesh, 2, "a:4", "float64")
+    assert (constant_tensor.dtype, constant_tensor.numpy().tolist()) == (
+        "float64",
+        [2] * 4,
+    )
 
 
 def test_numbers_have_the_types_of_tensorflow():

@@ -85,7 +85,7 @@ def test_a_snapshot_stays_while_values_change(form):
     np.testing.assert_array_equal(slot.read(), before + 1)
 
 
-def test_a_freed_slot_takes_a_value_of_its_shape_alone():
+def test_a_freed_slot_takes_only_a_value_of_its_shape():
     slot = variable().slots()[0]
     slot.free()
     assert slot.value_on(slot.device).shape == [0] and slot.shape == (2, 3)
@@ -130,8 +130,8 @@ def test_checkpoints_know_no_form_of_slots(before, after, tmp_path):
 def test_asynchronous_saves_take_snapshots_of_any_form(tmp_path):
     v = in_arrays(variable())
     before = v.numpy()
-    parts = chunks_of({"v": v}, snapshot=True)
+    chunks = chunks_of({"v": v}, snapshot=True)
     v.load(lambda region: np.zeros([2, 3], "float32"))
-    for part in parts:
-        region = tuple(slice(start, start + size) for start, size in part.box)
-        np.testing.assert_array_equal(part.value(), before[region])
+    for chunk in chunks:
+        region = tuple(slice(start, start + size) for start, size in chunk.box)
+        np.testing.assert_array_equal(chunk.value(), before[region])

@@ -88,7 +88,7 @@ def test_what_tensorflow_would_replace_itself_is_called(kind, rewriting):
     )
 
 
-def test_where_tensorflow_replaces_nothing_its_own_are_made(monkeypatch):
+def test_without_replacements_by_tensorflow_its_own_ops_are_used(monkeypatch):
     monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: False)
     for body in (*BODIES.values(), *LEFT.values()):
         callee = traced(body)
@@ -116,12 +116,12 @@ def test_a_step_learns_the_same(devices, monkeypatch):
             sgd.apply_gradients(mtf.gradients([loss], ws), ws, step)
             return loss
 
-        found = [float(train(X, np.int32(step)).numpy()) for step in range(3)]
+        results = [float(train(X, np.int32(step)).numpy()) for step in range(3)]
         ((compiled, _),) = train._compiled.values()
-        return found, str(compiled.executable.called_definitions)
+        return results, str(compiled.executable.called_definitions)
 
-    (want, own), (got, named) = losses(False), losses(True)
-    np.testing.assert_allclose(got, want, rtol=1e-5)
+    (expected, own), (got, named) = losses(False), losses(True)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
     # Not the products: where nothing is replaced, meshtf asks for oneDNN's by itself
     # for some.
     assert len(set(got)) == 3 and "_MklSoftmax" in named and "_MklSoftmax" not in own
@@ -137,5 +137,7 @@ def test_tensorflow_puts_the_same_ops_in_place(kind):
     run = tf.function(BODIES[kind], autograph=False)
     with recorded_graphs() as functions:
         run(tf.constant(X))
-    found = {node.op for parts in functions for part in parts for node in part.node}
-    assert f"_Mkl{kind}" in found and kind not in found
+    results = {
+        node.op for graphs in functions for graph in graphs for node in graph.node
+    }
+    assert f"_Mkl{kind}" in results and kind not in results

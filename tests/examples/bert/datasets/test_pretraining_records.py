@@ -30,7 +30,7 @@ def text(folder):
     return str(folder / "text.txt")
 
 
-def create(folder, text, output="rows.tfrecord", **more):
+def create(folder, text, output="rows.tfrecord", **extra):
     paths = [str(folder / name) for name in output.split(",")]
     with with_flags(
         input_file=text,
@@ -38,7 +38,7 @@ def create(folder, text, output="rows.tfrecord", **more):
         vocab_file=folder / "vocab.txt",
         max_seq_length=16,
         max_predictions_per_seq=4,
-        **{"dupe_factor": 3, **more},
+        **{"dupe_factor": 3, **extra},
     ):
         create_pretraining_data.main(["create_pretraining_data"])
     return paths
@@ -49,9 +49,9 @@ def read(path):
 
 
 def test_an_empty_line_ends_a_document(text):
-    found = pretraining_records.documents([text, text])
-    assert [document["text"].count("\n") for document in found] == [1, 1, 1] * 2
-    assert found[1]["text"] == "where is the river\nwho said what"
+    results = pretraining_records.documents([text, text])
+    assert [document["text"].count("\n") for document in results] == [1, 1, 1] * 2
+    assert results[1]["text"] == "where is the river\nwho said what"
 
 
 def test_a_file_that_is_no_text(folder):
@@ -83,11 +83,11 @@ def test_records_have_the_names_that_people_know(folder, text):
 
 def test_what_a_record_says_comes_back(folder, text, vocabulary):
     for row in read(create(folder, text)[0]):
-        found = data.BertFeatures(16, 4)(
+        results = data.BertFeatures(16, 4)(
             pretraining_records.from_record(row, (0,), vocab=40)
         )
         for ours, theirs in pretraining_records.RECORD_KEYS.items():
-            np.testing.assert_array_equal(found[ours].reshape(-1), row[theirs])
+            np.testing.assert_array_equal(results[ours].reshape(-1), row[theirs])
 
 
 def test_equal_flags_make_equal_files_by_turns(folder, text):
@@ -97,11 +97,11 @@ def test_equal_flags_make_equal_files_by_turns(folder, text):
     (other,) = create(folder, text, "other.tfrecord", random_seed=7)
     of = {path: tf.io.gfile.GFile(path, "rb").read() for path in (one, again, other)}
     assert of[one] == of[again] != of[other]
-    whole = [row["input_ids"].tolist() for row in read(one)]
+    all_ids = [row["input_ids"].tolist() for row in read(one)]
     both = pretraining_records.read(",".join(two), "refuse")
-    assert len(both) == len(whole)
-    assert whole[1::2] == [row["input_ids"].tolist() for row in read(two[0])]
-    assert whole[::2] == [row["input_ids"].tolist() for row in read(two[1])]
+    assert len(both) == len(all_ids)
+    assert all_ids[1::2] == [row["input_ids"].tolist() for row in read(two[0])]
+    assert all_ids[::2] == [row["input_ids"].tolist() for row in read(two[1])]
 
 
 def test_copies_differ(folder, text):

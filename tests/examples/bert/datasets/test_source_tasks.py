@@ -24,8 +24,8 @@ def fourth(self, x): return 4
 '''
 
 
-def lines(number):
-    return "\n".join(f"a{k} = b{k} + c{k} * d{k}" for k in range(number))
+def lines(count):
+    return "\n".join(f"a{k} = b{k} + c{k} * d{k}" for k in range(count))
 
 
 def test_lines_have_single_spaces():
@@ -41,8 +41,8 @@ def test_sides_are_exchanged():
 
 def test_only_plain_assignments_are_taken():
     text = "a = b\nif a == b:\nf(x=1)\na += b\nc = d = e\nx = y  # z = w\nreturn a"
-    found = source_tasks.exchanged([text], 9, 0.0, np.random.default_rng(0))
-    assert [line for _, line in found] == ["a = b"]
+    results = source_tasks.exchanged([text], 9, 0.0, np.random.default_rng(0))
+    assert [line for _, line in results] == ["a = b"]
 
 
 def test_kinds_are_as_many_and_labels_are_flipped_as_often_as_stated():
@@ -74,15 +74,15 @@ def test_heads_take_something():
 def test_questions_are_squads(tmp_path):
     modules = [MODULE, MODULE.replace("first", "fifth").replace("second", "sixth")]
     for impossible in (0.0, 0.5):
-        made = source_tasks.questions(
+        outputs = source_tasks.questions(
             modules, 30, 2, impossible, np.random.default_rng(0)
         )
         path = tmp_path / "questions.json"
-        path.write_text(json.dumps(made))
-        found = squad_json.read(str(path), negative=impossible > 0)
-        assert len(found) == 60
-        assert any(not q.answers for q in found) == (impossible > 0)
-        for q in found:
+        path.write_text(json.dumps(outputs))
+        results = squad_json.read(str(path), negative=impossible > 0)
+        assert len(results) == 60
+        assert any(not q.answers for q in results) == (impossible > 0)
+        for q in results:
             name = q.text.split()[2]
             assert (f"def {name}(" in q.context) == bool(q.answers)
             for answer in q.answers:

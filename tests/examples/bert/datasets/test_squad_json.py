@@ -11,19 +11,19 @@ from examples.bert.evaluation.rule_baseline import best_rule, fixed_rules
 from transformer.data import DataError
 
 
-def entry(id_="1", text="paris", start=9, **more):
+def entry(id_="1", text="paris", start=9, **extra):
     return {
         "id": id_,
         "question": "where?",
         "answers": [{"text": text, "answer_start": start}],
-        **more,
+        **extra,
     }
 
 
-def write(folder, *qas, context="it is in paris of old", **more):
+def write(folder, *qas, context="it is in paris of old", **extra):
     path = folder / "questions.json"
     article = {"title": "t", "paragraphs": [{"context": context, "qas": list(qas)}]}
-    path.write_text(json.dumps({"version": "1", "data": [article], **more}))
+    path.write_text(json.dumps({"version": "1", "data": [article], **extra}))
     return str(path)
 
 
@@ -35,14 +35,14 @@ def test_questions_are_read(tmp_path):
         entry("3", "", 0),
         {"id": "4", "question": "who?", "answers": []},
     )
-    found = squad_json.read(path, negative=True)
-    assert [q.id for q in found] == ["1", "2", "3", "4"]
-    assert [len(q.answers) for q in found] == [1, 0, 0, 0]
-    answer = found[0].answers[0]
-    assert found[0].context[answer.start : answer.end] == answer.text == "paris"
+    results = squad_json.read(path, negative=True)
+    assert [q.id for q in results] == ["1", "2", "3", "4"]
+    assert [len(q.answers) for q in results] == [1, 0, 0, 0]
+    answer = results[0].answers[0]
+    assert results[0].context[answer.start : answer.end] == answer.text == "paris"
 
 
-def test_answers_are_not_needed_to_be_told(tmp_path):
+def test_answers_are_optional(tmp_path):
     path = write(tmp_path, {"id": "4", "question": "who?"})
     assert squad_json.read(path, negative=False, answered=False)[0].answers == ()
 

@@ -37,11 +37,11 @@ def test_windows_cover_all_and_have_one_owner(tokens, room, stride):
     assert all(b - a == min(stride, room) for (a, _), (b, _) in zip(spans, spans[1:]))
     own = max_context_windows(spans, tokens)
     for at, k in enumerate(own):
-        around = [
+        neighbourhood = [
             min(at - a, b - 1 - at) + 0.01 * (b - a) if a <= at < b else -1
             for a, b in spans
         ]
-        assert around[k] == max(around)
+        assert neighbourhood[k] == max(neighbourhood)
 
 
 def test_no_tokens_no_windows():
@@ -49,12 +49,12 @@ def test_no_tokens_no_windows():
 
 
 def test_rows_hold_the_question_and_a_part_of_the_context(vocabulary):
-    made = windows(3, question("Paris"), vocabulary, Shape(16, 4, 5))
+    outputs = windows(3, question("Paris"), vocabulary, Shape(16, 4, 5))
     ids = vocabulary.encode(CONTEXT)
     asked = vocabulary.encode("where is the tower")
-    assert len(made) > 2
+    assert len(outputs) > 2
     for window, (begin, end) in zip(
-        made, window_spans(len(ids), 16 - 4 - 3, 5), strict=True
+        outputs, window_spans(len(ids), 16 - 4 - 3, 5), strict=True
     ):
         expected = [
             vocabulary.bos_id,
@@ -75,7 +75,7 @@ def test_rows_hold_the_question_and_a_part_of_the_context(vocabulary):
 @pytest.mark.parametrize("stride", [3, 8])
 def test_spans_lead_back_to_the_characters_of_the_answer(answer, stride, vocabulary):
     asked = question(answer)
-    found = 0
+    results = 0
     for window in windows(0, asked, vocabulary, Shape(20, 8, stride)):
         start, end = window.span(asked.answers[0])
         features = window.features(asked.answers[0])
@@ -86,24 +86,26 @@ def test_spans_lead_back_to_the_characters_of_the_answer(answer, stride, vocabul
                 window.offsets[end - window.context_start],
             )
             assert CONTEXT[first[0] : last[1]] == answer
-            found += 1
+            results += 1
         else:
             assert end == 0
-    assert found
+    assert results
 
 
-def test_an_answer_that_is_cut_is_not_there(vocabulary):
+def test_a_truncated_answer_counts_as_absent(vocabulary):
     asked = question("unaffable, stands in Paris  of 1889")
-    made = windows(0, asked, vocabulary, Shape(16, 8, 2))
-    assert all(window.span(asked.answers[0]) == (0, 0) for window in made)
-    assert made[0].features(None)["start"] == 0
+    outputs = windows(0, asked, vocabulary, Shape(16, 8, 2))
+    assert all(window.span(asked.answers[0]) == (0, 0) for window in outputs)
+    assert outputs[0].features(None)["start"] == 0
 
 
 def test_each_token_is_its_windows_own_once(vocabulary):
-    made = windows(0, question("Paris"), vocabulary, Shape(14, 4, 3))
-    owned = np.concatenate([window.offsets[window.is_max_context] for window in made])
-    _, places = vocabulary.encode_with_offsets(CONTEXT)
-    assert sorted(map(tuple, owned)) == sorted(map(tuple, places))
+    outputs = windows(0, question("Paris"), vocabulary, Shape(14, 4, 3))
+    owned = np.concatenate(
+        [window.offsets[window.is_max_context] for window in outputs]
+    )
+    _, positions = vocabulary.encode_with_offsets(CONTEXT)
+    assert sorted(map(tuple, owned)) == sorted(map(tuple, positions))
 
 
 def test_no_room_for_a_context(vocabulary):

@@ -74,7 +74,7 @@ def test_a_missing_column_and_a_missing_file(tmp_path):
         tsv.labels_of(tsv.read(path, Columns("label", "sentence"), "refuse"), COLUMNS)
 
 
-def test_naive_bayes_counts_words_of_both_texts_apart():
+def test_naive_bayes_counts_words_of_both_texts_separately():
     def row(tokens, types, label):
         return {
             "tokens": np.array(tokens),

@@ -19,8 +19,8 @@ def question(id_, *answers):
 
 @pytest.mark.parametrize("module", [answer_metrics, squad_windows])
 def test_what_docstrings_say(module):
-    found = doctest.testmod(module)
-    assert found.attempted and not found.failed
+    results = doctest.testmod(module)
+    assert results.attempted and not results.failed
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_scores_are_means_in_percent_of_each_kind():
         question("3"),
         question("4"),
     ]
-    found = score(asked, {"1": "tower", "2": "rome", "3": "", "4": "x"})
-    assert found == pytest.approx(
+    results = score(asked, {"1": "tower", "2": "rome", "3": "", "4": "x"})
+    assert results == pytest.approx(
         {
             "exact": 50.0,
             "f1": 100 * (2 / 3 + 1 + 1 + 0) / 4,
@@ -98,11 +98,11 @@ def test_the_best_threshold():
     # Nothing above -5: questions 1, 2 and 4 are right. Below it: 2 and 4. Above 0.5: 1
     # and 4.
     assert best_threshold(asked, texts, odds, exact_match) == (75.0, -5.0)
-    told = {id_: "" if odds[id_] > -5.0 else text for id_, text in texts.items()}
-    assert score(asked, told)["exact"] == 75.0
+    output = {id_: "" if odds[id_] > -5.0 else text for id_, text in texts.items()}
+    assert score(asked, output)["exact"] == 75.0
 
 
-def test_equal_odds_are_not_told_apart():
+def test_equal_odds_are_not_separated():
     asked = [question("1", "rome"), question("2"), question("3")]
     texts, odds = {"1": "rome", "2": "x", "3": "x"}, dict.fromkeys("123", 1.0)
     assert best_threshold(asked, texts, odds, exact_match) == (

@@ -27,19 +27,19 @@ def losses(folder, output="out"):
 
 
 @pytest.fixture
-def made(monkeypatch):
+def recorded_runs(monkeypatch):
     """Collects the models and optimizers that programs make."""
-    found = []
+    results = []
     real = fine_tuning.Trainer
     monkeypatch.setattr(
         fine_tuning,
         "Trainer",
-        lambda model, optimizer, **more: (
-            found.append((one := real(model, optimizer, **more), more)),
+        lambda model, optimizer, **settings: (
+            results.append((one := real(model, optimizer, **settings), settings)),
             one,
         )[1],
     )
-    return found
+    return results
 
 
 @pytest.fixture
@@ -48,12 +48,12 @@ def no_steps(monkeypatch):
     monkeypatch.setattr(Loop, "run", lambda *_: None)
 
 
-def classify_by(folder, params=(), files=(), **more):
+def classify_by(folder, params=(), files=(), **settings):
     """Runs the classifier with settings of gin; of the flags, those that are None are
     not given.
     """
     named = {"gin_file": list(files)} if files else {}
-    classify(folder, gin_param=list(params), **named, **more)
+    classify(folder, gin_param=list(params), **named, **settings)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def left_out(monkeypatch):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize(
-    "given, says",
+    "flags, says",
     [
         (
             {"gin_param": ["nonsense = 3"]},
@@ -100,24 +100,24 @@ def left_out(monkeypatch):
     ],
 )
 def test_nonsense_is_refused_before_anything_is_written(
-    folder, capsys, program, given, says
+    folder, capsys, program, flags, says
 ):
     with pytest.raises(SystemExit):
-        PROGRAMS[program][0](folder, **given)
+        PROGRAMS[program][0](folder, **flags)
     err = capsys.readouterr().err
     assert says in err and "Traceback" not in err, err
-    assert "gin_param" not in given or given["gin_param"][0] in err
+    assert "gin_param" not in flags or flags["gin_param"][0] in err
     assert not (folder / "out").exists()
 
 
-def test_a_mesh_and_a_layout_of_gin(folder, capsys, made, no_steps):
+def test_a_mesh_and_a_layout_of_gin(folder, capsys, recorded_runs, no_steps):
     (folder / "mine.gin").write_text(
         "Mesh.axes = 'data:2;model:2'\n"
         "Mesh.variable_layout = 'd_model:data'\n"
         "Mesh.layout = 'batch:data; heads:model'\nMesh.strict = True\n"
     )
     classify_by(folder, files=[str(folder / "mine.gin")])
-    ((one, _),) = made
+    ((one, _),) = recorded_runs
     mesh = one.model.mesh
     assert (
         str(mesh) == "data:2;model:2" and repr(mesh.layout) == "batch:data; heads:model"
@@ -129,15 +129,15 @@ def test_a_mesh_and_a_layout_of_gin(folder, capsys, made, no_steps):
     )
 
 
-def test_the_layout_that_goes_with_gins_axes(folder, made, no_steps):
+def test_the_layout_that_goes_with_gins_axes(folder, recorded_runs, no_steps):
     classify_by(folder, ["Mesh.axes = 'model:2'"])
-    ((one, _),) = made
+    ((one, _),) = recorded_runs
     mesh = one.model.mesh
     assert repr(mesh.layout) == "batch:data; heads:model; d_ff:model; vocab:model"
     assert mesh.optional_axes == ("data", "model")
 
 
-def test_a_flag_that_is_given_wins_and_says_so(folder, capsys, made, no_steps):
+def test_a_flag_that_is_given_wins_and_says_so(folder, capsys, recorded_runs, no_steps):
     classify_by(
         folder,
         [
@@ -148,7 +148,7 @@ def test_a_flag_that_is_given_wins_and_says_so(folder, capsys, made, no_steps):
         ],
         mesh="data:2",
     )
-    ((one, _),) = made
+    ((one, _),) = recorded_runs
     out = capsys.readouterr().out
     assert str(one.model.mesh) == "data:2"
     assert "gin      --mesh=data:2 wins over Mesh.axes = 'data:4'" in out
@@ -168,7 +168,9 @@ def test_two_settings_of_one_flag_that_differ(folder, capsys):
     )
 
 
-def test_sizes_of_gin_win_over_those_of_the_file(folder, capsys, made, no_steps):
+def test_sizes_of_gin_win_over_those_of_the_file(
+    folder, capsys, recorded_runs, no_steps
+):
     classify_by(
         folder,
         [
@@ -180,7 +182,7 @@ def test_sizes_of_gin_win_over_those_of_the_file(folder, capsys, made, no_steps)
             "Architecture.block_length = 8",
         ],
     )
-    a = made[0][0].model.architecture
+    a = recorded_runs[0][0].model.architecture
     assert (a.blocks, a.heads, a.d_kv, a.d_model, a.d_ff) == (2, 4, 2, 8, 16)
     assert a.recompute and (a.attention, a.block_length) == ("blockwise", 8)
     out = capsys.readouterr().out
@@ -191,7 +193,7 @@ def test_sizes_of_gin_win_over_those_of_the_file(folder, capsys, made, no_steps)
     assert "bert_architecture.d_ff" not in out  # they agree
 
 
-def test_sizes_of_gin_alone(folder, capsys, made, no_steps):
+def test_sizes_only_of_gin(folder, capsys, recorded_runs, no_steps):
     sizes = [
         "vocab = 40",
         "d_model = 8",
@@ -204,7 +206,7 @@ def test_sizes_of_gin_alone(folder, capsys, made, no_steps):
     classify_by(
         folder, [f"bert_architecture.{line}" for line in sizes], bert_config_file=None
     )
-    assert repr(made[0][0].model.architecture).startswith(
+    assert repr(recorded_runs[0][0].model.architecture).startswith(
         "Architecture(vocab=40, d_model=8, d_ff=16"
     )
     flags.FLAGS["bert_config_file"].unparse()
@@ -213,7 +215,7 @@ def test_sizes_of_gin_alone(folder, capsys, made, no_steps):
     assert "--bert_config_file, or bind bert_architecture" in capsys.readouterr().err
 
 
-def test_an_optimizer_of_gin(folder, capsys, made, no_steps):
+def test_an_optimizer_of_gin(folder, capsys, recorded_runs, no_steps):
     classify_by(
         folder,
         [
@@ -228,23 +230,23 @@ def test_an_optimizer_of_gin(folder, capsys, made, no_steps):
         ],
         learning_rate=None,
     )
-    ((one, more),) = made
+    ((one, settings),) = recorded_runs
     assert (
         isinstance(one.optimizer, mtf.optimizers.Adafactor)
         and one.optimizer.beta_1 == 0.3
     )
-    assert more["clip_norm"] is None and one.microbatches == 2
+    assert settings["clip_norm"] is None and one.microbatches == 2
     mesh = one.model.mesh
     rate = one.optimizer.rate_at(mtf.asarray(mesh, np.int32(1), ""))
     assert float(rate.numpy()) == pytest.approx(0.5)
 
 
-def test_settings_of_the_flags_optimizer(folder, made, no_steps):
+def test_settings_of_the_flags_optimizer(folder, recorded_runs, no_steps):
     classify_by(
         folder,
         ["AdamW.beta_2 = 0.9", "AdamW.weight_decay = 0.5", "AdamW.epsilon = 1e-3"],
     )
-    optimizer = made[0][0].optimizer
+    optimizer = recorded_runs[0][0].optimizer
     assert (optimizer.beta_2, optimizer.weight_decay, optimizer.epsilon) == (
         0.9,
         0.5,
@@ -261,7 +263,7 @@ def test_a_flag_that_the_optimizer_does_not_take(folder, capsys):
     assert "Did you mean momentum" in capsys.readouterr().err
 
 
-def test_what_a_file_has_for_other_programs_is_told(folder, capsys, made, no_steps):
+def test_unused_settings_of_a_file_are_printed(folder, capsys, recorded_runs, no_steps):
     classify_by(
         folder,
         [
@@ -275,14 +277,14 @@ def test_what_a_file_has_for_other_programs_is_told(folder, capsys, made, no_ste
         train_batch_size=None,
         bert_config_file=None,
     )
-    ((one, _),) = made
+    ((one, _),) = recorded_runs
     assert (
         isinstance(one.optimizer, mtf.optimizers.LAMB)
         and one.model.architecture.scanned
     )
     assert flags.FLAGS.train_batch_size != 32768
     out = capsys.readouterr().out
-    (told,) = (
+    (unused_line,) = (
         line
         for line in out.splitlines()
         if line.startswith("gin      without effect here")
@@ -294,8 +296,8 @@ def test_what_a_file_has_for_other_programs_is_told(folder, capsys, made, no_ste
         "BertFeatures.length",
         "AdamW.weight_decay",
     ):
-        assert name in told
-    assert "Mesh.axes" not in told and "LAMB" not in told
+        assert name in unused_line
+    assert "Mesh.axes" not in unused_line and "LAMB" not in unused_line
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def write(folder, **changed):
 
 
 def test_sizes_are_those_of_bert(folder):
-    found = program_flags.read_config(
+    results = program_flags.read_config(
         write(
             folder,
             initializer_range=0.3,
@@ -30,7 +30,7 @@ def test_sizes_are_those_of_bert(folder):
             attention_probs_dropout_prob=0.2,
         )
     )
-    a = found.architecture
+    a = results.architecture
     assert (a.vocab, a.d_model, a.d_ff, a.heads, a.d_kv, a.blocks) == (
         40,
         8,
@@ -45,7 +45,7 @@ def test_sizes_are_those_of_bert(folder):
         0.2,
         "gelu_exact",
     )
-    assert found.initializer_range == 0.3
+    assert results.initializer_range == 0.3
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_vocabulary_and_rows_must_fit(folder, vocabulary, changed, says):
 def test_the_layout_is_as_far_as_the_mesh_goes(axes, rules, recwarn):
     with with_flags(mesh=axes):
         mesh = program_flags.mesh()
-    there = [
+    exists = [
         f"{name}:{axis}" for name, (axis,) in mesh.layout.items() if axis in mesh.axes
     ]
-    assert "; ".join(there) == rules
+    assert "; ".join(exists) == rules
     assert not recwarn.list
 
 

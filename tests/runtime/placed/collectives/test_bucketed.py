@@ -51,7 +51,7 @@ def before(op):
     return seen
 
 
-def parts(graph, kind="all_reduce"):
+def collective_sizes(graph, kind="all_reduce"):
     """Returns the calls of segments on the first device, in order, and where buckets
     are packed.
     """
@@ -72,12 +72,14 @@ def parts(graph, kind="all_reduce"):
 
 
 def test_one_collective_instead_of_one_for_each_gradient(monkeypatch):
-    _, alone = step_graph(monkeypatch, 0, axes="data:4", layout="batch:data")
-    assert alone > 25
+    _, unbucketed = step_graph(monkeypatch, 0, axes="data:4", layout="batch:data")
+    assert unbucketed > 25
     monkeypatch.undo()
-    graph, together = step_graph(monkeypatch, 2**20, axes="data:4", layout="batch:data")
-    assert together <= 2  # gradients, and what the loss is divided by
-    assert len(parts(graph)[0]) <= 3
+    graph, bucketed_losses = step_graph(
+        monkeypatch, 2**20, axes="data:4", layout="batch:data"
+    )
+    assert bucketed_losses <= 2  # gradients, and what the loss is divided by
+    assert len(collective_sizes(graph)[0]) <= 3
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_sums_do_not_wait_for_the_rest_of_the_backward_pass(
         layout="batch:data",
         variable_layout=variable_layout,
     )
-    calls, packed = parts(graph, kind)
+    calls, packed = collective_sizes(graph, kind)
     assert len(calls) >= 4 and 3 <= len(packed) <= 8
     waits = [sum(call in before(op) for call in calls) for op in packed]
     assert min(waits) < max(waits) - 1  # some leave well before others

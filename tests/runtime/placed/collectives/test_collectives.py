@@ -14,7 +14,7 @@ from meshtf.runtime.placed.collectives import collectives_for, ring, shared_memo
 NUMPY = {"sum": np.sum, "max": np.max, "min": np.min}
 
 
-def place(arrays, dtype):
+def put(arrays, dtype):
     """Returns a tensor on each of the first devices, and their names."""
     devices = tuple(f"/device:CPU:{i}" for i in range(len(arrays)))
     tensors = []
@@ -24,26 +24,26 @@ def place(arrays, dtype):
     return tensors, devices
 
 
-def check(found, want, devices):
+def check(results, expected, devices):
     """Each device has its own result."""
-    for y, w, device in zip(found, want, devices, strict=True):
+    for y, w, device in zip(results, expected, devices, strict=True):
         assert y.device.endswith(device)
         np.testing.assert_array_equal(y.numpy(), w)
 
 
 @pytest.mark.parametrize("how", [shared_memory, ring], ids=["alias", "ring"])
-@pytest.mark.parametrize("number", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_devices", [1, 2, 3, 8])
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bfloat16"])
-def test_all_reduce(how, number, dtype, rng):
+def test_all_reduce(how, num_devices, dtype, rng):
     for kind, reduce in NUMPY.items():
         for shape in ((), (5,), (3, 7)):
-            arrays = rng.integers(-9, 9, (number, *shape))
-            xs, devices = place(arrays, dtype)
+            arrays = rng.integers(-9, 9, (num_devices, *shape))
+            xs, devices = put(arrays, dtype)
             ys = how.all_reduce(xs, devices, kind)
             assert {y.dtype.name for y in ys} == {dtype}
             check(
                 ys,
-                [reduce(arrays, 0).astype(ys[0].dtype.as_numpy_dtype)] * number,
+                [reduce(arrays, 0).astype(ys[0].dtype.as_numpy_dtype)] * num_devices,
                 devices,
             )
 
@@ -51,45 +51,46 @@ def test_all_reduce(how, number, dtype, rng):
 @pytest.mark.parametrize("how", [shared_memory, ring], ids=["alias", "ring"])
 def test_all_reduce_of_truth(how, rng):
     arrays = rng.integers(0, 2, (3, 5)).astype(bool)
-    xs, devices = place(arrays, "bool")
+    xs, devices = put(arrays, "bool")
     check(how.all_reduce(xs, devices, "max"), [arrays.any(0)] * 3, devices)
     check(how.all_reduce(xs, devices, "min"), [arrays.all(0)] * 3, devices)
 
 
 @pytest.mark.parametrize("how", [shared_memory, ring], ids=["alias", "ring"])
-@pytest.mark.parametrize("number", [2, 3, 8])
+@pytest.mark.parametrize("num_devices", [2, 3, 8])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_reduce_scatter_and_all_gather(how, number, axis, rng):
-    arrays = rng.integers(-9, 9, (number, 24, 24))
-    xs, devices = place(arrays, "int32")
+def test_reduce_scatter_and_all_gather(how, num_devices, axis, rng):
+    arrays = rng.integers(-9, 9, (num_devices, 24, 24))
+    xs, devices = put(arrays, "int32")
     for kind, reduce in NUMPY.items():
         check(
             how.reduce_scatter(xs, devices, kind, axis),
-            np.split(reduce(arrays, 0), number, axis),
+            np.split(reduce(arrays, 0), num_devices, axis),
             devices,
         )
     check(
         how.all_gather(xs, devices, axis),
-        [np.concatenate(list(arrays), axis)] * number,
+        [np.concatenate(list(arrays), axis)] * num_devices,
         devices,
     )
 
 
 @pytest.mark.parametrize("how", [shared_memory, ring], ids=["alias", "ring"])
-@pytest.mark.parametrize("cut, join", [(0, 1), (1, 0)])
-def test_all_to_all(how, cut, join, rng):
+@pytest.mark.parametrize("split_axis, concat_axis", [(0, 1), (1, 0)])
+def test_all_to_all(how, split_axis, concat_axis, rng):
     arrays = rng.integers(-9, 9, (3, 6, 6))
-    xs, devices = place(arrays, "int32")
-    want = [
-        np.concatenate([np.split(x, 3, cut)[j] for x in arrays], join) for j in range(3)
+    xs, devices = put(arrays, "int32")
+    expected = [
+        np.concatenate([np.split(x, 3, split_axis)[j] for x in arrays], concat_axis)
+        for j in range(3)
     ]
-    check(how.all_to_all(xs, devices, cut, join), want, devices)
+    check(how.all_to_all(xs, devices, split_axis, concat_axis), expected, devices)
 
 
 @pytest.mark.parametrize("how", [shared_memory, ring], ids=["alias", "ring"])
 def test_stack(how, rng):
     arrays = rng.integers(-9, 9, (3, 2))
-    xs, devices = place(arrays, "int32")
+    xs, devices = put(arrays, "int32")
     check(how.stack(xs, devices), [arrays] * 3, devices)
 
 
@@ -102,7 +103,7 @@ def test_on_one_device_everybody_gets_the_same_tensor():
 @pytest.mark.parametrize("size", [1, 3, 12, 13])
 def test_a_ring_sends_only_what_is_needed_and_to_the_right_neighbour(monkeypatch, size):
     sent = sends(monkeypatch)
-    xs, devices = place(np.zeros((4, size)), "float32")
+    xs, devices = put(np.zeros((4, size)), "float32")
     ring.all_reduce(xs, devices, "sum")
     assert all(target == (source + 1) % 4 for source, target, _ in sent)
     assert sum(n for _, _, n in sent) == 2 * 3 * size  # over all devices
@@ -112,7 +113,7 @@ def test_a_ring_sends_only_what_is_needed_and_to_the_right_neighbour(monkeypatch
 
 def test_an_all_to_all_sends_pieces(monkeypatch):
     sent = sends(monkeypatch)
-    xs, devices = place(np.zeros((4, 8, 4)), "float32")
+    xs, devices = put(np.zeros((4, 8, 4)), "float32")
     ring.all_to_all(xs, devices, 0, 1)
     assert {(s, t) for s, t, _ in sent if s != t} == {
         (s, t) for s in range(4) for t in range(4) if s != t

@@ -40,7 +40,7 @@ def crossing(monkeypatch):
     return crossed
 
 
-def given(rng, tasks, shape):
+def inputs_of(rng, tasks, shape):
     """Returns arrays, tensors of them, and devices of the hosts `tasks`."""
     arrays = rng.integers(-9, 9, (len(tasks), *shape))
     return (
@@ -50,8 +50,8 @@ def given(rng, tasks, shape):
     )
 
 
-def check(found, want):
-    for y, w in zip(found, want, strict=True):
+def check(results, expected):
+    for y, w in zip(results, expected, strict=True):
         np.testing.assert_array_equal(y.numpy(), w)
 
 
@@ -59,7 +59,7 @@ def check(found, want):
 def test_all_reduce(tasks, crossing, rng):
     hosts = len(set(tasks))
     for kind, reduce in NUMPY.items():
-        arrays, xs, devices = given(rng, tasks, (3, 4))
+        arrays, xs, devices = inputs_of(rng, tasks, (3, 4))
         crossing.clear()
         check(
             hierarchical.all_reduce(xs, devices, kind), [reduce(arrays, 0)] * len(tasks)
@@ -68,7 +68,7 @@ def test_all_reduce(tasks, crossing, rng):
 
 
 def test_a_ring_would_send_more_over_the_network(crossing, rng):
-    _, xs, devices = given(rng, (0, 1, 0, 1), (3, 4))
+    _, xs, devices = inputs_of(rng, (0, 1, 0, 1), (3, 4))
     ring.all_reduce(xs, devices, "sum")
     assert sum(crossing) == 2 * (4 - 1) * 12
 
@@ -76,31 +76,31 @@ def test_a_ring_would_send_more_over_the_network(crossing, rng):
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("tasks", HOSTS)
 def test_reduce_scatter_and_all_gather(tasks, axis, crossing, rng):
-    number = len(tasks)
+    num_devices = len(tasks)
     hosts = len(set(tasks))
-    arrays, xs, devices = given(rng, tasks, (12, 12))
+    arrays, xs, devices = inputs_of(rng, tasks, (12, 12))
     check(
         hierarchical.reduce_scatter(xs, devices, "sum", axis),
-        np.split(arrays.sum(0), number, axis),
+        np.split(arrays.sum(0), num_devices, axis),
     )
     assert sum(crossing) == (hosts - 1) * 144
     crossing.clear()
     check(
         hierarchical.all_gather(xs, devices, axis),
-        [np.concatenate(list(arrays), axis)] * number,
+        [np.concatenate(list(arrays), axis)] * num_devices,
     )
-    assert sum(crossing) == (hosts - 1) * 144 * number
+    assert sum(crossing) == (hosts - 1) * 144 * num_devices
 
 
 @pytest.mark.parametrize("tasks", HOSTS)
 def test_stack_and_all_to_all(tasks, crossing, rng):
-    arrays, xs, devices = given(rng, tasks, (12, 12))
+    arrays, xs, devices = inputs_of(rng, tasks, (12, 12))
     check(hierarchical.stack(xs, devices), [arrays] * len(tasks))
-    want = [
+    expected = [
         np.concatenate([np.split(x, len(tasks))[j] for x in arrays], 1)
         for j in range(len(tasks))
     ]
-    check(hierarchical.all_to_all(xs, devices, 0, 1), want)
+    check(hierarchical.all_to_all(xs, devices, 0, 1), expected)
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,13 @@ def test_who_takes_a_constant_waits_for_what_it_waited_for():
     def body(x, y):
         first = tf.raw_ops.Identity(input=x, name="first")
         with tf.control_dependencies([first]):
-            later = tf.raw_ops.AddV2(x=y, y=tf.constant(1.0), name="later")
-        return [later, x + 1.0]
+            later_sum = tf.raw_ops.AddV2(x=y, y=tf.constant(1.0), name="later")
+        return [later_sum, x + 1.0]
 
-    (later,) = [n for n in definition_of(traced(body)).node_def if n.name == "later"]
-    assert later.input[-1] == "^first"
+    (later_sum,) = [
+        n for n in definition_of(traced(body)).node_def if n.name == "later"
+    ]
+    assert later_sum.input[-1] == "^first"
 
 
 def test_the_name_is_not_the_one_that_tensorflow_gave():

@@ -44,38 +44,36 @@ def run(program, results, args, devices=None):
 def ancestors(definition, name):
     """Returns the nodes that must have run before a node."""
     ops = {op.name: op for op in graph_of(definition).get_operations()}
-    found = set()
+    results = set()
     todo = [ops[name]]
     while todo:
         op = todo.pop()
-        new = {*(x.op for x in op.inputs), *op.control_inputs} - found
-        found |= new
+        new = {*(x.op for x in op.inputs), *op.control_inputs} - results
+        results |= new
         todo += new
-    return {op.name for op in found}
+    return {op.name for op in results}
 
 
-def both(number, *args):
+def both(index, *args):
     """Returns what an op of `tensor_ops` gives at once and in a program."""
     name, *rest = args
     op = getattr(tensor_ops, name)
-    xs = [
-        tf.constant(np.arange(12, dtype="f").reshape(4, 3) + k) for k in range(number)
-    ]
+    xs = [tf.constant(np.arange(12, dtype="f").reshape(4, 3) + k) for k in range(index)]
     at_once = (
-        op(*xs, *rest) if name == "binary" else op(xs if number > 1 else xs[0], *rest)
+        op(*xs, *rest) if name == "binary" else op(xs if index > 1 else xs[0], *rest)
     )
     program = ProgramWriter()
     ys = [program.argument(tf.TensorSpec(x.shape, x.dtype)) for x in xs]
-    written = op(ys if number > 1 else ys[0], *rest)
-    found = written if isinstance(written, list) else [written]
-    arrays, _ = run(program, found, xs, [SECOND] * len(found))
-    for x, y, array in zip(tf.nest.flatten(at_once), found, arrays, strict=True):
+    written = op(ys if index > 1 else ys[0], *rest)
+    results = written if isinstance(written, list) else [written]
+    arrays, _ = run(program, results, xs, [SECOND] * len(results))
+    for x, y, array in zip(tf.nest.flatten(at_once), results, arrays, strict=True):
         assert x.shape == y.shape == array.shape and x.dtype == y.dtype
         np.testing.assert_array_equal(x.numpy(), array)
 
 
 @pytest.mark.parametrize(
-    "number, name, args",
+    "index, name, args",
     [
         (1, "identity", ()),
         (3, "concat", (1,)),
@@ -89,8 +87,8 @@ def both(number, *args):
         (3, "add_n", ()),
     ],
 )
-def test_ops_between_devices_are_those_of_tensorflow(number, name, args):
-    both(number, name, *args, SECOND)
+def test_ops_between_devices_are_those_of_tensorflow(index, name, args):
+    both(index, name, *args, SECOND)
 
 
 @pytest.mark.parametrize("kind", ["AddV2", "Maximum", "Minimum"])
@@ -99,11 +97,11 @@ def test_ops_of_two_tensors(kind):
     y = tf.constant([3.0, 2.0])
     program = ProgramWriter()
     a, b = (program.argument(tf.TensorSpec([2])) for _ in range(2))
-    ((found,), _) = run(program, [tensor_ops.binary(kind, a, b, FIRST)], [x, y])
-    np.testing.assert_array_equal(found, tensor_ops.binary(kind, x, y, FIRST).numpy())
+    ((results,), _) = run(program, [tensor_ops.binary(kind, a, b, FIRST)], [x, y])
+    np.testing.assert_array_equal(results, tensor_ops.binary(kind, x, y, FIRST).numpy())
 
 
-def test_calls_share_constants_and_run_where_they_are_told():
+def test_calls_share_constants_and_run_on_the_given_device():
     add = trace(
         lambda x, k: [x + tf.cast(k, tf.float32)], [FOUR, tf.TensorSpec([], "int32")]
     )
@@ -121,9 +119,9 @@ def test_calls_share_constants_and_run_where_they_are_told():
 def test_what_is_returned_may_be_an_argument_or_come_from_outside():
     program = ProgramWriter()
     x = program.argument(FOUR)
-    outside = tf.constant([5.0] * 200)
-    captured = program.capture(outside)
-    assert program.capture(outside) is captured and len(program.captured) == 1
+    captured_tensor = tf.constant([5.0] * 200)
+    captured = program.capture(captured_tensor)
+    assert program.capture(captured_tensor) is captured and len(program.captured) == 1
     (first, second), _ = run(program, [x, captured], [tf.ones(4)])
     np.testing.assert_array_equal(first, np.ones(4))
     np.testing.assert_array_equal(second, np.full(200, 5.0))
@@ -155,15 +153,15 @@ def test_sections_keep_structure_and_sharing():
     x = program.argument(FOUR)
     y = program.argument(FOUR)
 
-    def body(given):
-        (a, none, (b, c)) = given
+    def body(inputs):
+        (a, none, (b, c)) = inputs
         assert none is None and a is c and a is not b
         total = a + b
         return [total, None, (a, total)]
 
-    made = in_section(program, body, [x, None, (y, x)])
-    assert made[1] is None and made[2][0] is x and made[0] is made[2][1]
-    (total,), definition = run(program, [made[0]], [tf.ones(4), tf.ones(4)])
+    outputs = in_section(program, body, [x, None, (y, x)])
+    assert outputs[1] is None and outputs[2][0] is x and outputs[0] is outputs[2][1]
+    (total,), definition = run(program, [outputs[0]], [tf.ones(4), tf.ones(4)])
     np.testing.assert_array_equal(total, np.full(4, 2.0))
     assert [n.op for n in definition.node_def] == ["AddV2"]  # none for the return
 
@@ -172,18 +170,18 @@ def test_sections_pass_lists_to_each_other():
     program = ProgramWriter()
     x = program.argument(FOUR)
 
-    def fill(given):
+    def fill(inputs):
         array = tf.TensorArray(tf.float32, 4, element_shape=[])
         return tf.while_loop(
             lambda i, a: i < 4,
-            lambda i, a: (i + 1, a.write(i, given[i] * 2.0)),
+            lambda i, a: (i + 1, a.write(i, inputs[i] * 2.0)),
             (tf.constant(0), array),
         )[1]
 
     array = in_section(program, fill, x)
-    total = in_section(program, lambda given: given.stack() + given.read(1), array)
-    (found,), _ = run(program, [total], [tf.range(4.0)])
-    np.testing.assert_array_equal(found, [2.0, 4.0, 6.0, 8.0])
+    total = in_section(program, lambda inputs: inputs.stack() + inputs.read(1), array)
+    (results,), _ = run(program, [total], [tf.range(4.0)])
+    np.testing.assert_array_equal(results, [2.0, 4.0, 6.0, 8.0])
 
 
 def test_variables_are_read_and_written_in_the_order_of_the_program():
@@ -199,7 +197,7 @@ def test_variables_are_read_and_written_in_the_order_of_the_program():
     add = trace(write, [handle, FOUR], stateful=True, writes=True)
     x = program.argument(FOUR)
     first = program.read_variable(v.handle, v.shape, v.dtype, FIRST)
-    in_section(program, lambda given: v.assign_add(given, read_value=False) and [], x)
+    in_section(program, lambda inputs: v.assign_add(inputs, read_value=False) and [], x)
     (second,) = in_section(program, lambda _: [v.read_value()], [])
     program.call(add, [v.handle, x], FIRST)
     third = program.read_variable(v.handle, v.shape, v.dtype, FIRST)
@@ -213,16 +211,16 @@ def test_a_loop_that_reads_waits_for_the_write_before_it_and_not_for_other_loops
     program = ProgramWriter()
     x = program.argument(FOUR)
 
-    def loop(given):
+    def loop(inputs):
         return tf.while_loop(
             lambda i, y: i < 3,
             lambda i, y: (i + 1, y + v.read_value()),
-            (tf.constant(0), given),
+            (tf.constant(0), inputs),
         )[1]
 
-    in_section(program, lambda given: v.assign(given, read_value=False) and [], x)
+    in_section(program, lambda inputs: v.assign(inputs, read_value=False) and [], x)
     first, second = (in_section(program, loop, x) for _ in range(2))
-    in_section(program, lambda given: v.assign(given * 9, read_value=False) and [], x)
+    in_section(program, lambda inputs: v.assign(inputs * 9, read_value=False) and [], x)
     arrays, definition = run(program, [first, second], [tf.ones(4) * 2.0])
     np.testing.assert_array_equal(arrays, np.full((2, 4), 8.0))
     np.testing.assert_array_equal(v.numpy(), np.full(4, 18.0))
@@ -235,7 +233,9 @@ def test_prints_run_in_order_though_nobody_takes_a_result(capfd):
     program = ProgramWriter()
     x = program.argument(FOUR)
     for k in range(5):
-        in_section(program, lambda given, k=k: tf.print("print", k, given[0]) and [], x)
+        in_section(
+            program, lambda inputs, k=k: tf.print("print", k, inputs[0]) and [], x
+        )
     _, definition = run(program, [x], [tf.ones(4)])
     lines = [s for s in capfd.readouterr().err.splitlines() if s.startswith("print")]
     assert lines == [f"print {k} 1" for k in range(5)]
@@ -270,9 +270,9 @@ def test_the_public_way_gives_the_same_on_the_same_devices(switches, monkeypatch
     x = np.arange(12, dtype="f").reshape(4, 3)
     for _ in range(2):
         y, total = step(x)
-    want = 1 + 2 * x.sum(1)
-    np.testing.assert_array_equal(y.numpy(), x * want[:, None])
-    assert float(total.numpy()) == want.sum()
+    expected = 1 + 2 * x.sum(1)
+    np.testing.assert_array_equal(y.numpy(), x * expected[:, None])
+    assert float(total.numpy()) == expected.sum()
     assert [v.backing_device[-1] for v in y.sharded_value.values] == [
         "0",
         "1",

@@ -27,9 +27,9 @@ def sorted_steps(fn, **layouts):
     return steps, phases_of(steps, MESH)
 
 
-def variables(number):
+def variables(count):
     return [
-        mtf.Variable(MESH, "d:8;e:4", initializers.ones, f"w{k}") for k in range(number)
+        mtf.Variable(MESH, "d:8;e:4", initializers.ones, f"w{k}") for k in range(count)
     ]
 
 
@@ -38,10 +38,10 @@ def check(steps, phases):
     order = [s for phase in phases for steps in phase for s in steps]
     assert len(order) == len(steps) and set(map(id, order)) == set(map(id, steps))
     made_here = {v for s in steps for v in outputs_of(s)}
-    there = set()
+    available = set()
     for s in order:
-        assert all(v in there for v in dependencies_of(s) if v in made_here), s
-        there.update(outputs_of(s))
+        assert all(v in available for v in dependencies_of(s) if v in made_here), s
+        available.update(outputs_of(s))
     written = {
         store
         for s in steps
