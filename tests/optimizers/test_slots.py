@@ -207,12 +207,12 @@ def test_clipping_keeps_gradients_of_another_region_sharded():
             loss = mtf.reduce_sum(mtf.square(mtf.einsum([x, variable], "batch;d_ff")))
         return optimizers.clip_by_global_norm(mtf.gradients([loss], [variable]), 1.0)[0]
 
-    moves = Counter(
+    collectives = Counter(
         (s.reshard.kind, s.reshard.axis)
         for s in _moves(clipped.lower(np.zeros((512, 8), "float32")))
         if "d_ff" in s.src.spec.shape
     )
-    assert moves == {("reduce_scatter", "data"): 1}
+    assert collectives == {("reduce_scatter", "data"): 1}
 
 
 @pytest.mark.sampled(12, each="name mesh")
