@@ -66,6 +66,7 @@ def timeline_text(timeline: Timeline, width: int = 100, unit: str = UNITS) -> st
     """
     check_record(Timeline, timeline=timeline)
     as_int("width", width)
+    as_text("unit", unit)
     heads = [f"stage {stage}  " for stage in range(timeline.stages)]
     head_width = len(heads[-1])
     scale = (width - head_width) / timeline.time

@@ -114,7 +114,7 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
         read = layer.project_keys_values(x)
         several = own != "LocalAttention"
         methods = {
-            "__call__": call(x, takes={"rows": "all"}),
+            "__call__": call(x, takes={"query_inputs": "all"}),
             "init_cache": call(t.x, 4),
             "project_keys_values": call(x),
             "fill_cache": call(cache, read, position, 0),
@@ -148,7 +148,7 @@ def functions(t: SimpleNamespace) -> dict[str, Call]:
     return {
         "add_noise": call(t.x, 0.1),
         "multiplicative_jitter": call(t.x, 0.1),
-        "blockwise_attention": call(q, k, k, "length:4", takes={"rows": "all"}),
+        "blockwise_attention": call(q, k, k, "length:4", takes={"query_inputs": "all"}),
         "dot_product_attention": call(q, k, k),
         "local_attention": call(q, own, own, "length:4"),
         "causal_bias": call(*lengths),

@@ -109,6 +109,8 @@ def written(t: SimpleNamespace) -> dict[str, Call]:
         )
 
     return {f"Forecast.{name}": call(on=forecast) for name in counts} | {
+        "Forecast.by_module": call(2, on=forecast),
+        "Forecast.text": call(2, on=forecast),
         "Forecast.save_html": call(page, on=forecast),
         "Forecast.save_json": call(page, on=forecast),
         "Export.manifest": call(on=export),

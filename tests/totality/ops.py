@@ -151,9 +151,9 @@ def control(t: SimpleNamespace) -> dict[str, Call]:
     return {
         "cond": call(t.yes, lambda: t.x, lambda: t.y),
         "while_loop": call(is_more, t.fn, t.y),
-        "scan": call(lambda s, row: (s, row), None, t.x, "d", takes={"state": "none"}),
+        "scan": call(lambda s, row: (s, row), None, t.x, "d", takes={"init": "none"}),
         "scan_and_sum": call(
-            lambda s, row: (s, row, None), None, t.x, "d", takes={"state": "none"}
+            lambda s, row: (s, row, None), None, t.x, "d", takes={"init": "none"}
         ),
         "recompute": call(t.fn, then=lambda f: f(t.x)),
         "custom_gradient": call(lambda x: (x, lambda dy: [dy]), then=lambda f: f(t.x)),
