@@ -4,8 +4,9 @@
     python -m transformer.train_vocabulary --kind=sentencepiece --size=4000 --input='books/*.txt' \\
         --output=books.model
 
-In gin `WordPieceVocabulary.path` or `SentencePieceVocabulary.path` is the path of the file.
-The file is complete or absent. Exit code: 0, or 1 if there is an error.
+A run uses the file by the gin setting `WordPieceVocabulary.path` or
+`SentencePieceVocabulary.path`. A file that cannot be completed is not written. Exit code: 0,
+or 1 if there is an error.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from transformer.cli.program import run_main
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; other modules have some of the same names."""
+    """Defines the flags of the command; not at import, as absl refuses to define a flag
+    twice and other commands define some of these names.
+    """
     flags.DEFINE_enum(
         "kind", "wordpiece", ["wordpiece", "sentencepiece"], "The kind of vocabulary."
     )
-    flags.DEFINE_integer("size", 8000, "The count of pieces.", lower_bound=1)
+    flags.DEFINE_integer("size", 8000, "The number of pieces.", lower_bound=1)
     flags.DEFINE_string(
         "input",
         None,
@@ -35,12 +38,12 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "lower_case",
         True,
-        "Of word pieces: whether text is lower-cased, without accents.",
+        "For wordpiece: lower-case texts and strip accents.",
     )
 
 
 def main(argv: Sequence[str]) -> None:
-    """Trains the vocabulary of the flags and writes it."""
+    """Trains the vocabulary that the flags describe, and writes it."""
     from transformer.data.atomic_files import check_writable
 
     args = flags.FLAGS
@@ -53,27 +56,36 @@ def main(argv: Sequence[str]) -> None:
 def train(
     kind: str, size: int, pattern: str | None, output: str, lower_case: bool = True
 ) -> None:
-    """Trains a vocabulary and writes it; see the flags.
+    """Trains a vocabulary and writes it.
+
+    Args:
+      kind: "wordpiece" or "sentencepiece".
+      size: the number of pieces.
+      pattern: a glob of text files; None: the source of Python's standard library.
+      output: the file to write.
+      lower_case: for wordpiece, whether texts are lower-cased and accents stripped.
 
     Raises:
-      DataError: there is no text, or the size does not fit it; nothing is written.
+      DataError: there is no text, or too little for the size; nothing is written.
     """
     from transformer import data
     from transformer.data.atomic_files import atomic_file
     from transformer.data.vocabularies import train_sentence_pieces, train_word_pieces
 
     corpus = data.text_files(pattern) if pattern else data.python_library()
-    texts = [example["text"] for example in data.documents(lambda: corpus).train()]
+    documents = data.documents(lambda: corpus)
+    texts = [example["text"] for example in documents.train()]
     print(f"training on {corpus}", flush=True)
     if kind == "wordpiece":
         pieces = train_word_pieces(texts, size, lower_case)
-        size = len(pieces)
-        model = "".join(f"{piece}\n" for piece in pieces).encode()
+        num_pieces = len(pieces)
+        content = "".join(f"{piece}\n" for piece in pieces).encode()
     else:
-        model = train_sentence_pieces(texts, size)
+        num_pieces = size
+        content = train_sentence_pieces(texts, size)
     with atomic_file(output) as path:
-        path.write_bytes(model)
-    print(f"{size:,} pieces are in {output}")
+        path.write_bytes(content)
+    print(f"{num_pieces:,} pieces are in {output}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ Contents:
 
 from meshtf.checkpoints.lock import only_run
 from meshtf.checkpoints.manifest import Manifest
-from meshtf.checkpoints.read import Restored, newest_whole, restore, restore_latest
+from meshtf.checkpoints.read import Restored, newest_complete, restore, restore_latest
 from meshtf.checkpoints.saver import Saver
 from meshtf.checkpoints.shared_folder import check_shared
 from meshtf.checkpoints.step_folders import latest
@@ -32,7 +32,7 @@ __all__ = [
     "WriteError",
     "check_shared",
     "latest",
-    "newest_whole",
+    "newest_complete",
     "only_run",
     "restore",
     "restore_latest",

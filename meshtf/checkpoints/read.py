@@ -32,7 +32,7 @@ import tensorflow as tf
 from meshtf.checkpoints.arguments import check_variables
 from meshtf.checkpoints.inspection.verification import check
 from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved
-from meshtf.checkpoints.matching import check_fit, renamed
+from meshtf.checkpoints.matching import check_fit, saved_name
 from meshtf.checkpoints.step_folders import newest_first, warn_of
 from meshtf.checkpoints.tensor_slices import (
     Box,
@@ -96,11 +96,11 @@ def restore(
     data.
 
     Args:
-      path: of the checkpoint.
-      variables: what is read, under which names.
-      partly: whether the checkpoint may have other variables as well, such as those of a
-        larger model.
-      renames: names, or prefixes of names -> those in the checkpoint.
+      path: the path of the checkpoint.
+      variables: the variables to read, by name.
+      partly: whether the checkpoint may have tensors that are not read, such as those of
+        a larger model.
+      renames: names of variables, or prefixes of names -> those in the checkpoint.
 
     Raises:
       CheckpointError: names or shapes differ; no variable was changed.
@@ -119,13 +119,14 @@ def restore(
     manifest = Manifest.read(path)
     manifest.check_sizes(path)
     manifest.check_index(path)
-    named = [
-        (renamed(name, renames or {}), variable) for name, variable in variables.items()
+    named_variables = [
+        (saved_name(name, renames or {}), variable)
+        for name, variable in variables.items()
     ]
-    check_fit(path, manifest, named, partly)
+    check_fit(path, manifest, named_variables, partly)
     try:
         # Absolute, since workers have other working directories.
-        _load(os.path.abspath(f"{path}/{PREFIX}"), manifest, named)
+        _load(os.path.abspath(f"{path}/{PREFIX}"), manifest, named_variables)
     except _UNREADABLE as error:
         check(path, manifest)  # raises with the file's name, if a checksum is wrong
         reason = f"its slices cannot be read: {error.message}"
@@ -150,18 +151,18 @@ def restore_latest(
     """
     check_variables(variables)
     as_bool("partly", partly)
-    return newest_whole(
+    return newest_complete(
         directory, lambda path: restore(path, variables, partly, renames)
     )
 
 
-def newest_whole(
+def newest_complete(
     directory: str, read: Callable[[str], dict[str, Any]]
 ) -> Restored | None:
     """Reads the newest complete checkpoint of a folder; warns of damaged ones.
 
     Args:
-      directory: of the checkpoints.
+      directory: the folder of the checkpoints.
       read: reads the checkpoint with this path, and returns its `extra` data.
 
     Raises:
@@ -181,11 +182,11 @@ def newest_whole(
 
 
 def _load(
-    prefix: str, manifest: Manifest, named: Sequence[tuple[str, Variable]]
+    prefix: str, manifest: Manifest, variables: Sequence[tuple[str, Variable]]
 ) -> None:
     """Reads variables, on all hosts in parallel."""
     reads_of_hosts: dict[str, list[_Read]] = defaultdict(list)
-    for name, variable in named:
+    for name, variable in variables:
         record_write(variable)
         for host, targets in _slots_by_host(variable).items():
             reads = _planned(name, manifest.tensors[name], targets)

@@ -1,11 +1,9 @@
-"""What sampling and beam search share: partly given sequences, and checked calls of the
-step function.
+"""The prompt and the step function of sampling and beam search, with checks of both.
 
-Example:
+Example with eos_id=1, which also fills the positions without a generated id:
 
-    prompt [batch, length]         7 4 9 -1 -1 -1    given where not negative
-    initial_ids [batch, length]    7 4 9  1  1  1    with eos_id=1, which also fills
-                                                     what follows the end of a sequence
+    prompt [batch, length]         7 4 9 -1 -1 -1    negative: to be generated
+    initial_ids [batch, length]    7 4 9  1  1  1
 """
 
 from __future__ import annotations
@@ -32,18 +30,18 @@ Step: TypeAlias = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
 
 
 class Sequences:
-    """A prompt, and the step function that returns logits for the ids that follow.
+    """A prompt, and the step function that returns logits of the next ids.
 
-    Arguments are those of `sample`.
+    The arguments are those of `sample`.
 
     Attributes:
       prompt: int32 [*batch, length]; negative where ids are to be generated.
       batch: the dimensions of the prompt without `length`.
       initial_ids: the prompt with `fill_id` where ids are to be generated.
-      fill_id: the id of positions without a generated one: the first of `eos_id`, or 0.
-      last_position: where the loop ends: an integer, or int32 [].
+      fill_id: the id of positions without a generated id: the first of `eos_ids`, or 0.
+      last_position: the last position to generate: an integer, or int32 [].
       eos_ids: the ids that end a sequence.
-      state_structure: the initial state, whose nesting the step must keep.
+      state_structure: the initial state; each step returns a state nested like it.
       state: the tensors of the initial state, as a flat list.
     """
 
@@ -70,6 +68,7 @@ class Sequences:
         self.batch = prompt.shape.without(self.length)
         self.last_position = _last_position(prompt.shape[self.length], max_length)
         self.eos_ids = _eos_ids(eos_id)
+        # A negative eos_id is an error only when the vocabulary is known: `_check_ids`.
         self.fill_id = max(self.eos_ids[0], 0) if self.eos_ids else 0
         to_generate = less(self.prompt, 0)
         self.initial_ids = where(to_generate, self.fill_id, self.prompt)
@@ -77,11 +76,11 @@ class Sequences:
         self.state = _state_tensors(state)
 
     def read(self, x: Tensor, position: Tensor) -> Tensor:
-        """Returns x[*rest, length] at a position: [*rest]."""
+        """Returns the entries of x [*dims, length] at a position: [*dims]."""
         return gather(x, position, self.length)
 
     def write(self, x: Tensor, position: Tensor, new: Tensor) -> Tensor:
-        """Returns x[*rest, length] with new[*rest] at a position."""
+        """Returns x [*dims, length] with `new` [*dims] at a position."""
         return dynamic_update(x, self.length, position, new)
 
     def is_eos(self, ids: Tensor) -> Tensor:
@@ -95,12 +94,20 @@ class Sequences:
     def next_logits(
         self, position: Tensor, ids: Tensor, state: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Calls the step. Returns float32 logits [*ids, vocab] of the next ids, and the
-        tensors of the next state.
+        """Calls the step function.
+
+        Args:
+          position: the position of `ids`, int32 [].
+          ids: int32 [*dims].
+          state: the tensors of the state, as a flat list.
+
+        Returns:
+          The logits of the ids at the next position, float32 [*dims, vocab], and the
+          tensors of the next state.
 
         Raises:
-          PlanError, ShapeError, DTypeError: the step returns something else, or an end
-            of sequence is no id.
+          PlanError, ShapeError, DTypeError: the step returns other values, or `eos_id` or
+            `vocab_size` are out of the range of the vocabulary.
         """
         outputs = self.step(position, ids, _pack_state(self.state_structure, state))
         if not isinstance(outputs, tuple) or len(outputs) != 2:
@@ -117,10 +124,8 @@ class Sequences:
             vocab_ids = index_range(logits.mesh, logits.shape.dim(self.vocab))
             is_used = less(vocab_ids, self.vocab_size)
             logits = where(is_used, logits, -float("inf"))
-        return logits, [
-            _in_order_of(old, new)
-            for old, new in zip(self.state, _state_tensors(next_state))
-        ]
+        next_tensors = _state_tensors(next_state)
+        return logits, list(map(_transpose_like, next_tensors, self.state))
 
     def _check_logits(self, logits: Tensor, ids: Tensor) -> None:
         names = (*ids.shape.names, self.vocab)
@@ -139,7 +144,7 @@ class Sequences:
         self._check_ids(logits)
 
     def _check_ids(self, logits: Tensor) -> None:
-        """Raises ShapeError where `vocab_size` or `eos_id` are not of the vocabulary."""
+        """Raises ShapeError if `vocab_size` or an `eos_id` is out of range."""
         size = logits.shape[self.vocab]
         if self.vocab_size is not None and not 0 < self.vocab_size <= size:
             raise _error(
@@ -163,13 +168,13 @@ class Sequences:
 def check_setting(
     is_legal: bool, requirement: str, value: object, way_out: str = ""
 ) -> None:
-    """Raises PlanError if a setting is illegal: "<requirement>, not <value>"."""
+    """Raises PlanError, with "<requirement>, not <value>.", unless a setting is legal."""
     if not is_legal:
         raise _error(PlanError, f"{requirement}, not {value}.", way_out=way_out)
 
 
 def check_name_is_free(shape: Shape, name: str, purpose: str) -> None:
-    """Raises ShapeError if a shape has a dimension that is to be added."""
+    """Raises ShapeError if a shape already has a dimension of this name."""
     if name in shape:
         raise _error(
             ShapeError,
@@ -203,7 +208,7 @@ def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
     if prompt.shape[length] < 1:
         raise _error(
             ShapeError,
-            "a prompt gives at least the initial id.",
+            f'a prompt has at least one position, but "{length}" has size 0.',
             prompt=prompt,
             way_out=f'Make "{length}" as long as the result, with -1 where ids are to '
             "be generated.",
@@ -220,8 +225,8 @@ def _eos_ids(eos_id: Any) -> tuple[int, ...]:
 
 
 def _last_position(length: int, max_length: Any) -> Any:
-    """Returns the position at which the loop ends: an integer, or int32 [] if
-    `max_length` is a tensor.
+    """Returns the last position to generate: an integer, or int32 [] if `max_length` is a
+    tensor.
     """
     if max_length is None:
         return length - 1
@@ -253,28 +258,30 @@ def _check_structure(old: Any, new: Any) -> None:
     if not is_same:
         raise _error(
             PlanError,
-            "a step returns a state with the nested structure of the one it gets.",
+            "a step returns a state with the same nested structure as its argument.",
             input=_outline(old),
             output=_outline(new),
         )
 
 
 def _error(
-    kind: type[Exception], headline: str, way_out: str = "", **facts: Any
+    error_class: type[Exception], headline: str, way_out: str = "", **facts: Any
 ) -> Exception:
-    """Returns an error that shows facts about the call, and the user's line."""
-    shown = {
-        k: f"{x.dtype} {x.shape!r}" if isinstance(x, Tensor) else x
-        for k, x in facts.items()
+    """Returns an error that shows facts about the call, and the user's line.
+
+    Facts that are tensors are shown as data type and shape.
+    """
+    texts = {
+        name: f"{fact.dtype} {fact.shape!r}" if isinstance(fact, Tensor) else fact
+        for name, fact in facts.items()
     }
-    return kind(
-        explain_error(headline, way_out, **shown, **{"from": Source.of_caller()})
-    )
+    texts["from"] = Source.of_caller()
+    return error_class(explain_error(headline, way_out, **texts))
 
 
 def _state_tensors(state: Any) -> list[Tensor]:
-    """Returns the tensors of a nested state as a flat list, without its Nones; reads
-    variables.
+    """Returns the tensors of a nested state as a flat list, without its Nones; variables
+    are read.
     """
     leaves = [x for x in tf.nest.flatten(state) if x is not None]
     tensors = [x.tensor() if hasattr(x, "tensor") else x for x in leaves]
@@ -289,18 +296,16 @@ def _state_tensors(state: Any) -> list[Tensor]:
 
 
 def _pack_state(structure: Any, tensors: Sequence[Tensor]) -> Any:
-    """Returns tensors nested like `structure`; its Nones stay."""
+    """Returns tensors nested like `structure`, with None where it has None."""
     remaining = iter(tensors)
     leaves = [x if x is None else next(remaining) for x in tf.nest.flatten(structure)]
     return tf.nest.pack_sequence_as(structure, leaves)
 
 
-def _in_order_of(old: Tensor, new: Tensor) -> Tensor:
-    """Returns a tensor with its dimensions in the order of the old one, if they are the
-    same.
-    """
+def _transpose_like(new: Tensor, old: Tensor) -> Tensor:
+    """Returns `new` with its dimensions in the order of `old`."""
     if set(new.shape) != set(old.shape):
-        return new  # the loop refuses it, with the names of both
+        return new  # the loop raises an error that shows both shapes
     return transpose(new, old.shape)
 
 

@@ -1,13 +1,13 @@
-"""Frozen dataclasses by inheritance, which are generated at the first instance.
+"""A base class whose subclasses are frozen dataclasses, generated at the first instance.
 
     class Scale(Frozen):
       by: float
 
     Scale(2.0) == Scale(by=2.0)
 
-Python compiles six methods for a dataclass. meshtf has a hundred classes of ops, and a
-program uses a few: generated at once, they would take much of the time of importing
-meshtf.
+Python compiles six methods for each dataclass. meshtf has about a hundred classes of ops, of
+which a program uses a few: generating all of them would take much of the time of
+`import meshtf`.
 """
 
 from __future__ import annotations
@@ -31,32 +31,36 @@ else:
 
 
 _generated: set[type] = set()  # the classes that are dataclasses already
-_modules: dict[type, Any] = {}  # by class: annotations use names of its module
+# Class -> its module, in which `dataclasses` looks up the names in annotations.
+_modules: dict[type, Any] = {}
 _lock = threading.Lock()
 
 
-def _as_number(name: str, value: Any) -> Any:
-    """Returns a float, or a boolean (the value of a boolean tensor) as it is."""
+def _as_float_or_bool(name: str, value: Any) -> Any:
+    """Returns a float; or a boolean unchanged, such as the value that pads a boolean
+    tensor.
+    """
     if isinstance(value, bool):
         return value
     return as_float(name, value)
 
 
-# The fields that are checked, by class: (name, annotation) of those of these types.
-_checked_fields: dict[type, tuple[tuple[str, str], ...]] = {}
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+# Class -> (name, annotation) of each field whose annotation is one of `_TYPES`.
+_checked_fields: dict[type, tuple[tuple[str, str], ...]] = {}
+# Annotation -> the function that checks and converts a value: (name, value) -> value.
 _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "str": as_text,
     "int": as_int,
-    "float": _as_number,
+    "float": _as_float_or_bool,
     "bool": as_bool,
 }
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Frozen:
-    """Base of classes that become frozen dataclasses. A class with the decorator stays as
-    it is.
+    """The base of classes that become frozen dataclasses, unless they have the decorator
+    `dataclasses.dataclass` already.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -64,15 +68,15 @@ class Frozen:
         _modules[cls] = sys.modules.get(cls.__module__)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Returns a new instance, after making the class a dataclass."""
+        """Returns a new instance; makes the class a dataclass if it is the first."""
         if cls not in _generated:
             with _lock:
                 _generate(cls)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Checks fields that are strings, integers, floats or booleans, and converts NumPy
-        values to those of Python. Raises ArgumentError.
+        """Converts the values of fields of type str, int, float and bool to these types, as
+        from NumPy's. Raises ArgumentError if a value has another type.
         """
         attributes = self.__dict__
         for name, kind in _checked_fields[type(self)]:
@@ -82,8 +86,8 @@ class Frozen:
 
 
 def _generate(cls: type) -> None:
-    """Makes dataclasses of a class and its bases, bases first: it inherits their
-    fields.
+    """Makes a class and its bases dataclasses; the bases first, since a dataclass inherits
+    their fields.
     """
     for base in reversed(cls.__mro__):
         if not issubclass(base, Frozen) or base is Frozen or base in _generated:
@@ -99,8 +103,9 @@ def _generate(cls: type) -> None:
 
 @contextlib.contextmanager
 def _module_imported(cls: type) -> Iterator[None]:
-    """Puts the module of a class into `sys.modules`, as when the class was defined: a
-    module that `runpy.run_path` runs is there no longer.
+    """Puts the module of a class into `sys.modules`, where `dataclasses` looks for it.
+
+    It may be absent: `runpy.run_path` removes the module that it has run.
     """
     name = cls.__module__
     current = sys.modules.get(name)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import check_tensors
 from meshtf.layers.initializers import Initializer, variance_scaling, zeros
-from meshtf.layers.mixed_precision import in_type_of
+from meshtf.layers.mixed_precision import cast_like
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike
@@ -98,7 +98,7 @@ class Conv(Module):
         require_dim(x.shape, *self.reduced_dims.names)
         y = conv(
             x,
-            in_type_of(x, self.kernel),
+            cast_like(self.kernel, x),
             self.window,
             self.stride,
             self.padding,
@@ -107,7 +107,7 @@ class Conv(Module):
         )
         if self.bias is None:
             return y
-        return y + in_type_of(x, self.bias)
+        return y + cast_like(self.bias, x)
 
 
 class ConvTranspose(Conv):
@@ -139,7 +139,7 @@ class ConvTranspose(Conv):
         require_dim(x.shape, *self.reduced_dims.names)
         y = conv_transpose(
             x,
-            in_type_of(x, self.kernel),
+            cast_like(self.kernel, x),
             self.window,
             self.stride,
             self.padding,
@@ -149,7 +149,7 @@ class ConvTranspose(Conv):
         )
         if self.bias is None:
             return y
-        return y + in_type_of(x, self.bias)
+        return y + cast_like(self.bias, x)
 
 
 class SeparableConv(Module):
@@ -219,8 +219,8 @@ class SeparableConv(Module):
         require_dim(x.shape, *self.reduced_dims.names)
         y = separable_conv(
             x,
-            in_type_of(x, self.depthwise),
-            in_type_of(x, self.pointwise),
+            cast_like(self.depthwise, x),
+            cast_like(self.pointwise, x),
             self.window,
             self.stride,
             self.padding,
@@ -228,7 +228,7 @@ class SeparableConv(Module):
         )
         if self.bias is None:
             return y
-        return y + in_type_of(x, self.bias)
+        return y + cast_like(self.bias, x)
 
 
 def _check_windows(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import check_tensors
 from meshtf.layers.initializers import Initializer, variance_scaling, zeros
-from meshtf.layers.mixed_precision import in_type_of
+from meshtf.layers.mixed_precision import cast_like
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
@@ -92,7 +92,7 @@ class Dense(Module):
             batch_dims = x.shape.without(*self.reduced_dims.names)
             expert_dims = self.expert_dims.without(*batch_dims.names)
             order = (batch_dims + expert_dims + self.new_dims).names
-        y = einsum([x, in_type_of(x, self.kernel)], order)
+        y = einsum([x, cast_like(self.kernel, x)], order)
         if self.bias is None:
             return y
-        return y + in_type_of(x, self.bias)
+        return y + cast_like(self.bias, x)

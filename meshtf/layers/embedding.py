@@ -20,7 +20,7 @@ from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.initializers import Initializer, normal
-from meshtf.layers.mixed_precision import in_type_of
+from meshtf.layers.mixed_precision import cast_like
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike, dtype_name
@@ -94,7 +94,7 @@ class Embedding(Module):
         require_dim(x.shape, *self.output_dim.names)
         all_dims = x.shape + self.table.shape.without(*x.shape.names)
         logits_dims = all_dims.without(*self.output_dim.names)
-        return einsum([x, in_type_of(x, self.table)], logits_dims)
+        return einsum([x, cast_like(self.table, x)], logits_dims)
 
 
 def sinusoids(

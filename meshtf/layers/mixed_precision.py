@@ -18,10 +18,8 @@ from meshtf.names import is_floating
 from meshtf.ops.elementwise.where_cast_clip import cast
 
 
-def in_type_of(x: Tensor, variable: Any) -> Any:
-    """Returns a variable, or another operand [...], cast to the type of x if both are
-    floats.
-    """
+def cast_like(variable: Any, x: Tensor) -> Any:
+    """Returns a variable or tensor [...] cast to the data type of x, if both are floats."""
     both_floating = is_floating(x.dtype) and is_floating(variable.dtype)
     if both_floating and x.dtype != variable.dtype:
         return cast(variable, x.dtype)

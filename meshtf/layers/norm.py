@@ -15,7 +15,7 @@ from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.initializers import ones, zeros
-from meshtf.layers.mixed_precision import in_type_of
+from meshtf.layers.mixed_precision import cast_like
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Names, Shape, ShapeLike, accumulation_dtype, names_of
@@ -64,10 +64,10 @@ class LayerNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x [..., dim], normalized over `dim`."""
         check_tensors(x=x)
-        y = layer_norm(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
+        y = layer_norm(x, self.dim, self.epsilon) * cast_like(self.scale, x)
         if self.bias is None:
             return y
-        return y + in_type_of(x, self.bias)
+        return y + cast_like(self.bias, x)
 
 
 class RMSNorm(Module):
@@ -95,7 +95,7 @@ class RMSNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x [..., dim], divided by its root mean square over `dim`, times the scale."""
         check_tensors(x=x)
-        return rms_norm(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
+        return rms_norm(x, self.dim, self.epsilon) * cast_like(self.scale, x)
 
 
 class GroupNorm(Module):
@@ -155,4 +155,4 @@ class GroupNorm(Module):
         y = y * rsqrt(variance + self.epsilon)
         y = flatten(y, self.group_dims.names, self.dim.name)
         y = cast(y, x.dtype)
-        return y * in_type_of(x, self.scale) + in_type_of(x, self.bias)
+        return y * cast_like(self.scale, x) + cast_like(self.bias, x)

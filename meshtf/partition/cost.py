@@ -1,11 +1,15 @@
-"""Sizes of shards, and bytes that reshards send.
+"""Sizes of shards, and the bytes that reshards communicate.
 
-`bytes_received` counts what one device receives, by the formulas of ring algorithms, of
-p devices that hold n bytes each before the reshard: all_reduce 2n(p-1)/p,
-reduce_scatter and all_to_all n(p-1)/p, all_gather n(p-1), slice and drop nothing. In a
-collective_permute one of p devices has its new shard already. Of a send, one of p
-stages receives n bytes; of a broadcast, all stages but one: the mean over the stages
-counts.
+`bytes_received` returns the mean number of bytes that one of p devices receives, each
+with n bytes before the reshard. The formulas are those of ring algorithms:
+
+    slice, drop                    0            every device has its result
+    all_gather                     n(p-1)
+    all_reduce                     2n(p-1)/p
+    reduce_scatter, all_to_all     n(p-1)/p
+    collective_permute             n(p-1)/p     one device has its new shard already
+    send                           n/p          one pipeline stage receives
+    broadcast                      n(p-1)/p     all pipeline stages but one receive
 
 >>> from meshtf.mesh import Mesh, Partial, Sharded, Replicated
 >>> from meshtf.names import Shape
@@ -37,7 +41,7 @@ def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
 
 
 def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
-    """Returns the number of elements of one shard."""
+    """Returns the number of elements of one shard, as a float for sums of costs."""
     num_shards = 1
     for state, axis_size in zip(placement, mesh.axes.values()):
         if isinstance(state, Sharded):
@@ -46,40 +50,41 @@ def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
 
 
 def local_bytes(spec: Spec, placement: Placement, mesh: Mesh) -> float:
-    """Returns the bytes of one shard."""
+    """Returns the size of one shard in bytes."""
     return local_size(spec.shape, placement, mesh) * dtype_bytes(spec.dtype)
 
 
 def spans(
-    start: int, stop: int, size: int, num_shards: int, wrap: bool = False
+    start: int, stop: int, shard_size: int, num_shards: int, wrap: bool = False
 ) -> list[tuple[int, int, int]]:
-    """Returns where the elements [start, stop) of a sharded dimension are, in order, as
-    (shard, start in the shard, stop in the shard).
+    """Returns the slices of shards that make up the elements [start, stop) of a sharded
+    dimension, in order: (shard index, start in the shard, stop in the shard).
 
     Args:
-      start: index of an element, in the global tensor; it may be negative.
-      stop: index after the last element; it may be beyond the end.
-      size: of the dimension in one shard.
-      num_shards: number of shards of the dimension.
-      wrap: whether elements beyond one end are those of the other end; otherwise they
-        are left out.
+      start: the global index of the first element; it may be negative.
+      stop: the global index after the last element; it may be beyond the end.
+      shard_size: the size of the dimension in one shard.
+      num_shards: the number of shards of the dimension.
+      wrap: whether indices beyond one end continue at the other end; otherwise they are
+        left out.
 
-    >>> spans(2, 9, size=4, num_shards=2)
+    >>> spans(2, 9, shard_size=4, num_shards=2)
     [(0, 2, 4), (1, 0, 4)]
-    >>> spans(2, 9, size=4, num_shards=2, wrap=True)
+    >>> spans(2, 9, shard_size=4, num_shards=2, wrap=True)
     [(0, 2, 4), (1, 0, 4), (0, 0, 1)]
     """
     if not wrap:
         start = max(start, 0)
-        stop = min(stop, size * num_shards)
+        stop = min(stop, shard_size * num_shards)
     if start >= stop:
         return []
-    blocks = range(start // size, math.ceil(stop / size))
+    # Block k has the elements from k * shard_size; beyond the ends blocks repeat.
+    blocks = range(start // shard_size, math.ceil(stop / shard_size))
     return [
         (
             block % num_shards,
-            max(start - block * size, 0),
-            min(stop - block * size, size),
+            max(start - block * shard_size, 0),
+            min(stop - block * shard_size, shard_size),
         )
         for block in blocks
     ]
@@ -88,16 +93,17 @@ def spans(
 def elements_received(
     window: Window, factor_size: int, input_size: int, num_shards: int
 ) -> float:
-    """Returns the elements that one shard receives from other shards, on average.
+    """Returns the mean number of elements that a shard receives from other shards, where
+    an op such as a convolution reads windows of a sharded dimension.
 
     Args:
-      window: which elements of the input a shard of the factor reads.
-      factor_size: global size of the factor.
-      input_size: of the input's dimension in one shard.
-      num_shards: number of shards of the factor.
+      window: the elements of the input that a shard of the output reads.
+      factor_size: the global size of the dimension in the output.
+      input_size: the size of the dimension in one shard of the input.
+      num_shards: the number of shards of the dimension.
     """
     windows = _windows(window, factor_size, num_shards)
-    # All shards receive equally many elements, as tensors of all devices have one shape.
+    # Local tensors have the same shape on all devices, so each reads the longest window.
     length = max(high - low for low, high in windows)
     received = 0
     for shard, (low, _) in enumerate(windows):
@@ -124,22 +130,22 @@ def reads_local_only(
 def _windows(
     window: Window, factor_size: int, num_shards: int
 ) -> list[tuple[int, int]]:
-    """Returns the input elements [low, high) that each shard of the factor reads."""
-    size = factor_size // num_shards
-    return [
-        (window.low(j * size), window.high((j + 1) * size)) for j in range(num_shards)
-    ]
+    """Returns the input elements [low, high) that each shard of the output reads."""
+    shard_size = factor_size // num_shards
+    starts = [shard * shard_size for shard in range(num_shards)]
+    return [(window.low(start), window.high(start + shard_size)) for start in starts]
 
 
 def bytes_received(kind: str, size: float, num_devices: int) -> float:
-    """Returns what one device receives in a reshard along an axis.
+    """Returns the bytes that one device receives in a reshard along a mesh axis.
 
     Args:
-      kind: of the reshard, such as "all_reduce".
-      size: bytes (or elements) of one shard before the reshard.
-      num_devices: size of the axis.
+      kind: the kind of reshard, such as "all_reduce".
+      size: the bytes of one shard before the reshard; or its elements, which gives
+        elements.
+      num_devices: the size of the axis.
     """
-    # Of the data that a ring moves, the fraction that comes from other devices.
+    # The fraction of the data that is on other devices.
     remote = (num_devices - 1) / num_devices
     factors = {
         "slice": 0.0,

@@ -139,7 +139,7 @@ def checkpoints(t: SimpleNamespace) -> dict[str, Call]:
         "Saver.save": call(1, {"v": t.v}, on=saver),
         "check_shared": call(t.folder),
         "latest": call(parent),
-        "newest_whole": call(parent, lambda path: {}),
+        "newest_complete": call(parent, lambda path: {}),
         "only_run": call(fresh_folder(t)),
         "restore": call(t.saved, {"v": t.v}),
         "restore_latest": call(parent, {"v": t.v}),

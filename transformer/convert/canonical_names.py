@@ -1,8 +1,8 @@
-"""Tensors of files of older versions under their present names, without copies.
+"""Tensors of files of older versions, under their current names and without copies.
 
 Example:
 
-    tensors = CanonicalTensors(TensorFiles("gpt2"), renamed=[("^h", "transformer.h")],
+    tensors = CanonicalTensors(TensorFiles("gpt2"), renames=[("^h", "transformer.h")],
                                ignored_names=r"attn\\.bias$",
                                copies={"lm_head.weight": "wte.weight"})
 """
@@ -19,13 +19,13 @@ from transformer.convert.rules import Tensors
 
 
 class CanonicalTensors:
-    """Tensors under the names of the present version, without copies.
+    """Tensors under the names of the current version, without copies.
 
     Args:
-      tensors: as a file has them.
-      renamed: (pattern, replacement) for names of older versions, applied in order.
+      tensors: the tensors of a file.
+      renames: (pattern, replacement) for names of older versions, applied in order.
       ignored_names: a pattern of the names of tensors that are not weights; "": none.
-      copies: from the name of a copy to the name of the original, for files with both.
+      copies: the name of each copy -> the name of its original, for files with both.
 
     Raises:
       CheckpointError: a copy differs from its original.
@@ -34,15 +34,15 @@ class CanonicalTensors:
     def __init__(
         self,
         tensors: Tensors,
-        renamed: Sequence[tuple[str, str]] = (),
+        renames: Sequence[tuple[str, str]] = (),
         ignored_names: str = "",
         copies: Mapping[str, str] | None = None,
     ) -> None:
         self._tensors = tensors
-        self._names: dict[str, str] = {}  # present name -> name in the file
+        self._names: dict[str, str] = {}  # current name -> name in the file
         for name in tensors:
             if not ignored_names or not re.search(ignored_names, name):
-                self._names[_present_name(name, renamed)] = name
+                self._names[_current_name(name, renames)] = name
         for copy, name in (copies or {}).items():
             if copy in self._names and name in self._names:
                 if not np.array_equal(self[copy], self[name]):
@@ -68,7 +68,7 @@ class CanonicalTensors:
         return self._tensors.shape(self._names[name])
 
 
-def _present_name(name: str, renamed: Sequence[tuple[str, str]]) -> str:
-    for pattern, replacement in renamed:
+def _current_name(name: str, renames: Sequence[tuple[str, str]]) -> str:
+    for pattern, replacement in renames:
         name = re.sub(pattern, replacement, name)
     return name

@@ -32,7 +32,7 @@ from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 
 ALL = (BERT, BERT_CLASSIFIER, BERT_SPANS, GPT2, T5, LLAMA)
-_BY_NAME = {name: family for family in ALL for name in family.names}
+_BY_NAME = {name: family for family in ALL for name in family.class_names}
 
 
 def read_model(folder: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:
@@ -54,7 +54,7 @@ def read_model(folder: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:
     for name in ("architecture", "decoder"):
         if kwargs.get(name) is not None:
             kwargs[name] = dataclasses.replace(kwargs[name], **changes)
-    model = family.make(mesh, **kwargs)
+    model = family.model_class(mesh, **kwargs)
     arrays = variable_arrays(family, model, tensors)
     for variable in model.variables:
         variable.load(arrays[variable.name].__getitem__)
@@ -110,7 +110,7 @@ def family_and_sizes(
             )
         )
     family = _BY_NAME[classes[0]]
-    return family, family.read(Settings(config), names)
+    return family, family.read_config(Settings(config), names)
 
 
 def variable_arrays(
@@ -146,11 +146,11 @@ def family_of(model: Model) -> Family:
     """
     reasons = []
     for family in ALL:
-        if family.make is type(model):
+        if family.model_class is type(model):
             reason = _difference(family, model)
             if reason is None:
                 return family
-            reasons.append(f"{family.names[0]}: {reason}")
+            reasons.append(f"{family.class_names[0]}: {reason}")
     raise mtf.CheckpointError(
         mtf.errors.explain_error(
             "Hugging Face has no such model.",
@@ -167,7 +167,7 @@ def _difference(family: Family, model: Model) -> str | None:
     """
     names = [rule.tensor for rule in family.rules(model)]
     try:
-        kwargs = family.read(Settings(family.config(model)), names)
+        kwargs = family.read_config(Settings(family.config(model)), names)
     except mtf.CheckpointError as error:
         return str(error).partition("\n")[0]
     encoder = kwargs["architecture"]

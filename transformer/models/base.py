@@ -1,9 +1,9 @@
-"""The interface of all models of the package: the loss of a batch, and sums for metrics.
+"""The interface of all models: the loss of a batch, and sums from which metrics come.
 
     loss, reports = model.loss_and_reports(batch, training=True)
     sums = model.measure(batch)        # {"nats": ..., "correct": ..., "tokens": ...}
 
-A batch is a dict of arrays; `features` has the dimensions of each by name, so a training
+A batch is a dict of arrays. `features` names the dimensions of each array, so a training
 step is `mtf.function(step, mesh=model.mesh, batch=model.features)`.
 """
 
@@ -23,11 +23,11 @@ class Model(mtf.Module):
 
     Args:
       mesh: the mesh of the variables.
-      architecture: its sizes and kinds; None: gin's `Architecture`.
-      name: the first component of the path of its variables.
+      architecture: sizes and kinds of layers; None: gin's `Architecture`.
+      name: the first component of the paths of the variables.
     """
 
-    # The dimensions of each array that a batch may have, by name.
+    # Name of each array that a batch may have -> its dimensions, such as "batch; length".
     features: Mapping[str, str] = {}
 
     def __init__(
@@ -38,46 +38,46 @@ class Model(mtf.Module):
         self.architecture = architecture or Architecture()
 
     def loss(self, batch: Batch, training: bool = False) -> mtf.Tensor:
-        """Returns the loss, a scalar; in training with auxiliary losses."""
+        """Returns the loss of a batch, a scalar; in training, with auxiliary losses."""
         loss, _ = self.loss_and_reports(batch, training)
         return loss
 
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the loss, and the reports of mixtures of experts by block name."""
-        raise NotImplementedError
-
-    def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns sums over a batch from which metrics are computed, by name; float32
-        scalars.
+        """Returns the loss, and by name of the block the report of its mixture of experts:
+        the auxiliary losses and statistics of the router.
         """
         raise NotImplementedError
 
+    def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
+        """Returns sums over a batch, such as those of `metric_sums`: float32 scalars."""
+        raise NotImplementedError
 
-def with_reports(
+
+def add_auxiliary_losses(
     loss: mtf.Tensor, reports: Mapping[str, Report], training: bool
 ) -> mtf.Tensor:
-    """Returns the loss, in training plus the losses of mixtures of experts."""
+    """Returns the loss; in training, plus the auxiliary losses of mixtures of experts."""
     if not training or not reports:
         return loss
     return mtf.add_n([loss, *(report.loss for report in reports.values())])
 
 
-def sums(
+def metric_sums(
     logits: mtf.Tensor,
     targets: mtf.Tensor,
     weights: mtf.Tensor | None,
     dim: str = "vocab",
 ) -> dict[str, mtf.Tensor]:
-    """Returns weighted sums of nats, of correct predictions and of targets: float32
-    scalars.
+    """Returns sums over all targets, float32 scalars: "nats", of the cross entropy;
+    "correct", of correct predictions; "tokens", of the weights.
 
     Args:
       logits: [..., dim].
       targets: integers [...].
-      weights: of targets, [...] or a subset of these dimensions; None: 1.
-      dim: the name of the classes.
+      weights: the weight of each target, [...] or a subset of these dimensions; None: 1.
+      dim: the name of the dimension of classes.
     """
     if weights is None:
         weights = mtf.ones(targets.mesh, targets.shape)
@@ -92,10 +92,10 @@ def sums(
 
 
 def target_weights(batch: Batch) -> mtf.Tensor | None:
-    """Returns the weight of each target, [batch, length] or [batch]; it is 0 in examples
-    that pad the last batch. None: all weights are 1.
+    """Returns the weight of each target, [batch, length] or [batch]; None: all are 1.
 
-    A batch has `weights` of targets, `counts` of examples (0 for padding), both, or none.
+    A batch may have "weights", for each target, and "counts", for each example: how many
+    examples of the data it stands for, which is 0 if it only fills up the last batch.
     """
     weights = batch.get("weights")
     counts = batch.get("counts")

@@ -24,7 +24,7 @@ import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
 from transformer.models.attention_mask import LENGTH, TokenInfo
-from transformer.models.base import Batch, Model, sums, with_reports
+from transformer.models.base import Batch, Model, add_auxiliary_losses, metric_sums
 from transformer.models.embeddings import Embeddings, mask_padded_vocab
 from transformer.models.stack import Stack
 
@@ -232,7 +232,7 @@ class Bert(_BertModel):
             loss = loss + mtf.layers.softmax_cross_entropy(
                 pair_logits, batch["next_sentence_labels"], "classes"
             )
-        return with_reports(loss, reports, training), reports
+        return add_auxiliary_losses(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
         """Returns the sums of nats, of correct predictions and of masked tokens, and the
@@ -243,10 +243,10 @@ class Bert(_BertModel):
         counts = batch.get("counts")
         if weights is not None and counts is not None:
             weights = weights * counts
-        result = sums(masked_logits, batch["masked_ids"], weights)
+        result = metric_sums(masked_logits, batch["masked_ids"], weights)
         if "next_sentence_labels" in batch:
             labels = batch["next_sentence_labels"]
-            pair_sums = sums(pair_logits, labels, counts, "classes")
+            pair_sums = metric_sums(pair_logits, labels, counts, "classes")
             result["next_sentence_correct"] = pair_sums["correct"]
             result["next_sentences"] = pair_sums["tokens"]
         return result
@@ -300,12 +300,12 @@ class Classifier(_BertModel):
         loss = mtf.layers.softmax_cross_entropy(
             logits, batch["labels"], "classes", weights=batch.get("counts")
         )
-        return with_reports(loss, reports, training), reports
+        return add_auxiliary_losses(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
         """Returns the sums of nats, of correct predictions and of texts of a batch."""
         logits, _ = self(batch)
-        return sums(logits, batch["labels"], batch.get("counts"), "classes")
+        return metric_sums(logits, batch["labels"], batch.get("counts"), "classes")
 
 
 @gin.configurable
@@ -360,7 +360,7 @@ class SpanExtractor(_BertModel):
             )
             for logits, name in ((start_logits, "start"), (end_logits, "end"))
         ]
-        return with_reports(mtf.add_n(losses) * 0.5, reports, training), reports
+        return add_auxiliary_losses(mtf.add_n(losses) * 0.5, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
         """Returns the sums of nats, of correct predictions and of targets, over starts
@@ -368,6 +368,6 @@ class SpanExtractor(_BertModel):
         """
         start_logits, end_logits, _ = self(batch)
         counts = batch.get("counts")
-        start_sums = sums(start_logits, batch["start"], counts, LENGTH)
-        end_sums = sums(end_logits, batch["end"], counts, LENGTH)
+        start_sums = metric_sums(start_logits, batch["start"], counts, LENGTH)
+        end_sums = metric_sums(end_logits, batch["end"], counts, LENGTH)
         return {name: start_sums[name] + end_sums[name] for name in start_sums}

@@ -16,7 +16,13 @@ import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
 from transformer.models.attention_mask import LENGTH, TokenInfo
-from transformer.models.base import Batch, Model, sums, target_weights, with_reports
+from transformer.models.base import (
+    Batch,
+    Model,
+    add_auxiliary_losses,
+    metric_sums,
+    target_weights,
+)
 from transformer.models.embeddings import Embeddings, mask_padded_vocab
 from transformer.models.key_value_cache import KeyValueCache
 from transformer.models.stack import Stack
@@ -135,12 +141,12 @@ class LanguageModel(Model):
             self.z_loss if training else 0.0,
             target_weights(batch),
         )
-        return with_reports(loss, reports, training), reports
+        return add_auxiliary_losses(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
         """Returns the sums of nats, of correct predictions and of targets of a batch."""
         logits, _ = self.logits_and_reports(batch["tokens"], _token_info(batch))
-        return sums(logits, batch["targets"], target_weights(batch))
+        return metric_sums(logits, batch["targets"], target_weights(batch))
 
     def init_cache(
         self, batch: mtf.Shape, positions: int, window: int | None = None

@@ -47,7 +47,7 @@ class Trained(NamedTuple):
                 "or name the folder of a run: --model_dir=FOLDER."
             )
         run = training_run.Run()
-        checkpoint = mtf.checkpoints.newest_whole(
+        checkpoint = mtf.checkpoints.newest_complete(
             model_dir, lambda path: restore(path, run.model)
         )
         assert checkpoint is not None

@@ -1,10 +1,11 @@
-"""Attention as a function of queries, keys and values, and compression of its context.
+"""Dot-product attention as a function, and pooling of keys and values to shorten them.
 
     y = dot_product_attention(q, k, v, bias=causal_bias(mesh, "length:128", "kv_length:128"))
 
 With q [batch, heads, length, key] and k, v [batch, heads, kv_length, key] scores are
-[batch, heads, length, kv_length]. Dimensions are matched by name, so keys and values
-may lack the heads, or have a subset of several dimensions of heads.
+[batch, heads, length, kv_length]. Dimensions are matched by name, so all heads share k and v
+without a dimension of heads (multi-query attention), and with heads in two dimensions k and
+v may have one of them (grouped-query attention).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
-from meshtf.layers.mixed_precision import in_type_of
+from meshtf.layers.mixed_precision import cast_like
 from meshtf.names import Names, names_of
 from meshtf.names.arguments import check_callables, check_floats, check_ints
 from meshtf.ops.common.checks import require_dim, tensor_along
@@ -43,15 +44,16 @@ def dot_product_attention(
     Args:
       q: queries, such as [batch, heads, length, key].
       k: keys, [batch, heads, kv_length_dim, key], or a subset of these names.
-      v: values, with `kv_length_dim`, and other names instead of `key_dim`.
-      kv_length_dim: the dimension of keys and values.
+      v: values, such as [batch, heads, kv_length_dim, value]; `value` may be called
+        `key_dim` as well.
+      kv_length_dim: the name of the positions of keys and values.
       key_dim: the name, or names, that the matmul of q and k sums over.
-      bias: added to the scores, which have the names of q without key_dim, and
-        kv_length_dim.
-      sink_logit: the score of one additional position of keys, whose value is zero, so
-        that a query may attend to nothing.
-      scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
-      dropout: applied to attention weights.
+      bias: added to the scores: [batch, heads, length, kv_length_dim] or a subset of
+        these names. Masks are large negative biases: see `mask_bias`.
+      sink_logit: the score of one additional position whose value is zero, so that a
+        query may attend to nothing.
+      scale: the factor of the scores; default: 1 / sqrt(size of key_dim).
+      dropout: a function that is applied to the attention weights.
     """
     q = as_tensor("q", q)
     k = as_tensor("k", k)
@@ -61,18 +63,18 @@ def dot_product_attention(
     check_callables(dropout=dropout)
     if bias is not None:
         check_tensors(bias=bias)
-    keys = names_of(key_dim, q.shape, k.shape, argument="key_dim")
-    require_dim(q.shape, *keys)
-    require_dim(k.shape, *keys, kv_length_dim)
+    key_dims = names_of(key_dim, q.shape, k.shape, argument="key_dim")
+    require_dim(q.shape, *key_dims)
+    require_dim(k.shape, *key_dims, kv_length_dim)
     require_dim(v.shape, kv_length_dim)
     if scale is None:
-        scale = 1.0 / math.sqrt(q.shape.only(keys).size)
+        scale = 1.0 / math.sqrt(q.shape.only(key_dims).size)
     if scale != 1:
         q = q * scale
-    query_dims = q.shape.without(*keys)
+    query_dims = q.shape.without(*key_dims)
     scores = einsum([q, k], query_dims + k.shape.only([kv_length_dim]))
     if bias is not None:
-        scores = scores + in_type_of(scores, bias)
+        scores = scores + cast_like(bias, scores)
     weights = softmax(scores, kv_length_dim, sink_logit)
     if dropout is not None:
         weights = dropout(weights)
@@ -81,11 +83,12 @@ def dot_product_attention(
 
 
 def compress_mean(x: Tensor, dim: str, factor: int) -> Tensor:
-    """Returns x with the means of each `factor` neighbouring entries of `dim`:
+    """Returns the means of groups of `factor` neighbouring entries of `dim`:
     [..., dim, ...] -> [..., dim / factor, ...].
 
-    As a context of attention it saves work (Liu et al., 2018, arXiv 1801.10198, section
-    4.2.3):
+    Attention to the means of 4 positions needs a quarter of the FLOPs (memory-compressed
+    attention; Liu et al., 2018, arXiv 1801.10198, section 4.2.3, has a strided convolution
+    in place of the mean):
 
         context = compress_mean(x, "length", 4)
         visible = causal_mask(mesh, "length:128", "kv_length:32", stride=4)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor
-from meshtf.layers.mixed_precision import in_type_of
+from meshtf.layers.mixed_precision import cast_like
 from meshtf.names import Dimension, ShapeLike
 from meshtf.names.arguments import check_floats, check_record
 from meshtf.ops.common.checks import single_dim, tensor_along
@@ -85,4 +85,4 @@ def apply_rope(x: Tensor, key_dim: str, embedding: RotaryEmbedding) -> Tensor:
     x, key_dim = tensor_along(x, key_dim, dim_name="key_dim")
     check_record(RotaryEmbedding, embedding=embedding)
     swapped = roll(x, key_dim, x.shape[key_dim] // 2)
-    return x * in_type_of(x, embedding.cos) + swapped * in_type_of(x, embedding.sin)
+    return x * cast_like(embedding.cos, x) + swapped * cast_like(embedding.sin, x)

@@ -1,8 +1,8 @@
-"""The contraction of two TensorFlow tensors by names, as one matmul.
+"""The contraction of two TensorFlow tensors with named axes, as one matmul.
 
-Names fall into four groups: batch (both inputs and the output), summed (both inputs), and
-free names of x and of y (one input and the output). Without batch names it is one 2-D
-matmul, which TensorFlow runs up to twice as fast as a batch of small ones. Transposes are
+Names are of four kinds: batch (in both inputs and the output), summed (in both inputs only),
+and the free names of x and of y (in one input and the output). Without batch names it is one
+2-D matmul, which TensorFlow runs up to twice as fast as a batch of small ones. Transposes are
 added only where the order of names needs them.
 
     contract(x, ("batch", "length", "d"), w, ("d", "heads", "key"),
@@ -29,13 +29,13 @@ class _Operand(NamedTuple):
 
     Attributes:
       x: the tensor.
-      names: its names.
-      free: the names that only this input has.
+      names: the names of its axes.
+      free_names: the names that only this input has.
     """
 
     x: Any
     names: Names
-    free: list[str]
+    free_names: list[str]
 
 
 def contract(
@@ -48,7 +48,13 @@ def contract(
 ) -> Any:
     """Returns the product of x and y, summed over the names that `out` lacks.
 
-    A name of only one input must be in `out`; `context` selects the matmul kernel.
+    Args:
+      x: a TensorFlow tensor.
+      x_names: the names of its axes.
+      y: a TensorFlow tensor.
+      y_names: the names of its axes.
+      out: the names of the axes of the result; a name of only one input must be in it.
+      context: selects the matmul kernel.
     """
     shared = [name for name in x_names if name in y_names]
     summed = [name for name in shared if name not in out]
@@ -61,9 +67,9 @@ def contract(
         return _dot(x, x_names, y, y_names, summed, out)
     left = _Operand(x, x_names, x_free)
     right = _Operand(y, y_names, y_free)
-    if not _starts_with(out, batch + x_free) and _starts_with(out, batch + y_free):
-        # As y x, whose output needs no transpose.
-        return _contract_matrices(right, left, batch, out, context)
+    if _starts_with(out, batch + y_free) and not _starts_with(out, batch + x_free):
+        # The matmul of y and x gives the output without a transpose.
+        left, right = right, left
     return _contract_matrices(left, right, batch, out, context)
 
 
@@ -78,13 +84,13 @@ def _contract_matrices(
     sizes = dict(zip(left.names, left.x.shape))
     sizes.update(zip(right.names, right.x.shape))
     # Free names in the order of the output, which saves its transpose.
-    rows = [name for name in out if name in left.free]
-    columns = [name for name in out if name in right.free]
+    rows = [name for name in out if name in left.free_names]
+    columns = [name for name in out if name in right.free_names]
     summed = [n for n in left.names if n in right.names and n not in out]
-    left_order = _is_transposed(left.names, batch, rows, summed)
-    right_order = _is_transposed(right.names, batch, summed, columns)
-    if left_order is None and right_order is None:
-        # Both need a transpose: with this order of summed names perhaps only one does.
+    is_left_matrix = _is_transposed(left.names, batch, rows, summed) is not None
+    is_right_matrix = _is_transposed(right.names, batch, summed, columns) is not None
+    if not is_left_matrix and not is_right_matrix:
+        # Both would be copied; in the order of the right input's names perhaps only one.
         summed = [name for name in right.names if name in summed]
     a, transpose_a = _as_matrix(left, batch, rows, summed, sizes)
     b, transpose_b = _as_matrix(right, batch, summed, columns, sizes)
@@ -101,8 +107,8 @@ def _as_matrix(
     columns: list[str],
     sizes: dict[str, int],
 ) -> tuple[Any, bool]:
-    """Returns an input as (a batch of) matrices `[*batch, rows, columns]`, and whether
-    they are stored transposed.
+    """Returns an input as a matrix [*batch, rows, columns], and whether it is stored
+    transposed, as [*batch, columns, rows].
     """
     x = operand.x
     is_transposed = _is_transposed(operand.names, batch, rows, columns)
@@ -113,17 +119,17 @@ def _as_matrix(
     num_rows = math.prod(sizes[name] for name in rows)
     num_columns = math.prod(sizes[name] for name in columns)
     if is_transposed:
-        matrix = [num_columns, num_rows]
+        matrix_sizes = [num_columns, num_rows]
     else:
-        matrix = [num_rows, num_columns]
-    return reshape(x, [*batch_sizes, *matrix]), is_transposed
+        matrix_sizes = [num_rows, num_columns]
+    return reshape(x, [*batch_sizes, *matrix_sizes]), is_transposed
 
 
 def _is_transposed(
     names: Names, batch: list[str], rows: list[str], columns: list[str]
 ) -> bool | None:
-    """Whether a tensor with these names is stored as transposed matrices; None if it is
-    stored neither way and needs a transpose.
+    """Returns whether a tensor is stored as [*batch, columns, rows]; False if it is stored
+    as [*batch, rows, columns]; None if it is neither and has to be transposed.
     """
     if list(names) == [*batch, *rows, *columns]:
         return False
@@ -137,11 +143,11 @@ def _starts_with(out: Names, names: Sequence[str]) -> bool:
 
 
 def _align(x: Any, names: Names, out: Names) -> Any:
-    """Returns x with its axes in the order in which they broadcast to `out`."""
+    """Returns x transposed, and with axes of size 1, such that it broadcasts to `out`."""
     order = tuple(name for name in out if name in names)
     x = _transpose_to(x, names, order)
-    trailing = out[len(out) - len(order) :]
-    if order == trailing:
+    last_names = out[len(out) - len(order) :]
+    if order == last_names:  # leading axes of size 1 are implied
         return x
     sizes = dict(zip(order, x.shape))
     return reshape(x, [sizes.get(name, 1) for name in out])
@@ -152,7 +158,8 @@ def _dot(
 ) -> Any:
     """Returns inner products along the names `summed`: a multiplication and a sum."""
     dtype = x.dtype
-    if dtype in (tf.bfloat16, tf.float16):  # otherwise each term would be rounded
+    if dtype in (tf.bfloat16, tf.float16):
+        # In float32, as a matmul accumulates; otherwise each term would be rounded.
         x = tf.cast(x, tf.float32)
         y = tf.cast(y, tf.float32)
     terms = x * _align(y, y_names, x_names)

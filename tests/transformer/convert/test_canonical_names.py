@@ -13,7 +13,7 @@ from transformer.convert.canonical_names import CanonicalTensors
 def test_older_names_and_no_weights():
     tensors = CanonicalTensors(
         Arrays({"h.0.gamma": np.ones(3), "h.0.attn.bias": np.zeros((2, 2))}),
-        renamed=[("^h", "model.h"), ("gamma$", "weight")],
+        renames=[("^h", "model.h"), ("gamma$", "weight")],
         ignored_names=r"attn\.bias$",
     )
     assert list(tensors) == ["model.h.0.weight"]

@@ -67,6 +67,7 @@ _ENDS = """
 
 
 def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    """Returns the arguments of `Bert` for a config.json, by name."""
     settings.require(
         position_embedding_type="absolute",
         is_decoder=False,
@@ -99,6 +100,7 @@ def _read_classifier(settings: Settings, names: Collection[str]) -> dict[str, An
 
 
 def _write(model: Model) -> dict[str, Any]:
+    """Returns the settings of config.json for a model."""
     a: Architecture = model.architecture
     return {
         "model_type": "bert",
@@ -147,33 +149,33 @@ def _rules(head: list[Rule], pooled: bool = True) -> Callable[[Any], list[Rule]]
 
 _IGNORED_NAMES = r"\.embeddings\.position_ids$"
 BERT = Family(
-    ["BertForPreTraining", "BertForMaskedLM"],
-    Bert,
-    _read,
-    _write,
-    _rules(table(_PRETRAINING, "cls.", "pretraining/")),
-    WEIGHT_BIAS,
-    _IGNORED_NAMES,
-    lambda model: {
+    class_names=["BertForPreTraining", "BertForMaskedLM"],
+    model_class=Bert,
+    read_config=_read,
+    write_config=_write,
+    rules=_rules(table(_PRETRAINING, "cls.", "pretraining/")),
+    renames=WEIGHT_BIAS,
+    ignored_names=_IGNORED_NAMES,
+    copies=lambda model: {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
 )
 BERT_CLASSIFIER = Family(
-    ["BertForSequenceClassification"],
-    Classifier,
-    _read_classifier,
-    _write_classifier,
-    _rules(table(_CLASSES)),
-    WEIGHT_BIAS,
-    _IGNORED_NAMES,
+    class_names=["BertForSequenceClassification"],
+    model_class=Classifier,
+    read_config=_read_classifier,
+    write_config=_write_classifier,
+    rules=_rules(table(_CLASSES)),
+    renames=WEIGHT_BIAS,
+    ignored_names=_IGNORED_NAMES,
 )
 BERT_SPANS = Family(
-    ["BertForQuestionAnswering"],
-    SpanExtractor,
-    _read,
-    _write,
-    _rules(table(_ENDS), pooled=False),
-    WEIGHT_BIAS,
-    _IGNORED_NAMES,
+    class_names=["BertForQuestionAnswering"],
+    model_class=SpanExtractor,
+    read_config=_read,
+    write_config=_write,
+    rules=_rules(table(_ENDS), pooled=False),
+    renames=WEIGHT_BIAS,
+    ignored_names=_IGNORED_NAMES,
 )

@@ -1,9 +1,9 @@
-"""A family: a class of models that another library and we have, and how to convert it.
+"""A family: how to convert one class of models of another library to ours, and back.
 
 Example:
 
     family = GPT2
-    model = family.make(mesh, **family.read(Settings(config), names))
+    model = family.model_class(mesh, **family.read_config(Settings(config), names))
     arrays = to_variables(family.rules(model), shapes, family.canonical(tensors, model), sizes)
 """
 
@@ -18,45 +18,47 @@ from transformer.convert.config_settings import Settings
 from transformer.convert.rules import Rule, Tensors
 from transformer.models.base import Model
 
-# Names of norms in files from 2018.
+# The names of norms in files from 2018.
 WEIGHT_BIAS = [(r"gamma$", "weight"), (r"beta$", "bias")]
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """One class of another library's models.
+    """The conversion of one class of another library's models.
 
     Args:
-      names: of the class in config.json; the first one is written, all are read.
-      make: returns our model, for a mesh and what `read` returns.
-      read: returns arguments of `make`, for the settings of config.json and the names of
-        the tensors.
-      write: returns the settings of config.json for our model.
-      rules: returns the rules between tensors and variables of our model.
-      renamed: (pattern, replacement) for names of tensors in older files.
+      class_names: the names of the class in config.json. All are read; the first is
+        written.
+      model_class: our class, called with the mesh and the arguments from `read_config`.
+      read_config: (settings of config.json, names of the tensors) -> the arguments of
+        `model_class` by name.
+      write_config: our model -> the settings of config.json.
+      rules: our model -> the rules between tensors and variables.
+      renames: (pattern, replacement) for the names of tensors in files of older versions.
       ignored_names: a pattern of the names of tensors that are not weights.
-      copies: returns, for our model, the names of copies with those of their originals.
+      copies: our model -> for each tensor that is a copy of another one, its name and the
+        name of the original.
     """
 
-    names: Sequence[str]
-    make: Callable[..., Model]
-    read: Callable[[Settings, Collection[str]], dict[str, Any]]
-    write: Callable[[Any], dict[str, Any]]
+    class_names: Sequence[str]
+    model_class: type[Any]
+    read_config: Callable[[Settings, Collection[str]], dict[str, Any]]
+    write_config: Callable[[Any], dict[str, Any]]
     rules: Callable[[Any], list[Rule]]
-    renamed: Sequence[tuple[str, str]] = ()
+    renames: Sequence[tuple[str, str]] = ()
     ignored_names: str = ""
     copies: Callable[[Any], Mapping[str, str]] = lambda model: {}
 
     def canonical(self, tensors: Tensors, model: Model) -> CanonicalTensors:
-        """Returns tensors under their present names, without copies."""
+        """Returns tensors under the names of the current version, without copies."""
         return CanonicalTensors(
-            tensors, self.renamed, self.ignored_names, self.copies(model)
+            tensors, self.renames, self.ignored_names, self.copies(model)
         )
 
     def config(self, model: Model) -> dict[str, Any]:
         """Returns the settings of config.json for a model of this family."""
         return {
-            "architectures": [self.names[0]],
-            **self.write(model),
+            "architectures": [self.class_names[0]],
+            **self.write_config(model),
             "dtype": "float32",
         }

@@ -39,6 +39,7 @@ _BLOCK = """
 
 
 def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    """Returns the arguments of `LanguageModel` for a config.json, by name."""
     settings.require(
         scale_attn_weights=True,
         scale_attn_by_inverse_layer_idx=False,
@@ -69,6 +70,7 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
 
 
 def _write(model: LanguageModel) -> dict[str, Any]:
+    """Returns the settings of config.json for a model."""
     a = model.architecture
     return {
         "model_type": "gpt2",
@@ -88,6 +90,7 @@ def _write(model: LanguageModel) -> dict[str, Any]:
 
 
 def _rules(model: LanguageModel) -> list[Rule]:
+    """Returns the conversion rules of a model."""
     return [
         *table(_OUTER, "transformer.", "language_model/"),
         *block_rules(model.decoder, _BLOCK, "transformer.h.{layer}."),
@@ -95,12 +98,12 @@ def _rules(model: LanguageModel) -> list[Rule]:
 
 
 GPT2 = Family(
-    ["GPT2LMHeadModel"],
-    LanguageModel,
-    _read,
-    _write,
-    _rules,
-    renamed=[(r"^(?=(h|wte|wpe|ln_f)\.)", "transformer.")],
+    class_names=["GPT2LMHeadModel"],
+    model_class=LanguageModel,
+    read_config=_read,
+    write_config=_write,
+    rules=_rules,
+    renames=[(r"^(?=(h|wte|wpe|ln_f)\.)", "transformer.")],
     ignored_names=r"\.attn\.(bias|masked_bias)$",
     copies=lambda model: {"lm_head.weight": "transformer.wte.weight"},
 )

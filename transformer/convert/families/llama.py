@@ -35,6 +35,7 @@ _LOGITS = "lm_head.weight   logits/kernel   vocab d_model"
 
 
 def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    """Returns the arguments of `LanguageModel` for a config.json, by name."""
     settings.require(
         hidden_act="silu",
         attention_bias=False,
@@ -67,6 +68,7 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
 
 
 def _write(model: LanguageModel) -> dict[str, Any]:
+    """Returns the settings of config.json for a model."""
     a = model.architecture
     return {
         "model_type": "llama",
@@ -87,6 +89,7 @@ def _write(model: LanguageModel) -> dict[str, Any]:
 
 
 def _rules(model: LanguageModel) -> list[Rule]:
+    """Returns the conversion rules of a model."""
     a = model.architecture
     block = _BLOCK.replace("KV_HEADS", " ".join(a.kv_head_dims.names))
     block = block.replace("HEADS", " ".join(a.head_dims.names))
@@ -97,11 +100,11 @@ def _rules(model: LanguageModel) -> list[Rule]:
 
 
 LLAMA = Family(
-    ["LlamaForCausalLM"],
-    LanguageModel,
-    _read,
-    _write,
-    _rules,
+    class_names=["LlamaForCausalLM"],
+    model_class=LanguageModel,
+    read_config=_read,
+    write_config=_write,
+    rules=_rules,
     ignored_names=r"\.rotary_emb\.inv_freq$",
     copies=lambda model: (
         {"lm_head.weight": "model.embed_tokens.weight"}

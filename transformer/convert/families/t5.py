@@ -1,9 +1,10 @@
-"""T5 1.0 and 1.1 (Raffel et al., 2019): `T5ForConditionalGeneration` of Hugging Face
-transformers.
+"""T5 1.0 and 1.1 (Raffel et al., 2019, arXiv 1910.10683): Hugging Face's
+`T5ForConditionalGeneration`.
 
 Attention scores are not scaled. All blocks of an encoder or decoder share one table of
-relative positions; in the files it belongs to the first block. T5 1.0 ties logits to the
-embedding, and scales them; 1.1 has a separate kernel for logits, and gated activations.
+relative positions; in Hugging Face's files it belongs to the first block. T5 1.0 ties the
+logits to the embedding and scales them; 1.1 has a separate kernel for logits, and gated
+activations.
 """
 
 from __future__ import annotations
@@ -20,27 +21,33 @@ from transformer.convert.rules import Rule, table
 from transformer.models.architecture import Architecture
 from transformer.models.encoder_decoder import EncoderDecoder
 
+# Tables of conversion rules, as in `transformer/convert/rules.py`: Hugging Face's tensor, our
+# variable, the axes of the tensor; dimensions in brackets are merged in one axis.
 _SHARED = "shared.weight    embedding/table   vocab d_model"
 _LOGITS = "lm_head.weight   logits/kernel     vocab d_model"
 _STACK = """
   block.0.layer.0.SelfAttention.relative_attention_bias.weight   relative_bias/table   buckets heads
   final_layer_norm.weight                                        norm/scale            d_model
 """
+# SUBLAYER stands for the index of the sublayer in its block, THEIRS and OURS for the names
+# of an attention layer.
 _ATTENTION = """
-  layer.SUBLAYER.layer_norm.weight   VARIABLE_norm/scale      d_model
-  layer.SUBLAYER.TENSOR.q.weight     VARIABLE/query/kernel    (heads d_kv) d_model
-  layer.SUBLAYER.TENSOR.k.weight     VARIABLE/key/kernel      (heads d_kv) d_model
-  layer.SUBLAYER.TENSOR.v.weight     VARIABLE/value/kernel    (heads d_kv) d_model
-  layer.SUBLAYER.TENSOR.o.weight     VARIABLE/output/kernel   d_model (heads d_kv)
+  layer.SUBLAYER.layer_norm.weight   OURS_norm/scale      d_model
+  layer.SUBLAYER.THEIRS.q.weight     OURS/query/kernel    (heads d_kv) d_model
+  layer.SUBLAYER.THEIRS.k.weight     OURS/key/kernel      (heads d_kv) d_model
+  layer.SUBLAYER.THEIRS.v.weight     OURS/value/kernel    (heads d_kv) d_model
+  layer.SUBLAYER.THEIRS.o.weight     OURS/output/kernel   d_model (heads d_kv)
 """
 _FEED_FORWARD = """
   layer.SUBLAYER.layer_norm.weight          feed_forward_norm/scale   d_model
   layer.SUBLAYER.DenseReluDense.wo.weight   feed_forward/wo/kernel    d_model d_ff
 """
+# KERNEL is "wi", or "wi_0" and "wi_1" of a gated activation.
 _INPUT_KERNEL = """
-  layer.SUBLAYER.DenseReluDense.{0}.weight   feed_forward/{0}/kernel   d_ff d_model
+  layer.SUBLAYER.DenseReluDense.KERNEL.weight   feed_forward/KERNEL/kernel   d_ff d_model
 """
-# From `feed_forward_proj` to our activation; "gated-gelu" is the approximation by tanh.
+# Hugging Face's `feed_forward_proj` -> our activation; its "gated-gelu" is the tanh
+# approximation, as our "geglu" is.
 _PROJECTIONS = {
     "relu": "relu",
     "gated-gelu": "geglu",
@@ -53,12 +60,14 @@ _GATED = ("geglu", "swiglu", "reglu")
 
 
 def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    """Returns the arguments of `EncoderDecoder` for a config.json, by name."""
     projection = settings.get("feed_forward_proj", "relu")
     if projection not in _PROJECTIONS:
         raise mtf.CheckpointError(
             f"config.json has feed_forward_proj = {projection!r}; supported are "
             f"{', '.join(_PROJECTIONS)}."
         )
+    # Older files have no `scale_decoder_outputs`: logits are scaled if they are tied.
     scaled = settings.get(
         "scale_decoder_outputs", settings.get("tie_word_embeddings", True)
     )
@@ -79,17 +88,15 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
         scaled_logits=scaled,
         scaled_attention=False,
     )
-    blocks = settings.get("num_decoder_layers", encoder.blocks)
-    decoder = None
-    if blocks != encoder.blocks:
-        decoder = dataclasses.replace(encoder, blocks=blocks)
-    return {
-        "architecture": encoder,
-        "decoder": decoder,
-    }
+    decoder_blocks = settings.get("num_decoder_layers", encoder.blocks)
+    decoder = None  # the same as the encoder
+    if decoder_blocks != encoder.blocks:
+        decoder = dataclasses.replace(encoder, blocks=decoder_blocks)
+    return {"architecture": encoder, "decoder": decoder}
 
 
 def _write(model: EncoderDecoder) -> dict[str, Any]:
+    """Returns the settings of config.json for a model."""
     a = model.architecture
     projections = {activation: name for name, activation in _PROJECTIONS.items()}
     return {
@@ -116,47 +123,51 @@ def _write(model: EncoderDecoder) -> dict[str, Any]:
 
 
 def _rules(model: EncoderDecoder) -> list[Rule]:
-    logits = "" if model.architecture.tied else "\n" + _LOGITS
-    rules = table(_SHARED + logits, "", "encoder_decoder/")
-    for stack_name in ("encoder", "decoder"):
-        stack = getattr(model, stack_name)
-        is_gated = stack.architecture.activation in _GATED
-        kernels = ("wi_0", "wi_1") if is_gated else ("wi",)
-        sublayers = [
-            _ATTENTION.replace("TENSOR", "SelfAttention").replace(
-                "VARIABLE", "attention"
-            )
-        ]
-        if stack_name == "decoder":
-            sublayers.append(
-                _ATTENTION.replace("TENSOR", "EncDecAttention").replace(
-                    "VARIABLE", "memory_attention"
-                )
-            )
-        sublayers.append(
-            _FEED_FORWARD + "".join(_INPUT_KERNEL.format(name) for name in kernels)
-        )
+    """Returns the conversion rules of a model."""
+    rules = table(_SHARED, "", "encoder_decoder/")
+    if not model.architecture.tied:
+        rules += table(_LOGITS, "", "encoder_decoder/")
+    for name in ("encoder", "decoder"):
+        stack = getattr(model, name)
+        rules += table(_STACK, f"{name}.", f"encoder_decoder/{name}/")
+        sublayers = [_attention_table("SelfAttention", "attention")]
+        if name == "decoder":
+            sublayers.append(_attention_table("EncDecAttention", "memory_attention"))
+        sublayers.append(_feed_forward_table(stack.architecture.activation))
         block = "\n".join(
-            text.strip().replace("SUBLAYER", str(i)) for i, text in enumerate(sublayers)
+            text.strip().replace("SUBLAYER", str(index))
+            for index, text in enumerate(sublayers)
         )
-        rules += table(_STACK, f"{stack_name}.", f"encoder_decoder/{stack_name}/")
-        rules += block_rules(stack, block, f"{stack_name}.block.{{layer}}.")
+        rules += block_rules(stack, block, f"{name}.block.{{layer}}.")
     return rules
 
 
+def _attention_table(theirs: str, ours: str) -> str:
+    """Returns the table of an attention layer and its norm."""
+    return _ATTENTION.replace("THEIRS", theirs).replace("OURS", ours)
+
+
+def _feed_forward_table(activation: str) -> str:
+    """Returns the table of a feed-forward sublayer and its norm."""
+    kernels = ("wi_0", "wi_1") if activation in _GATED else ("wi",)
+    input_kernels = [_INPUT_KERNEL.replace("KERNEL", kernel) for kernel in kernels]
+    return _FEED_FORWARD + "".join(input_kernels)
+
+
 def _copies(model: EncoderDecoder) -> dict[str, str]:
-    tied = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
-    return dict.fromkeys(
-        tied + ["lm_head.weight"] * model.architecture.tied, "shared.weight"
-    )
+    """Returns the names of the tensors that files may repeat -> the original."""
+    copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+    if model.architecture.tied:
+        copies.append("lm_head.weight")
+    return dict.fromkeys(copies, "shared.weight")
 
 
 T5 = Family(
-    ["T5ForConditionalGeneration", "T5WithLMHeadModel"],
-    EncoderDecoder,
-    _read,
-    _write,
-    _rules,
+    class_names=["T5ForConditionalGeneration", "T5WithLMHeadModel"],
+    model_class=EncoderDecoder,
+    read_config=_read,
+    write_config=_write,
+    rules=_rules,
     ignored_names=r"EncDecAttention\.relative_attention_bias",
     copies=_copies,
 )

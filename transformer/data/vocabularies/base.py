@@ -1,7 +1,7 @@
-"""The interface of vocabularies: text to ids and back, special ids, sentinels at the end.
+"""The interface of vocabularies: text to ids and back, special ids, sentinels.
 
-The id 0 is padding in all of them. Sentinels mark spans removed from a text (Raffel et al.
-2019); the first is the last id of all, the second the one before, and so on.
+Id 0 is padding in all vocabularies. Sentinels stand for spans removed from a text (Raffel et
+al., 2019) and have the last ids, in descending order: sentinel 0 is `size - 1`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Vocabulary(abc.ABC):
     """Text to ids and back.
 
     Attributes:
-      size: the count of ids, sentinels included.
-      eos_id: the id after the last token of a text.
-      unknown: the id of text that has no other id, or None.
-      sentinels: the count of sentinels, which are the last ids.
+      size: the number of ids, including sentinels.
+      eos_id: the id that ends a sequence.
+      unk_id: the id of text that no other id stands for, or None.
+      sentinels: the number of sentinels.
     """
 
     size: int
@@ -59,7 +59,7 @@ class Vocabulary(abc.ABC):
             )
         return self.size - 1 - index
 
-    def _until_end(self, ids: np.ndarray) -> np.ndarray:
+    def _before_eos(self, ids: np.ndarray) -> np.ndarray:
         """Returns the ids before the first `eos_id`."""
         ids = np.asarray(ids).reshape(-1)
         ends = np.flatnonzero(ids == self.eos_id)

@@ -38,7 +38,7 @@ class ByteVocabulary(Vocabulary):
         return _bytes(text) + np.int32(_NUM_SPECIAL)
 
     def decode(self, ids: np.ndarray) -> str:
-        bytes_ = self._until_end(ids) - _NUM_SPECIAL
+        bytes_ = self._before_eos(ids) - _NUM_SPECIAL
         return _text(bytes_[(bytes_ >= 0) & (bytes_ < 256)])
 
     def fingerprint(self) -> str:
@@ -59,7 +59,7 @@ class RawBytes(Vocabulary):
         return _bytes(text)
 
     def decode(self, ids: np.ndarray) -> str:
-        return _text(self._until_end(ids))
+        return _text(self._before_eos(ids))
 
     def fingerprint(self) -> str:
         return "raw-bytes"

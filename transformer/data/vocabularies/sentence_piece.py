@@ -1,9 +1,10 @@
-"""Sentence pieces, in models that the package `sentencepiece` trains and runs (Kudo et
-al. 2018).
+"""SentencePiece vocabularies (Kudo and Richardson, 2018, arXiv 1808.06226); the package
+`sentencepiece` trains and runs their models.
 
     vocabulary = SentencePieceVocabulary("text.model", extra_ids=100)
 
-As T5 has it: padding 0, end 1, unknown 2, then pieces, and sentinels after all of them.
+The ids are in the order of T5: padding 0, end of sequence 1, unknown 2, then the pieces,
+then the sentinels.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ from transformer.data.vocabularies.base import (
 
 @gin.configurable
 class SentencePieceVocabulary(Vocabulary):
-    """The pieces of a SentencePiece model, and sentinels after them.
+    """The pieces of a SentencePiece model, followed by sentinels.
 
     Args:
-      path: a model that SentencePiece wrote.
-      extra_ids: the count of sentinels.
+      path: the file of the model, such as "text.model".
+      extra_ids: the number of sentinels.
+
+    Raises:
+      VocabularyError: the file is not a SentencePiece model, or its special ids differ
+        from those above.
     """
 
     def __init__(self, path: str = gin.REQUIRED, extra_ids: int = 100) -> None:
@@ -50,8 +55,8 @@ class SentencePieceVocabulary(Vocabulary):
         eos_id = self._pieces.eos_id()
         if pad_id != PAD or eos_id < 0:
             raise VocabularyError(
-                f"{path}: padding must be id {PAD} and there must be an end, but their "
-                f"ids are {pad_id} and {eos_id} (-1: none).\n  Train it with --pad_id=0 "
+                f"{path}: pad_id must be {PAD} and eos_id must exist, but pad_id is {pad_id} "
+                f"and eos_id is {eos_id} (-1: none).\n  Train it with --pad_id=0 "
                 "--eos_id=1 --unk_id=2 --bos_id=-1."
             )
         self.path = path
@@ -65,9 +70,9 @@ class SentencePieceVocabulary(Vocabulary):
         return np.array(self._pieces.encode(text), np.int32)
 
     def decode(self, ids: np.ndarray) -> str:
-        known = self.size - self.sentinels
+        num_pieces = self.size - self.sentinels  # the ids that the model knows
         return self._pieces.decode(
-            [int(i) for i in self._until_end(ids) if PAD < i < known]
+            [int(i) for i in self._before_eos(ids) if PAD < i < num_pieces]
         )
 
     def fingerprint(self) -> str:
@@ -80,15 +85,16 @@ class SentencePieceVocabulary(Vocabulary):
 def train_sentence_pieces(
     texts: Iterable[str], size: int, kind: str = "unigram"
 ) -> bytes:
-    """Returns a model of `size` pieces, sentinels not counted.
+    """Returns the bytes of a trained SentencePiece model.
 
     Args:
       texts: the training texts; each line of a text is a sentence.
-      size: the count of pieces.
-      kind: "unigram" or "bpe".
+      size: the number of pieces, with the special ids and without sentinels.
+      kind: the algorithm, "unigram" or "bpe".
 
     Raises:
-      VocabularyError: the texts have too few characters or too many for that size.
+      VocabularyError: SentencePiece cannot make `size` pieces of the texts: there is too
+        little text, or `size` is less than the number of different characters.
     """
     model = io.BytesIO()
     try:
@@ -101,9 +107,9 @@ def train_sentence_pieces(
             eos_id=1,
             unk_id=2,
             bos_id=-1,
-            num_threads=1,
-            minloglevel=2,
-            input_sentence_size=1_000_000,
+            num_threads=1,  # so that equal texts give equal models
+            minloglevel=2,  # errors only
+            input_sentence_size=1_000_000,  # sentences after these are not read
             shuffle_input_sentence=False,
         )
     except (RuntimeError, OSError) as error:

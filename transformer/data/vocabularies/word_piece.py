@@ -75,7 +75,7 @@ class WordPieceVocabulary(Vocabulary):
 
     def decode(self, ids: np.ndarray) -> str:
         words = " ".join(
-            self.pieces[i] for i in self._until_end(ids) if i not in (PAD, self.bos_id)
+            self.pieces[i] for i in self._before_eos(ids) if i not in (PAD, self.bos_id)
         )
         return words.replace(" ##", "")
 
