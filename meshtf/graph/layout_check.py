@@ -76,13 +76,18 @@ def _message(
     rules = "; ".join(f"{name}:{'+'.join(axes)}" for name, axes in layout.items())
     facts = {kind: repr(spec.shape), "from": source}
     underlined = rules + "\n" + _underline(rules, conflict)
+    if kind == "variable":
+        rename_it = "rename it"
+        example = f'"{dim}_unsharded" in the shape of the variable'
+    else:
+        rename_it = "rename it for this step"
+        example = f'mtf.rename(x, "{dim}", "{dim}_unsharded")'
     if conflict.kind == "axis":
         return explain_error(
             f'two dimensions of one {kind} want mesh axis "{conflict.axis}".',
             **facts,
             layout=underlined,
-            way_out="Give one of them another axis, or rename it for this step: "
-            f'mtf.rename(x, "{dim}", "{dim}_unsharded").',
+            way_out=f"Give one of them another axis, or {rename_it}: {example}.",
         )
     size = spec.shape[dim]
     num_shards = mesh.axes[conflict.axis]
@@ -94,8 +99,7 @@ def _message(
         mesh=str(mesh),
         layout=underlined,
         way_out=f"Make its size a multiple of {num_shards} (next: {next_multiple}), take "
-        f'the rule away, or rename the dimension: mtf.rename(x, "{dim}", '
-        f'"{dim}_unsharded").',
+        f"the rule away, or rename the dimension: {example}.",
     )
 
 

@@ -182,7 +182,7 @@ class Op(Frozen):
         """Returns shape and data type of each output. Raises ShapeError or
         DTypeError.
         """
-        raise NotImplementedError
+        raise _missing_method(self, "output_specs")
 
     def role(self, factor: str) -> Role:
         """Returns what sharding `factor` does."""
@@ -190,14 +190,14 @@ class Op(Frozen):
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         """Runs the TensorFlow ops of one device, as if there were no mesh."""
-        raise NotImplementedError
+        raise _missing_method(self, "local")
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         """Returns the cotangent of each input, in named ops; None where there is none.
 
         With several outputs `dy` and `y` are tuples, and a missing cotangent is None.
         """
-        raise NotImplementedError
+        raise _missing_method(self, "gradient")
 
     def workspace_specs(self, *xs: Spec) -> Specs:
         """Returns the temporary tensors of `local`, for inputs of these local shapes: they
@@ -215,3 +215,11 @@ class Op(Frozen):
     def display_name(self) -> str:
         """The name of the op as plans and errors print it."""
         return type(self).__name__.lower()
+
+
+def _missing_method(op: Op, method: str) -> NotImplementedError:
+    """Returns the error for a method that a class of ops must define and does not."""
+    return NotImplementedError(
+        f"{type(op).__name__}: an op must define `{method}`; docs/learn/own_op.md has an "
+        "example."
+    )

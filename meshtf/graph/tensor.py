@@ -259,9 +259,11 @@ class Tensor(Operators["Tensor"]):
         )
 
     def __float__(self) -> float:
+        _check_scalar(self, "float(x)", "Reduce it first, as in float(x.mean())")
         return float(self.numpy())
 
     def __int__(self) -> int:
+        _check_scalar(self, "int(x)", "Reduce it first, as in int(x.max())")
         return int(self.numpy())
 
     def __bool__(self) -> bool:
@@ -277,6 +279,7 @@ class Tensor(Operators["Tensor"]):
                     "outside of the function.",
                 )
             )
+        _check_scalar(self, "bool(x)", "Write (x > 0).numpy().all(), or .any()")
         return bool(self.numpy())
 
     def __iter__(self) -> Any:
@@ -369,3 +372,17 @@ def tensor_of_value(
     tensor = Tensor(node, 0, spec)
     tensor.sharded_value = sharded_value
     return tensor
+
+
+def _check_scalar(x: Tensor, expression: str, way_out: str) -> None:
+    """Raises ArgumentError if a tensor of several elements is used as a Python scalar."""
+    if x.shape.size == 1:
+        return
+    raise ArgumentError(
+        explain_error(
+            f"{expression} takes a tensor of one element.",
+            tensor=repr(x.shape),
+            **{"from": Source.of_caller()},
+            way_out=f"{way_out}.",
+        )
+    )

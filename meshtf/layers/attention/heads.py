@@ -111,7 +111,7 @@ class Heads(Module):
         self.kv_length_dim = as_dim("kv_length_dim", kv_length_dim)
         self.key_dim = Shape(key_dim)
         self.heads = Shape(heads_dim) + key_dim
-        kv_heads = Shape(heads_dim if kv_heads_dim is None else kv_heads_dim)
+        kv_heads = _kv_heads(heads_dim, kv_heads_dim)
         if not set(kv_heads) <= set(self.heads):
             raise ShapeError(
                 explain_error(
@@ -320,3 +320,16 @@ class Heads(Module):
         if rope is None:
             return x
         return apply_rope(x, self.key_dim.names[0], rope)
+
+
+def _kv_heads(heads_dim: ShapeLike, kv_heads_dim: ShapeLike | None) -> Shape:
+    """Returns the dimensions of heads of keys and values. Names alone have the sizes of
+    `heads_dim`.
+    """
+    heads = Shape(heads_dim)
+    if kv_heads_dim is None:
+        return heads
+    if isinstance(kv_heads_dim, str) and ":" not in kv_heads_dim:
+        names = names_of(kv_heads_dim, argument="kv_heads_dim")
+        return Shape([heads.dim(name) for name in names])
+    return Shape(kv_heads_dim)

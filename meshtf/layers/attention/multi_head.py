@@ -43,7 +43,8 @@ class MultiHeadAttention(Heads):
       use_bias: whether the dense layers add a bias.
       output_initializer: of the kernel of the output layer.
       kv_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
-        all.
+        all. For grouped-query attention with 8 heads of queries and 2 of keys:
+        heads_dim="groups:2; heads:4", kv_heads_dim="groups".
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
       name: the last component of the path of its variables.

@@ -83,6 +83,28 @@ class Slicewise(Op):
             )
         return ys
 
+    def wrong_result(
+        self, result: str, announced: str, inputs: str, source: str
+    ) -> str:
+        """Returns the text of the error for a result of fn of another shape or data type.
+
+        Args:
+          result: data type and shape of what fn returned on one device.
+          announced: those that follow from `shapes` and `dtypes`.
+          inputs: the shapes of what fn got.
+          source: the user's line.
+        """
+        return explain_error(
+            f"slicewise: fn returned {result}, but its shard of the result is {announced}.",
+            function=getattr(self.fn, "__name__", repr(self.fn)),
+            inputs=inputs,
+            result=" ".join(repr(spec.shape) for spec in self.result_specs),
+            **{"from": source},
+            way_out="Give the global shape and data type of what fn returns, as "
+            "slicewise(..., shapes=, dtypes=): by default they are those of xs[0]. Or "
+            "correct fn.",
+        )
+
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         dys = dy if isinstance(dy, tuple) else (dy,)
         has_cotangent = tuple(d is not None for d in dys)

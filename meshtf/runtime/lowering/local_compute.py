@@ -12,6 +12,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph import OpWithStatistics, Spec
 from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
+from meshtf.ops.control.slicewise import Slicewise
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.lowering.local_context import DeviceContext, MeshCoordinates
 from meshtf.runtime.lowering.op_names import shared_scope_of
@@ -146,6 +147,15 @@ def _check_outputs(compute: Compute, context: DeviceContext, ys: Sequence[Any]) 
     specs = [output.spec for output in compute.node.outputs]
     for y, spec, local in zip(ys, specs, context.outputs, strict=True):
         if tuple(y.shape) != local.sizes or y.dtype.name != spec.dtype:
+            if isinstance(compute.node.op, Slicewise):
+                raise PlanError(
+                    compute.node.op.wrong_result(
+                        f"{y.dtype.name} {list(y.shape)}",
+                        f"{spec.dtype} {local!r}",
+                        inputs=" ".join(map(repr, context.inputs)),
+                        source=str(compute.node.source),
+                    )
+                )
             raise PlanError(
                 explain_error(
                     f"{compute.node.op.display_name}.local returned {y.dtype.name} "

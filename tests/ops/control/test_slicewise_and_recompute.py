@@ -183,8 +183,8 @@ def test_slicewise_holds_the_function_to_what_was_announced():
     x = mtf.ones(mesh, "batch:4;d:2")
     with pytest.raises(
         mtf.PlanError,
-        match=r"(?s)slicewise\.local returned float32 \(2,\).*announces "
-        r"float32 \[batch:2 d:2\].*test_slicewise_and_recompute\.py",
+        match=r"(?s)fn returned float32 \[2\], but its shard of the result is "
+        r"float32 \[batch:2 d:2\].*test_slicewise_and_recompute\.py.*shapes=",
     ):
         mtf.slicewise(lambda x: tf.reduce_sum(x, 1), [x], shardable="batch")
 
