@@ -129,7 +129,7 @@ class _Analysis:
         if isinstance(step, ReadStep):
             self._stores[step.store] = None
         elif isinstance(step, ReshardStep):
-            self._add_move(step, times)
+            self._add_reshard(step, times)
         elif isinstance(step, WindowStep):
             self._add_window(step, times)
         elif isinstance(step, GatherStatisticsStep):
@@ -280,7 +280,7 @@ class _Analysis:
         self.collectives.pass_origins(bodies[-1].results, step.outs)
         self._add_op(step.node, self._outputs(step.outs), times)
 
-    def _add_move(self, step: ReshardStep, times: int) -> None:
+    def _add_reshard(self, step: ReshardStep, times: int) -> None:
         before = self._tensors.of_value(step.src)
         axis_size = self.mesh.axes[step.reshard.axis]
         received = bytes_received(step.reshard.kind, before.bytes, axis_size)
@@ -304,14 +304,13 @@ class _Analysis:
 
     def _add_statistics(self, step: GatherStatisticsStep, times: int) -> None:
         specs = step.specs(self.mesh)
-        local_size = sum(
-            local_bytes(spec, self.mesh.replicated, self.mesh) for spec in specs
-        )
-        received_shards = (step.num_shards(self.mesh) - 1) * (
-            1.0 if step.plan.stage is None else 1 / num_stages(self.mesh)
-        )
+        replicated = self.mesh.replicated
+        local_size = sum(local_bytes(spec, replicated, self.mesh) for spec in specs)
+        received_shards = float(step.num_shards(self.mesh) - 1)
+        if step.plan.stage is not None:
+            received_shards /= num_stages(self.mesh)
         largest_spec = max(specs, key=lambda spec: spec.shape.size)
-        largest = self._tensors.of(largest_spec, self.mesh.replicated)
+        largest = self._tensors.of(largest_spec, replicated)
         size = local_size * received_shards
         collective = "gather_statistics", "+".join(step.axes), largest, largest, size
         self.collectives.add(step.node, step.node, collective, times)

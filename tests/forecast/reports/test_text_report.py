@@ -385,10 +385,9 @@ def test_json_has_a_line_for_each_op():
 
 
 def test_json_has_no_number_that_is_none():
+    add = op(0, "add", 1, (X,), flops=float("nan"))
     with pytest.raises(ValueError):
-        as_json(
-            dataclasses.replace(SMALL, ops=(op(0, "add", 1, (X,), flops=float("nan")),))
-        )
+        as_json(dataclasses.replace(SMALL, ops=(add,)))
 
 
 def test_a_forecast_of_nothing():

@@ -156,7 +156,7 @@ def test_a_module_does_not_print(x):
         step = mtf.function(lambda x, tell=tell: tell(mtf.reduce_sum(x)))
         with pytest.raises(
             mtf.PlanError,
-            match="(?s)world outside.*test_print_and_summary.py.*Return the",
+            match="(?s)effect on the host.*test_print_and_summary.py.*Return the",
         ):
             mtf.export(step, x)
 
