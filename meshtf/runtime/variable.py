@@ -34,6 +34,7 @@ from meshtf.graph.used_layouts import record_layout_use
 from meshtf.mesh import Layout, LayoutUse, Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import as_bool, as_callable, as_int, as_text, refuse
+from meshtf.names.calls import explain_wrong_calls
 from meshtf.ops.variables.read_write import Read, Write, transpose_like
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.initial_values import (
@@ -74,10 +75,12 @@ class Variable(Operators[Tensor], Untracked):
         changed by enclosing `mtf.layout` regions.
 
     Raises:
+      ArgumentError: an argument is missing, unknown or of another type.
       LayoutError: the layout cannot shard it.
       PlanError: it is made inside a mtf.function.
     """
 
+    @explain_wrong_calls
     def __init__(
         self,
         mesh: Mesh,
