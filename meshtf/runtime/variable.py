@@ -184,9 +184,11 @@ class Variable(Operators[Tensor], Untracked):
         return self.tensor()
 
     def assign(self, value: Any) -> None:
-        """Assigns a new value: a Tensor with the same dimensions in any order, or an
-        array with the dimensions of `shape` in this order.
+        """Assigns a new value: a Tensor or Variable with the same dimensions in any
+        order, or an array with the dimensions of `shape` in this order.
         """
+        if isinstance(value, Variable):
+            value = value.value
         if not isinstance(value, Tensor):
             value = asarray(self.mesh, value, self.shape, dtype=self.dtype)
         apply_all(Write(self), transpose_like(value, self.shape), mesh=self.mesh)
