@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from meshtf.display import html_table, placement_text, text_table
 from meshtf.names.arguments import as_text
+from meshtf.names.calls import check_call
 from meshtf.partition.cost import local_bytes
 from meshtf.runtime.module_paths import (
     complete_path,
@@ -197,7 +198,11 @@ def _naming_attributes(init: Any) -> Any:
     @functools.wraps(init)
     def __init__(self: Module, *args: Any, **kwargs: Any) -> None:
         with constructor_of(self) as is_outermost:
-            init(self, *args, **kwargs)
+            try:
+                init(self, *args, **kwargs)
+            except TypeError as error:
+                check_call(init, self, args, kwargs, error)
+                raise
         if is_outermost and is_complete(self._path):
             for variable in self.variables:
                 variable.initialize()

@@ -38,6 +38,24 @@ _PACKAGES = (
     "testing",
 )
 
+# What NumPy, PyTorch or JAX call it -> what to write; `docs/reference/api.md` has more.
+_ASARRAY = 'mtf.asarray(mesh, array, "batch; d_model")'
+_OTHER_LIBRARIES = {
+    "array": _ASARRAY,
+    "convert_to_tensor": _ASARRAY,
+    "from_numpy": _ASARRAY,
+    "tensor": _ASARRAY,
+    "cat": 'mtf.concat(xs, "length")',
+    "concatenate": 'mtf.concat(xs, "length")',
+    "dot": 'mtf.einsum([x, w], "batch; d_ff")',
+    "permute": 'mtf.transpose(x, "d_model; batch")',
+    "grad": "mtf.gradients([loss], variables)",
+    "GradientTape": "mtf.gradients([loss], variables)",
+    "jit": "mtf.function",
+    "mean": 'mtf.reduce_mean(x, "d_model"), or x.mean("d_model")',
+    "sum": 'mtf.reduce_sum(x, "d_model"), or x.sum("d_model")',
+    "layers.Linear": 'mtf.layers.Dense(mesh, "d_model:8", "d_ff:32")',
+}
 _MODULES = {"optimize": "mtf.optimizers", "beam_search": "mtf.decoding"}
 
 
@@ -56,6 +74,9 @@ def unknown_name(package: str, name: str, names: Sequence[str]) -> AttributeErro
     replacement = (mesh_tensorflow_names() | _MODULES).get(former_name)
     if replacement:
         return AttributeError(f"Mesh-TensorFlow's {former_name} is here: {replacement}")
+    equivalent = _OTHER_LIBRARIES.get(former_name)
+    if equivalent:
+        return AttributeError(f"{package!r} has no {name!r}: write {equivalent}.")
     for other in _PACKAGES:
         module = sys.modules.get(f"meshtf.{other}")
         if module and name in module.__all__:

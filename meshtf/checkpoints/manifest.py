@@ -33,6 +33,9 @@ _WAY_OUT = (
     "Restore the folder from a copy, or delete it, so that the checkpoint before it is "
     "taken, or the run starts anew."
 )
+_WAY_OUT_OF_ABSENCE = (
+    "mtf.checkpoints.latest(folder) returns the newest checkpoint of a folder."
+)
 _CHUNK = 1 << 18  # stays in a processor's cache
 _END = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
 
@@ -136,6 +139,10 @@ class Manifest:
             with open(path, "rb") as file:
                 text = file.read()
         except OSError as error:
+            if not os.path.exists(folder):
+                raise DamageError(
+                    folder, FILE, "the folder does not exist", _WAY_OUT_OF_ABSENCE
+                ) from None
             raise DamageError(
                 folder, FILE, f"it cannot be read: {error.strerror}", _WAY_OUT
             ) from None

@@ -78,8 +78,8 @@ def check_fit(
                 checkpoint=path,
                 **facts,
                 way_out="Use the configuration that it was saved with, or another "
-                "model_dir; or map names with renames=, and read a subset with "
-                "partly=True.",
+                "model_dir; or map names with renames=, read a subset with "
+                "partly=True, and leave out variables that were not saved.",
             )
         )
 

@@ -33,7 +33,7 @@ from meshtf.checkpoints.arguments import check_variables
 from meshtf.checkpoints.inspection.verification import check
 from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved
 from meshtf.checkpoints.matching import check_fit, saved_name
-from meshtf.checkpoints.step_folders import newest_first, warn_of
+from meshtf.checkpoints.step_folders import latest, newest_first, warn_of
 from meshtf.checkpoints.tensor_slices import (
     Box,
     full_box,
@@ -44,7 +44,7 @@ from meshtf.checkpoints.tensor_slices import (
     spec,
 )
 from meshtf.checkpoints.write import MAX_CHUNK_BYTES
-from meshtf.errors import DamageError
+from meshtf.errors import CheckpointError, DamageError
 from meshtf.names.arguments import as_bool, as_callable, as_mapping, as_path
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.storage.write_times import record_write
@@ -103,7 +103,8 @@ def restore(
       renames: names of variables, or prefixes of names -> those in the checkpoint.
 
     Raises:
-      CheckpointError: names or shapes differ; no variable was changed.
+      CheckpointError: it is a folder of checkpoints, or names or shapes differ; no
+        variable was changed.
       DamageError: a file has changed since it was written; some variables may have been
         restored.
     """
@@ -115,6 +116,12 @@ def restore(
             "renames",
             renames,
             'names by prefixes of names, such as {"encoder": "bert"}',
+        )
+    newest = latest(path) if os.path.isdir(path) else None
+    if newest is not None:
+        raise CheckpointError(
+            f"{path} is a folder of checkpoints, not one of them.\n"
+            f"  Use mtf.checkpoints.restore_latest, or its newest: {newest[1]}."
         )
     manifest = Manifest.read(path)
     manifest.check_sizes(path)

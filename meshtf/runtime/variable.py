@@ -34,6 +34,7 @@ from meshtf.graph.used_layouts import record_layout_use
 from meshtf.mesh import Layout, LayoutUse, Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import as_bool, as_callable, as_int, as_text, refuse
+from meshtf.names.calls import explain_wrong_calls
 from meshtf.ops.variables.read_write import Read, Write, transpose_like
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.initial_values import (
@@ -74,10 +75,12 @@ class Variable(Operators[Tensor], Untracked):
         changed by enclosing `mtf.layout` regions.
 
     Raises:
+      ArgumentError: an argument is missing, unknown or of another type.
       LayoutError: the layout cannot shard it.
       PlanError: it is made inside a mtf.function.
     """
 
+    @explain_wrong_calls
     def __init__(
         self,
         mesh: Mesh,
@@ -181,9 +184,11 @@ class Variable(Operators[Tensor], Untracked):
         return self.tensor()
 
     def assign(self, value: Any) -> None:
-        """Assigns a new value: a Tensor with the same dimensions in any order, or an
-        array with the dimensions of `shape` in this order.
+        """Assigns a new value: a Tensor or Variable with the same dimensions in any
+        order, or an array with the dimensions of `shape` in this order.
         """
+        if isinstance(value, Variable):
+            value = value.value
         if not isinstance(value, Tensor):
             value = asarray(self.mesh, value, self.shape, dtype=self.dtype)
         apply_all(Write(self), transpose_like(value, self.shape), mesh=self.mesh)

@@ -183,3 +183,14 @@ def test_a_part_must_be_there_and_fit(tmp_path):
     assert "decoder/w: [d_model:8 d_ff:12] saved, [d_model:9 d_ff:12] now" in text
     assert "not in model" not in text
     assert model_state["table"].numpy()[0, 0] == -100  # nothing was read
+
+
+def test_a_folder_of_checkpoints_is_not_one(tmp_path):
+    variable = mtf.Variable(mtf.Mesh(""), "d:2", "ones", "w")
+    path = mtf.checkpoints.save(str(tmp_path), 3, {"w": variable})
+    with pytest.raises(
+        mtf.CheckpointError, match=f"(?s)not one of them.*newest: {path}"
+    ):
+        mtf.checkpoints.restore(str(tmp_path), {"w": variable})
+    with pytest.raises(mtf.CheckpointError, match="the folder does not exist"):
+        mtf.checkpoints.restore(str(tmp_path / "step_00000004"), {"w": variable})

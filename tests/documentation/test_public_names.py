@@ -43,6 +43,12 @@ def test_the_table_of_mesh_tensorflow_names_is_that_of_the_page():
         (mtf, "erf", "it is `meshtf.math.erf`"),
         (mtf, "Op", "it is `meshtf.graph.Op`"),
         (mtf, "reduce_men", "Did you mean reduce_mean"),
+        (mtf, "from_numpy", "'meshtf' has no 'from_numpy': write mtf.asarray(mesh,"),
+        (
+            mtf.layers,
+            "Linear",
+            "'meshtf.layers' has no 'Linear': write mtf.layers.Dense(",
+        ),
         (mtf, "zzzzzz", "'meshtf' has no 'zzzzzz'"),
     ],
 )

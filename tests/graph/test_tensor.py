@@ -104,3 +104,10 @@ def test_iteration_and_numpy_stay_as_they_are(x):
     assert bool(x.max() > 3)
     with pytest.raises(TypeError, match="mtf.unstack"):
         list(x)
+
+
+@pytest.mark.parametrize("scalar", [float, int, bool])
+def test_python_scalars_are_of_one_element(x, scalar):
+    assert scalar(x.max()) == scalar(23.0)
+    with pytest.raises(mtf.ArgumentError, match=r"(?s)one element.*test_tensor\.py"):
+        scalar(x)

@@ -99,6 +99,15 @@ def test_eager_updates_run_once_too(monkeypatch):
     assert len(calls) == 2 and v.numpy().tolist() == [1, 2, 3, 4]
 
 
+def test_a_variable_is_assigned_to_another():
+    mesh = mtf.Mesh("data:2", "d:data")
+    source = mtf.Variable(mesh, "d:4;e:2", "normal", "source")
+    target = mtf.Variable(mesh, "e:2;d:4", "zeros", "target")
+    target.assign(source)
+    assert source.numpy().any()
+    assert (target.numpy() == source.numpy().T).all()
+
+
 def test_equal_work_of_positions_is_in_the_graph_once():
     mesh = mtf.Mesh("data:8", "batch:data")
     v = mtf.Variable(mesh, "d:4", counting, "v")

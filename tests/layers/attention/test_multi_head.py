@@ -168,3 +168,15 @@ def test_compressed_rows_are_means(rng):
     np.testing.assert_allclose(y, x.reshape(2, 2, 4, 4).mean(2), rtol=1e-5, atol=1e-6)
     with refuses(mtf.ShapeError, "length:8 cannot be split into groups of 3"):
         layers.compress_mean(mtf.ones(mtf.Mesh(""), "length:8"), "length", 3)
+
+
+def test_names_of_kv_heads_have_the_sizes_of_heads():
+    def kv_heads(kv_heads_dim):
+        attention = layers.MultiHeadAttention(
+            mtf.Mesh(""), "d:8", "groups:2;heads:4", "key:4", kv_heads_dim=kv_heads_dim
+        )
+        return attention.kv_heads
+
+    assert kv_heads("groups") == kv_heads("groups:2") == mtf.Shape("groups:2;key:4")
+    with refuses(mtf.ShapeError, "there is no dimension 'group'"):
+        kv_heads("group")

@@ -1,0 +1,74 @@
+"""Calls whose arguments do not fit the signature: which are missing, unknown or too many.
+
+    @explain_wrong_calls
+    def __init__(self, mesh, shape, initializer): ...
+
+Python's own message names neither the user's line nor what the constructor takes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from meshtf.errors import ArgumentError, explain_error, near_misses
+from meshtf.names.source import Source
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def explain_wrong_calls(init: F) -> F:
+    """Returns a constructor that raises ArgumentError if its arguments do not fit its
+    signature.
+    """
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except TypeError as error:
+            check_call(init, self, args, kwargs, error)
+            raise
+
+    return __init__  # type: ignore[return-value]
+
+
+def check_call(
+    init: Callable[..., Any],
+    instance: object,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    error: TypeError,
+) -> None:
+    """Raises ArgumentError if arguments do not fit the signature of a constructor.
+
+    Args:
+      init: the constructor.
+      instance: what it constructs.
+      args: the positional arguments, without the instance.
+      kwargs: the arguments by keyword.
+      error: the error of the call, which may have another reason.
+    """
+    signature = inspect.signature(init)
+    try:
+        signature.bind(instance, *args, **kwargs)
+    except TypeError as mismatch:
+        parameters = list(signature.parameters.values())[1:]
+        names = [parameter.name for parameter in parameters]
+        unknown = [name for name in kwargs if name not in names]
+        similar = near_misses(unknown[0], names) if unknown else ""
+        raise ArgumentError(
+            explain_error(
+                f"{type(instance).__name__}: {mismatch}.",
+                takes=", ".join(map(_declaration, parameters)),
+                **{"from": Source.of_caller()},
+                way_out=f"Did you mean {similar}?" if similar else "",
+            )
+        ) from error
+
+
+def _declaration(parameter: inspect.Parameter) -> str:
+    """Returns a parameter as in a signature, without its type: "name=None"."""
+    return str(parameter.replace(annotation=inspect.Parameter.empty))
