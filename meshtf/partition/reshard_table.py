@@ -103,8 +103,8 @@ def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard
             continue
         if before[a] != after[b] or before[b] != after[a]:
             continue
-        # A third axis that shards one of the dimensions, before or after, would make the
-        # order of axes matter; partial sums would have to be added in another order.
+        # A permute only changes which device has a shard, so no third axis may shard one of
+        # these dimensions, before or after.
         exchanged = {before[a], before[b]} - {Replicated}
         other_states = set()
         for axis in axes:
