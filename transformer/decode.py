@@ -4,10 +4,11 @@
     python -m transformer.decode --model_dir=runs/translation --num_beams=4 --input=in.txt \\
         --output=out.txt
 
-Each line of the input is a prompt. For each prompt a line is written: the prompt and its
-completion, or an encoder-decoder's output alone. In both, "\\n" is a new line and
-"\\\\" a backslash. --format=text writes texts unescaped, with an empty line after each;
---format=json writes JSON lines with prompt, text and score.
+Each line of the input is a prompt. For each prompt, one line is written: the prompt with its
+completion or, for an encoder-decoder, the output without the prompt. In input and output
+lines, "\\n" stands for a new line and "\\\\" for a backslash. --format=text writes texts
+unescaped, with an empty line after each; --format=json writes JSON lines with prompt, text
+and score.
 
 The configuration is config.gin of the run's folder, unless --gin_file is given. Exit
 code: 0, or 1 if there is an error; then no file is written.
@@ -48,7 +49,9 @@ _SECONDS_PER_MESSAGE = 5.0
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; other modules have some of the same names."""
+    """Defines the flags of the command; not at import, as absl refuses to define a flag
+    twice and other commands define some of these names.
+    """
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_string(
         "input", None, "A file with a prompt per line; default: standard input."
@@ -58,7 +61,7 @@ def define_flags() -> None:
         "format", "lines", ["lines", "text", "json"], "The format of the output."
     )
     flags.DEFINE_integer(
-        "max_new_tokens", None, "The maximum count of tokens generated for a prompt."
+        "max_new_tokens", None, "The maximum number of tokens to generate for a prompt."
     )
     flags.DEFINE_integer("batch_size", None, "Prompts per batch.")
     flags.DEFINE_float(
@@ -73,7 +76,7 @@ def define_flags() -> None:
         "Sample from the likeliest tokens with this probability in total.",
     )
     flags.DEFINE_integer(
-        "num_beams", None, "Beam search with this count of beams, instead of sampling."
+        "num_beams", None, "Beam search with this number of beams, instead of sampling."
     )
     flags.DEFINE_float(
         "alpha", None, "The exponent of the length penalty of beam search."
@@ -184,7 +187,7 @@ def _formatter(
     """Returns a function that formats a completion for --format."""
 
     def full_text(completion: TextCompletion) -> str:
-        """Returns a completion after its prompt; of an encoder-decoder alone."""
+        """Returns the prompt and its completion; for an encoder-decoder, the completion."""
         prompt = "" if has_encoder else completion.prompt
         return prompt + completion.text
 
@@ -199,7 +202,7 @@ class _Progress:
     """Prints to standard error how many prompts are done, every few seconds.
 
     Args:
-      num_prompts: the count of all prompts.
+      num_prompts: the number of prompts.
       step: the training step of the model.
     """
 
@@ -211,7 +214,7 @@ class _Progress:
         self._print(f"{num_prompts:,} prompts, model of step {step:,}")
 
     def __call__(self, num_new: int) -> None:
-        """Counts prompts as done."""
+        """Adds `num_new` prompts to those that are done, and prints if it is time."""
         from transformer.training.reporting import metrics
 
         self.num_done += num_new

@@ -25,7 +25,9 @@ from transformer.cli.program import run_main
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; other modules have some of the same names."""
+    """Defines the flags of the command; not at import, as absl refuses to define a flag
+    twice and other commands define some of these names.
+    """
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_integer(
         "num_examples", None, "How many held-out examples, evenly spaced; default: all."

@@ -34,7 +34,9 @@ _NAMES = {"tokens": "batch; length", "inputs": "batch; inputs_length"}
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; other modules have some of the same names."""
+    """Defines the flags of the command; not at import, as absl refuses to define a flag
+    twice and other commands define some of these names.
+    """
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_string("saved_model", None, "The folder to write.", required=True)
     flags.DEFINE_integer("batch_size", 1, "Examples per batch.", lower_bound=1)

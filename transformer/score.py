@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; other modules have some of the same names."""
+    """Defines the flags of the command; not at import, as absl refuses to define a flag
+    twice and other commands define some of these names.
+    """
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_string(
         "input", None, "A file with a text per line; default: standard input."

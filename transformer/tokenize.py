@@ -21,7 +21,9 @@ from transformer.cli.program import run_main
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; other modules have some of the same names."""
+    """Defines the flags of the command; not at import, as absl refuses to define a flag
+    twice and other commands define some of these names.
+    """
     flags.DEFINE_string("task", None, "The name of a task or mixture.", required=True)
     flags.DEFINE_string("output", None, "The folder to write to.", required=True)
     flags.DEFINE_integer(

@@ -1,10 +1,10 @@
-"""Monitors of workers and the driver: workers answer at their control ports, the driver
+"""Monitors of workers, which answer at their control ports, and of the driver, which
 writes a heartbeat file.
 
 Example:
 
-    watch = Watch("worker 0", address, life, timeout=60.0)
-    watch.trouble        # "" while it answers and has not restarted
+    monitor = WorkerMonitor("worker 0", address, life, timeout=60.0)
+    monitor.trouble        # "" while the worker answers and has not restarted
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ class WorkerMonitor:
     """Polls a worker's control port in a separate thread.
 
     Args:
-      name: of the worker, for messages.
-      address: of the worker.
-      life: the id that the worker drew when it started; another id means a restart.
-      timeout: seconds without an answer after which it counts as lost.
+      name: the name of the worker, for messages.
+      address: the address of the worker.
+      life: the id that the worker drew when it started; another id means that it has
+        restarted.
+      timeout: seconds without an answer after which the worker counts as lost.
+
+    Attributes:
+      trouble: a message, once the worker is lost; before that "".
     """
 
     def __init__(self, name: str, address: Address, life: str, timeout: float) -> None:
@@ -36,66 +40,73 @@ class WorkerMonitor:
         self._timeout = timeout
         self._closed = threading.Event()
         self._last_answer = time.monotonic()
-        threading.Thread(target=self._watch, daemon=True, name=f"watch {name}").start()
+        threading.Thread(target=self._poll, daemon=True, name=f"watch {name}").start()
 
     def close(self) -> None:
         """Stops polling."""
         self._closed.set()
 
     def check(self, timeout: float) -> str:
-        """Returns how the worker fails now, or ""."""
+        """Asks the worker for its state, and returns why it counts as lost, or ""."""
         try:
             state = ask(self.address.control_address, timeout)
         except (ConnectionRefusedError, ConnectionResetError):
             return "its process has ended"
         except OSError as error:
-            silent = time.monotonic() - self._last_answer
-            if silent < timeout:
+            seconds = time.monotonic() - self._last_answer
+            if seconds < timeout:
                 return ""
-            return f"it has not answered for {silent:.0f} s ({error})"
+            return f"it has not answered for {seconds:.0f} s ({error})"
         if state["life"] != self._life:
             return "it has started afresh, and nothing of this run is left there"
         self._last_answer = time.monotonic()
         return ""
 
-    def _watch(self) -> None:
-        pause = min(1.0, self._timeout / 4)
-        while not self.trouble and not self._closed.wait(pause):
+    def _poll(self) -> None:
+        """Checks the worker about every second, until it is lost or `close` is called."""
+        interval = min(1.0, self._timeout / 4)
+        while not self.trouble and not self._closed.wait(interval):
             self.trouble = self.check(self._timeout)
 
 
 class HeartbeatMonitor:
-    """Reads the heartbeats that a driver writes to a file (`meshtf.runtime.heartbeat`).
+    """Reads the two files of a driver's signs of life (`meshtf.runtime.heartbeat`).
+
+    The heartbeat file is written at the start and end of each call of a function: "41 runs
+    train_step". A thread touches the pulse file every second, so its time of modification
+    stands still only if the process is stopped.
 
     Args:
-      path: of the file.
-      start: the limit in seconds of everything before the first call of a function, and
-        of first calls, which trace and compile.
-      timeout: the limit in seconds of everything else, and of a process that is stopped.
+      path: the path of the heartbeat file.
+      start_timeout: seconds that the driver may take before the first call of a function,
+        and for first calls, which trace and compile.
+      timeout: seconds that any other activity may take, or the process may be stopped.
     """
 
-    def __init__(self, path: Path, start: float, timeout: float) -> None:
+    def __init__(self, path: Path, start_timeout: float, timeout: float) -> None:
         now = time.monotonic()
         self._path = path
-        self._start = start
+        self._start_timeout = start_timeout
         self._timeout = timeout
         self._pulse_timeout = max(timeout, 3 * PULSE)
-        self._heartbeat = ""  # the last one, and when it was new
-        self._heartbeat_time = now
-        self._pulse = 0  # the last one, and when it was new
-        self._pulse_time = now
+        self._heartbeat = ""  # the text of the heartbeat file
+        self._heartbeat_time = now  # when it was first read
+        self._pulse = 0  # the modification time of the pulse file
+        self._pulse_time = now  # when it was first read
 
     @property
     def trouble(self) -> str:
         """What the driver has been doing for too long, or ""."""
         now = time.monotonic()
         self._read_files(now)
-        activity = self._heartbeat.partition(" ")[2] or "starting"
+        _, _, activity = self._heartbeat.partition(" ")
+        activity = activity or "starting"
         if now - self._pulse_time >= self._pulse_timeout:
             limit = self._pulse_timeout
             return f"it has stood still for {limit:g} s; last: {activity}"
-        in_call = activity.startswith(("runs ", "ran "))
-        limit = self._timeout if in_call else self._start
+        # Other activities: "starting", and first calls of a function.
+        is_call = activity.startswith(("runs ", "ran "))
+        limit = self._timeout if is_call else self._start_timeout
         if now - self._heartbeat_time >= limit:
             return f"no sign of life for {limit:g} s; last: {activity}"
         return ""
@@ -108,6 +119,6 @@ class HeartbeatMonitor:
             self._heartbeat_time = now
         pulse_path = pulse_file(self._path)
         pulse = pulse_path.stat().st_mtime_ns if pulse_path.exists() else 0
-        if not pulse or pulse != self._pulse:
+        if not pulse or pulse != self._pulse:  # 0: there is no pulse before a heartbeat
             self._pulse = pulse
             self._pulse_time = now

@@ -1,4 +1,4 @@
-"""Recording: a graph collects the nodes of a function, in order.
+"""Graph: an executor that records the nodes of a function, in order, and runs none.
 
 Example:
 
@@ -36,21 +36,21 @@ class GradientRule:
     Attributes:
       inputs: the tensors to differentiate by.
       captures: other tensors that the results depend on; they get no gradient.
-      count: the number of results.
+      num_results: the number of results of the function.
       intermediates: tensors of the forward pass that the rule may read.
-      gradient: takes the cotangent of each result, and returns that of each input; None
-        for none.
+      gradient: (the cotangent of each result) -> the cotangent of each input. A cotangent
+        that is zero may be None.
     """
 
     inputs: tuple[Tensor, ...]
     captures: tuple[Tensor, ...]
-    count: int
+    num_results: int
     intermediates: tuple[Tensor, ...]
     gradient: Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def latest(node: Node) -> Node:
-    """Returns the node that replaces another one, or that node: see `Graph.replace`."""
+    """Returns the node by which `Graph.replace` replaced a node last; else the node itself."""
     replacements = getattr(node.owner, "replacements", None)
     while replacements and node in replacements:
         node = replacements[node]
@@ -61,7 +61,7 @@ class Recorded(NamedTuple):
     """A recorded function, as every runtime compiles it.
 
     Attributes:
-      nodes: in the order in which they were recorded.
+      nodes: the nodes, in the order in which they were recorded.
       results: the tensors that the function returns.
       mesh: the mesh that it runs on.
     """
@@ -72,36 +72,37 @@ class Recorded(NamedTuple):
 
 
 class Graph:
-    """The nodes of a recorded function. An executor that records nodes, and runs none.
+    """The nodes of a recorded function.
 
     Attributes:
       mesh: the mesh of its tensors; None: not known yet.
-      nodes: in the order in which they were recorded.
-      replacements: for each node that was replaced, the new one.
+      nodes: the nodes, in the order in which they were recorded.
+      replacements: node -> the node that replaces it.
     """
 
     def __init__(self, mesh: Mesh | None = None) -> None:
         self.mesh = mesh
         self.nodes: list[Node] = []
         self.replacements: dict[Node, Node] = {}
+        # Variable -> its latest read, unless it was written since.
         self._reads: dict[Any, Node] = {}
 
     @property
     def owner(self) -> Graph:
-        """The graph itself: gradients go through its nodes."""
+        """The graph that owns the recorded nodes, through which gradients may go."""
         return self
 
     def recorder_of(self, op: Op) -> Graph:
-        """Returns the graph that records nodes of an op."""
+        """Returns the executor of an op: this graph, whatever the op."""
         return self
 
     def replace(self, node: Node, op: Op, specs: Sequence[Spec]) -> Node:
-        """Replaces a node by one with further outputs, such as residuals of a loop.
+        """Replaces a node by one with additional outputs, such as residuals of a loop.
 
         Args:
           node: a node of this graph.
-          op: computes the outputs of the node, and then the further ones.
-          specs: of the further outputs.
+          op: computes the outputs of the node, followed by the additional ones.
+          specs: the specs of the additional outputs.
 
         Returns:
           The new node, which `latest(node)` returns from now on.
@@ -113,7 +114,9 @@ class Graph:
         return new
 
     def find(self, op: ReadOp) -> Node | None:
-        """Returns an earlier read of the same variable, unless it was written since."""
+        """Returns the node of an earlier read of the same variable; None: there is none, or
+        the variable was written since.
+        """
         return self._reads.get(op.store)
 
     def set_nodes(self, nodes: Sequence[Node]) -> None:
@@ -144,6 +147,6 @@ class Graph:
                 node.op.store.mesh = self.mesh
                 # Raises LayoutError for an argument that the layout cannot hold:
                 _ = node.op.store.placement
-            if not node.primals:
+            if not node.primals:  # tensors of gradient rules need not have the layout
                 specs = [y.spec for y in node.outputs]
                 check_layout(specs, self.mesh, node.layout, node.source)

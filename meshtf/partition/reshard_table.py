@@ -35,13 +35,21 @@ from meshtf.mesh import OnStage, Partial, Placement, Replicated, Sharded, State
 
 
 class Reshard(NamedTuple):
-    """One entry of the table, along one axis of the mesh."""
+    """One entry of the table, along one axis of the mesh.
 
-    kind: str  # of the table, such as "all_reduce"
+    Attributes:
+      kind: its name in the table, such as "all_reduce", or "collective_permute".
+      axis: the axis of the mesh.
+      before: the state of the axis before the reshard.
+      after: the state of the axis after it.
+      other_axis: for a collective_permute, the axis that exchanges its state with `axis`.
+    """
+
+    kind: str
     axis: str
     before: State
     after: State
-    other: str = ""  # of a permute: the axis that exchanges its state with `axis`
+    other_axis: str = ""
 
 
 def placement_after(
@@ -50,8 +58,8 @@ def placement_after(
     """Returns the placement after a reshard."""
     states = dict(zip(axes, placement))
     states[reshard.axis] = reshard.after
-    if reshard.other:
-        states[reshard.other] = reshard.before
+    if reshard.other_axis:
+        states[reshard.other_axis] = reshard.before
     return tuple(states.values())
 
 
@@ -76,7 +84,7 @@ def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Re
     if permute is None:
         return _in_order(tuple(axes), old, new)
     remaining = reshards(axes, placement_after(axes, old, permute), new)
-    # What shrinks the tensor goes before the permute.
+    # Reshards that make the tensor smaller run before the permute, which then sends less.
     shrinking = itertools.takewhile(
         lambda r: r.kind in ("slice", "reduce_scatter"), remaining
     )
@@ -95,6 +103,8 @@ def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard
             continue
         if before[a] != after[b] or before[b] != after[a]:
             continue
+        # A permute only changes which device has a shard, so no third axis may shard one of
+        # these dimensions, before or after.
         exchanged = {before[a], before[b]} - {Replicated}
         other_states = set()
         for axis in axes:
@@ -112,45 +122,50 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
     """
     before = dict(zip(axes, old))
     after = dict(zip(axes, new))
-    left = _left_dims(axes, before, after)
-    entered = _left_dims(axes, after, before)
-    exchanging = [axis for axis in axes if axis in left and axis in entered]
-    all_to_all = [axis for axis in exchanging if _is_all_to_all(axis, left, entered)]
-    gathered = [axis for axis in reversed(axes) if axis in left]
-    early, late = _early_and_late(axes, left, entered)
-    ordered = _drops(axes, before, after)
+    old_dims = _changed_dims(axes, before, after)
+    new_dims = _changed_dims(axes, after, before)
+    exchanging = [axis for axis in axes if axis in old_dims and axis in new_dims]
+    all_to_all = [
+        axis for axis in exchanging if _is_all_to_all(axis, old_dims, new_dims)
+    ]
+    gather_order = [axis for axis in reversed(axes) if axis in old_dims]
+    early, late = _early_and_late(axes, old_dims, new_dims)
+    result = _drops(axes, before, after)
     for axis in early:
-        ordered.append(_shard(axis, before[axis], after[axis]))
-    ordered += _all_reduces(axes, before, after)
-    ordered += _between_stages(axes, before, after)
-    for axis in gathered:
+        result.append(_shard(axis, before[axis], after[axis]))
+    result += _all_reduces(axes, before, after)
+    result += _between_stages(axes, before, after)
+    for axis in gather_order:
         if axis not in all_to_all:
-            ordered.append(Reshard("all_gather", axis, before[axis], Replicated))
+            result.append(Reshard("all_gather", axis, before[axis], Replicated))
     for axis in all_to_all:
-        ordered.append(Reshard("all_to_all", axis, before[axis], after[axis]))
+        result.append(Reshard("all_to_all", axis, before[axis], after[axis]))
     for axis in late:
         if axis not in all_to_all:
-            state = Replicated if axis in left else before[axis]
-            ordered.append(_shard(axis, state, after[axis]))
-    return ordered
+            state = Replicated if axis in old_dims else before[axis]
+            result.append(_shard(axis, state, after[axis]))
+    return result
 
 
 def _early_and_late(
-    axes: tuple[str, ...], left: dict[str, str], entered: dict[str, str]
+    axes: tuple[str, ...], old_dims: dict[str, str], new_dims: dict[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Returns the axes along which a dimension is sharded before, and after, the
-    gathers: a dimension that is gathered itself is sharded after that.
+    """Returns the axes that start to shard a dimension before the gathers, and those that
+    do so after them.
+
+    After them are sharded: dimensions that are gathered themselves, and all axes of a
+    dimension of which one axis must first gather another dimension.
     """
-    gathered_dims = set(left.values())
-    for axis in left:
-        if axis in entered:
-            gathered_dims.add(entered[axis])
+    gathered_dims = set(old_dims.values())
+    for axis in old_dims:
+        if axis in new_dims:
+            gathered_dims.add(new_dims[axis])
     early = []
     late = []
     for axis in axes:
-        if axis not in entered:
+        if axis not in new_dims:
             continue
-        if entered[axis] in gathered_dims:
+        if new_dims[axis] in gathered_dims:
             late.append(axis)
         else:
             early.append(axis)
@@ -201,40 +216,43 @@ def _shard(axis: str, before: State, after: State) -> Reshard:
     return Reshard(kind, axis, before, after)
 
 
-def _left_dims(
+def _changed_dims(
     axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
 ) -> dict[str, str]:
-    """Returns {axis: dimension} of the axes that stop sharding a dimension.
+    """Returns {axis: dimension} of the axes that shard a dimension before, and not, or
+    differently, after.
 
-    An axis that shards the same dimension before and after, but below another major
-    axis, counts as well: its shards are other ones.
+    Differently: the same dimension, where the axes that are more significant differ, so
+    that the shards have other elements.
     """
-    left: dict[str, str] = {}
+    old_dims: dict[str, str] = {}
     for state in set(before.values()):
         if not isinstance(state, Sharded):
             continue
         old_axes = [axis for axis in axes if before[axis] == state]
         new_axes = [axis for axis in axes if after[axis] == state]
-        shared = 0  # length of the prefix of axes that both have
+        num_equal = 0  # leading axes that are equal before and after
         for old_axis, new_axis in zip(old_axes, new_axes):
             if old_axis != new_axis:
                 break
-            shared += 1
-        for axis in old_axes[shared:]:
-            left[axis] = state.dim
-    return left
+            num_equal += 1
+        for axis in old_axes[num_equal:]:
+            old_dims[axis] = state.dim
+    return old_dims
 
 
-def _is_all_to_all(axis: str, left: dict[str, str], entered: dict[str, str]) -> bool:
-    """Whether `axis` goes from one dimension to another, and no other axis enters or
-    leaves these two.
+def _is_all_to_all(
+    axis: str, old_dims: dict[str, str], new_dims: dict[str, str]
+) -> bool:
+    """Returns whether `axis` changes from one dimension to another, and no other axis
+    starts or stops to shard one of these two.
     """
-    old = left[axis]
-    new = entered[axis]
+    old = old_dims[axis]
+    new = new_dims[axis]
     return (
         old != new
-        and old not in entered.values()
-        and new not in left.values()
-        and list(left.values()).count(old) == 1
-        and list(entered.values()).count(new) == 1
+        and old not in new_dims.values()
+        and new not in old_dims.values()
+        and list(old_dims.values()).count(old) == 1
+        and list(new_dims.values()).count(new) == 1
     )

@@ -38,7 +38,9 @@ _IN_SAVES = 0.4  # the share that waits until a checkpoint is being written
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; other modules have some of the same names."""
+    """Defines the flags of the command; not at import, as absl refuses to define a flag
+    twice and other commands define some of these names.
+    """
     flags.DEFINE_integer("faults", 50, "How many there are.", lower_bound=1)
     flags.DEFINE_integer("seed", 0, "Another one, other moments and victims.")
     flags.DEFINE_integer("steps", 120, "Steps of each run.")

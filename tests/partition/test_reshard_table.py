@@ -62,7 +62,7 @@ def run_reshard(reshard, xs, mesh):
     """Returns the shards after a reshard, computed by NumPy."""
     i, out = mesh.axis_index[reshard.axis], list(xs)
     if reshard.kind == "collective_permute":
-        for group in mesh.groups(reshard.axis, reshard.other):
+        for group in mesh.groups(reshard.axis, reshard.other_axis):
             grid = np.reshape(group, [mesh.axes[reshard.axis]] * 2)
             for source, target in zip(grid.T.flat, grid.flat, strict=True):
                 out[target] = xs[source]

@@ -40,15 +40,14 @@ class _Entry(NamedTuple):
 
 
 class TensorFiles(Mapping[str, np.ndarray]):
-    """The tensors of a folder by name, in the order of their names, read at
-    access.
+    """The tensors of a folder by name, sorted by name; each is read when it is accessed.
 
     Args:
-      folder: has model.safetensors, or several files and their index.
+      folder: a folder with model.safetensors, or with several files and their index.
 
     Raises:
-      CheckpointError: it has not, or a file cannot be read or lacks a tensor of the
-        index.
+      CheckpointError: the folder has neither, a file cannot be read, or a file does not
+        have a tensor that the index says it has.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -90,8 +89,8 @@ class TensorFiles(Mapping[str, np.ndarray]):
 
 
 def _files(folder: Path) -> Iterator[tuple[list[str] | None, Path]]:
-    """Yields the files of a folder, each with the tensors that the index says it has;
-    None: all.
+    """Yields (names of its tensors, path) of each file of a folder; None: all tensors that
+    it has, as there is no index.
     """
     if not (folder / INDEX).is_file():
         yield None, folder / FILE
@@ -133,8 +132,8 @@ def write_tensors(
 
     Args:
       folder: an existing folder.
-      tensors: by name.
-      shard_bytes: maximum bytes of a file; a larger tensor has a separate file.
+      tensors: the tensors by name.
+      shard_bytes: the maximum bytes of a file; a larger tensor has a separate file.
     """
     shards: list[dict[str, np.ndarray]] = [{}]
     room = shard_bytes

@@ -287,7 +287,7 @@ class _BackwardPass:
         if rule is None:
             return node.outputs
         results = self.rule_results[rule]
-        return [results.get(k) for k in range(rule.count)]
+        return [results.get(k) for k in range(rule.num_results)]
 
     def cotangent_of(self, target: Any) -> Tensor | None:
         """Returns the cotangent of a target; of a variable, the sum over its reads."""

@@ -81,7 +81,7 @@ def rule_on_recomputed(
     return GradientRule(
         inputs=replaced(rule.inputs),
         captures=replaced(rule.captures),
-        count=rule.count,
+        num_results=rule.num_results,
         intermediates=replaced(rule.intermediates),
         gradient=gradient,
     )

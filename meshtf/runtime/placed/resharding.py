@@ -137,7 +137,7 @@ class ReshardExecutor(StepExecutor):
         shards = self.values[step.src]
         outputs = list(shards)
         for source, target in self.mesh.exchanges(
-            step.reshard.axis, step.reshard.other
+            step.reshard.axis, step.reshard.other_axis
         ):
             if shards[source] is not None:
                 outputs[target] = self._send(shards[source], source, target)

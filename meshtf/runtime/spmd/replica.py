@@ -86,7 +86,7 @@ class Replica(SingleReplica):
             return stablehlo_collectives.all_gather(x, groups, concat_axis)
         if reshard.kind == "all_to_all":
             return stablehlo_collectives.all_to_all(x, groups, split_axis, concat_axis)
-        pairs = self.mesh.exchanges(reshard.axis, reshard.other)
+        pairs = self.mesh.exchanges(reshard.axis, reshard.other_axis)
         return stablehlo_collectives.permute(x, pairs)
 
     def _slice(

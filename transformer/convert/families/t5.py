@@ -67,7 +67,7 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
             f"config.json has feed_forward_proj = {projection!r}; supported are "
             f"{', '.join(_PROJECTIONS)}."
         )
-    # Older files have no `scale_decoder_outputs`: logits are scaled if they are tied.
+    # Without `scale_decoder_outputs`, logits are scaled if they are tied.
     scaled = settings.get(
         "scale_decoder_outputs", settings.get("tie_word_embeddings", True)
     )

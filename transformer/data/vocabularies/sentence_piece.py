@@ -107,7 +107,7 @@ def train_sentence_pieces(
             eos_id=1,
             unk_id=2,
             bos_id=-1,
-            num_threads=1,  # so that equal texts give equal models
+            num_threads=1,
             minloglevel=2,  # errors only
             input_sentence_size=1_000_000,  # sentences after these are not read
             shuffle_input_sentence=False,
