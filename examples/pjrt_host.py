@@ -56,19 +56,25 @@ class Host:
         self.program = compile_and_load(module, device_list, options)
         manual = xla_client.HloSharding.manual()  # arrays of devices may differ
         self.sharding = xla_client.GSPMDSharding(device_list, manual)
+        self.avals = {}  # shapes and types of inputs by name
 
-    def put(self, shards):
+    def put(self, name, shards):
         """Returns shards, one on each device, as an input of the program."""
         x = shards[0]
-        aval = SimpleNamespace(shape=x.shape, dtype=x.dtype, weak_type=False)
-        args = aval, self.sharding, shards, self.devices
+        if name not in self.avals:  # outputs, which are put later, do not tell theirs
+            self.avals[name] = SimpleNamespace(
+                shape=x.shape, dtype=x.dtype, weak_type=False
+            )
+        args = self.avals[name], self.sharding, shards, self.devices
         return _jax.batched_device_put(*args, enable_x64=True)
 
     def put_inputs(self, values, kinds):
         """Returns the inputs of some kinds on the devices by name, given global arrays."""
         axes = self.manifest["axes"]
         return {
-            port["name"]: self.put(shard(values[port["name"]], port, axes))
+            port["name"]: self.put(
+                port["name"], shard(values[port["name"]], port, axes)
+            )
             for port in self.manifest["inputs"]
             if port["kind"] in kinds
         }
@@ -90,7 +96,8 @@ def main(folder, steps="10"):
         outputs = host.run(variables | host.put_inputs(arguments, ("argument",)))
         for port in ports:
             if "output" in port:  # a variable that the step writes
-                variables[port["name"]] = host.put(outputs[port["output"]])
+                name = port["name"]
+                variables[name] = host.put(name, outputs[port["output"]])
         loss = outputs[0][0]._single_device_array_to_np_array_did_copy()[0]
         print(f"step {step + 1:3}  loss {loss:.4f}")
 

@@ -166,15 +166,15 @@ def _calls(space: Any) -> Iterator[tuple[tuple[str, int, int], float]]:
                     "ExecutorState::ProcessAsync"
                 ):  # its start and its end
                     continue
-                results = {
+                stats = {
                     plane.stat_metadata[s.metadata_id].name: plane.stat_metadata[
                         s.ref_value
                     ].name
                     for s in event.stats
                 }
-                results = _CALL.match(results.get("name", ""))
-                if results and results.get("kernel_type") in (*BRANCH_OPS, *CALL_OPS):
-                    phase, chunk, microbatch = results.groups()
+                call = _CALL.match(stats.get("name", ""))
+                if call and stats.get("kernel_type") in (*BRANCH_OPS, *CALL_OPS):
+                    phase, chunk, microbatch = call.groups()
                     yield (
                         (phase, int(chunk), int(microbatch)),
                         (line.timestamp_ns / 1e6 + event.offset_ps / 1e9),

@@ -60,5 +60,5 @@ def test_the_command_leaves_plainly():
         text=True,
         timeout=300,
     )
-    assert done.returncode == 1 and "no text to learn from" in done.stderr
+    assert done.returncode == 1 and "there is no text" in done.stderr
     assert "Traceback" not in done.stderr

@@ -106,7 +106,7 @@ def ask(folder, output="out", **extra):
 
 
 def losses(capsys):
-    return [float(x) for x in re.findall(r"loss (\S+)", capsys.readouterr().out)]
+    return [float(x) for x in re.findall(r"loss ([\d.]+)", capsys.readouterr().out)]
 
 
 def saved(folder):

@@ -127,8 +127,8 @@ def on_one_position():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_train_alike(layout):
     curve, reports = train(trainer(**LAYOUTS[layout]))
-    expected, expected = on_one_position()
-    np.testing.assert_allclose(curve, expected, rtol=2e-4)
+    expected_curve, expected = on_one_position()
+    np.testing.assert_allclose(curve, expected_curve, rtol=2e-4)
     assert reports.keys() == expected.keys() == {"block_1"}
     for have, whole in zip(reports["block_1"], expected["block_1"], strict=True):
         np.testing.assert_allclose(have, whole, rtol=1e-3, atol=1e-5)

@@ -80,12 +80,12 @@ def test_routers_have_a_say():
 @pytest.mark.slow
 @pytest.mark.parametrize("axes, layout, how", CASES, ids=str)
 def test_losses_of_routers_at_several_stages(axes, layout, how):
-    expected, expected = unpipelined(0.5)
+    expected_loss, expected = unpipelined(0.5)
     model = outputs(PipelinedLanguageModel, 0.5, axes, layout, length=LENGTH, **how)
     routers = {v.stage for v in model.trainable_variables if "router" in v.path}
     assert len(routers) == (model.mesh.axes.get("stage", 1) > 1) + 1
     loss, grads = loss_and_gradients(model)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
     assert grads.keys() == expected.keys()
     for path, dx in grads.items():
         np.testing.assert_allclose(dx, expected[path], 2e-3, 1e-5, err_msg=path)

@@ -349,10 +349,8 @@ def test_a_finished_run_says_so_and_what_is_different(folder, capsys):
     pretrain(folder, gin_param=["AdamW.beta_2 = 0.5"])
     out = capsys.readouterr().out
     assert "changed  AdamW.beta_2: 0.999 before, 0.5 now" in out
-    assert (
-        "All 3 steps are done. What was changed has no effect" in out
-        and "output_dir" in out
-    )
+    assert "All 3 steps are done." in out and "output_dir" in out
+    assert "The changed settings have no effect: no steps are left." in out
     pretrain(folder, num_train_steps=4)
     assert "continuing from step 3" in capsys.readouterr().out
     words(folder)
