@@ -87,6 +87,7 @@ def test_what_is_tensorflows_is_compared_with_onednn_as_well():
     assert len({case.name for case in group}) == len(group)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_peers_agree_on_eight_devices(model):
