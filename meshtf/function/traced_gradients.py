@@ -210,7 +210,7 @@ class TraceCall:
         self.trace = trace
         self.flat_values = flat_values
         self.tensors = tensors
-        self.count = len(trace.results)
+        self.num_results = len(trace.results)
         self.time = next_time()
         self._inputs: tuple[Tensor, ...] | None = None
 

@@ -9,7 +9,7 @@ This package imports no TensorFlow, and knows no op by name.
 
 from meshtf.graph.apply import Executor, apply, apply_all, current_executor, executing
 from meshtf.graph.autodiff.gradients import gradients
-from meshtf.graph.context import Context, context, current
+from meshtf.graph.context import Context, GradientRule, context, current
 from meshtf.graph.control_flow.body import Body, record_body
 from meshtf.graph.control_flow.branch import Branch
 from meshtf.graph.control_flow.call import Call
@@ -44,7 +44,7 @@ from meshtf.graph.op_kinds import (
     window_of,
 )
 from meshtf.graph.operators import OPERATORS, Operators
-from meshtf.graph.recorder import GradientRule, Graph, RecomputeGroup
+from meshtf.graph.recorder import CustomGradientRule, Graph, RecomputeGroup
 from meshtf.graph.tensor import Node, ShardedValue, Source, Tensor, next_serial
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "EffectOp",
     "Executor",
     "GradientBarrier",
+    "CustomGradientRule",
     "GradientRule",
     "Graph",
     "HostOp",

@@ -12,10 +12,36 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 from meshtf.mesh import NO_CHANGES, Layout
+
+
+class GradientRule(Protocol):
+    """What replaces the gradients of all ops between `inputs` and the results of a
+    function: a user's rule, or a call of a traced function.
+
+    Attributes:
+      inputs: the tensors to differentiate by.
+      captures: other tensors that the results depend on; they get no gradient.
+      intermediates: tensors of the forward pass that the rule may read.
+      num_results: the number of results of the function.
+    """
+
+    @property
+    def inputs(self) -> tuple[Any, ...]: ...
+    @property
+    def captures(self) -> tuple[Any, ...]: ...
+    @property
+    def intermediates(self) -> tuple[Any, ...]: ...
+    @property
+    def num_results(self) -> int: ...
+
+    def gradient(self, dys: Sequence[Any], /) -> Sequence[Any]:
+        """Returns the cotangent of each input, from those of the results. A cotangent
+        that is zero may be None.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +80,7 @@ class Context:
     random_paths: Any = None
     iterations: tuple[Any, ...] = ()
     primals: tuple[Any, ...] = ()
-    gradient_rule: Any = None
+    gradient_rule: tuple[GradientRule, int] | None = None
     recompute_group: Any = None
     wait_for: Any = None
     substitutes: Any = None

@@ -29,18 +29,8 @@ class RecomputeGroup:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GradientRule:
-    """A custom gradient rule: replaces the gradients of all ops between `inputs` and the
-    results of a function.
-
-    Attributes:
-      inputs: the tensors to differentiate by.
-      captures: other tensors that the results depend on; they get no gradient.
-      num_results: the number of results of the function.
-      intermediates: tensors of the forward pass that the rule may read.
-      gradient: (the cotangent of each result) -> the cotangent of each input. A cotangent
-        that is zero may be None.
-    """
+class CustomGradientRule:
+    """The `GradientRule` of a function that was recorded."""
 
     inputs: tuple[Tensor, ...]
     captures: tuple[Tensor, ...]

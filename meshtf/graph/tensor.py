@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from meshtf.display import html_placement, html_text
 from meshtf.errors import ArgumentError, NoValueError, explain_error
-from meshtf.graph.context import Context
+from meshtf.graph.context import Context, GradientRule
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS, Operand, Operators
 from meshtf.mesh import Layout, Mesh, Placement
@@ -83,7 +83,7 @@ class Node:
     stage: int | None
     owner: Any
     serial: int
-    gradient_rule: Any
+    gradient_rule: GradientRule | None
     result_index: int
     path: tuple[str, ...]
     _mesh: Mesh | None
@@ -353,7 +353,7 @@ def tensor_of_value(
     spec: Spec,
     sharded_value: ShardedValue,
     mesh: Mesh,
-    gradient_rule: tuple[Any, int] | None = None,
+    gradient_rule: tuple[GradientRule, int] | None = None,
     owner: object = None,
 ) -> Tensor:
     """Returns an eager tensor with a value: an argument of a function, or its result.

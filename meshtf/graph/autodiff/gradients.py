@@ -25,10 +25,10 @@ from meshtf.graph.autodiff.recomputation import (
     recomputed_op,
     rule_on_recomputed,
 )
-from meshtf.graph.context import context, current
+from meshtf.graph.context import GradientRule, context, current
 from meshtf.graph.op_kinds import GradientBarrier, ReadOp
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.recorder import GradientRule, latest
+from meshtf.graph.recorder import latest
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import Source, has_gradient
 from meshtf.names.arguments import as_sequence
@@ -227,7 +227,7 @@ class _BackwardPass:
                 dependent.add(serial)
                 self.nodes.append(node)
             if node.gradient_rule is not None:
-                self._check_captures(node, dependent)
+                self._check_captures(node, node.gradient_rule, dependent)
 
     def _ancestors(
         self, ys: Sequence[Tensor], allowed: Collection[Node] | None
@@ -327,11 +327,13 @@ class _BackwardPass:
                 )
             ) from None
 
-    def _check_captures(self, node: Node, dependent: set[int]) -> None:
+    def _check_captures(
+        self, node: Node, rule: GradientRule, dependent: set[int]
+    ) -> None:
         """Raises PlanError if a function with a custom gradient captures a tensor that
         depends on targets: its rule covers only its arguments.
         """
-        for x in node.gradient_rule.captures:
+        for x in rule.captures:
             if not self._depends_on_targets(x, dependent):
                 continue
             op = x.node.op

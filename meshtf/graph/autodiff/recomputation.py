@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshtf.graph.context import context, current
+from meshtf.graph.context import GradientRule, context, current
 from meshtf.graph.op import Op
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.recorder import GradientRule
+from meshtf.graph.recorder import CustomGradientRule
 from meshtf.graph.tensor import Tensor
 
 
@@ -78,7 +78,7 @@ def rule_on_recomputed(
     def replaced(xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(recomputed.get(x, x) for x in xs)
 
-    return GradientRule(
+    return CustomGradientRule(
         inputs=replaced(rule.inputs),
         captures=replaced(rule.captures),
         num_results=rule.num_results,

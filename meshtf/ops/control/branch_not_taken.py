@@ -18,6 +18,7 @@ from meshtf.errors import NoValueError
 from meshtf.graph import (
     OPERATORS,
     Body,
+    CustomGradientRule,
     GradientRule,
     Graph,
     HostOp,
@@ -135,7 +136,7 @@ def _zeros_rule(
     captures = [x for x in body.captures if x in eager_values]
     inputs = (*ys, *(eager_values[x] for x in captures))
     gradient = functools.partial(_gradient, len(ys), captures, body, eager_values)
-    return GradientRule(inputs, (), num_results, (), gradient)
+    return CustomGradientRule(inputs, (), num_results, (), gradient)
 
 
 def _gradient(

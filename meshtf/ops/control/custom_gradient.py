@@ -22,6 +22,7 @@ from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
     OPERATORS,
     Context,
+    CustomGradientRule,
     GradientBarrier,
     GradientRule,
     LocalTensors,
@@ -114,7 +115,9 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
             _cotangents, user_rule, inputs, ys, source, current()
         )
         captures = _captures(ys, inputs, start_serial)
-        rule = GradientRule(inputs, captures, len(ys), tuple(intermediates), cotangents)
+        rule = CustomGradientRule(
+            inputs, captures, len(ys), tuple(intermediates), cotangents
+        )
         return pack(result, [result_of(rule, k, y) for k, y in enumerate(ys)])
 
     return wrapped
@@ -172,10 +175,9 @@ def _inputs_of(x: Tensor) -> Sequence[Tensor]:
     """Returns the tensors from which x was computed."""
     node = x.node
     # A mtf.function called in eager mode is a node without inputs; its rule has them.
-    is_eager_call = not node.inputs and node.gradient_rule is not None
-    if is_eager_call:
-        return node.gradient_rule.inputs
-    return node.inputs
+    if node.inputs or node.gradient_rule is None:
+        return node.inputs
+    return node.gradient_rule.inputs
 
 
 def _cotangents(
