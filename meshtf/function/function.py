@@ -46,7 +46,12 @@ from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_bool, as_bytes
 from meshtf.runtime.eager import EAGER, InPlace
 from meshtf.runtime.heartbeat import beat
-from meshtf.runtime.runtimes import Executable, RuntimeName, runtime_named
+from meshtf.runtime.runtimes import (
+    Executable,
+    RuntimeName,
+    runtime_named,
+    runtime_of,
+)
 from meshtf.runtime.spmd import Export
 from meshtf.runtime.spmd import export as export_program
 
@@ -63,7 +68,7 @@ def function(
     *,
     mesh: Mesh | None = None,
     jit: bool = False,
-    runtime: RuntimeName = "placed",
+    runtime: RuntimeName | None = None,
 ) -> Function[P, R]: ...
 
 
@@ -73,7 +78,7 @@ def function(
     *,
     mesh: Mesh | None = None,
     jit: bool = False,
-    runtime: RuntimeName = "placed",
+    runtime: RuntimeName | None = None,
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 
 
@@ -85,7 +90,7 @@ def function(
     *,
     mesh: Mesh | None = None,
     jit: bool = False,
-    runtime: RuntimeName = "placed",
+    runtime: RuntimeName | None = None,
     **names: str | Mapping[str, str],
 ) -> Function[..., R]: ...
 
@@ -96,7 +101,7 @@ def function(
     *,
     mesh: Mesh | None = None,
     jit: bool = False,
-    runtime: RuntimeName = "placed",
+    runtime: RuntimeName | None = None,
     **names: str | Mapping[str, str],
 ) -> Callable[[Callable[..., R]], Function[..., R]]: ...
 
@@ -106,7 +111,7 @@ def function(
     *,
     mesh: Mesh | None = None,
     jit: bool = False,
-    runtime: RuntimeName = "placed",
+    runtime: RuntimeName | None = None,
     **names: str | Mapping[str, str],
 ) -> Any:
     """Turns a Python function on named tensors into one planned program.
@@ -116,9 +121,9 @@ def function(
       mesh: the mesh that it runs on; needed only if no argument and no variable in it
         has one.
       jit: whether XLA compiles the local work. Pays off where a program runs for long.
-      runtime: "placed", one program that drives all devices, or "spmd", one program
-        that each device runs, with collectives by XLA. TensorFlow runs the latter on no
-        hardware that was tried so far: a call is refused, `explain` and `export` work.
+      runtime: "placed", one program that drives all devices of TensorFlow, or "spmd",
+        one program that each of jax's devices runs, with collectives by XLA. Default:
+        what the devices of the mesh need.
       **names: the dimensions of arguments that are arrays: x="batch;d_model" (x="": a
         scalar). For a dict of arrays, a dict: batch={"tokens": "batch;length", "labels":
         "batch"}; the argument may lack keys.
@@ -225,13 +230,13 @@ class Function(Generic[P, R]):
         mesh: Mesh | None,
         jit: bool,
         names: dict[str, str | Mapping[str, str]],
-        runtime: RuntimeName = "placed",
+        runtime: RuntimeName | None = None,
     ) -> None:
         if mesh is not None:
             as_mesh("mesh", mesh)
         self._python = PythonFunction(fn, mesh, names)
         self._jit = as_bool("jit", jit)
-        self._runtime = runtime_named(runtime)
+        self._runtime = None if runtime is None else runtime_named(runtime)
         self.name = self._python.name
         self._warned = False  # whether the warning of many traces was given
         # By key: the trace and the structure of its results. The least recently used one
@@ -379,12 +384,13 @@ class Function(Generic[P, R]):
         """
         graph = Graph(call.mesh)
         recording = self._python.record(graph, call)
+        runtime = self._runtime or runtime_of(recording.recorded.mesh)
         trace = Trace(
             self.name,
             graph,
             recording.recorded,
             recording.arguments,
-            functools.partial(self._runtime.compile, jit=self._jit),
+            functools.partial(runtime.compile, jit=self._jit),
         )
         writes = any(isinstance(node.op, WriteOp) for node in graph.nodes)
         mesh = recording.recorded.mesh

@@ -68,8 +68,9 @@ class Mesh:
         gathered until the backward pass; otherwise it is freed, and gathered again.
       devices: None (all CPU positions on one CPU, else a GPU each), "logical:8"
         (logical devices of one CPU), "separate:8" (the same, as if each had separate
-        memory), a list with one device name for each position, or "abstract": none, for
-        programs that are only explained.
+        memory), a list with one device name for each position, "spmd", "spmd:cuda",
+        "spmd:tpu" or "spmd:cpu" (the devices of jax, each of which runs one program of
+        XLA), or "abstract": none, for programs that are only explained.
       within_host: an axis, or several, along which positions are on one host, in any
         order of the axes; it matters where devices are a list of names on several
         hosts.
@@ -197,6 +198,11 @@ class Mesh:
     def abstract(self) -> bool:
         """Whether there is no hardware: programs are explained, but never run."""
         return self.devices == "abstract"
+
+    @property
+    def live(self) -> bool:
+        """Whether XLA's devices run one program each: devices="spmd", "spmd:cpu:8", ..."""
+        return isinstance(self.devices, str) and self.devices.split(":")[0] == "spmd"
 
     def exchanges(self, axis: str, other: str) -> list[tuple[int, int]]:
         """Returns (source, target) for all positions: the collective_permute that

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
+from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_choice
 from meshtf.partition import Program
 from meshtf.runtime.lowering.program_summary import ProgramMemory
@@ -85,6 +86,11 @@ _RUNTIMES: Mapping[str, Runtime] = {
     "placed": PlacedRuntime(),
     "spmd": SpmdRuntime(),
 }
+
+
+def runtime_of(mesh: Mesh) -> Runtime:
+    """Returns the runtime of the devices of a mesh."""
+    return _RUNTIMES["spmd" if mesh.live else "placed"]
 
 
 def runtime_named(name: Any) -> Runtime:

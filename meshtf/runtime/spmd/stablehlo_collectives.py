@@ -36,6 +36,10 @@ _TYPES = {
     "complex64": "complex<f32>",
     "complex128": "complex<f64>",
 }
+# Groups count partitions, and not replicas, only with a channel and, where there is a choice,
+# with global ids.
+_CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
+_WITH_GLOBAL_IDS = ("all_reduce", "all_gather", "reduce_scatter")
 _COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 _COMBINE_BOOL = {"max": "or", "min": "and"}
 
@@ -121,6 +125,9 @@ def _call(
     syntax and, for reductions, a region that combines two elements.
     """
     shape = [int(n) for n in shape]
+    attributes = f"{attributes}, {_CHANNEL}"
+    if op in _WITH_GLOBAL_IDS:
+        attributes = f"{attributes}, use_global_device_ids"
     before = _type(x, x.shape)
     after = _type(x, shape)
     return call_stablehlo(

@@ -5,7 +5,7 @@ order, variables first. It returns the shards of `results`, followed by the new 
 the variables that the program writes.
 
     exported = export(recorded, arguments)
-    exported.module                          # bytes: serialised StableHLO
+    exported.module                          # bytes: a portable artifact of StableHLO
     [i.name for i in exported.inputs]        # ["w1", "w2", "x"]
     exported.save("step")                    # a folder
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -27,6 +27,7 @@ from meshtf.partition import Program, ReadStep, WriteStep, build, walk
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.lowering.single_replica import scope
 from meshtf.runtime.spmd.exported_program import Export, Port
+from meshtf.runtime.spmd.portable_module import UnknownMhloOpError, portable
 from meshtf.runtime.spmd.replica import Replica
 from meshtf.runtime.spmd.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import store_names
@@ -44,31 +45,74 @@ def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
       PlanError: XLA cannot compile one of its ops, it prints or writes summaries, it runs
         on pipeline stages, or it captures a partial sum.
     """
+    lowered = lower(recorded, arguments)
+    mesh = recorded.mesh
+    _check_no_partial_results(lowered.captured)
+    stores = lowered.inputs
+    names = store_names(stores)
+    inputs = [
+        Port(names[store], store.kind, store.spec, store.placement) for store in stores
+    ]
+    for output, store in enumerate(lowered.written, start=len(recorded.results)):
+        k = stores.index(store)
+        inputs[k] = dataclasses.replace(inputs[k], output=output)
+    ports = [
+        Port(f"result_{i}", "result", result.spec, value.placement)
+        for i, (result, value) in enumerate(
+            zip(recorded.results, lowered.program.results)
+        )
+    ]
+    values = {}
+    if not mesh.abstract:
+        values = {
+            names[s]: _global_value(s, mesh)
+            for s in (*lowered.variables, *lowered.captured)
+        }
+    return Export(lowered.module, mesh, tuple(inputs), tuple(ports), values)
+
+
+class Lowered(NamedTuple):
+    """A recorded function as a module of one partition.
+
+    Attributes:
+      module: the portable artifact.
+      program: the program.
+      variables: the stores of its variables, its first inputs.
+      captured: the stores of the tensors that it captured, the next inputs.
+      arguments: the stores of its arguments, the last inputs.
+      written: the variables that it writes; their new values are the last outputs.
+    """
+
+    module: bytes
+    program: Program
+    variables: list[Store]
+    captured: list[Store]
+    arguments: list[Store]
+    written: list[Store]
+
+    @property
+    def inputs(self) -> list[Store]:
+        """The stores of all inputs, in order."""
+        return [*self.variables, *self.captured, *self.arguments]
+
+
+def lower(recorded: Recorded, arguments: Sequence[Store]) -> Lowered:
+    """Returns a recorded function as a module of one partition; see `export`."""
     nodes, results, mesh = recorded
     _check_one_stage(nodes, mesh)
     program = build(nodes, results, mesh)
     refuse_effects(program)
     variables, captured = _stores(program, arguments)
-    _check_no_partial_results(captured)
-    names = store_names([*variables, *captured, *arguments])
     body = _ReplicaFunction(program, variables, [*captured, *arguments])
-    module = body.compile()
-    inputs = [
-        Port(names[store], store.kind, store.spec, store.placement)
-        for store in (*variables, *captured, *arguments)
-    ]
     written = [store for store in variables if store in body.written_stores]
-    for output, store in enumerate(written, start=len(results)):
-        k = variables.index(store)
-        inputs[k] = dataclasses.replace(inputs[k], output=output)
-    ports = [
-        Port(f"result_{i}", "result", result.spec, value.placement)
-        for i, (result, value) in enumerate(zip(results, program.results))
-    ]
-    values = {}
-    if not mesh.abstract:
-        values = {names[s]: _global_value(s, mesh) for s in (*variables, *captured)}
-    return Export(module, mesh, tuple(inputs), tuple(ports), values)
+    return Lowered(
+        module=body.compile(),
+        program=program,
+        variables=variables,
+        captured=captured,
+        arguments=list(arguments),
+        written=written,
+    )
 
 
 class _ReplicaFunction:
@@ -112,9 +156,12 @@ class _ReplicaFunction:
             if op.type != "Placeholder" and not xla_knows(op.type):
                 raise self._compile_error(op.name, f"TensorFlow's {op.type}")
         try:
-            return function.experimental_get_compiler_ir(variables, inputs)(
-                stage="stablehlo_serialized"
+            text = function.experimental_get_compiler_ir(variables, inputs)(
+                stage="stablehlo"
             )
+            return portable(text)
+        except UnknownMhloOpError as error:
+            raise self._compile_error(error.location + "/", error.op) from None
         except (tf.errors.OpError, ValueError) as error:
             raise self._compile_error(str(error), "a kernel", str(error)) from None
 

@@ -1,0 +1,107 @@
+"""A recorded function on the devices of a live mesh: the SPMD runtime's `Executable`.
+
+    program = LiveProgram(recorded, arguments)
+    program(arrays)                              # a `ShardedValue` of each result
+
+A call does not wait: results and variables are `jax.Array`s, which the devices compute
+while Python goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshtf.graph import ShardedValue, Store
+from meshtf.graph.recorder import Recorded
+from meshtf.runtime.lowering.program_summary import (
+    ProgramMemory,
+    collectives_of,
+    memory_of,
+)
+from meshtf.runtime.spmd.device_arrays import ArrayLayout, DeviceShards
+from meshtf.runtime.spmd.jax_slot import variable_array
+from meshtf.runtime.spmd.module_call import ModuleCall
+from meshtf.runtime.spmd.stablehlo_module import lower
+from meshtf.runtime.storage.argument_storage import ArrayStore
+
+
+class LiveProgram:
+    """A recorded function for one combination of argument specs, compiled by its first
+    call.
+
+    Args:
+      recorded: the function.
+      stores: the stores of the arguments, in order; each call fills them from the flat
+        list of its tensors.
+    """
+
+    def __init__(self, recorded: Recorded, stores: Sequence[Any]) -> None:
+        self.mesh = recorded.mesh
+        self.stores = stores
+        self._lowered = lower(recorded, stores)
+        self.program = self._lowered.program
+        self._results = [
+            ArrayLayout(result.spec, value.placement, self.mesh)
+            for result, value in zip(recorded.results, self.program.results)
+        ]
+        self._call: ModuleCall | None = None
+
+    def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
+        """Runs the program on the arguments' tensors and returns the results' shards."""
+        remaining = list(flat)
+        for store in self.stores:
+            store.fill(remaining)
+        if self._call is None:
+            self._call = self._compile()
+        variables = [variable_array(store) for store in self._lowered.variables]
+        inputs = [variable.array for variable in variables]
+        for store, layout in zip(
+            self._lowered.inputs[len(variables) :], self._call.inputs[len(variables) :]
+        ):
+            inputs.append(_argument_array(store, layout))
+        outputs = self._call(inputs)
+        num_results = len(self._results)
+        for store, array in zip(self._lowered.written, outputs[num_results:]):
+            variables[self._lowered.variables.index(store)].array = array
+        return [
+            ShardedValue(layout.placement, DeviceShards(array, layout))
+            for layout, array in zip(self._results, outputs)
+        ]
+
+    @property
+    def collectives(self) -> list[str]:
+        """All collectives of one call."""
+        return collectives_of(self.program)
+
+    @property
+    def memory(self) -> ProgramMemory:
+        """The bytes of variables, arguments and results on one device."""
+        return memory_of(self.program, self.stores)
+
+    def _compile(self) -> ModuleCall:
+        """Returns the compiled module."""
+        lowered = self._lowered
+        inputs = [
+            ArrayLayout(store.spec, store.placement, self.mesh)
+            for store in lowered.inputs
+        ]
+        written = [inputs[lowered.inputs.index(store)] for store in lowered.written]
+        return ModuleCall(
+            name="meshtf_program",
+            module=lowered.module,
+            inputs=inputs,
+            outputs=[*self._results, *written],
+            mesh=self.mesh,
+            donated=[lowered.variables.index(store) for store in lowered.written],
+        )
+
+
+def _argument_array(store: Store, layout: ArrayLayout) -> Any:
+    """Returns the `jax.Array` of an argument or of a captured tensor."""
+    if isinstance(store, ArrayStore):
+        return layout.global_array(store.array)
+    shards = store.read()
+    if isinstance(shards, DeviceShards):
+        return shards.array
+    return layout.array(shards)
