@@ -17,8 +17,6 @@ from meshtf.runtime.spmd import replica, stablehlo_collectives, window_exchange
 from meshtf.testing import check_export, difference
 from meshtf.testing.conformance.exported_suite import run_exported
 
-pytest.importorskip("jaxlib")  # Python 3.10 has none
-
 
 def wrong_groups(groups):
     """Returns groups along the other axis of a 2x2 mesh."""

@@ -32,7 +32,7 @@ _MODELS = {
     "placed": ("cases.meshtf_model", "MeshModel"),
     "spmd": ("cases.exported", "ExportedModel"),
 }
-_IMPORTED = {"jax": "jax", "spmd": "jaxlib.xla_client"}
+_IMPORTED = {"jax": "jax", "spmd": "jax"}
 
 
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:

@@ -16,9 +16,11 @@ should be the first.
 from __future__ import annotations
 
 import functools
+import os
 import weakref
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -26,6 +28,7 @@ from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
 
 OLDEST_JAX = (0, 6, 2)
+_DEVICES_FLAG = "xla_force_host_platform_device_count"
 
 _devices: weakref.WeakKeyDictionary[Mesh, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 
@@ -77,13 +80,21 @@ def live_devices(mesh: Mesh) -> tuple[Any, ...]:
 
 def jax_mesh(mesh: Mesh) -> Any:
     """Returns jax's mesh of the devices of a live mesh, with the same axes."""
-    import numpy as np
-
     jax = load_jax()
     devices = np.array(live_devices(mesh), dtype=object)
     return jax.sharding.Mesh(
         devices.reshape(tuple(mesh.axes.values())), tuple(mesh.axes)
     )
+
+
+def cpu_mesh(size: int, axis: str) -> Any:
+    """Returns jax's mesh of the first CPU devices, with one axis. Raises MeshError."""
+    jax = load_jax()
+    _start_cpu_devices(size)
+    devices = jax.devices("cpu")
+    if len(devices) < size:
+        raise _too_few_devices(f"{axis}:{size}", size, devices)
+    return jax.sharding.Mesh(np.array(devices[:size], dtype=object), (axis,))
 
 
 def _find_devices(mesh: Mesh) -> tuple[Any, ...]:
@@ -106,7 +117,7 @@ def _find_devices(mesh: Mesh) -> tuple[Any, ...]:
     if devices[0].platform != "cpu":
         _hide_gpus_from_tensorflow()
     if len(devices) < mesh.size:
-        raise _too_few_devices(mesh, devices)
+        raise _too_few_devices(mesh, mesh.size, devices)
     return tuple(devices[: mesh.size])
 
 
@@ -128,16 +139,17 @@ def _platform(mesh: Mesh) -> str:
 
 
 def _start_cpu_devices(count: int) -> None:
-    """Asks jax for CPU devices, if it has not started."""
+    """Asks jax for CPU devices, if it has not started, and the user has not done so."""
     jax = load_jax()
-    if jax.config.jax_num_cpu_devices < count:
+    by_user = _DEVICES_FLAG in os.environ.get("XLA_FLAGS", "")
+    if not by_user and jax.config.jax_num_cpu_devices < count:
         try:
             jax.config.update("jax_num_cpu_devices", count)
         except RuntimeError:  # it has started; `_too_few_devices` says what to do
             logging.debug("jax has started already")
 
 
-def _too_few_devices(mesh: Mesh, devices: list[Any]) -> MeshError:
+def _too_few_devices(mesh: object, size: int, devices: list[Any]) -> MeshError:
     """Returns the error for a mesh that is larger than what jax has."""
     platform = devices[0].platform
     way_out = f"Make a mesh of at most {len(devices)} positions."
@@ -145,12 +157,12 @@ def _too_few_devices(mesh: Mesh, devices: list[Any]) -> MeshError:
         way_out = (
             "jax has started already, and the number of its CPU devices cannot change: "
             "make the largest mesh first, or call "
-            f'jax.config.update("jax_num_cpu_devices", {mesh.size}) at the top of the '
+            f'jax.config.update("jax_num_cpu_devices", {size}) at the top of the '
             "program."
         )
     return MeshError(
         explain_error(
-            f"the mesh has {mesh.size} positions, but jax has {len(devices)} devices of "
+            f"the mesh has {size} positions, but jax has {len(devices)} devices of "
             f"the platform {platform!r}.",
             mesh=mesh,
             way_out=way_out,

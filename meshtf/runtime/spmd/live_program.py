@@ -20,6 +20,7 @@ from meshtf.runtime.lowering.program_summary import (
     memory_of,
 )
 from meshtf.runtime.spmd.device_arrays import ArrayLayout, DeviceShards
+from meshtf.runtime.spmd.jax_host import jax_mesh
 from meshtf.runtime.spmd.jax_slot import variable_array
 from meshtf.runtime.spmd.module_call import ModuleCall
 from meshtf.runtime.spmd.stablehlo_module import lower
@@ -92,7 +93,7 @@ class LiveProgram:
             module=lowered.module,
             inputs=inputs,
             outputs=[*self._results, *written],
-            mesh=self.mesh,
+            mesh=jax_mesh(self.mesh),
             donated=[lowered.variables.index(store) for store in lowered.written],
         )
 

@@ -1,6 +1,6 @@
-"""A module of one partition, compiled for all devices of a live mesh.
+"""A module of one partition, compiled for all devices of a mesh.
 
-    call = ModuleCall("step", module, inputs, outputs, mesh, donated=(0, 1))
+    call = ModuleCall("step", module, inputs, outputs, jax_mesh(mesh), donated=(0, 1))
     outputs = call(arrays)               # jax.Arrays; inputs 0 and 1 are gone
 
 jax itself makes everything around the module: `jax.export` describes a function of the
@@ -13,12 +13,38 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
 
-from meshtf.mesh import Mesh
-from meshtf.runtime.spmd.device_arrays import ArrayLayout
-from meshtf.runtime.spmd.jax_host import jax_mesh, live_devices, load_jax
+import numpy as np
+
+from meshtf.runtime.spmd.jax_host import load_jax
+
+
+class ModuleLayout(Protocol):
+    """How the shards of an input or output of a module are one `jax.Array`.
+
+    Attributes:
+      local_sizes: the sizes of a shard, as the module has them.
+      shard_sizes: the same, with the dimensions of size 1 that the array has in front.
+      global_sizes: the sizes of the array.
+      dtype: the data type.
+      partition_spec: the `PartitionSpec` of the array.
+      sharding: the `NamedSharding` of the array.
+    """
+
+    @property
+    def local_sizes(self) -> tuple[int, ...]: ...
+    @property
+    def shard_sizes(self) -> tuple[int, ...]: ...
+    @property
+    def global_sizes(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def partition_spec(self) -> Any: ...
+    @property
+    def sharding(self) -> Any: ...
 
 
 class ModuleCall:
@@ -29,7 +55,7 @@ class ModuleCall:
       module: the portable artifact.
       inputs: the layouts of its inputs, in order.
       outputs: the layouts of its outputs, in order.
-      mesh: the live mesh.
+      mesh: jax's mesh of the devices.
       donated: the indices of the inputs whose memory a call may overwrite.
       options: options of XLA.
     """
@@ -38,10 +64,10 @@ class ModuleCall:
         self,
         name: str,
         module: bytes,
-        inputs: Sequence[ArrayLayout],
-        outputs: Sequence[ArrayLayout],
-        mesh: Mesh,
-        donated: Sequence[int] = (),
+        inputs: Sequence[ModuleLayout],
+        outputs: Sequence[ModuleLayout],
+        mesh: Any,
+        donated: Collection[int] = (),
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.inputs = inputs
@@ -83,9 +109,9 @@ class ModuleCall:
 def _as_exported(
     name: str,
     module: bytes,
-    inputs: Sequence[ArrayLayout],
-    outputs: Sequence[ArrayLayout],
-    mesh: Mesh,
+    inputs: Sequence[ModuleLayout],
+    outputs: Sequence[ModuleLayout],
+    mesh: Any,
 ) -> Any:
     """Returns the module as a `jax.export.Exported` of one device."""
     jax = load_jax()
@@ -98,7 +124,7 @@ def _as_exported(
     shapes = [jax.ShapeDtypeStruct(x.local_sizes, x.dtype) for x in inputs]
     # By default jax leaves unused arguments out.
     jitted = jax.jit(template, keep_unused=True)
-    platform = _export_platform(live_devices(mesh)[0])
+    platform = _export_platform(mesh.devices.flat[0])
     exported = jax.export.export(jitted, platforms=[platform])(*shapes)
     return dataclasses.replace(exported, mlir_module_serialized=module)
 
@@ -112,9 +138,9 @@ def _export_platform(device: Any) -> str:
 
 def _on_all_devices(
     exported: Any,
-    inputs: Sequence[ArrayLayout],
-    outputs: Sequence[ArrayLayout],
-    mesh: Mesh,
+    inputs: Sequence[ModuleLayout],
+    outputs: Sequence[ModuleLayout],
+    mesh: Any,
 ) -> Any:
     """Returns the function of global arrays that runs a module on every shard."""
     jax = load_jax()
@@ -132,7 +158,7 @@ def _on_all_devices(
 
     return jax.shard_map(
         body,
-        mesh=jax_mesh(mesh),
+        mesh=mesh,
         in_specs=tuple(x.partition_spec for x in inputs),
         out_specs=tuple(y.partition_spec for y in outputs),
         **_unchecked(),

@@ -1,10 +1,10 @@
 """The exported suite: the programs of the recorded suite as one StableHLO module for each
-layout, run by PJRT's CPU devices.
+layout, run by jax's CPU devices.
 
 What `check_program` runs as a `mtf.function` is exported instead: all replicas run the same
 module, and communicate by XLA's collectives.
 
-    check_export(Lookup).require()     # needs jaxlib: pip install -e '.[test]'
+    check_export(Lookup).require()     # needs jax: pip install -e '.[test]'
 
 In a `mtf.function`, random values must be equal bit by bit. In an exported module this holds
 for integers, booleans and everything that is computed without a logarithm, a cosine or the
@@ -23,7 +23,7 @@ import tensorflow as tf
 from meshtf.function.function import export
 from meshtf.graph import Op, Sample, ShardedValue, Tensor
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.runtime.spmd.pjrt_client import Runner
+from meshtf.runtime.spmd.module_runner import Runner
 from meshtf.testing.conformance.recorded_suite import check_program
 from meshtf.testing.conformance.reference import Expected, expected
 from meshtf.testing.conformance.report import Report
@@ -65,7 +65,7 @@ def run_exported(
         for x in inputs
         if x.sharded_value is not None
     ]
-    run = Runner(exported.module, exported.mesh.size, quick=True)
+    run = Runner(exported, quick=True)
     results = run(*arguments)
     tensors = []
     for port, shards in zip(exported.results, results, strict=True):

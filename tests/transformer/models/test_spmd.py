@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -23,14 +22,13 @@ import pytest
 import meshtf as mtf
 from meshtf.partition import GatherStatisticsStep, ReshardStep, WindowStep
 from meshtf.partition.cost import local_shape
-from meshtf.runtime.spmd.pjrt_client import Runner
+from meshtf.runtime.spmd.module_runner import Runner
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11"),
 ]
 STEPS, BATCH, LENGTH, VOCAB = 10, 8, 8, 16
 TENSOR = "heads:model; d_ff:model; vocab:model"
@@ -114,7 +112,7 @@ def exported(name: str) -> tuple[Trainer, mtf.Export, Runner]:
     """
     made = trainer(**LAYOUTS[name])
     export = made.export(text(0))
-    return made, export, Runner(export.module, export.mesh.size, quick=True)
+    return made, export, Runner(export, quick=True)
 
 
 def train(
