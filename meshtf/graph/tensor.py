@@ -177,7 +177,7 @@ class ShardedValue(NamedTuple):
     """
 
     placement: Placement
-    values: list[Any]
+    values: Sequence[Any]
 
 
 class Tensor(Operators["Tensor"]):

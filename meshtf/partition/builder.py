@@ -12,7 +12,7 @@ backward pass, unless the mesh says `keep_gathered`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from meshtf.errors import PlanError, explain_error
@@ -377,7 +377,7 @@ class _EagerStore:
         assert self.tensor.sharded_value is not None
         return self.tensor.sharded_value.placement
 
-    def read(self) -> list[Any]:
+    def read(self) -> Sequence[Any]:
         """Returns the shard of each position."""
         assert self.tensor.sharded_value is not None
         return self.tensor.sharded_value.values

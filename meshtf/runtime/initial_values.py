@@ -9,7 +9,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
@@ -58,7 +58,7 @@ class VariableDescription(Protocol):
 
 def initial_shards(
     initializer: Initializer, variable: VariableDescription
-) -> list[Any]:
+) -> Sequence[Any]:
     """Returns each position's shard of an initial value; [] on an abstract mesh.
 
     Values do not depend on the mesh. If all devices share one memory, the global value is

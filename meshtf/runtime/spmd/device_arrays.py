@@ -86,7 +86,7 @@ class ArrayLayout:
         jax = load_jax()
         on_devices = [
             # A copy: jax may use the memory of a NumPy array, and donate it.
-            jax.device_put(np.array(shard).reshape(self.shard_sizes), device)
+            jax.device_put(_copied(shard).reshape(self.shard_sizes), device)
             for shard, device in zip(shards, live_devices(self.mesh), strict=True)
         ]
         return self.join(on_devices)
@@ -100,12 +100,22 @@ class ArrayLayout:
     def global_array(self, value: Any) -> Any:
         """Returns the array of a global NumPy array; the value is no partial result."""
         assert not self.partial_axes
-        return load_jax().device_put(np.asarray(value), self.sharding)
+        return load_jax().device_put(_as_numpy(value), self.sharding)
 
     def split(self, array: Any) -> list[Any]:
         """Returns the `jax.Array` on the device of each position."""
         data_on = {shard.device: shard.data for shard in array.addressable_shards}
         return [data_on[device] for device in live_devices(self.mesh)]
+
+
+def _as_numpy(value: Any) -> np.ndarray:
+    """Returns a TensorFlow tensor or an array as a NumPy array, without a copy."""
+    return value.numpy() if isinstance(value, tf.Tensor) else np.asarray(value)
+
+
+def _copied(value: Any) -> np.ndarray:
+    """Returns a copy as a NumPy array."""
+    return np.array(_as_numpy(value))
 
 
 class DeviceShards(Sequence[Any]):

@@ -52,7 +52,7 @@ def load_jax() -> Any:
                 '"meshtf[tpu]" for TPUs.',
             )
         ) from None
-    version = tuple(int(part) for part in jax.__version__.split(".")[:3])
+    version = tuple(int(text) for text in jax.__version__.split(".")[:3])
     if version < OLDEST_JAX:
         oldest = ".".join(map(str, OLDEST_JAX))
         raise MeshError(

@@ -42,29 +42,31 @@ class LiveProgram:
         self.stores = stores
         self._lowered = lower(recorded, stores)
         self.program = self._lowered.program
+        self._inputs = [self._layout(store) for store in self._lowered.inputs]
         self._results = [
             ArrayLayout(result.spec, value.placement, self.mesh)
             for result, value in zip(recorded.results, self.program.results)
         ]
-        self._call: ModuleCall | None = None
+        self._module_call: ModuleCall | None = None
 
     def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
         """Runs the program on the arguments' tensors and returns the results' shards."""
         remaining = list(flat)
         for store in self.stores:
             store.fill(remaining)
-        if self._call is None:
-            self._call = self._compile()
-        variables = [variable_array(store) for store in self._lowered.variables]
-        inputs = [variable.array for variable in variables]
-        for store, layout in zip(
-            self._lowered.inputs[len(variables) :], self._call.inputs[len(variables) :]
-        ):
-            inputs.append(_argument_array(store, layout))
-        outputs = self._call(inputs)
+        if self._module_call is None:
+            self._module_call = self._compile()
+        variables = {store: variable_array(store) for store in self._lowered.variables}
+        inputs = []
+        for store, layout in zip(self._lowered.inputs, self._inputs):
+            if store in variables:
+                inputs.append(variables[store].array)
+            else:
+                inputs.append(_argument_array(store, layout))
+        outputs = self._module_call(inputs)
         num_results = len(self._results)
         for store, array in zip(self._lowered.written, outputs[num_results:]):
-            variables[self._lowered.variables.index(store)].array = array
+            variables[store].array = array
         return [
             ShardedValue(layout.placement, DeviceShards(array, layout))
             for layout, array in zip(self._results, outputs)
@@ -80,19 +82,18 @@ class LiveProgram:
         """The bytes of variables, arguments and results on one device."""
         return memory_of(self.program, self.stores)
 
+    def _layout(self, store: Store) -> ArrayLayout:
+        """Returns how the shards of an input are one array."""
+        return ArrayLayout(store.spec, store.placement, self.mesh)
+
     def _compile(self) -> ModuleCall:
         """Returns the compiled module."""
         lowered = self._lowered
-        inputs = [
-            ArrayLayout(store.spec, store.placement, self.mesh)
-            for store in lowered.inputs
-        ]
-        written = [inputs[lowered.inputs.index(store)] for store in lowered.written]
         return ModuleCall(
             name="meshtf_program",
             module=lowered.module,
-            inputs=inputs,
-            outputs=[*self._results, *written],
+            inputs=self._inputs,
+            outputs=[*self._results, *map(self._layout, lowered.written)],
             mesh=jax_mesh(self.mesh),
             donated=[lowered.variables.index(store) for store in lowered.written],
         )

@@ -76,8 +76,8 @@ class ModuleCall:
         exported = _as_exported(name, module, inputs, outputs, mesh)
         body = _on_all_devices(exported, inputs, outputs, mesh)
 
-        def program(donated: Mapping[int, Any], others: Mapping[int, Any]) -> Any:
-            arrays = {**donated, **others}
+        def program(donated: Mapping[int, Any], kept: Mapping[int, Any]) -> Any:
+            arrays = {**donated, **kept}
             return body(*(arrays[k] for k in range(len(inputs))))
 
         program.__name__ = name
@@ -100,10 +100,13 @@ class ModuleCall:
         return str(self.compiled.as_text())
 
     def _split(self, arrays: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
-        """Returns the arrays by index: those that are donated, and the others."""
-        donated = {k: x for k, x in enumerate(arrays) if k in self._donated}
-        others = {k: x for k, x in enumerate(arrays) if k not in self._donated}
-        return donated, others
+        """Returns the arrays by index: those that are donated, and the kept."""
+        donated: dict[int, Any] = {}
+        kept: dict[int, Any] = {}
+        for k, array in enumerate(arrays):
+            group = donated if k in self._donated else kept
+            group[k] = array
+        return donated, kept
 
 
 def _as_exported(

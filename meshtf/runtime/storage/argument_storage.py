@@ -2,6 +2,7 @@
 
     ArrayStore     an array, which is sharded by the layout when it is read
     ShardsStore    an eager tensor, which has been sharded before
+    DeviceStore    the same, whose shards are on the devices of a live mesh
 
 `fill` gives both the values of one call of the function.
 """
@@ -112,6 +113,38 @@ class ShardsStore:
     def read(self) -> list[Any]:
         """Returns the shard of each position; None: it has none."""
         return [None if k < 0 else self.distinct_shards[k] for k in self.distinct_index]
+
+    def slots(self) -> Sequence[Any]:
+        """Raises: an argument is never written."""
+        raise NotImplementedError
+
+
+class DeviceStore:
+    """An eager tensor on the devices of a live mesh, passed to a function as it is.
+
+    Args:
+      name: the name of the argument.
+      spec: its shape and data type.
+      mesh: its mesh.
+      placement: its placement.
+    """
+
+    kind: Literal["argument"] = "argument"
+
+    def __init__(self, name: str, spec: Spec, mesh: Mesh, placement: Placement) -> None:
+        self.name = name
+        self.spec = spec
+        self.placement = placement
+        self.mesh: Mesh | None = mesh
+        self.shards: Sequence[Any] = ()
+
+    def fill(self, flat: list[Any]) -> None:
+        """Removes the shards from the front of `flat` and stores them."""
+        self.shards = flat.pop(0)
+
+    def read(self) -> Sequence[Any]:
+        """Returns the shards, an object of the live runtime."""
+        return self.shards
 
     def slots(self) -> Sequence[Any]:
         """Raises: an argument is never written."""
