@@ -53,6 +53,28 @@ def check_export(
     )
 
 
+def check_live(
+    op_class: type[Op],
+    seed: int = 0,
+    meshes: Sequence[str] = MESHES,
+    fail_fast: bool = False,
+    devices: str = "spmd:cpu",
+) -> Report:
+    """Runs all samples of an op in one `mtf.function` on a live mesh for each layout and
+    returns a report.
+
+    Args:
+      op_class: an op with samples.
+      seed: of the random values and of the choice of layouts.
+      meshes: axes and sizes of each mesh.
+      fail_fast: whether to stop at the first failure.
+      devices: those of the meshes: "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu".
+    """
+    return check_program(
+        op_class, seed, meshes, fail_fast, devices, reference=_expected
+    )
+
+
 def run_exported(
     program: Callable[..., list[Tensor]], inputs: Sequence[Tensor]
 ) -> list[Tensor]:
@@ -78,7 +100,7 @@ def _expected(
     op_class: type[Op],
     sample: Sample,
     seed: int,
-    devices: Sequence[str],
+    devices: str | Sequence[str],
 ) -> Expected:
     return dataclasses.replace(
         expected(op_class, sample, seed, devices), random_tolerance=RANDOM_TOLERANCE

@@ -52,7 +52,7 @@ def check_program(
     seed: int = 0,
     meshes: Sequence[str] = MESHES,
     fail_fast: bool = False,
-    devices: Sequence[str] = (),
+    devices: str | Sequence[str] = (),
     run: Run = run_placed,
     reference: Callable[..., Expected] = expected,
 ) -> Report:
@@ -63,7 +63,8 @@ def check_program(
       seed: of the random values and of the choice of layouts.
       meshes: axes and sizes of each mesh.
       fail_fast: whether to stop at the first failure.
-      devices: names of devices that meshes use round-robin; empty: all of this machine.
+      devices: names of devices that meshes use round-robin, or the devices of a mesh in
+        one string, such as "spmd:cpu"; empty: all of this machine.
       run: runs such a function on tensors.
       reference: returns the expected results of a sample.
     """

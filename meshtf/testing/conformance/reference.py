@@ -92,7 +92,7 @@ def expected(
     op_class: type[Op],
     sample: Sample,
     seed: int,
-    devices: Sequence[str] = (),
+    devices: str | Sequence[str] = (),
 ) -> Expected:
     """Runs a sample on the first one of `devices`, with a gradient tape."""
     rng = generator(seed, op_class.__name__, repr(sample))
