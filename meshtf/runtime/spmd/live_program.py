@@ -47,6 +47,12 @@ class LiveProgram:
             ArrayLayout(result.spec, value.placement, self.mesh)
             for result, value in zip(recorded.results, self.program.results)
         ]
+        self._host_inputs = [
+            ArrayLayout(value.spec, value.placement, self.mesh)
+            for step in self._lowered.host_steps
+            for value in step.values
+            if value.spec is not None
+        ]
         self._module_call: ModuleCall | None = None
 
     def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
@@ -64,9 +70,10 @@ class LiveProgram:
             else:
                 inputs.append(_argument_array(store, layout))
         outputs = self._module_call(inputs)
-        num_results = len(self._results)
-        for store, array in zip(self._lowered.written, outputs[num_results:]):
+        written = self._lowered.written
+        for store, array in zip(written, outputs[len(outputs) - len(written) :]):
             variables[store].array = array
+        self._run_on_host(outputs[len(self._results) :])
         return [
             ShardedValue(layout.placement, DeviceShards(array, layout))
             for layout, array in zip(self._results, outputs)
@@ -82,6 +89,17 @@ class LiveProgram:
         """The bytes of variables, arguments and results on one device."""
         return memory_of(self.program, self.stores)
 
+    def _run_on_host(self, outputs: Sequence[Any]) -> None:
+        """Runs the ops that print or write summaries, in order. Waits for their inputs.
+
+        Args:
+          outputs: the outputs of the module after the results.
+        """
+        arrays = iter(zip(outputs, self._host_inputs))
+        for step in self._lowered.host_steps:
+            inputs = [DeviceShards(*next(arrays))[0] for _ in step.values]
+            step.host_op.run_on_host(*inputs)
+
     def _layout(self, store: Store) -> ArrayLayout:
         """Returns how the shards of an input are one array."""
         return ArrayLayout(store.spec, store.placement, self.mesh)
@@ -93,7 +111,11 @@ class LiveProgram:
             name="meshtf_program",
             module=lowered.module,
             inputs=self._inputs,
-            outputs=[*self._results, *map(self._layout, lowered.written)],
+            outputs=[
+                *self._results,
+                *self._host_inputs,
+                *map(self._layout, lowered.written),
+            ],
             mesh=jax_mesh(self.mesh),
             donated=[lowered.variables.index(store) for store in lowered.written],
         )

@@ -48,6 +48,8 @@ class Replica(SingleReplica):
         super().__init__(program, MeshCoordinates(_coordinates(program.mesh)), jit=True)
         self.variables = variables
         self.inputs = inputs
+        # The inputs of ops that run on the host, in the order of these ops.
+        self.host_inputs: list[Any] = []
 
     def _read(self, store: Store) -> Any:
         if store in self.variables:
@@ -57,6 +59,9 @@ class Replica(SingleReplica):
     def _write(self, step: WriteStep) -> Sequence[Any]:
         variables = [self.variables[store] for store in step.variables]
         inputs = [self.values[v] for v in step.values]
+        if not variables:
+            self.host_inputs += inputs
+            return ()
         return write(
             step.write_op, variables, inputs, len(step.outs), temporaries=False
         )

@@ -46,6 +46,7 @@ def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
         on pipeline stages, or it captures a partial sum.
     """
     lowered = lower(recorded, arguments)
+    refuse_effects(lowered.program)
     mesh = recorded.mesh
     _check_no_partial_results(lowered.captured)
     stores = lowered.inputs
@@ -81,6 +82,8 @@ class Lowered(NamedTuple):
       captured: the stores of the tensors that it captured, the next inputs.
       arguments: the stores of its arguments, the last inputs.
       written: the variables that it writes; their new values are the last outputs.
+      host_steps: the ops that run on the host, in order; their inputs are outputs of the
+        module, after the results.
     """
 
     module: bytes
@@ -89,6 +92,7 @@ class Lowered(NamedTuple):
     captured: list[Store]
     arguments: list[Store]
     written: list[Store]
+    host_steps: list[WriteStep]
 
     @property
     def inputs(self) -> list[Store]:
@@ -101,7 +105,6 @@ def lower(recorded: Recorded, arguments: Sequence[Store]) -> Lowered:
     nodes, results, mesh = recorded
     _check_one_stage(nodes, mesh)
     program = build(nodes, results, mesh)
-    refuse_effects(program)
     variables, captured = _stores(program, arguments)
     body = _ReplicaFunction(program, variables, [*captured, *arguments])
     written = [store for store in variables if store in body.written_stores]
@@ -112,6 +115,11 @@ def lower(recorded: Recorded, arguments: Sequence[Store]) -> Lowered:
         captured=captured,
         arguments=list(arguments),
         written=written,
+        host_steps=[
+            step
+            for step in program.steps
+            if isinstance(step, WriteStep) and not step.variables
+        ],
     )
 
 
@@ -144,7 +152,8 @@ class _ReplicaFunction:
             dict(zip(self.variables, variables)),
             dict(zip(self.inputs, inputs)),
         )
-        return [tf.identity(y) for y in replica.run()]
+        results = replica.run()
+        return [tf.identity(y) for y in (*results, *replica.host_inputs)]
 
     def compile(self) -> bytes:
         """Returns the serialised module. Raises PlanError."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.runtime.spmd import jax_host
@@ -187,8 +188,46 @@ def test_a_checkpoint_beside_steps_has_the_values_of_its_step(tmp_path):
     assert any((values(training)[path] != before[path]).any() for path in before)
 
 
+def test_prints_and_summaries_come_from_the_host_in_order(capfd, tmp_path):
+    mesh = live_mesh()
+
+    @mtf.function(mesh=mesh, x="batch;d")
+    def f(x):
+        y = mtf.print(x * 2.0, "doubled", summarize=2)
+        mtf.scalar_summary("total", mtf.reduce_sum(y), step=3)
+        return mtf.print(mtf.reduce_max(y), "largest")
+
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        largest = f(np.arange(32, dtype="float32").reshape(8, 4))
+    assert float(largest) == 62.0
+    printed = capfd.readouterr().err
+    assert printed.index("doubled") < printed.index("largest float32 [] 62")
+    (file,) = tmp_path.iterdir()
+    events = tf.compat.v1.train.summary_iterator(str(file))
+    totals = [tf.make_ndarray(v.tensor) for e in events for v in e.summary.value]
+    assert totals == [992.0]
+
+
+def test_numerics_are_checked_op_by_op_on_the_host():
+    mesh = live_mesh()
+    v = mtf.Variable(mesh, "d:4", "zeros", "v")
+
+    @mtf.function(mesh=mesh, x="batch;d")
+    def f(x):
+        v.assign(v + 1.0)
+        return mtf.log(x - v)
+
+    f(np.full([8, 4], 3.0, "float32"))
+    with mtf.check_numerics(), pytest.raises(mtf.NumericsError, match="log output NaN"):
+        f(np.zeros([8, 4], "float32"))
+    f(np.full([8, 4], 9.0, "float32"))
+    np.testing.assert_array_equal(v.numpy(), [3.0] * 4)
+
+
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(mtf.MeshError, match=r'(?s)"?spmd:cpu:8.*4 positions.*spmd:cpu:4'):
+    with pytest.raises(
+        mtf.MeshError, match=r'(?s)"?spmd:cpu:8.*4 positions.*spmd:cpu:4'
+    ):
         mesh = mtf.Mesh("data:4", "batch:data", devices="spmd:cpu:8")
         mtf.function(lambda x: x, mesh=mesh, x="batch")(np.ones(4, "float32"))
     with pytest.raises(mtf.MeshError, match=r"(?s)17 positions.*16 devices.*first"):
