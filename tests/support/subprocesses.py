@@ -28,6 +28,7 @@ def start_tensorflow() -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     logical = [tf.config.LogicalDeviceConfiguration()] * DEVICES
     tf.config.set_logical_device_configuration(cpu, logical)
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"
     # As many as the largest mesh has; jax cannot add devices later.
     flag = "--xla_force_host_platform_device_count=16"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()

@@ -9,6 +9,9 @@
     "spmd:cuda"     those of one platform; also "spmd:tpu", "spmd:cpu"
     "spmd:cpu:8"    the first eight of them; the count must be the size of the mesh
 
+Compiled programs are kept in the user's folder for caches, unless jax has another one
+(JAX_COMPILATION_CACHE_DIR), so that a second start of a program compiles nothing.
+
 jax has as many CPU devices as its first user asked for, so the largest mesh of a process
 should be the first.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 import functools
 import os
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,7 @@ from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
 
 OLDEST_JAX = (0, 6, 2)
+_MIN_COMPILE_S = 0.5  # what takes less to compile is not worth a file
 _DEVICES_FLAG = "xla_force_host_platform_device_count"
 
 _devices: weakref.WeakKeyDictionary[Mesh, tuple[Any, ...]] = weakref.WeakKeyDictionary()
@@ -62,9 +67,18 @@ def load_jax() -> Any:
                 way_out='pip install --upgrade "meshtf[spmd]"',
             )
         )
+    if not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", str(_cache_folder()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_COMPILE_S)
     # Without it jax turns float64 and int64 of variables and arguments into 32 bits.
     jax.config.update("jax_enable_x64", True)
     return jax
+
+
+def _cache_folder() -> Path:
+    """Returns the folder of compiled programs, in the user's folder for caches."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "meshtf" / "xla"
 
 
 def live_devices(mesh: Mesh) -> tuple[Any, ...]:

@@ -13,10 +13,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from absl import logging
 
 from meshtf.runtime.spmd.jax_host import load_jax
 
@@ -88,7 +90,14 @@ class ModuleCall:
             for x in inputs
         ]
         lowered = jitted.lower(*self._split(shapes))
+        start = time.perf_counter()
         self.compiled = lowered.compile(compiler_options=dict(options or {}))
+        logging.info(
+            "xla: %s compiled for %d devices in %.2f s",
+            name,
+            mesh.size,
+            time.perf_counter() - start,
+        )
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         """Runs the module on arrays with the layouts of its inputs; does not wait."""

@@ -10,6 +10,7 @@ which no other reader has, and with the names of source files. This module
     replaces mhlo.erf, mhlo.tan          by the custom calls that jax.export writes for them
     replaces replica_id by partition_id  one partition for each mesh position
     keeps names of ops as locations      profilers show them; files and lines are dropped
+    names functions by their order       equal programs are equal modules: caches find them
 
 and refuses every other op of mhlo.
 """
@@ -32,7 +33,8 @@ _STRING_OR_MHLO = re.compile(rf"{_STRING}|\bmhlo\.\w+")
 _LOCATION = re.compile(r"(#loc\d*) = loc\((.*)\)")
 _REFERENCE = re.compile(r"#loc\d*")
 _NAME = re.compile(r'"((?:[^"\\]|\\.)*)"(?!:\d)')  # a file is followed by its line
-_MODULE = re.compile(r"module (@\S+) .*\{")
+_FUNCTION = re.compile(r"\s*func\.func (?:private |public )?(@[\w.$-]+)")
+_SYMBOL = re.compile(r"@[\w.$-]+")
 _MHLO_ATTRIBUTE = re.compile(r"(?:, )?mhlo\.\w+ = ")
 _MHLO_OP = re.compile(r"(\s*%\w+) = mhlo\.(\w+) (%[\w#]+) : (tensor<.*>)")
 # The element-wise functions that StableHLO lacks, and XLA knows as custom calls.
@@ -66,15 +68,33 @@ def portable_text(text: str) -> str:
     """Returns the module as text of StableHLO alone; see `portable` for `Raises`."""
     lines = text.splitlines()
     locations = _Locations(lines)
-    return "\n".join(
-        _portable_line(line, locations) for line in lines if not line.startswith("#loc")
-    )
+    names = _function_names(lines)
+    portable_lines = []
+    for line in lines:
+        if line.startswith("#loc"):
+            continue
+        line = _portable_line(line, locations)
+        renamed = _SYMBOL.sub(lambda match: names.get(match[0], match[0]), line)
+        portable_lines.append(renamed)
+    return "\n".join(portable_lines)
+
+
+def _function_names(lines: Iterable[str]) -> dict[str, str]:
+    """Returns new names of all functions but main, which do not depend on what TensorFlow
+    traced before, so that equal programs are equal modules.
+    """
+    names: dict[str, str] = {}
+    for line in lines:
+        match = _FUNCTION.match(line)
+        if match is not None and match[1] != "@main":
+            names[match[1]] = f"@f{len(names)}"
+    return names
 
 
 def _portable_line(line: str, locations: _Locations) -> str:
     """Returns a line without mhlo, and without locations but names of ops."""
     if line.startswith("module "):
-        return _MODULE.sub(lambda match: f"module {match[1]} {{", line)
+        return "module @program {"
     body, content = _split_location(line)
     name = "" if content is None else locations.name_in(content)
     if "mhlo." in body:

@@ -238,6 +238,35 @@ def test_what_does_not_fit_is_refused():
         mtf.function(lambda x: x, mesh=mesh, x="batch")(np.ones(4, "float32"))
 
 
+def test_a_second_start_compiles_nothing(tmp_path):
+    jax = jax_host.load_jax()
+    from jax.experimental.compilation_cache import compilation_cache
+
+    hits = []
+    jax.monitoring.register_event_listener(lambda event, **_: hits.append(event))
+    settings = {
+        "jax_enable_compilation_cache": True,
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()  # it looks at its settings once
+    try:
+        for _ in range(2):
+            jax.clear_caches()
+            mesh = live_mesh()
+            f = mtf.function(lambda x: mtf.reduce_sum(x), mesh=mesh, x="batch;d")
+            assert float(f(X)) == pytest.approx(X.sum(), rel=1e-5)
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+    assert list(tmp_path.iterdir())
+    assert "/jax/compilation_cache/cache_hits" in hits
+
+
 def test_without_jax_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jax", None)
     jax_host.load_jax.cache_clear()

@@ -161,7 +161,20 @@ def train(
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_ten_steps_equal_one_device(name):
     _, export, runner = exported(name)
-    have, after = train(export, runner)
+    check_equals_one_device(name, *train(export, runner))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_ten_steps_on_a_live_mesh_equal_one_device(name):
+    live = trainer(**LAYOUTS[name], devices="spmd:cpu")
+    curve = [[float(x) for x in live.step(text(step))] for step in range(STEPS)]
+    after = {name: v.numpy() for name, v in live.variables.items()}
+    check_equals_one_device(name, np.array(curve), after)
+
+
+def check_equals_one_device(name, have, after):
+    """Compares losses, norms and variables with those of one device."""
     want, variables = on_one_device()
     np.testing.assert_allclose(have, want, rtol=5e-5)
     assert after.keys() <= variables.keys()
