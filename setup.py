@@ -75,7 +75,12 @@ setup(
     ],
     package_dir={"transformer.configs": "configs"},
     package_data={
-        "meshtf": ["py.typed", "*.txt", "forecast/reports/*.html"],
+        "meshtf": [
+            "py.typed",
+            "*.txt",
+            "forecast/reports/*.html",
+            "runtime/spmd/compiled/targets/*.txtpb",
+        ],
         "transformer.configs": ["**/*.gin"],
     },
 )

@@ -52,7 +52,8 @@ from meshtf.runtime.runtimes import (
     runtime_named,
     runtime_of,
 )
-from meshtf.runtime.spmd import Export
+from meshtf.runtime.spmd import CompiledForecast, Export
+from meshtf.runtime.spmd import compile_for as compile_program_for
 from meshtf.runtime.spmd import export as export_program
 
 P = ParamSpec("P")
@@ -198,6 +199,31 @@ def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
     return function.export(*args, **kwargs)
 
 
+def compile_for(
+    fn: Callable[..., Any], *args: Any, topology: str, **kwargs: Any
+) -> CompiledForecast:
+    """Returns what XLA makes of a call fn(*args, **kwargs) on devices that need not be
+    there: its peak of memory and its collectives, beside the forecast.
+
+    The mesh may be abstract; it must have as many positions as the topology has devices.
+    Arguments are as those of `explain`.
+
+    Args:
+      fn: a `mtf.function`, or a function of tensors.
+      *args: its arguments.
+      topology: the kind and the number of devices: "h100:8", "v5e:8", "v5p:16", or the
+        grid of TPUs: "v5e:2x4". Compilers are in the extras "cuda" and "tpu".
+      **kwargs: likewise arguments of fn.
+
+    Raises:
+      MeshError: the topology is unknown or does not fit the mesh, or its compiler is not
+        installed.
+      PlanError: XLA cannot compile an op.
+    """
+    function, args = as_function(fn, args)
+    return function.compile_for(topology, *args, **kwargs)
+
+
 def as_function(
     fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> tuple[Function[..., Any], tuple[Any, ...]]:
@@ -317,6 +343,17 @@ class Function(Generic[P, R]):
         call = self._python.bind(args, kwargs, runs=False)
         recording = self._python.record(Graph(call.mesh), call)
         return export_program(recording.recorded, recording.arguments)
+
+    def compile_for(self, topology: str, *args: Any, **kwargs: Any) -> CompiledForecast:
+        """Compiles a call for devices that need not be there: see `mtf.compile_for`."""
+        call = self._python.bind(args, kwargs, runs=False)
+        recording = self._python.record(Graph(call.mesh), call)
+        return compile_program_for(
+            recording.recorded,
+            recording.arguments,
+            self.explain(*args, **kwargs),
+            topology,
+        )
 
     def record_on(
         self, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]

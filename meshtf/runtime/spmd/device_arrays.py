@@ -32,13 +32,21 @@ class ArrayLayout:
       spec: the global shape and data type of the value.
       placement: its placement.
       mesh: its live mesh.
+      device_mesh: jax's mesh of the devices; None: that of the live mesh.
     """
 
-    def __init__(self, spec: Spec, placement: Placement, mesh: Mesh) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        placement: Placement,
+        mesh: Mesh,
+        device_mesh: Any = None,
+    ) -> None:
         assert not any(isinstance(state, OnStage) for state in placement)
         self.spec = spec
         self.placement = placement
         self.mesh = mesh
+        self._device_mesh = device_mesh
         self.partial_axes = tuple(
             axis
             for axis, state in zip(mesh.axes, placement)
@@ -77,9 +85,8 @@ class ArrayLayout:
     @functools.cached_property
     def sharding(self) -> Any:
         """The `NamedSharding` of the array."""
-        return load_jax().sharding.NamedSharding(
-            jax_mesh(self.mesh), self.partition_spec
-        )
+        device_mesh = self._device_mesh or jax_mesh(self.mesh)
+        return load_jax().sharding.NamedSharding(device_mesh, self.partition_spec)
 
     def array(self, shards: Sequence[Any]) -> Any:
         """Returns the array of one NumPy array for each position."""

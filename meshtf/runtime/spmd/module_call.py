@@ -143,9 +143,10 @@ def _as_exported(
 
 def _export_platform(device: Any) -> str:
     """Returns jax.export's name of the platform of a device."""
-    if device.platform == "gpu":
-        return str(load_jax().export.default_export_platform())
-    return str(device.platform)
+    if device.platform != "gpu":
+        return str(device.platform)
+    here = str(load_jax().export.default_export_platform())
+    return here if here in ("cuda", "rocm") else "cuda"
 
 
 def _on_all_devices(
