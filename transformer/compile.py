@@ -41,7 +41,7 @@ def usage_error(argv: Sequence[str]) -> str:
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, compiles a step, and prints the comparison."""
-    from meshtf.runtime.spmd.jax_host import load_jax
+    from meshtf.runtime.spmd.live.jax_host import load_jax
     from transformer.data.atomic_files import atomic_file, check_writable
 
     with command_line.exit_on_user_errors():

@@ -30,7 +30,7 @@ from meshtf.graph import (
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
 from meshtf.partition import Program, ReadStep, build, walk
-from meshtf.runtime.spmd.unsupported import refuse_effects
+from meshtf.runtime.spmd.module.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import unique_names
 from meshtf.runtime.storage.atomic_folder import atomic_folder
 from meshtf.saved_model.single_device import SingleDevice, unsharded_value

@@ -20,7 +20,7 @@ Contents:
 """
 
 from meshtf.runtime.spmd.compiled.compile_for import CompiledForecast, compile_for
-from meshtf.runtime.spmd.exported_program import Export
-from meshtf.runtime.spmd.stablehlo_module import export
+from meshtf.runtime.spmd.module.exported_program import Export
+from meshtf.runtime.spmd.module.stablehlo_module import export
 
 __all__ = ["CompiledForecast", "Export", "compile_for", "export"]

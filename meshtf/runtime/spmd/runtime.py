@@ -14,9 +14,9 @@ from typing import Any
 
 from meshtf.graph import Store
 from meshtf.graph.recorder import Recorded
-from meshtf.runtime.spmd.jax_slot import JaxSlot, variable_array
-from meshtf.runtime.spmd.live_program import LiveProgram
-from meshtf.runtime.spmd.unsupported import refusal
+from meshtf.runtime.spmd.live.jax_slot import JaxSlot, variable_array
+from meshtf.runtime.spmd.live.live_program import LiveProgram
+from meshtf.runtime.spmd.module.unsupported import refusal
 
 
 class SpmdRuntime:

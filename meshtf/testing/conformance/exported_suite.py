@@ -23,7 +23,7 @@ import tensorflow as tf
 from meshtf.function.function import export
 from meshtf.graph import Op, Sample, ShardedValue, Tensor
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.runtime.spmd.module_runner import Runner
+from meshtf.runtime.spmd.module.module_runner import Runner
 from meshtf.testing.conformance.recorded_suite import check_program
 from meshtf.testing.conformance.reference import Expected, expected
 from meshtf.testing.conformance.report import Report

@@ -24,10 +24,10 @@ from meshtf.runtime.spmd.compiled.hlo_collectives import (
     HloCollective,
     collectives_of_hlo,
 )
-from meshtf.runtime.spmd.device_arrays import ArrayLayout
-from meshtf.runtime.spmd.jax_host import load_jax
-from meshtf.runtime.spmd.module_call import ModuleCall
-from meshtf.runtime.spmd.stablehlo_module import lower
+from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
+from meshtf.runtime.spmd.live.jax_host import load_jax
+from meshtf.runtime.spmd.live.module_call import ModuleCall
+from meshtf.runtime.spmd.module.stablehlo_module import lower
 
 _MIB = 2**20
 # Reshards of plans that XLA has no collective of the same name for.

@@ -73,9 +73,9 @@ def collectives_of_hlo(text: str) -> list[HloCollective]:
     they run.
     """
     computations, entry = _computations(text)
-    found: list[HloCollective] = []
-    _collect(entry, 1, computations, found)
-    return found
+    collectives: list[HloCollective] = []
+    _collect(entry, 1, computations, collectives)
+    return collectives
 
 
 def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
@@ -103,7 +103,7 @@ def _collect(
     name: str,
     times: int,
     computations: Mapping[str, Sequence[_Instruction]],
-    found: list[HloCollective],
+    collectives: list[HloCollective],
 ) -> None:
     """Adds the collectives of a computation, which runs some times, and of all that it
     calls.
@@ -118,7 +118,7 @@ def _collect(
                 operand = _OPERAND.search(instruction.rest)
                 start = starts[operand[1]] if operand is not None else index
             between = instructions[start + 1 : index]
-            found.append(
+            collectives.append(
                 HloCollective(
                     kind=kind.replace("-", "_"),
                     received=_received(
@@ -133,15 +133,15 @@ def _collect(
             trips = _TRIP_COUNT.search(instruction.rest)
             if body is not None:
                 count = int(trips[1]) if trips is not None else 1
-                _collect(body[1], times * count, computations, found)
+                _collect(body[1], times * count, computations, collectives)
         elif instruction.opcode == "conditional":
             branches = _BRANCHES.search(instruction.rest)
             for branch in _OPERAND.findall(branches[1]) if branches is not None else ():
-                _collect(branch, times, computations, found)
+                _collect(branch, times, computations, collectives)
         elif instruction.opcode in ("call", "async-start"):
             called = _CALLED.search(instruction.rest)
             if called is not None:
-                _collect(called[1], times, computations, found)
+                _collect(called[1], times, computations, collectives)
 
 
 def _is_long(

@@ -26,7 +26,7 @@ HLO = """HloModule step, is_scheduled=true, num_partitions=8
 %body (state: (s32[], bf16[4,2])) -> (s32[], bf16[4,2]) {
   %state = (s32[], bf16[4,2]{1,0}) parameter(0)
   %x = bf16[4,2]{1,0} get-tuple-element(%state), index=1
-  %start.1 = ((bf16[4,2]{1,0}), (bf16[16,2]{1,0})) all-gather-start(%x), replica_groups={{0,1,2,3},{4,5,6,7}}
+  %start.1 = ((bf16[4,2]{1,0}), (bf16[16,2])) all-gather-start(%x), replica_groups={{0,1,2,3}}
   %matmul = f32[8,8]{1,0} fusion(%y), kind=kOutput, calls=%product
   %done.1 = bf16[16,2]{1,0} all-gather-done(%start.1)
   ROOT %out = (s32[], bf16[4,2]{1,0}) tuple(%i, %x)
@@ -35,11 +35,11 @@ HLO = """HloModule step, is_scheduled=true, num_partitions=8
 ENTRY %main (a: f32[8], b: (s32[], bf16[4,2])) -> f32[8] {
   %a = f32[8]{0} parameter(0)
   %b = (s32[], bf16[4,2]{1,0}) parameter(1)
-  %loop = (s32[], bf16[4,2]{1,0}) while(%b), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"12"}}
+  %loop = (s32[], bf16[4,2]) while(%b), body=%body, backend_config={"known_trip_count":{"n":"12"}}
   %start.2 = f32[8]{0} all-reduce-start(%a), replica_groups=[1,8]<=[8], to_apply=%add
   %cast = f32[8]{0} fusion(%a), kind=kLoop, calls=%sums
   %done.2 = f32[8]{0} all-reduce-done(%start.2)
-  ROOT %scattered = f32[1]{0} reduce-scatter(%done.2), replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}
+  ROOT %scattered = f32[1]{0} reduce-scatter(%done.2), replica_groups={{0,1,2,3,4,5,6,7}}
 }
 """
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.runtime.spmd import jax_host
+from meshtf.runtime.spmd.live import jax_host
 
 LAYOUTS = {
     "one device": ("", "", ""),
@@ -186,6 +186,36 @@ def test_a_checkpoint_beside_steps_has_the_values_of_its_step(tmp_path):
     for snapshot, shard in zip(snapshots, shards, strict=True):
         np.testing.assert_array_equal(snapshot().numpy(), shard)
     assert any((values(training)[path] != before[path]).any() for path in before)
+
+
+@pytest.mark.parametrize("layout", ["", "d:model", "d:data; e:model"])
+@pytest.mark.parametrize(
+    "initializer, dtype",
+    [
+        (mtf.layers.initializers.normal(0.5), "float32"),
+        (mtf.layers.initializers.variance_scaling("d"), "bfloat16"),
+        ("zeros", "int32"),
+        (lambda mesh, shape, name: mtf.full(mesh, shape, 7, "int32"), "int32"),
+    ],
+)
+def test_initial_values_are_those_of_the_placed_runtime(layout, initializer, dtype):
+    values = []
+    for devices in (None, "spmd:cpu"):
+        mesh = mtf.Mesh(
+            "data:2;model:2", variable_layout=layout, devices=devices, seed=3
+        )
+        first = mtf.Variable(mesh, "d:4;e:6", initializer, "first", dtype=dtype)
+        mtf.Variable(mesh, "d:4", "ones", "dropped")
+        second = mtf.Variable(mesh, "e:6;d:4", initializer, "second", dtype=dtype)
+        values.append([v.numpy().astype("float32") for v in (first, second)])
+    rounding = 8e-3 if dtype == "bfloat16" else 2e-6
+    for placed, live in zip(*values, strict=True):
+        np.testing.assert_allclose(live, placed, rtol=rounding, atol=1e-7)
+
+
+def test_a_wrong_initializer_is_refused_where_the_variable_is_made():
+    with pytest.raises(mtf.ShapeError, match="'v' returned float32 .*e:2"):
+        mtf.Variable(live_mesh(), "d:4", lambda mesh, *_: mtf.zeros(mesh, "e:2"), "v")
 
 
 def test_prints_and_summaries_come_from_the_host_in_order(capfd, tmp_path):

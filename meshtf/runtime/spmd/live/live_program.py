@@ -19,11 +19,11 @@ from meshtf.runtime.lowering.program_summary import (
     collectives_of,
     memory_of,
 )
-from meshtf.runtime.spmd.device_arrays import ArrayLayout, DeviceShards
-from meshtf.runtime.spmd.jax_host import jax_mesh
-from meshtf.runtime.spmd.jax_slot import variable_array
-from meshtf.runtime.spmd.module_call import ModuleCall
-from meshtf.runtime.spmd.stablehlo_module import lower
+from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
+from meshtf.runtime.spmd.live.jax_host import jax_mesh
+from meshtf.runtime.spmd.live.jax_slot import variable_array
+from meshtf.runtime.spmd.live.module_call import ModuleCall
+from meshtf.runtime.spmd.module.stablehlo_module import lower
 from meshtf.runtime.storage.argument_storage import ArrayStore
 
 

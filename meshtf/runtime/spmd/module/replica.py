@@ -25,8 +25,8 @@ from meshtf.partition import (
 from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
-from meshtf.runtime.spmd import stablehlo_collectives
-from meshtf.runtime.spmd.window_exchange import exchange
+from meshtf.runtime.spmd.module import stablehlo_collectives
+from meshtf.runtime.spmd.module.window_exchange import exchange
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
 
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from absl import logging
 
-from meshtf.runtime.spmd.jax_host import load_jax
+from meshtf.runtime.spmd.live.jax_host import load_jax
 
 
 class ModuleLayout(Protocol):
@@ -78,8 +78,8 @@ class ModuleCall:
         exported = _as_exported(name, module, inputs, outputs, mesh)
         body = _on_all_devices(exported, inputs, outputs, mesh)
 
-        def program(donated: Mapping[int, Any], kept: Mapping[int, Any]) -> Any:
-            arrays = {**donated, **kept}
+        def program(donated: Mapping[int, Any], remaining: Mapping[int, Any]) -> Any:
+            arrays = {**donated, **remaining}
             return body(*(arrays[k] for k in range(len(inputs))))
 
         program.__name__ = name
@@ -109,13 +109,13 @@ class ModuleCall:
         return str(self.compiled.as_text())
 
     def _split(self, arrays: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
-        """Returns the arrays by index: those that are donated, and the kept."""
+        """Returns the arrays by index: those that are donated, and the remaining."""
         donated: dict[int, Any] = {}
-        kept: dict[int, Any] = {}
+        remaining: dict[int, Any] = {}
         for k, array in enumerate(arrays):
-            group = donated if k in self._donated else kept
+            group = donated if k in self._donated else remaining
             group[k] = array
-        return donated, kept
+        return donated, remaining
 
 
 def _as_exported(
@@ -145,8 +145,8 @@ def _export_platform(device: Any) -> str:
     """Returns jax.export's name of the platform of a device."""
     if device.platform != "gpu":
         return str(device.platform)
-    here = str(load_jax().export.default_export_platform())
-    return here if here in ("cuda", "rocm") else "cuda"
+    default = str(load_jax().export.default_export_platform())
+    return default if default in ("cuda", "rocm") else "cuda"
 
 
 def _on_all_devices(

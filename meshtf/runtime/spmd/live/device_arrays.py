@@ -22,7 +22,7 @@ import tensorflow as tf
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded
 from meshtf.partition.cost import local_shape
-from meshtf.runtime.spmd.jax_host import jax_mesh, live_devices, load_jax
+from meshtf.runtime.spmd.live.jax_host import jax_mesh, live_devices, load_jax
 
 
 class ArrayLayout:

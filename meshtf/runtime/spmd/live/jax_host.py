@@ -67,7 +67,7 @@ def load_jax() -> Any:
                 way_out='pip install --upgrade "meshtf[spmd]"',
             )
         )
-    if not jax.config.jax_compilation_cache_dir:
+    if not getattr(jax.config, "jax_compilation_cache_dir", None):
         jax.config.update("jax_compilation_cache_dir", str(_cache_folder()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_COMPILE_S)
     # Without it jax turns float64 and int64 of variables and arguments into 32 bits.

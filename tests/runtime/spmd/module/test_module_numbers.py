@@ -13,11 +13,11 @@ from meshtf.graph import Window, apply_all
 from meshtf.names import Shape
 from meshtf.ops.random.random import DropoutMask, Random
 from meshtf.runtime.lowering.padding import take_elements
-from meshtf.runtime.spmd.jax_host import cpu_mesh, load_jax
-from meshtf.runtime.spmd.module_call import ModuleCall
-from meshtf.runtime.spmd.module_runner import StackedLayout
-from meshtf.runtime.spmd.portable_module import portable
-from meshtf.runtime.spmd.window_exchange import exchange
+from meshtf.runtime.spmd.live.jax_host import cpu_mesh, load_jax
+from meshtf.runtime.spmd.live.module_call import ModuleCall
+from meshtf.runtime.spmd.module.module_runner import StackedLayout
+from meshtf.runtime.spmd.module.portable_module import portable
+from meshtf.runtime.spmd.module.window_exchange import exchange
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.tf_internals.xla_ops import replica_id
 from meshtf.testing import difference

@@ -26,10 +26,10 @@ from meshtf.mesh import Mesh, Partial
 from meshtf.partition import Program, ReadStep, WriteStep, build, walk
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.lowering.single_replica import scope
-from meshtf.runtime.spmd.exported_program import Export, Port
-from meshtf.runtime.spmd.portable_module import UnknownMhloOpError, portable
-from meshtf.runtime.spmd.replica import Replica
-from meshtf.runtime.spmd.unsupported import refuse_effects
+from meshtf.runtime.spmd.module.exported_program import Export, Port
+from meshtf.runtime.spmd.module.portable_module import UnknownMhloOpError, portable
+from meshtf.runtime.spmd.module.replica import Replica
+from meshtf.runtime.spmd.module.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import store_names
 from meshtf.runtime.tf_internals.xla_ops import xla_knows
 

@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError
 from meshtf.runtime.devices.names import LOCAL_CPU
-from meshtf.runtime.spmd.device_arrays import ArrayLayout
-from meshtf.runtime.spmd.jax_host import live_devices, load_jax
+from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
+from meshtf.runtime.spmd.live.jax_host import live_devices, load_jax
 
 
 class VariableArray:

@@ -23,9 +23,9 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.partition.cost import local_shape
-from meshtf.runtime.spmd.exported_program import Export, Port
-from meshtf.runtime.spmd.jax_host import cpu_mesh, load_jax
-from meshtf.runtime.spmd.module_call import ModuleCall
+from meshtf.runtime.spmd.live.jax_host import cpu_mesh, load_jax
+from meshtf.runtime.spmd.live.module_call import ModuleCall
+from meshtf.runtime.spmd.module.exported_program import Export, Port
 
 # Options for modules that run only once or twice: optimizing their kernels with LLVM and
 # the fusion emitters takes longer than it saves.

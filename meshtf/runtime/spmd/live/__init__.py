@@ -1,0 +1,1 @@
+"""Programs and variables on the devices of jax."""

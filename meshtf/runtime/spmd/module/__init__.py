@@ -1,0 +1,1 @@
+"""Programs as StableHLO modules of one mesh position."""
