@@ -64,7 +64,7 @@ class CallArguments:
       mesh: the mesh that the function runs on; None: the mesh of the first tensor.
       runs: whether the call runs; if not, only shapes and dtypes of arrays are read.
       in_place: whether the function runs without a trace of its own; then it gets the
-        tensors of the call instead of tensors that stand for them.
+        tensors of the call instead of symbolic ones.
 
     Attributes:
       key: the key of the trace: calls with equal keys share a trace.
