@@ -306,7 +306,8 @@ class _Analysis:
             self._add_op(step.node, self._outputs(step.values), times)
             return
         self._stores.update(dict.fromkeys(step.variables))
-        # An update writes a parameter, and then the slots of its optimizer.
+        # An update writes a parameter and its optimizer slots, or only slots. A slot has kind
+        # "state", like other variables that are not trained.
         variable, *slots = step.variables
         self._optimizer_state.update(slots)
         is_update = self.collectives.phase_of(step.node) != "forward"
