@@ -259,7 +259,8 @@ class _Analysis:
                 "one iteration is counted."
             )
         bodies = [body for body in (step.test, step.body) if body is not None]
-        self._add_bodies(step, bodies, times, step.op.num_iterations or 1)
+        iterations = step.op.num_iterations or 1
+        self._add_bodies(step, bodies, times, iterations=iterations)
         self._gradients.add_outputs(step)
 
     def _add_call(self, step: CallStep, times: int) -> None:

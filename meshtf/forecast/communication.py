@@ -57,7 +57,7 @@ class Communication:
 
     @contextlib.contextmanager
     def body_of(self, node: Node) -> Iterator[None]:
-        """Within this context, steps are those of the body of a loop, branch or call."""
+        """Within this context, steps belong to the body of a loop, branch or call."""
         outer_phase = self._enclosing_phase
         self._enclosing_phase = self.phase_of(node)
         yield
@@ -146,8 +146,10 @@ class Communication:
         )
 
     def add_statistics(self, step: GatherStatisticsStep, times: int) -> None:
-        """Adds the all_gather of an op's statistics. An op may have several of them: the
-        collective shows the largest, its bytes are those of all.
+        """Adds the all_gather of an op's statistics.
+
+        An op may exchange several tensors. Their bytes are added, and the largest tensor
+        represents them all.
         """
         specs = step.specs(self._mesh)
         replicated = self._mesh.replicated

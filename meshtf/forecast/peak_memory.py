@@ -143,7 +143,14 @@ class Timelines:
             peak_steps[live_during_step[ALL_VALUES] > peak[ALL_VALUES]] = i
             np.maximum(peak, live_during_step, out=peak)
             live -= self._bytes(freed, sizes)
-        return Timeline(steps, sizes, created_at, last_use, peak, peak_steps)
+        return Timeline(
+            steps=steps,
+            sizes=sizes,
+            created_at=created_at,
+            last_use=last_use,
+            peak=peak,
+            peak_steps=peak_steps,
+        )
 
     def _scratch(self, step: Step, output_bytes: Bytes) -> Bytes:
         """Returns the bytes that a step needs while it runs, in addition to its inputs

@@ -5,7 +5,7 @@
 
 All counts are for one device (one position of the mesh) and one call of the function. FLOPs
 count floating-point operations; sizes are in bytes. The stages of a pipeline may differ:
-FLOPs and received bytes are the mean over the stages, memory is that of the stage with the
+FLOPs and received bytes are the mean over the stages, `memory` describes the stage with the
 highest peak, and `stages` has the values of each stage.
 
 The state of a tensor along a mesh axis is a string: "replicated", the name of the sharded
@@ -40,7 +40,7 @@ def without_indices(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class PlacedTensor:
-    """A tensor, and the shard of it that one device holds."""
+    """A tensor on a mesh: global shape, state along each axis, and the shard of a device."""
 
     shape: tuple[tuple[str, int], ...]  # global: (("batch", 8), ("d_model", 16))
     dtype: str

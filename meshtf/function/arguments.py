@@ -228,7 +228,11 @@ class CallArguments:
         assert leaf.mesh is not None and value is not None
         shards, distinct_index = distinct(value.values)
         store = ShardsStore(
-            leaf_name, leaf.spec, leaf.mesh, value.placement, distinct_index
+            leaf_name,
+            leaf.spec,
+            mesh=leaf.mesh,
+            placement=value.placement,
+            distinct_index=distinct_index,
         )
         facts = (*leaf.spec, value.placement, distinct_index, leaf.mesh)
         entry = KeyEntry(argument=name, kind="shape", facts=facts)

@@ -202,12 +202,11 @@ def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
 def as_function(
     fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> tuple[Function[..., Any], tuple[Any, ...]]:
-    """Returns `fn` as a `mtf.function`, and the positional arguments of a call to it.
+    """Returns `fn` as a `mtf.function`, and the positional arguments of a call.
 
     Args:
       fn: a `mtf.function`, a bound method that is one, or a function of tensors.
-      args: the positional arguments of a call to `fn`. For a bound method, the object is
-        added in front of them.
+      args: the positional arguments of a call, without the object of a bound method.
     """
     if isinstance(fn, Function):
         return fn, args
@@ -317,7 +316,7 @@ class Function(Generic[P, R]):
                 raise  # there is nothing to forecast without a mesh
             error = raised
         assert graph.mesh is not None
-        return forecast(self.name, graph.nodes, results, graph.mesh, error)
+        return forecast(self.name, graph.nodes, results, mesh=graph.mesh, error=error)
 
     def export(self, *args: Any, **kwargs: Any) -> Export:
         """Returns the program of a call as a StableHLO module: see `mtf.export`."""
@@ -347,8 +346,8 @@ class Function(Generic[P, R]):
 
     def _get(self, call: CallArguments) -> _CompiledCall:
         """Returns the compiled function for a call, from the cache if it is there."""
+        # Only from `lower`: the trace would depend on the context, so it is not cached.
         if not is_traceable(current()):
-            # Only `lower` gets here: the trace depends on this context, so it is not cached.
             return self._trace(call)
         key = self._cache_key(call)
         compiled = self._compiled.get(key)

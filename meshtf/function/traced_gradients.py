@@ -123,7 +123,7 @@ class Trace:
         elif self.differentiable:
             trace_call = WritingTraceCall(self, tensors)
         return [
-            _result_tensor(spec, value, self.mesh, trace_call, i)
+            _result_tensor(spec, value, self.mesh, trace_call=trace_call, index=i)
             for i, (spec, value) in enumerate(zip(self.specs, outputs, strict=True))
         ]
 
@@ -381,7 +381,9 @@ def _result_tensor(
     """
     if trace_call is None or not has_gradient(spec.dtype):
         return tensor_of_value(spec, value, mesh)
-    return tensor_of_value(spec, value, mesh, (trace_call, index), EAGER)
+    return tensor_of_value(
+        spec, value, mesh, gradient_rule=(trace_call, index), owner=EAGER
+    )
 
 
 def _cotangent_store(

@@ -141,7 +141,15 @@ def _apply_all(
     check = check and not primals and not isinstance(op, EffectOp)
     if mesh is not None and check:
         check_layout(specs, mesh, mesh.layout_in(context.region), source)
-    node = Node(op, tensors, specs, mesh, source, context, executor.owner)
+    node = Node(
+        op,
+        inputs=tensors,
+        specs=specs,
+        mesh=mesh,
+        source=source,
+        context=context,
+        owner=executor.owner,
+    )
     if node.recompute_group is not None and not isinstance(op, EffectOp):
         node.recompute_group.nodes.append(node)
     results: tuple[Tensor, ...] = executor.run(node)
@@ -149,9 +157,7 @@ def _apply_all(
 
 
 def _as_inputs(op: Op, inputs: Sequence[Any], context: Context) -> tuple[Tensor, ...]:
-    """Returns the inputs of an op as tensors; recomputed tensors replace those of the
-    forward pass.
-    """
+    """Returns the inputs of an op as tensors, after the substitutions of the context."""
     tensors = [
         x if isinstance(x, Tensor) else _as_tensor(x, op, i)
         for i, x in enumerate(inputs)

@@ -70,11 +70,15 @@ def check_layout(
     for spec in specs:
         _, conflicts = mesh.place(spec.shape, layout)
         for conflict in conflicts:
-            raise LayoutError(_message(conflict, spec, mesh, layout, source, kind))
+            text = _message(
+                conflict, spec=spec, mesh=mesh, layout=layout, source=source, kind=kind
+            )
+            raise LayoutError(text)
 
 
 def _message(
     conflict: Conflict,
+    *,
     spec: Spec,
     mesh: Mesh,
     layout: Layout,

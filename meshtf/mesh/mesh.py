@@ -241,7 +241,7 @@ class Mesh:
                 if dim.size % num_shards:
                     conflicts.append(Conflict("size", dim.name, axis))
                 elif isinstance(state, Sharded):
-                    conflicts.append(Conflict("axis", dim.name, axis, state.dim))
+                    conflicts.append(Conflict("axis", dim.name, axis, other=state.dim))
                 else:
                     states[axis] = Sharded(dim.name)
         return tuple(states.values()), tuple(conflicts)

@@ -123,8 +123,8 @@ def as_bytes(name: str, value: Any) -> float:
         match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([a-zA-Z]*)\s*", value)
         if match is None or match[2] not in _BYTES_OF_UNITS:
             refuse(name, value, takes)
-        number, unit = match.groups()
-        amount = float(number) * _BYTES_OF_UNITS[unit]
+        digits, unit = match.groups()
+        amount = float(digits) * _BYTES_OF_UNITS[unit]
     if not amount > 0:
         refuse(name, value, takes)
     return amount

@@ -62,13 +62,13 @@ def totals(forecast: ForecastData) -> dict[str, Any]:
     """
     collectives = list(_collectives_with_lines(forecast))
     ops = forecast.ops
-    flops = (_Entry((), op.phase, op.total, op.times) for op in ops)
-    redundant = (_Entry((), op.phase, redundant_flops(op), op.times) for op in ops)
+    flops = (_op_entry((), op, op.total) for op in ops)
+    redundant = (_op_entry((), op, redundant_flops(op)) for op in ops)
     by_kind = (
-        _entry((collective.kind, collective.axis), collective)
+        _collective_entry((collective.kind, collective.axis), collective)
         for _, collective in collectives
     )
-    by_line = (_entry(line, collective) for line, collective in collectives)
+    by_line = (_collective_entry(line, collective) for line, collective in collectives)
     return {
         "positions": forecast.positions,
         "flops": _sum((), flops)[0],
@@ -80,16 +80,23 @@ def totals(forecast: ForecastData) -> dict[str, Any]:
     }
 
 
-def _entry(key: tuple[Hashable, ...], collective: Collective) -> _Entry:
+def _collective_entry(key: tuple[Hashable, ...], collective: Collective) -> _Entry:
     """Returns the entry with the bytes that a collective receives."""
-    return _Entry(key, collective.phase, collective.total, collective.times)
+    return _Entry(
+        key, phase=collective.phase, amount=collective.total, times=collective.times
+    )
+
+
+def _op_entry(key: tuple[Hashable, ...], op: Computation, flops: float) -> _Entry:
+    """Returns the entry with FLOPs of an op."""
+    return _Entry(key, phase=op.phase, amount=flops, times=op.times)
 
 
 def _gathers(collectives: Iterable[tuple[UserLine, Collective]]) -> Iterator[_Entry]:
     """Yields the bytes of each gathered dimension, by line, dimension and axis."""
     for line, collective in collectives:
         for dim in gathered(collective):
-            yield _entry((*line, dim, collective.axis), collective)
+            yield _collective_entry((*line, dim, collective.axis), collective)
 
 
 def _redundant_lines(ops: Iterable[Computation]) -> Iterator[_Entry]:
@@ -98,7 +105,7 @@ def _redundant_lines(ops: Iterable[Computation]) -> Iterator[_Entry]:
         flops = redundant_flops(op)
         if flops:
             key = op.file, op.line, op.function, op.repeated
-            yield _Entry(key, op.phase, flops, op.times)
+            yield _op_entry(key, op, flops)
 
 
 def _sum(key_names: Sequence[str], entries: Iterable[_Entry]) -> list[dict[str, Any]]:

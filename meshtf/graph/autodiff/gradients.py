@@ -72,7 +72,7 @@ def gradients(
         cotangents: list[Tensor | None] = [None] * len(ys)
     else:
         cotangents = as_cotangents(ys, grad_ys)
-    return gradients_within(None, ys, xs, cotangents)
+    return gradients_within(None, ys=ys, xs=xs, grad_ys=cotangents)
 
 
 def gradients_within(
@@ -219,7 +219,7 @@ class _BackwardPass:
         xs = [self.recomputed.get(x, x) for x in inputs]
         ys = [self.recomputed.get(y, y) for y in present]
         with context(primals=(*inputs, *present), region=node.region, stage=node.stage):
-            dxs = self._apply_rule(node, dys, ys, xs)
+            dxs = self._apply_rule(node, dys=dys, ys=ys, xs=xs)
             for x, dx in zip(inputs, dxs, strict=True):
                 if dx is not None:
                     self.cotangents.add(x, dx)

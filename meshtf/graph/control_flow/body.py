@@ -142,7 +142,13 @@ class Body:
         inner_tensors = {*arguments, *outputs_of_nodes(nodes)}
         used = used_tensors(nodes, results)
         captures = tuple(x for x in used if x not in inner_tensors)
-        return Body(graph, tuple(arguments), tuple(nodes), tuple(results), captures)
+        return Body(
+            graph=graph,
+            arguments=tuple(arguments),
+            recorded_nodes=tuple(nodes),
+            results=tuple(results),
+            captures=captures,
+        )
 
     @property
     def flops(self) -> int:
@@ -260,7 +266,7 @@ def record_body(
     with executing(graph), context(recompute_group=None, wait_for=None, primals=()):
         arguments = [graph.new_argument(spec) for spec in specs]
         results = fn(*arguments)
-    return Body.of(graph, arguments, graph.nodes, results)
+    return Body.of(graph, arguments=arguments, nodes=graph.nodes, results=results)
 
 
 def record_on_body(

@@ -107,8 +107,16 @@ class BranchGradient:
           results: tensors of the forward body, of the gradient or of extra nodes.
           extra_nodes: further nodes that read tensors of the forward body.
         """
-        nodes = [*self.forward.nodes, *self.nodes, *extra_nodes]
-        return Body.of(self.forward.graph, (), nodes, results)
+        return Body.of(
+            self.forward.graph,
+            arguments=(),
+            nodes=[
+                *self.forward.nodes,
+                *self.nodes,
+                *extra_nodes,
+            ],
+            results=results,
+        )
 
     def captured_values(self, body: Body, values: Sequence[Tensor]) -> list[Tensor]:
         """Returns the values of the captures of a body that `body` returned.

@@ -157,7 +157,12 @@ class BackwardBody:
         cache = body.graph.bodies_with_residuals
         if body not in cache:
             results = [*body.results, *extra]
-            cache[body] = Body.of(body.graph, body.arguments, body.nodes, results)
+            cache[body] = Body.of(
+                body.graph,
+                arguments=body.arguments,
+                nodes=body.nodes,
+                results=results,
+            )
         return cache[body]
 
 
@@ -193,7 +198,7 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
     residuals = _residuals(body, nodes, outputs)
     arguments = (*residuals, *result_cotangents, *sums.before.values())
     return BackwardBody(
-        body=Body.of(body.graph, arguments, nodes, outputs),
+        body=Body.of(body.graph, arguments=arguments, nodes=nodes, results=outputs),
         residuals=residuals,
         arguments=tuple(x for x in cotangents if x not in sums.before),
         captures=tuple(sums.before),

@@ -342,7 +342,7 @@ class _BackwardLoop:
         scanned = [x for x in self.scanned if x in used]
         index = self.body.arguments[0]
         arguments = [index, *self.carried, *scanned]
-        body = Body.of(self.body.graph, arguments, nodes, results)
+        body = Body.of(self.body.graph, arguments, nodes=nodes, results=results)
         loop = Loop(
             body,
             num_carries=num_carries,
