@@ -200,12 +200,7 @@ class _Analysis:
     def stage_costs(self, memories: Sequence[Memory]) -> list[Stage]:
         """Returns the FLOPs and bytes of one device at each stage."""
         return [
-            Stage(
-                flops=flops,
-                parameters=memory.parameters,
-                activations=memory.activations,
-                peak=memory.peak,
-            )
+            Stage(flops, memory.parameters, memory.activations, peak=memory.peak)
             for flops, memory in zip(self._flops_of_stages, memories)
         ]
 
@@ -233,12 +228,14 @@ class _Analysis:
         )
 
     def _kind_of_store(self, store: Store) -> LiveKind:
+        """Returns the kind of a variable or an argument."""
         if store.kind == "argument":
             return "argument"
         role = self._role(store)
         return "other variable" if role == "other" else role
 
     def _kind_of_value(self, live: LiveValue, gradients: Set[Value]) -> LiveKind:
+        """Returns the kind of a computed value; `gradients` are all gradients."""
         if live.value in gradients:
             return "gradient"
         computed_in = self.collectives.phase_of(live.node)
@@ -300,11 +297,12 @@ class _Analysis:
                 for inner_step in body.steps:
                     self.add(inner_step, times * iterations)
         self.collectives.pass_origins(bodies[-1].results, step.outs)
-        self._add_op(step.node, self._outputs(step.outs), times)
+        self._add_op(step.node, self._tensors.of_values(step.outs), times)
 
     def _add_write(self, step: WriteStep, times: int) -> None:
+        """Adds a write of variables, or a host op."""
         if not step.variables:
-            self._add_op(step.node, self._outputs(step.values), times)
+            self._add_op(step.node, self._tensors.of_values(step.values), times)
             return
         self._stores.update(dict.fromkeys(step.variables))
         # An update writes a parameter and its optimizer slots, or only slots. A slot has kind
@@ -317,6 +315,7 @@ class _Analysis:
         self._add_op(step.node, (self._tensors.of_store(variable),), times)
 
     def _add_compute(self, step: Compute, times: int) -> None:
+        """Adds an op with its FLOPs, each device's and the redundant ones."""
         self.collectives.record_origins(step)
         self._gradients.add_outputs(step)
         axes = self.mesh.axes
@@ -331,7 +330,7 @@ class _Analysis:
             self._flops_of_stages[stage] += local_flops * times
         self._add_op(
             step.node,
-            self._outputs(step.outs),
+            self._tensors.of_values(step.outs),
             times,
             flops=mean_flops,
             repeated=math.prod(axes[axis] for axis in _redundant_axes(step, self.mesh)),
@@ -370,9 +369,6 @@ class _Analysis:
             path="/".join(node.path),
         )
         self.ops.append(op)
-
-    def _outputs(self, values: Iterable[Value]) -> tuple[PlacedTensor, ...]:
-        return tuple(map(self._tensors.of_value, values))
 
 
 def _redundant_axes(step: Compute, mesh: Mesh) -> list[str]:

@@ -125,6 +125,7 @@ class Timelines:
         return self._cache[program]
 
     def _timeline(self, program: Program) -> Timeline:
+        """Returns the timeline of a program, by simulating the steps of its schedule."""
         sizes = _sizes(program)
         steps = _scheduled_steps(program)
         last_use = _last_uses(steps, program.results)
@@ -140,6 +141,7 @@ class Timelines:
             freed = values_freed_by(step, i, last_use)
             reused = _reused_bytes(step, freed, sizes, self.mesh)
             live_during_step = live + self._scratch(step, output_bytes) - reused
+            # At each stage, the first step with the highest sum.
             peak_steps[live_during_step[ALL_VALUES] > peak[ALL_VALUES]] = i
             np.maximum(peak, live_during_step, out=peak)
             live -= self._bytes(freed, sizes)

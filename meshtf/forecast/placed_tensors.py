@@ -4,6 +4,8 @@ shard of one device.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from meshtf.forecast.report_data import PlacedTensor
 from meshtf.graph import Spec, Store
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded, State
@@ -26,6 +28,10 @@ class PlacedTensors:
         """Returns the description of a value of the program."""
         assert value.spec is not None
         return self.of(value.spec, value.placement)
+
+    def of_values(self, values: Iterable[Value]) -> tuple[PlacedTensor, ...]:
+        """Returns the descriptions of several values of the program."""
+        return tuple(map(self.of_value, values))
 
     def of_store(self, store: Store) -> PlacedTensor:
         """Returns the description of a variable or an argument."""

@@ -97,9 +97,9 @@ class CallArguments:
             for each key. The dict may lack keys.
 
         Raises:
-          ShapeError, LayoutError: an array does not fit its names, or the layout cannot
-            shard it.
-          PlanError: a dict has a key without names.
+          ShapeError: an array has more or fewer dimensions than names.
+          LayoutError: the layout cannot shard an array.
+          PlanError: a dict has a key without names of dimensions.
         """
         if isinstance(dims, str):
             self._getters[name] = self._array(name, value, dims)
@@ -123,8 +123,8 @@ class CallArguments:
 
     def _array(self, name: str, value: Any, dims: str) -> Callable[[], Any]:
         """Adds an array, and returns the getter of the argument."""
-        is_tensor = isinstance(value, Tensor) or hasattr(value, "tensor")
-        if value is None or is_tensor:
+        has_names = isinstance(value, Tensor) or hasattr(value, "tensor")
+        if value is None or has_names:
             return self._structure(name, value)
         source = f"argument {name!r}"
         has_spec = hasattr(value, "shape") and hasattr(value, "dtype")
@@ -163,6 +163,7 @@ class CallArguments:
             for leaf, leaf_name in zip(leaves, names, strict=True)
         ]
         if len(leaves) != 1 or leaves[0] is not value:
+            # The nesting as text, with 0 in place of each leaf.
             structure = repr(tf.nest.map_structure(lambda x: 0, value))
             entry = KeyEntry(argument=name, kind="structure", facts=(structure,))
             self.key += (entry,)
@@ -182,7 +183,13 @@ class CallArguments:
         return {name: get() for name, get in self._getters.items()}
 
     def _leaf(self, name: str, leaf: Any, leaf_name: str) -> Callable[[], Any]:
-        """Adds a leaf of argument `name`, and returns the getter of the leaf."""
+        """Adds a leaf of a nesting, and returns the getter of the leaf.
+
+        Args:
+          name: the name of the argument.
+          leaf: a tensor or a Python value.
+          leaf_name: the name of the leaf, see `leaf_names`.
+        """
         if isinstance(leaf, (np.ndarray, tf.Tensor, tf.Variable)):
             raise PlanError(
                 explain_error(
@@ -223,7 +230,7 @@ class CallArguments:
             )
 
     def _tensor(self, name: str, leaf: Tensor, leaf_name: str) -> Callable[[], Any]:
-        """Adds an eager tensor, and returns the getter of its read in the trace."""
+        """Adds an eager tensor, and returns the getter of its symbolic tensor."""
         value = leaf.sharded_value
         assert leaf.mesh is not None and value is not None
         shards, distinct_index = distinct(value.values)

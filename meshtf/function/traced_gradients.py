@@ -62,8 +62,8 @@ class Trace:
       stores: the stores of the function's arguments, in order.
       compile_recorded: compiles recorded nodes for the stores of arguments; it compiles
         backward functions as well.
-      outer_reads: for the read of a variable in the function, a read of the variable
-        outside of it; filled by `outer_captures` and shared with backward functions.
+      outer_reads: read of a variable in the function -> read of the same variable outside
+        of the function; filled by `outer_captures`, and shared with backward functions.
 
     Attributes:
       executable: the compiled function.
@@ -129,13 +129,14 @@ class Trace:
 
     def retire(self) -> None:
         """Removes the trace from the writers of its variables: it is never called again."""
-
         if self.write_time is not None:
             for store in written_variables(self.nodes):
                 remove_writer(store, self.write_time)
 
     def outer_captures(self) -> list[Tensor]:
-        """Returns the captures as tensors that exist outside of the function."""
+        """Returns the captures as tensors outside of the function: eager tensors as they
+        are, and for reads of variables other reads.
+        """
         outer_tensors = []
         for x in self.captures:
             is_eager = x.sharded_value is not None
@@ -307,7 +308,7 @@ class WritingTraceCall(TraceCall):
         return (*remaining, *self.trace.outer_captures())
 
     def gradient(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Raises PlanError."""
+        """Raises PlanError: the function writes variables."""
         raise self._error("is on the way of a gradient")
 
     def _error(self, reason: str) -> PlanError:

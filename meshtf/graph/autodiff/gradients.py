@@ -118,9 +118,12 @@ def _differentiable_inputs(node: Node) -> Sequence[Tensor]:
 class _BackwardPass:
     """The state of one backward pass.
 
+    Args:
+      targets: the tensors and variables to differentiate by.
+      not_recomputed: nodes whose outputs are read, not recomputed.
+
     Attributes:
-      target_ids: the ids of the tensors and variables to differentiate by.
-      not_recomputed: see `gradients_within`.
+      target_ids: the ids of the targets.
       nodes: the nodes between targets and ys, in the order in which they were applied.
       cotangents: the cotangents of tensors so far.
       recomputed: for each output of a recomputed node, the recomputed tensor.
@@ -162,10 +165,7 @@ class _BackwardPass:
             if isinstance(op, ReadOp) and id(op.store) in self.target_ids:
                 self.reads.setdefault(id(op.store), []).extend(node.outputs)
                 dependent.add(serial)
-            elif any(
-                has_gradient(x.dtype) and self._depends_on_targets(x, dependent)
-                for x in _differentiable_inputs(node)
-            ):
+            elif self._passes_gradients(node, dependent):
                 dependent.add(serial)
                 self.nodes.append(node)
             if node.gradient_rule is not None:
@@ -198,6 +198,13 @@ class _BackwardPass:
                 if rule is not None:
                     stack.extend(rule.captures)
         return ancestors
+
+    def _passes_gradients(self, node: Node, dependent: set[int]) -> bool:
+        """Returns whether a node has a differentiable input that depends on targets."""
+        return any(
+            has_gradient(x.dtype) and self._depends_on_targets(x, dependent)
+            for x in _differentiable_inputs(node)
+        )
 
     def _depends_on_targets(self, x: Tensor, dependent: set[int]) -> bool:
         """Returns whether x is a target, or an output of a node in `dependent` (serials)."""
@@ -317,7 +324,7 @@ class _BackwardPass:
             if old.serial in excluded:
                 continue
             xs = [self.recomputed.get(x, x) for x in old.inputs]
-            # A node that reads a recomputed tensor waits for it already.
+            # A node that reads a recomputed tensor runs after it, so it need not wait.
             waits = any(x in outputs for x in xs)
             with context(
                 primals=old.outputs,

@@ -4,9 +4,9 @@
     loop = Loop(body, num_carries=1, num_scanned=1, dim=layers)
     apply_all(loop, h, weights, *body.captures)
 
-An iteration takes the *carries* of the iteration before, and an entry of each *scanned
-input*. It returns new carries, terms of *sums*, and entries of *stacked outputs*, like
-`jax.lax.scan` with sums.
+An iteration takes the *carries* of the iteration before, and one entry (a slice without the
+scanned dimension) of each *scanned input*. It returns new carries, terms of *sums*, and
+entries of *stacked outputs*, like `jax.lax.scan` with sums.
 
 The gradient of a loop is a loop in the other direction: it scans the residuals that the
 forward loop stacks, carries the cotangents of carries, and sums the cotangents of captures.
