@@ -66,7 +66,9 @@ class Recording(NamedTuple):
 
     @property
     def named_results(self) -> list[tuple[str, Tensor]]:
-        """(name, result) of each result: names are keys of a returned dict, or output_0, ..."""
+        """Returns (name, result) for each result. Names are the keys of a returned dict or
+        NamedTuple; otherwise "output_0", "output_1" and so on.
+        """
         structure = self.structure
         if isinstance(structure, Mapping) or hasattr(structure, "_fields"):
             root = ""
@@ -122,7 +124,7 @@ class PythonFunction:
         runs: bool = True,
         in_place: bool = False,
     ) -> CallArguments:
-        """Returns the arguments of a call.
+        """Binds the arguments of a call to the parameters, and returns them.
 
         Args:
           args: the positional arguments.
@@ -143,6 +145,7 @@ class PythonFunction:
             else:
                 call.add_structure(name, value)
         if not in_place:
+            # Scalars: the index of the current iteration of each enclosing loop.
             for depth, index in enumerate(iterations()):
                 call.add_array(f"{_ITERATION_PREFIX}{depth}", index, "")
         call.key += context_entries(context)
@@ -167,7 +170,7 @@ class PythonFunction:
         """Records a call in a graph.
 
         Raises:
-          MeshError: no tensor or variable gives the mesh.
+          MeshError: no tensor or variable determines the mesh.
         """
         with executing(graph), context(**RESET_IN_TRACES):
             returned = self.run(call)
@@ -181,8 +184,8 @@ class PythonFunction:
         if graph.mesh is None:
             raise self._no_mesh()
         record_layout_use(graph.mesh, layout_use(graph.nodes))
-        marked = [RESULT if hasattr(y, "spec") else y for y in leaves]
-        structure = tf.nest.pack_sequence_as(returned, marked)
+        marked_leaves = [RESULT if hasattr(y, "spec") else y for y in leaves]
+        structure = tf.nest.pack_sequence_as(returned, marked_leaves)
         recorded = Recorded(graph.nodes, results, graph.mesh)
         return Recording(recorded, call.stores, structure)
 

@@ -122,7 +122,7 @@ class Mesh:
 
     @functools.cached_property
     def coords(self) -> tuple[tuple[int, ...], ...]:
-        """The coordinates of all positions, the last axis running fastest."""
+        """The coordinates of each position; those of the last axis change fastest."""
         return tuple(itertools.product(*map(range, self.axes.values())))
 
     @functools.cached_property
@@ -131,8 +131,8 @@ class Mesh:
         return {axis: i for i, axis in enumerate(self.axes)}
 
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
-        """Returns the positions that differ only along `axes`, in the order of their
-        coordinates.
+        """Returns groups of positions: those of one group differ only along `axes`, and are
+        in the order of their coordinates.
         """
         for axis in axes:
             as_choice("axes", axis, self.axes)
@@ -270,7 +270,7 @@ class Mesh:
         return tuple(dict.fromkeys(notes))
 
     def _check(self) -> None:
-        """Raises the errors of the constructor."""
+        """Raises the errors of the constructor that concern several arguments."""
         for rules in (self.layout, self._variable_rules, self._optimizer_rules):
             self._check_rules(rules)
         if self.stages not in (*self.axes, "stage"):
