@@ -1,9 +1,11 @@
 """Records a Python function: calls it with recorded tensors as arguments.
 
-python = PythonFunction(fn, mesh=None, names={"x": "batch;d_model"})
-call = python.bind(args, kwargs)            # call.key: the key of the trace
-recording = python.record(Graph(call.mesh), call)
-recording.recorded                          # nodes and results, for a runtime
+    python = PythonFunction(fn, mesh=None, names={"x": "batch;d_model"})
+    call = python.bind(args, kwargs)
+    recording = python.record(Graph(call.mesh), call)
+
+`call.key` is the key of the trace; `recording.recorded` has the nodes and results that a
+runtime compiles.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The variables and eager tensors that a recorded function reads and writes.
 
-written_variables(nodes)
-differentiable_captures(nodes, results)     # eager tensors and reads of variables
+    written_variables(nodes)
+    differentiable_captures(nodes, results)     # eager tensors and reads of variables
+
+`Trace` uses them to compute gradients, and to know when variables were written.
 """
 
 from __future__ import annotations

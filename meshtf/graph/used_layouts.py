@@ -1,7 +1,9 @@
-"""The dimensions and layout rules that programs use: see `LayoutUse`.
+"""The dimensions and layout rules that programs use.
 
-layout_use(graph.nodes).unmatched_rules(mesh)      # of one program
-recorded_layout_use(mesh).unmatched_rules(mesh)    # of all programs of a mesh so far
+    layout_use(graph.nodes).unmatched_rules(mesh)      # of one program
+    recorded_layout_use(mesh).unmatched_rules(mesh)    # of all programs of a mesh so far
+
+Both functions return a `LayoutUse`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The line of a user's program that called meshtf, which every error names.
+"""The line of a user's program that calls meshtf.
 
-str(Source.of_caller())              # "mtf.einsum, train.py:12"
+    str(Source.of_caller())              # "mtf.einsum, train.py:12"
+
+Every error names this line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """A forecast as text: tables for a terminal, and JSON with totals.
 
-print(table(forecast, module_depth=3))
-as_json(forecast)
+    print(table(forecast, module_depth=3))
+    as_json(forecast)
+
+Each function `_costs`, `_memory` and so on returns the lines of one table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Checks of the arguments of `mtf.gradients`.
 
-check_owners(ys)                        # raises PlanError for tensors of other functions
-cotangents = as_cotangents(ys, grad_ys)
+    check_owners(ys)
+    cotangents = as_cotangents(ys, grad_ys)
+
+They raise errors that say which argument is wrong, and what to write instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Branches: one of two bodies runs, the same one on all devices; the op of `mtf.cond`.
+"""Branches: one of two bodies runs, the same one on all devices.
 
-branch = Branch(then, otherwise)
-apply_all(branch, predicate, *then.captures, *otherwise.captures)
+    branch = Branch(then, otherwise)
+    apply_all(branch, predicate, *then.captures, *otherwise.captures)
+
+`Branch` is the op of `mtf.cond`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The specs of tensors that a loop stacks: `[dim, ...]` for entries `[...]`.
+"""The specs of tensors that a loop stacks.
 
-stacked_spec(entry.spec, Dimension("layers", 12))
+    stacked_spec(entry.spec, Dimension("layers", 12))
+
+The stacked tensor has the shape `[layers, *entry.shape]`.
 """
 
 from __future__ import annotations
