@@ -167,6 +167,7 @@ def _exceeds_results(timelines: Timelines, step: CallStep, stage: int) -> bool:
 
 
 def _local_bytes(timelines: Timelines, value: Value) -> float:
+    """Returns the bytes of one shard of a value."""
     assert value.spec is not None
     return local_bytes(value.spec, value.placement, timelines.mesh)
 

@@ -86,6 +86,7 @@ class ParameterGradients:
                 self._accumulators.update([out, body_result, *addends])
 
     def _set(self, store: Store, value: Value) -> None:
+        """Makes a value the gradient of a parameter, in place of any earlier one."""
         values = [value]
         self._by_parameter[store] = values
         self._list_with[value] = values

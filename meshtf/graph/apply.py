@@ -121,11 +121,13 @@ def _apply_all(
         refuse("op", op, "an op", "Subclass mtf.graph.Op, and make one: MyOp(...).")
     executor = current_executor().recorder_of(op)
     context = current()
+    # A variable is read again only after a write.
     if isinstance(op, ReadOp):
         earlier_read = executor.find(op)
         if earlier_read is not None:
             outputs: tuple[Tensor, ...] = earlier_read.outputs
             return outputs
+    # Errors in gradient rules show the line of the forward op.
     primals = context.primals
     if primals:
         source = primals[-1].node.source
@@ -138,8 +140,8 @@ def _apply_all(
     specs = _output_specs(op, tensors, source)
     if mesh is not None and context.stage is not None:
         check_stage(mesh, context.stage, source)
-    check = check and not primals and not isinstance(op, EffectOp)
-    if mesh is not None and check:
+    has_effect = isinstance(op, EffectOp)
+    if mesh is not None and check and not primals and not has_effect:
         check_layout(specs, mesh, mesh.layout_in(context.region), source)
     node = Node(
         op,
@@ -150,7 +152,7 @@ def _apply_all(
         context=context,
         owner=executor.owner,
     )
-    if node.recompute_group is not None and not isinstance(op, EffectOp):
+    if node.recompute_group is not None and not has_effect:
         node.recompute_group.nodes.append(node)
     results: tuple[Tensor, ...] = executor.run(node)
     return results

@@ -85,7 +85,7 @@ class _OpTable:
         first_op = self._ops[next(_indices(body))]
         yield from self._new_phase(first_op, indent)
         yield f"{indent}  {times} times {self._sums(body)}"
-        # The line of the user is repeated at the start of the margin and after its end.
+        # So that the user's line is written again within the margin, and after it.
         self._call = _NO_CALL
         yield from self.block(body, indent + "  |")
         self._call = _NO_CALL
@@ -159,6 +159,7 @@ def count_ops(items: Iterable[Folded]) -> int:
 
 
 def _times_text(times: int) -> str:
+    """Returns the remark for an op or collective that runs several times."""
     return f"  x {times}" if times > 1 else ""
 
 
