@@ -63,8 +63,8 @@ class CallArguments:
     Args:
       mesh: the mesh that the function runs on; None: the mesh of the first tensor.
       runs: whether the call runs; if not, only shapes and dtypes of arrays are read.
-      in_place: whether the function runs without a trace of its own; then it gets the
-        tensors of the call instead of symbolic ones.
+      in_place: whether the function runs without a new trace: eagerly, or as part of the
+        calling function. Then it gets the tensors of the call instead of symbolic ones.
 
     Attributes:
       key: the key of the trace: calls with equal keys share a trace.

@@ -132,7 +132,7 @@ class PythonFunction:
           args: the positional arguments.
           kwargs: the keyword arguments.
           runs: whether the call runs, see `CallArguments`.
-          in_place: whether the call runs without a trace of its own.
+          in_place: whether the call runs without a trace, see `CallArguments`.
         """
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()

@@ -198,14 +198,14 @@ class WindowedOp(Op):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         """Returns the elements of an input that a shard reads along a dimension; None: only
-        elements of its own shard.
+        those of the local shard.
         """
         raise NotImplementedError
 
 
 def window_of(op: Op, input_index: int, dim: str) -> Window | None:
     """Returns the elements of an input that a shard of an op reads along a dimension; None:
-    only elements of its own shard.
+    only those of the local shard.
     """
     if isinstance(op, WindowedOp):
         return op.window(input_index, dim)
