@@ -154,7 +154,7 @@ def _memory(forecast: ForecastData) -> str:
     """Returns the bytes of each kind with a bar, and advice if they do not fit."""
     rows = []
     sizes = vars(forecast.memory)
-    largest = max(sizes.values()) or 1  # not 0: bars have a fraction of its width
+    largest = max(sizes.values()) or 1  # not 0: sizes are divided by it
     for name, size in sizes.items():
         width = 100 * size / largest
         bar = f'<div class="bar"><i style="width:{width:.1f}%"></i></div>'
@@ -206,10 +206,10 @@ def _modules(forecast: ForecastData, paths: Mapping[str, str]) -> str:
     for depth in range(1, max_depth + 1):
         titles = ("module", "FLOPs", "received", "at the peak", "most FLOPs at")
         rows = [_module_row(costs, paths) for costs in module_costs(forecast, depth)]
-        is_open = " open" if depth == min(DEFAULT_DEPTH, max_depth) else ""
+        open_attribute = " open" if depth == min(DEFAULT_DEPTH, max_depth) else ""
         plural = "s" if depth > 1 else ""
         content.append(
-            f"<details{is_open}><summary>{depth} name{plural} deep</summary>"
+            f"<details{open_attribute}><summary>{depth} name{plural} deep</summary>"
             f"{_table(titles, rows)}</details>"
         )
     lead = 'Sums by module path; "_*" stands for the indices of equal modules.'

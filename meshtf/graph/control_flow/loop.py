@@ -17,7 +17,7 @@ devices once, after the loop.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshtf.errors import PlanError, explain_error
@@ -91,13 +91,12 @@ class Loop(ControlFlowOp):
     def split_inputs(
         self, xs: Sequence[Any]
     ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """Returns (initial carries, scanned inputs, captures) of the inputs `xs`."""
+        """Returns the inputs `xs` as (initial carries, scanned inputs, captures)."""
         end_of_scanned = self.num_carries + self.num_scanned
-        return (
-            xs[: self.num_carries],
-            xs[self.num_carries : end_of_scanned],
-            xs[end_of_scanned:],
-        )
+        initial_carries = xs[: self.num_carries]
+        scanned = xs[self.num_carries : end_of_scanned]
+        captures = xs[end_of_scanned:]
+        return initial_carries, scanned, captures
 
     def flops(self, *xs: Spec) -> int:
         if self.num_iterations is None:
@@ -122,7 +121,7 @@ class Loop(ControlFlowOp):
         dys = dy if isinstance(dy, tuple) else (dy,)
         if self.condition is not None:
             raise no_gradient_of_while(ys[0].node.source)
-        return _BackwardLoop(self, ys, xs).cotangents(dys)
+        return _BackwardLoop(self, ys=ys, xs=xs).cotangents(dys)
 
 
 def no_gradient_of_while(source: Source) -> PlanError:
@@ -137,35 +136,6 @@ def no_gradient_of_while(source: Source) -> PlanError:
     )
 
 
-def unused_dim_name(body: Body, name: str) -> str:
-    """Returns a name for the dimension that a loop scans: `name`, with a "." in front if a
-    tensor of the body has a dimension of that name.
-
-    The backward loop stacks tensors of the body along the new dimension, so none of them
-    may have the name already.
-    """
-    used = set(_dim_names(body))
-    while name in used:
-        name = "." + name  # the prefix of names that ops make: users write no such name
-    return name
-
-
-def _dim_names(body: Body) -> Iterator[str]:
-    """Yields the names of all dimensions in a body and in the bodies inside it."""
-    tensors = [*body.arguments]
-    for node in body.nodes:
-        tensors += node.outputs
-    for tensor in tensors:
-        yield from tensor.shape.names
-    for node in body.nodes:
-        op = node.op
-        if isinstance(op, Loop) and op.dim is not None:
-            yield op.dim.name
-        if isinstance(op, ControlFlowOp):
-            for inner in op.bodies:
-                yield from _dim_names(inner)
-
-
 def _cast_cotangent(dx: Tensor, dtype: str, x: Tensor) -> Tensor:
     """Returns `dx`, the cotangent of x, in another dtype and in the placement of x."""
     with context(primals=(x,)):
@@ -177,6 +147,21 @@ class _ResultCotangent(NamedTuple):
 
     result: Tensor
     cotangent: Tensor
+
+
+class _IterationGradient(NamedTuple):
+    """The gradient of one iteration, as nodes that read tensors of the forward body.
+
+    Attributes:
+      nodes: the nodes of the gradient.
+      cotangents: the cotangents of arguments and captures of the forward body.
+      unread_carries: the carries that the iteration does not read; their cotangents are
+        zeros.
+    """
+
+    nodes: list[Node]
+    cotangents: dict[Tensor, Tensor]
+    unread_carries: list[Tensor]
 
 
 class _BackwardLoop:
@@ -224,16 +209,14 @@ class _BackwardLoop:
         """
         targets = [x for x in self.inputs if has_gradient(x.dtype)]
         result_cotangents = self._result_cotangents(dys)
-        nodes, body_cotangents, unread_carries = self._record_backward(
-            result_cotangents, targets
-        )
-        carries = [x for x in self.carries if x in body_cotangents]
-        summed = [x for x in self.captured if x in body_cotangents]
-        stacked = [x for x in self.entries if x in body_cotangents]
+        gradient = self._record_backward(result_cotangents, targets)
+        carries = [x for x in self.carries if x in gradient.cotangents]
+        summed = [x for x in self.captured if x in gradient.cotangents]
+        stacked = [x for x in self.entries if x in gradient.cotangents]
         with_cotangent = (*carries, *summed, *stacked)
         outputs = self._run(
-            nodes,
-            results=[body_cotangents[x] for x in with_cotangent],
+            gradient.nodes,
+            results=[gradient.cotangents[x] for x in with_cotangent],
             num_carries=len(carries),
             num_sums=len(summed),
         )
@@ -245,7 +228,7 @@ class _BackwardLoop:
         # Without an iteration the initial carry is the result, so it has a cotangent
         # even if the body does not read it.
         if self.loop.num_iterations:
-            for x in unread_carries:
+            for x in gradient.unread_carries:
                 cotangents.pop(x, None)
         return [cotangents.get(x) for x in self.inputs]
 
@@ -282,16 +265,12 @@ class _BackwardLoop:
         self,
         result_cotangents: Sequence[_ResultCotangent],
         targets: Sequence[Tensor],
-    ) -> tuple[list[Node], dict[Tensor, Tensor], list[Tensor]]:
+    ) -> _IterationGradient:
         """Records the gradient of one iteration, on tensors of the forward body.
 
         Args:
           result_cotangents: the cotangents of results of the forward body.
           targets: the arguments and captures of the forward body to differentiate by.
-
-        Returns:
-          (the nodes of the gradient, the cotangents of targets, the carries that the
-          iteration does not read). The cotangent of an unread carry is zeros.
         """
         body_nodes = set(self.body.nodes)
         carries = set(self.carries)
@@ -316,7 +295,7 @@ class _BackwardLoop:
         target_cotangents = {
             x: dx for x, dx in zip(targets, cotangents) if dx is not None
         }
-        return nodes, target_cotangents, unread_carries
+        return _IterationGradient(nodes, target_cotangents, unread_carries)
 
     def _run(
         self,
