@@ -174,8 +174,10 @@ def _gradient_body(
 
     def cotangents() -> list[Tensor]:
         return [
-            branch.cotangents[x] if capturing is branch else OPERATORS["zeros_like"](x)
-            for capturing, x in targets
+            branch.cotangents[x]
+            if capturing_branch is branch
+            else OPERATORS["zeros_like"](x)
+            for capturing_branch, x in targets
         ]
 
     nodes, results = record_on_body(branch.forward, cotangents)
