@@ -20,12 +20,12 @@ from meshtf.partition import (
     Step,
     Value,
     schedule,
-    unstacked_values,
 )
 from meshtf.runtime.lowering.local_compute import run_compute
 from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.lowering.op_names import scope_of
 from meshtf.runtime.lowering.step_executor import StepExecutor
+from meshtf.runtime.lowering.unstacked_values import unstacked_values
 
 
 class SingleReplica(StepExecutor):

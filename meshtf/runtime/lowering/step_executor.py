@@ -42,7 +42,7 @@ class StepExecutor:
       mesh: the mesh of the program.
       values: the shards of each value of the program that was computed.
       unstacked_values: stacked outputs of loops that stay lists; see
-        `partition.unstacked_values`.
+        `lowering.unstacked_values`.
     """
 
     def __init__(self, mesh: Mesh) -> None:

@@ -35,12 +35,12 @@ from meshtf.partition import (
     WindowStep,
     WriteStep,
     schedule,
-    unstacked_values,
 )
 from meshtf.partition.steps import dependencies_of
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 from meshtf.runtime.lowering.op_names import common_path, scope_of
+from meshtf.runtime.lowering.unstacked_values import unstacked_values
 from meshtf.runtime.placed.batched_variables import BatchedVariables
 from meshtf.runtime.placed.program.nested_sections import in_section
 from meshtf.runtime.placed.program.program_writer import ProgramWriter
