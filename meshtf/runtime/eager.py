@@ -27,9 +27,9 @@ from meshtf.graph.used_layouts import layout_use, record_layout_use
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.partition import Program, build, schedule
-from meshtf.runtime.placed.executor import Placed
+from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.failure_report import with_line
-from meshtf.runtime.placed.numerics_check import Checked
+from meshtf.runtime.placed.numerics_check import CheckingExecutor
 from meshtf.runtime.placed.segment_functions import run_directly
 from meshtf.runtime.storage.write_times import record_write
 
@@ -134,8 +134,8 @@ def _run(program: Program) -> list[list[Any]]:
     """Returns the shards of each result of a program."""
     segments = schedule(program)
     if current().check_numerics:
-        return Checked(program.mesh, segments).run(program.results)
-    return Placed(program.mesh, segments, run_directly).run(program.results)
+        return CheckingExecutor(program.mesh, segments).run(program.results)
+    return PlacedExecutor(program.mesh, segments, run_directly).run(program.results)
 
 
 OPERATORS["export"] = export
