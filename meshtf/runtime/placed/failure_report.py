@@ -62,7 +62,7 @@ class _Rerun(PlacedExecutor):
                 raise _RerunStopped
 
     def _write(self, step: WriteStep) -> list[Shards]:
-        """Leaves out a host op, such as a print, which has run already."""
+        """Leaves out writes of variables, and host ops such as prints."""
         return []
 
 
