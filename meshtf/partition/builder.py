@@ -56,7 +56,7 @@ class PlannedBody(NamedTuple):
 
     Attributes:
       program: the steps and results of the body.
-      arguments: the values in `program` that stand for the arguments of a call.
+      arguments: the arguments of the body, as values that its steps use.
       captures: the values of the surrounding program that the body uses.
     """
 
@@ -215,7 +215,7 @@ class Builder:
         is_backward = node is not None and bool(node.primals)
         if not is_backward or not is_freed(tensor):
             return values
-        # The first value of a parameter is the one that was read from its variable.
+        # The dict keeps its order: first comes the value that was read from the variable.
         placement, stored_value = next(iter(values.items()))
         return self.backward_values.setdefault(tensor, {placement: stored_value})
 

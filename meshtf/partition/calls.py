@@ -175,7 +175,7 @@ def _sums_over_calls(
     for result in body.results:
         for argument, term in _addends(result):
             if argument in zeros and term in inner.values:
-                # The first value of a tensor is the one that its node computes.
+                # The dict keeps its order: first comes the value that the node computes.
                 term_placement = next(iter(inner.values[term]))
                 preferred = inner.preferred.placement(term.node, term)
                 placement = _sum_placement(term_placement, preferred)

@@ -108,7 +108,7 @@ def elements_received(
     """
     windows = _windows(window, factor_size, num_shards)
     # Local tensors have the same shape on all devices, so each device receives the
-    # elements of the longest window, from the start of its own window on.
+    # number of elements in the longest window, from the start of the local window on.
     length = max(high - low for low, high in windows)
     received = 0
     for shard, (low, _) in enumerate(windows):

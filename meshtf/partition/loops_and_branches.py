@@ -221,7 +221,7 @@ def plan_body(
       builder: the builder of the surrounding program.
       node: the node of the loop, branch or call.
       body: the body to plan.
-      arguments: the values that stand for the arguments of the body.
+      arguments: the value of each argument of the body.
       captures: the tensors of the surrounding program that the body captures.
     """
     inner = Builder(builder.mesh, builder.planners, builder.notes)

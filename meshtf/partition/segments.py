@@ -177,7 +177,7 @@ class _Levels:
       available_from: {value: the first level before whose segments it exists}, for values
         that no segment computes. Values of the surrounding program exist from level 0.
       computed_at: {value: the level that computes it}.
-      written_at: {store: the level of its last write}; None stands for host ops.
+      written_at: {store: the level of its last write}; the key None is for host ops.
     """
 
     def __init__(

@@ -309,7 +309,7 @@ class CallStep:
     Attributes:
       node: the node with the call.
       body: the program, which all calls share.
-      body_arguments: the values in `body` that stand for the arguments.
+      body_arguments: the arguments of `body`, as values that its steps use.
       arguments: the arguments of this call, one for each of `body_arguments`.
       captured_values: the values of the surrounding program that the body uses.
       outs: the results of this call.

@@ -51,8 +51,8 @@ class Task(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The kind and the microbatch, such as "F3". A letter stands for a chunk after the
-        first: "F3b".
+        """The kind and the microbatch, such as "F3"; a task of a chunk after the first has
+        a letter at the end, such as "F3b" in chunk 1.
         """
         chunk_letter = ""
         if self.chunk:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.names import Shape
+from meshtf.runtime.devices.names import LOCAL_CPU
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 
 # Identifies a shard of a tensor: the mesh coordinate along each axis that shards the
@@ -102,11 +103,12 @@ def shards_on_source(
     mesh: Mesh,
 ) -> list[Any]:
     """Returns each position's shard of a global array, on the device of the array."""
-    with tf.device(getattr(array, "device", "") or "/device:CPU:0"):
-        shards = _distinct_shards(array, spec, placement, mesh)
+    device = getattr(array, "device", "") or LOCAL_CPU
+    with tf.device(device):
+        shard_of = _distinct_shards(array, spec, placement, mesh)
     keys = shard_keys(placement, mesh)
     return [
-        shards[key] if has_shard else None
+        shard_of[key] if has_shard else None
         for key, has_shard in zip(keys, mesh.has(placement))
     ]
 
@@ -123,11 +125,12 @@ def _distinct_shards(
     for state, num_shards in zip(placement, mesh.axes.values()):
         smaller_shards: dict[ShardKey, Any] = {}
         for key, x in shards.items():
+            slices = [x]
             if isinstance(state, Sharded):
                 axis = spec.shape.index(state.dim)
-                for j, shard in enumerate(tf.split(x, num_shards, axis)):
-                    smaller_shards[(*key, j)] = shard
-            else:
-                smaller_shards[(*key, 0)] = x
+                slices = tf.split(x, num_shards, axis)
+            for coordinate, smaller_shard in enumerate(slices):
+                smaller_key = (*key, coordinate)
+                smaller_shards[smaller_key] = smaller_shard
         shards = smaller_shards
     return shards

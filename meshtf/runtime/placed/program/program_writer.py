@@ -86,8 +86,8 @@ class ProgramWriter:
         return self._input(f"argument_{len(self._inputs)}", spec.shape, spec.dtype)
 
     def capture(self, x: Any) -> SymbolicTensor:
-        """Returns the argument of the program that stands for x, a tensor of another
-        graph; the same argument at each call. A symbolic tensor is returned unchanged.
+        """Returns the argument of the program whose value is x, a tensor of another graph;
+        the same argument at each call. A symbolic tensor is returned unchanged.
         """
         if isinstance(x, SymbolicTensor):
             return x

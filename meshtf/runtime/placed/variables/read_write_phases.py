@@ -40,12 +40,12 @@ class Phase(NamedTuple):
     writes: list[WriteStep]
 
 
-class _PhaseNumbers:
+class _PhaseIndices:
     """Computes the index of each step's phase, for steps in program order.
 
     Attributes:
       _available_from: {value or store: the first phase that can use or read it}.
-      _last_use: {store: the last phase that uses it}; None stands for host ops.
+      _last_use: {store: the last phase that uses it}; the key None is for host ops.
     """
 
     def __init__(self) -> None:
@@ -84,12 +84,12 @@ def phases_of(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
     if any(isinstance(s, (LoopStep, BranchStep, CallStep)) for s in steps):
         # Bodies may read and write variables, so the steps keep their order.
         return [Phase(reads=[], slices=[], remaining=list(steps), writes=[])]
-    numbers = _PhaseNumbers()
+    phase_indices = _PhaseIndices()
     phases: dict[int, Phase] = {}
     values_read: set[Value] = set()
     for step in steps:
         empty_phase = Phase(reads=[], slices=[], remaining=[], writes=[])
-        phase = phases.setdefault(numbers.phase_of(step), empty_phase)
+        phase = phases.setdefault(phase_indices.phase_of(step), empty_phase)
         if _reads_variable(step, mesh):
             assert isinstance(step, ReadStep)
             phase.reads.append(step)
