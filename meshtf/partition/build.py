@@ -49,7 +49,7 @@ def build(
     else:
         remaining_nodes = [latest(node) for node in nodes]
     for node in remaining_nodes:
-        builder.node(node)
+        builder.add_node(node)
     values = []
     for tensor in results:
         target = placement

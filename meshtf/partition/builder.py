@@ -6,7 +6,7 @@ bytes to reshard. One exception: a parameter that is gathered for the forward pa
 freed, and gathered again for the backward pass, unless the mesh has `keep_gathered`.
 
     builder = Builder(mesh, planners)
-    builder.node(node)
+    builder.add_node(node)
     builder.steps, builder.reshard_to(tensor, placement, None)
 """
 
@@ -124,7 +124,7 @@ class Builder:
             self._read(tensor, EagerStore(tensor))
         return self.placements[tensor]
 
-    def node(self, node: Node) -> None:
+    def add_node(self, node: Node) -> None:
         """Plans a node and appends its steps."""
         op = node.op
         if isinstance(op, ReadOp):
@@ -181,7 +181,7 @@ class Builder:
         """Appends the reshards to `target`; adds the value that each of them computes to
         `values`, the tensor's values by placement.
         """
-        start = min(values, key=lambda p: self._distance(tensor.spec, p, target))
+        start = min(values, key=lambda p: self._reshard_cost(tensor.spec, p, target))
         placement = start
         for reshard in reshards(self.mesh.axes, start, target):
             source = values[placement]
@@ -219,7 +219,7 @@ class Builder:
         placement, stored_value = next(iter(values.items()))
         return self.backward_values.setdefault(tensor, {placement: stored_value})
 
-    def _distance(self, spec: Spec, old: Placement, new: Placement) -> float:
+    def _reshard_cost(self, spec: Spec, old: Placement, new: Placement) -> float:
         """Returns the cost of a reshard: the elements that a device receives, and 0.001
         for each collective. It is infinite if `new` is a partial sum that `old` is not.
         """

@@ -239,7 +239,7 @@ def plan_body(
             # Forward and backward calls alternate, so gathered parameters are not freed.
             inner.backward_values[tensor] = inner.values[tensor]
     for body_node in body.nodes:
-        inner.node(body_node)
+        inner.add_node(body_node)
     return inner
 
 

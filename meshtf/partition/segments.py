@@ -213,6 +213,9 @@ class _Levels:
         self.before[level].append(step)
 
     def _add_compute(self, step: Compute) -> None:
+        """Adds a computation to the current level, which is the last one, or to a new level
+        if the computation needs a value that exists only there.
+        """
         current_level = len(self.groups) - 1
         if self.counter.reset_if_full():
             current_level += 1
@@ -279,6 +282,7 @@ class _Levels:
         return self.available_from.get(value, 0)
 
     def _grow_before(self, level: int) -> None:
+        """Extends `before` up to a level."""
         while len(self.before) <= level:
             self.before.append([])
 

@@ -156,6 +156,7 @@ class BatchedVariables:
         # All variables of a step have one placement, so the slots of the first one
         # determine which positions share a shard.
         first_slots = [slots[0] for slots in slots_of_steps]
+        # {(index of a step, slot of its first variable): outputs of the op}
         outputs: dict[tuple[int, TensorFlowSlot], list[Any]] = {}
         for batch in self._batches(first_slots):
             for position in batch.positions:
@@ -171,14 +172,14 @@ class BatchedVariables:
                 for k in batch.steps:
                     key: Any = k, first_slots[k][position]
                     outputs[key] = [next(results) for _ in steps[k].outs]
-        return {
-            out: [
-                None if slot is None else outputs[k, slot][j]
-                for _, slot in zip(self.devices, first_slots[k])
-            ]
-            for k, step in enumerate(steps)
-            for j, out in enumerate(step.outs)
-        }
+        shards_of_outputs: dict[Value, Shards] = {}
+        for k, step in enumerate(steps):
+            slots = first_slots[k][: len(self.devices)]
+            for j, out in enumerate(step.outs):
+                shards_of_outputs[out] = [
+                    None if slot is None else outputs[k, slot][j] for slot in slots
+                ]
+        return shards_of_outputs
 
     def _batches(self, slots_of_steps: Sequence[Slots]) -> Iterator[_Batch]:
         """Yields batches of steps with the positions that execute them. If several
@@ -187,8 +188,9 @@ class BatchedVariables:
         Args:
           slots_of_steps: for each step, the slot of each position.
         """
+        # (step, slot) for the slots on which a position executes the step already.
         assigned: set[tuple[int, TensorFlowSlot]] = set()
-        positions: dict[tuple[int, ...], list[int]] = {}
+        positions_of_steps: dict[tuple[int, ...], list[int]] = {}
         for position in range(len(self.devices)):
             steps = []
             for k, slots in enumerate(slots_of_steps):
@@ -197,9 +199,9 @@ class BatchedVariables:
                     assigned.add((k, slot))
                     steps.append(k)
             if steps:
-                positions.setdefault(tuple(steps), []).append(position)
-        for batch_steps, batch_positions in positions.items():
-            yield _Batch(batch_steps, batch_positions)
+                positions_of_steps.setdefault(tuple(steps), []).append(position)
+        for batch_steps, positions in positions_of_steps.items():
+            yield _Batch(batch_steps, positions)
 
     @functools.cached_property
     def _handles(self) -> Handles | None:

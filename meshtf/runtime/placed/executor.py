@@ -99,10 +99,9 @@ class PlacedExecutor(ReshardExecutor):
         self.make_caller = make_caller
         self.program = program
         self.variables = BatchedVariables(mesh, self.devices, segments, program)
-        # Caches. The executors of bodies share them, as they are copies of this object:
-        # the segments of each body; {(value, host, graph): constant}; shard keys.
+        # Three caches, which `run_body` shares with the executors of bodies.
         self._schedules: dict[Program, Sequence[Segment]] = {}
-        self._constants: dict[Any, Any] = {}
+        self._constants: dict[Any, Any] = {}  # by value, host and graph
         self._shard_keys_cache: dict[Placement, list[_ShardKey | None]] = {}
 
     def run(self, results: Sequence[Value]) -> list[Shards]:
@@ -235,6 +234,7 @@ class PlacedExecutor(ReshardExecutor):
         return self.program.scope(name)
 
     def _read(self, store: Store) -> Shards:
+        """Returns the shard of each position of a store."""
         program = self.program
         if program is None:
             return store.read()
@@ -295,27 +295,34 @@ class PlacedExecutor(ReshardExecutor):
             self._call_on_positions(segment)
 
     def _call_on_positions(self, segment: Segment) -> None:
+        """Calls a segment on each position, and stores the outputs in `values`."""
         caller = self.make_caller(segment, self.mesh)
-        results: list[tuple[Any, ...]] = []
-        outputs_by_key: dict[Any, tuple[Any, ...]] = {}
         # The mesh axes whose coordinates the segment reads. They are the same for all
         # positions, and known only after the first call.
         axes_used: set[str] = set()
+
+        def key_of(position: int, shards: Shards) -> Any:
+            """Returns a key that is equal for positions with equal outputs."""
+            tensors = tf.nest.flatten(shards)
+            coordinates = self._coordinates_along(axes_used, position)
+            return self.devices[position], *map(id, tensors), *coordinates
+
+        outputs_by_key: dict[Any, tuple[Any, ...]] = {}
+        outputs_of_positions: list[tuple[Any, ...]] = []
         on_stage = self._on_stage(segment.stage)
         for position, device in enumerate(self.devices):
             if not on_stage[position]:
-                results.append((None,) * len(segment.outs))
+                outputs_of_positions.append((None,) * len(segment.outs))
                 continue
             shards = [self.values[v][position] for v in segment.ins]
-            inputs = (device, *map(id, tf.nest.flatten(shards)))
-            key = (inputs, self._coordinates_along(axes_used, position))
-            if not outputs_by_key or key not in outputs_by_key:
+            key = key_of(position, shards)
+            if key not in outputs_by_key:
                 outputs, axes_used = caller(device, self._coordinates(position), shards)
-                key = (inputs, self._coordinates_along(axes_used, position))
+                key = key_of(position, shards)  # again, as `axes_used` is known now
                 outputs_by_key[key] = tuple(outputs)
-            results.append(outputs_by_key[key])
+            outputs_of_positions.append(outputs_by_key[key])
         for k, value in enumerate(segment.outs):
-            shards = [outputs[k] for outputs in results]
+            shards = [outputs[k] for outputs in outputs_of_positions]
             self.values[value] = self._with_shared_objects(value, shards)
 
     def _coordinates(self, position: int) -> dict[str, Any]:
@@ -358,6 +365,7 @@ class PlacedExecutor(ReshardExecutor):
         return self._shard_keys_cache[placement]
 
     def _shard_key(self, placement: Placement, position: int) -> _ShardKey:
+        """Returns the key of the shard that a position has."""
         coordinates = [
             0 if state == Replicated else c
             for state, c in zip(placement, self.mesh.coords[position])
