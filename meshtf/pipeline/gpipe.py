@@ -128,12 +128,19 @@ class GPipe(Module):
         self.pad = pad
         for mesh in _meshes(self.layers, inputs):
             self._check_mesh(mesh)
-        self.schedule = schedule_called(schedule, stages, microbatches, chunks)
+        self.schedule = schedule_called(
+            schedule, stages=stages, microbatches=microbatches, chunks=chunks
+        )
         check_nest("inputs", inputs)
         self.costs = layer_costs(self.layers, cost, inputs)
         self.cost_unit = cost_unit(cost, inputs)
+        # The number of layers of each chunk of the model.
         self.sizes = split(
-            [c.cost for c in self.costs], stages * chunks, partition, memory, limit
+            [layer.cost for layer in self.costs],
+            stages=stages * chunks,
+            method=partition,
+            memory=memory,
+            limit=limit,
         )
         ends = itertools.accumulate(self.sizes)
         self.model_chunks = [

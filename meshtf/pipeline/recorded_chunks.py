@@ -214,6 +214,7 @@ class RecordedChunks:
         if k == len(pipe.model_chunks) - 1 and self.loss_of is not None:
             loss_of = self.loss_of
             loss_inputs = tf.nest.flatten(self.loss_inputs)
+        # Recording `run` appends the output and the deferred calls.
         recorded: list[Any] = []
 
         def run(index: Tensor, *xs: Tensor) -> Sequence[Tensor]:
