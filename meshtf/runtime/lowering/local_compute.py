@@ -87,7 +87,7 @@ def run_compute(
     if compute.wait_for is not None:
         awaited_tensors = [shard_of[compute.wait_for]]
     if awaited_tensors and inputs and jit:
-        # XLA ignores control dependencies, but not a barrier.
+        # XLA keeps a barrier, but no control dependencies between pure ops.
         *inputs, _ = optimization_barrier([*inputs, *awaited_tensors])
     with tf.control_dependencies(awaited_tensors):
         if awaited_tensors:

@@ -1,9 +1,10 @@
-"""Writes a program as one FunctionDef, node by node.
+"""Writes a program as one FunctionDef (TensorFlow's protocol buffer of a function), node
+by node.
 
     program = ProgramWriter()
     x = program.argument(tf.TensorSpec([4]))
     (y,) = program.call(callee, [x], "/device:CPU:1")
-    definition = program.finish([y])
+    definition = program.finish([y], ["/device:CPU:1"])
 
 Writing a node takes about 20 microseconds; tracing an op takes TensorFlow ten times as
 long, and a program on many devices has thousands of nodes. A construct for which the
@@ -33,7 +34,7 @@ from meshtf.runtime.placed.program.symbolic_tensor import (
     SymbolicTensor,
 )
 
-_PROGRAM_COUNT = itertools.count()
+_program_indices = itertools.count()  # for unique names
 _SHAPES = "_output_shapes"  # the attribute with shapes that TensorFlow cannot infer
 
 
@@ -68,7 +69,7 @@ class ProgramWriter:
     """
 
     def __init__(self) -> None:
-        self.definition = function_def(f"meshtf_program_{next(_PROGRAM_COUNT)}")
+        self.definition = function_def(f"meshtf_program_{next(_program_indices)}")
         self.captured: list[Any] = []
         self.functions: list[Any] = []
         self._captures: dict[int, SymbolicTensor] = {}  # by the id of the tensor
@@ -107,6 +108,7 @@ class ProgramWriter:
         shape: tf.TensorShape,
         dtype: tf.DType,
     ) -> SymbolicTensor:
+        """Adds an argument to the FunctionDef."""
         attributes = self.definition.arg_attr[len(self._inputs)]
         attributes.attr[_SHAPES].CopyFrom(_shapes(shape))
         argument = self._inputs.add()
@@ -315,23 +317,26 @@ class ProgramWriter:
         and writes of variables, and host effects such as prints, keep their order.
         """
         names = [x.name for x in arguments]
-        nodes = SectionNodes(definition, names, prefix=self._new_name("section"))
-        for resource in nodes.resources:
-            controls = self._order.before([resource], nodes.writes(resource))
-            nodes.add_controls(nodes.users(resource), controls)
-        if nodes.host_effects:
-            nodes.add_controls(nodes.host_effects, self._host_effects)
-            self._host_effects = nodes.host_effects
-        for resource in nodes.resources:
-            users = [*nodes.users(resource), *nodes.must_run]
-            self._order.add(users, [resource], nodes.writes(resource))
-        self._must_run.update(dict.fromkeys(nodes.must_run))
-        for node in nodes.nodes:
-            inputs = [x.partition(":")[0] for x in node.input if x[0] != "^"]
-            if node.op != "Const":
-                node.input.extend(self._controls(node.name, inputs))
-        self.definition.node_def.extend(nodes.nodes)
-        return nodes.results
+        section = SectionNodes(definition, names, prefix=self._new_name("section"))
+        for resource in section.resources:
+            controls = self._order.before([resource], section.writes(resource))
+            section.add_controls(section.users(resource), controls)
+        if section.host_effects:
+            section.add_controls(section.host_effects, self._host_effects)
+            self._host_effects = section.host_effects
+        for resource in section.resources:
+            users = [*section.users(resource), *section.must_run]
+            self._order.add(users, [resource], section.writes(resource))
+        self._must_run.update(dict.fromkeys(section.must_run))
+        for node in section.nodes:
+            # A constant has no inputs to wait for.
+            if node.op == "Const":
+                continue
+            tensors = [x for x in node.input if not x.startswith("^")]
+            input_nodes = [x.partition(":")[0] for x in tensors]
+            node.input.extend(self._controls(node.name, input_nodes))
+        self.definition.node_def.extend(section.nodes)
+        return section.results
 
     def finish(self, results: Sequence[SymbolicTensor], devices: Sequence[str]) -> Any:
         """Returns the FunctionDef.
