@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from meshtf.graph.layout_check import check_layout
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.op_kinds import ReadOp, WriteOp
 from meshtf.graph.tensor import Node, Tensor
-from meshtf.mesh import Mesh
+from meshtf.mesh import Mesh, Placement
 
 
 class RecomputeGroup:
@@ -151,3 +151,25 @@ class Graph:
             if not node.primals:
                 specs = [y.spec for y in node.outputs]
                 check_layout(specs, self.mesh, node.layout, node.source)
+
+
+class EagerStore:
+    """An eager tensor as a `Store`: a recorded program reads it like an argument."""
+
+    kind: Literal["argument"] = "argument"
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.name = "a tensor"
+        self.spec = tensor.spec
+        self.mesh = tensor.mesh
+
+    @property
+    def placement(self) -> Placement:
+        assert self.tensor.sharded_value is not None
+        return self.tensor.sharded_value.placement
+
+    def read(self) -> list[Any]:
+        """Returns the shard of each mesh position."""
+        assert self.tensor.sharded_value is not None
+        return self.tensor.sharded_value.values
