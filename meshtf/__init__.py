@@ -155,9 +155,10 @@ from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.ops.sorting.sort import argsort, sort
 from meshtf.ops.variables.fill import full, ones, ones_like, zeros, zeros_like
 from meshtf.ops.variables.print_and_summary import print, scalar_summary
-from meshtf.ops.windows.convolution import conv, conv_transpose, separable_conv
+from meshtf.ops.windows.convolution import conv, conv_transpose
 from meshtf.ops.windows.halo import halo_exchange
 from meshtf.ops.windows.pooling import avg_pool, max_pool
+from meshtf.ops.windows.separable_conv import separable_conv
 from meshtf.ops.windows.shift import roll, shift
 from meshtf.runtime.devices.resolve import logical_devices
 from meshtf.runtime.host_batches import HostReader
