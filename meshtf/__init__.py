@@ -103,13 +103,8 @@ from meshtf.ops.indexing.dynamic_slice import (
     dynamic_slice,
     dynamic_update,
 )
-from meshtf.ops.indexing.gather import (
-    gather,
-    one_hot,
-    range,
-    segment_sum,
-    take_along_axis,
-)
+from meshtf.ops.indexing.gather import gather, segment_sum, take_along_axis
+from meshtf.ops.indexing.one_hot_and_range import one_hot, range
 from meshtf.ops.indexing.scatter import scatter, scatter_add, scatter_update
 from meshtf.ops.indexing.top_k import argmax, argmin, top_1, top_k
 from meshtf.ops.linear.einsum import einsum, matmul

@@ -34,8 +34,8 @@ from meshtf.graph import (
 )
 from meshtf.names import Dimension
 from meshtf.ops.elementwise.arithmetic import add, multiply
-from meshtf.ops.indexing.gather import range as range_of
 from meshtf.ops.indexing.gather import take_along_axis
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import arrange, reshape, unflatten
 from meshtf.ops.sorting.sort_op import Reorder, Sort, sort_last_axis
 
@@ -176,7 +176,7 @@ def merge_sorted(
     """
     keys, indices = apply_all(Sort(ELEMENTS, descending), _in_blocks(x, dim, blocks))
     assert x.mesh is not None
-    block = range_of(x.mesh, Dimension(BLOCKS, blocks))
+    block = index_range(x.mesh, Dimension(BLOCKS, blocks))
     offsets = multiply(block, x.shape[dim] // blocks)
     keys, indices = _merged(keys, add(indices, offsets), descending)
     y = reshape(keys, x.shape)

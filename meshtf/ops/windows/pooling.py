@@ -38,7 +38,7 @@ from meshtf.ops.elementwise.arithmetic import (
     subtract,
 )
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.indexing.gather import range as named_range
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.windows.conv_dimensions import PackedAxes, pack, unpack
 from meshtf.ops.windows.pool_kernels import (
@@ -392,7 +392,7 @@ def _padding_correction(x: Tensor, window: SlidingWindow) -> Tensor:
     """Returns, for each window, its size divided by the number of its elements that are
     not padding: [window.dim:num_windows].
     """
-    window_index = named_range(x.mesh, Dimension(window.dim, window.num_windows))
+    window_index = index_range(x.mesh, Dimension(window.dim, window.num_windows))
     start = subtract(multiply(window_index, window.stride), window.pad_before)
     # max(start, 0) - start elements are before x; those after x likewise.
     num_padding = subtract(maximum(start, 0), minimum(start, window.size - window.taps))
