@@ -29,7 +29,7 @@ from meshtf.ops.linear.fourier import FFT, IRFFT, RFFT
 from meshtf.ops.nn.cross_entropy import CrossEntropy
 from meshtf.ops.nn.normalization import Normalize
 from meshtf.ops.nn.softmax import Softmax
-from meshtf.ops.random.random import DropoutMask, Random
+from meshtf.ops.random.random_ops import DropoutMask, Random
 from meshtf.ops.reductions.logsumexp import LogSumExp
 from meshtf.ops.reductions.moments import Prod, ProdGrad
 from meshtf.ops.reductions.reduce import Reduce
