@@ -42,7 +42,7 @@ from meshtf.ops.elementwise.arithmetic import (
 )
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather
-from meshtf.ops.indexing.gather import range as index_range
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.indexing.top_k import top_k
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.logsumexp import reduce_logsumexp

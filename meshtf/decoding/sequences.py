@@ -22,7 +22,7 @@ from meshtf.ops.elementwise.arithmetic import equal, less, logical_or, minimum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
 from meshtf.ops.indexing.gather import gather
-from meshtf.ops.indexing.gather import range as index_range
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.fill import full
 

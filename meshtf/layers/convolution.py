@@ -24,7 +24,8 @@ from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.names.arguments import check_bools, check_ints
 from meshtf.ops.common.checks import require_dim
-from meshtf.ops.windows.convolution import conv, conv_transpose, separable_conv
+from meshtf.ops.windows.convolution import conv, conv_transpose
+from meshtf.ops.windows.separable_conv import separable_conv
 from meshtf.ops.windows.sliding_window import Padding, PerDim, by_dim
 from meshtf.runtime.variable import Variable
 

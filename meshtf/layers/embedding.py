@@ -30,7 +30,7 @@ from meshtf.ops.elementwise.arithmetic import outer
 from meshtf.ops.elementwise.unary import cos, exp, sin
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.gather import gather
-from meshtf.ops.indexing.gather import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as range_
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.shapes.slice import concat

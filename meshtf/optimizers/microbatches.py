@@ -30,7 +30,7 @@ from meshtf.ops.control.microbatch import (
     split_into_microbatches,
 )
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.indexing.gather import range
+from meshtf.ops.indexing.one_hot_and_range import range
 
 
 def accumulate_gradients(

@@ -13,7 +13,7 @@ import math
 from meshtf.graph import Tensor
 from meshtf.names import Dimension
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.indexing.gather import range as index_range
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.slice import pad
 
 

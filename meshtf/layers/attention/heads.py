@@ -32,7 +32,7 @@ from meshtf.names.arguments import as_dim, check_floats, check_ints, check_recor
 from meshtf.ops.elementwise.arithmetic import add, less_equal, maximum, outer, subtract
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
 from meshtf.ops.indexing.gather import gather, take_along_axis
-from meshtf.ops.indexing.gather import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as range_
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.variables.fill import zeros

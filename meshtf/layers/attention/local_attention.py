@@ -30,7 +30,7 @@ from meshtf.names.arguments import check_bools, check_record
 from meshtf.ops.common.checks import require_dim
 from meshtf.ops.elementwise.arithmetic import add, equal, logical_and, outer, subtract
 from meshtf.ops.elementwise.unary import abs
-from meshtf.ops.indexing.gather import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as range_
 from meshtf.ops.shapes.reshape import flatten, rename, unflatten
 from meshtf.ops.windows.halo import halo_exchange
 

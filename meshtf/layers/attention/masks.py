@@ -20,7 +20,7 @@ from meshtf.names import ShapeLike, dtype_name
 from meshtf.names.arguments import check_ints
 from meshtf.ops.elementwise.arithmetic import equal, greater_equal, outer
 from meshtf.ops.elementwise.where_cast_clip import cast, where
-from meshtf.ops.indexing.gather import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as range_
 from meshtf.ops.shapes.reshape import rename
 
 # Scores of masked positions: 0 after softmax, yet finite, so that a query whose positions

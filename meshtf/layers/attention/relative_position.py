@@ -24,7 +24,7 @@ from meshtf.ops.elementwise.arithmetic import add, maximum, minimum, outer, subt
 from meshtf.ops.elementwise.unary import abs, exp, log
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather
-from meshtf.ops.indexing.gather import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as range_
 from meshtf.runtime.variable import Variable
 
 _BUCKETS = "buckets"

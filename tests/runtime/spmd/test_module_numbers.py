@@ -11,7 +11,7 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf.graph import Window, apply_all
 from meshtf.names import Shape
-from meshtf.ops.random.random import DropoutMask, Random
+from meshtf.ops.random.random_ops import DropoutMask, Random
 from meshtf.runtime.lowering.padding import take_elements
 from meshtf.runtime.spmd.pjrt_client import Runner
 from meshtf.runtime.spmd.window_exchange import exchange
