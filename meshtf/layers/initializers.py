@@ -61,7 +61,8 @@ def shared(initializer: Initializer) -> Initializer:
     to save memory and time. Each variable still changes separately: TensorFlow copies the
     tensor at the first write.
 
-    On meshes of several positions it returns the result of `initializer` unshared.
+    Only tensors on a mesh of one position are shared. `mtf.Variable` computes initial values
+    on such a mesh if all devices share one memory.
     """
     initializer = as_initializer(initializer)
     tensors: dict[Shape, Tensor] = {}

@@ -1,6 +1,6 @@
 """Compares a tensor's shards on all mesh positions with an expected array.
 
-`mtf.to_numpy` reads only one copy of each shard. Here every position is compared, so a
+`Tensor.numpy` reads only one copy of each shard. Here every position is compared, so a
 wrong copy on one of several replicas is noticed.
 """
 
