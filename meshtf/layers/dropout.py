@@ -93,8 +93,8 @@ class AnnealedDropout(Module):
         """Returns x [...] with elements dropped, if `training`.
 
         Args:
-          x: floats.
-          step: the step of training: int32, a scalar.
+          x: the input, floats [...].
+          step: the index of the training step: int32, a scalar.
           training: whether elements are dropped.
         """
         check_tensors(x=x, step=step)
@@ -119,9 +119,11 @@ def multiplicative_jitter(
     1 - epsilon and 1 + epsilon.
 
     Args:
-      x: floats, such as the inputs of a router (Fedus et al., 2021, arXiv 2101.03961).
-      epsilon: 0 returns x.
-      name: two random ops of one module need different names.
+      x: floats [...], such as the input of a router of experts (Fedus et al., 2021, arXiv
+        2101.03961).
+      epsilon: the maximum relative change of an element; 0 returns x.
+      name: the last component of the path that the random numbers depend on; two random
+        ops of one module need different names.
     """
     x = as_tensor("x", x)
     check_floats(epsilon=epsilon)
@@ -133,7 +135,14 @@ def multiplicative_jitter(
 
 
 def add_noise(x: Tensor, stddev: float, name: str = "noise") -> Tensor:
-    """Returns x [...] plus normal noise of a standard deviation; 0 returns x."""
+    """Returns x [...] plus normally distributed noise.
+
+    Args:
+      x: floats [...].
+      stddev: the standard deviation of the noise; 0 returns x.
+      name: the last component of the path that the noise depends on; two random ops of
+        one module need different names.
+    """
     x = as_tensor("x", x)
     check_floats(stddev=stddev)
     if not stddev:

@@ -41,12 +41,12 @@ class Embedding(Module):
     """Looks up ids in a learned table.
 
     Args:
-      mesh: where the table lies.
+      mesh: the mesh of the table.
       vocab_dim: the dimension of ids, such as "vocab:256".
       output_dim: the dimension of a vector, such as "d_model:512".
-      initializer: default: normal with variance 1.
+      initializer: the initializer of the table; default: normal with variance 1.
       expert_dims: dimensions with a separate table for each entry, such as "ensemble:4".
-      dtype: of the output, such as "bfloat16"; default: the table's.
+      dtype: the data type of the output, such as "bfloat16"; default: that of the table.
       name: the last component of the path of its variable.
     """
 
@@ -77,8 +77,8 @@ class Embedding(Module):
             )
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Returns [..., expert_dims, output_dim] for integers ids [...], which may have
-        expert_dims.
+        """Returns the vectors [..., expert_dims, output_dim] of integer ids [...], which
+        may have `expert_dims`.
         """
         check_tensors(ids=ids)
         vectors = gather(self.table, ids, self.vocab_dim.names[0])
@@ -109,10 +109,10 @@ def sinusoids(
 
     Args:
       positions: integers, such as mtf.range(mesh, "length:128").
-      dim: of even size, such as "d_model:512".
+      dim: the dimension of the sines and cosines, of even size, such as "d_model:512".
       shortest: the shortest period is 2 * pi * shortest positions.
       longest: the longest period is 2 * pi * longest positions.
-      dtype: of the result, such as "float64" for embeddings in float64.
+      dtype: the data type of the result, such as "float64" for embeddings in float64.
 
     Raises:
       ShapeError: `dim` is odd, or too small for two periods.
@@ -125,6 +125,7 @@ def sinusoids(
         raise ShapeError(
             f"sinusoids come in pairs, two at least: {name}:{size} must be even."
         )
+    # Angular frequencies fall geometrically from 1 / shortest to 1 / longest.
     index = range_(positions.mesh, Dimension(name, size // 2), dtype)
     log_ratio = -math.log(longest / shortest) / (size // 2 - 1)
     frequencies = exp(index * log_ratio) * (1 / shortest)
