@@ -5,22 +5,25 @@
     y, _ = layer(x)                              # [batch d_model]: decoding, one token per example
     loss = loss + report.loss                    # balance and z losses, weighted
 
-Experts are a dimension, so expert parallelism is a rule of the layout, and the two
-all_to_alls of GShard (Lepikhin et al. 2020, arXiv 2006.16668) are two renames:
+Experts are a dimension, so expert parallelism is a rule of the layout, such as
+"experts:data", and the two all-to-alls of GShard (Lepikhin et al. 2020, arXiv 2006.16668)
+are two renames of dimensions:
 
     x         [batch     length             d_model]     batch:data
-    tokens    [batch     experts_all capacity d_model]   a gather of x by index
-    tokens    [batch_all experts     capacity d_model_expert]   experts:data: an all_to_all
-    results   [batch_all experts     capacity d_model_expert]
-    results   [batch     experts_all capacity d_model]          an all_to_all
+    tokens    [batch     experts_all capacity d_model]          a gather of x by index
+    tokens    [batch_all experts     capacity d_model_expert]   renamed: an all-to-all
+    results   [batch_all experts     capacity d_model_expert]   of the experts
+    results   [batch     experts_all capacity d_model]          renamed: an all-to-all
     y         [batch     length             d_model]     results, weighted by gates
 
-Gates do not have the dimension `experts`, so `batch:data; experts:data` is a legal layout.
-Variables of experts do not have `d_model`, so it may be sharded along `data`, too (FSDP).
-The tokens of an example are a group: an expert has slots for each group. `group_size` makes
-groups of a section of an example or of several examples. Microbatches split a batch by
-examples, so groups within examples stay the same; microbatches that would split a group of
-several examples are refused.
+No tensor has both `batch` and `experts`, so both may be sharded along one mesh axis:
+`batch:data; experts:data`. Variables of experts have `d_model_expert` in place of
+`d_model`, so `d_model` may be sharded along `data`, too (FSDP).
+
+Tokens are routed in *groups*: an expert has slots for each group. By default a group is an
+example; with `group_size` it is a section of an example, or several examples. Microbatches
+split a batch by examples, so they do not split a group within an example; if they would
+split a group of several examples, that is an error.
 """
 
 from __future__ import annotations
@@ -35,9 +38,10 @@ from transformer.experts.dispatch import by_index, by_one_hot
 from transformer.experts.gating import top_2
 from transformer.experts.routing import CAPACITY, EXPERTS, TOKENS, Routing
 
-_EXPERTS_SHARDED = "experts"  # the dimension that layouts shard
-_GROUP = "group"
-_MEMBER = "member"
+# Names of dimensions.
+_EXPERTS_SHARDED = "experts"  # layouts shard this one
+_GROUP = "group"  # the groups of an example
+_MEMBER = "member"  # the examples of a group
 _DISPATCH = {"index": by_index, "one_hot": by_one_hot}
 
 
@@ -45,10 +49,10 @@ class Report(NamedTuple):
     """Losses and statistics of one call of the layer.
 
     Attributes:
-      loss: scalar, the weighted losses of the router, to be added to the loss.
-      load: [experts_all], the fraction of all choices that each expert got.
-      dropped: scalar, the fraction of choices without a slot.
-      entropy: scalar, the mean entropy of the router's probabilities, in nats.
+      loss: the weighted sum of the router's losses, a scalar, for the training loss.
+      load: the fraction of all choices that each expert got, [experts_all].
+      dropped: the fraction of choices without a slot, a scalar.
+      entropy: the mean entropy of the router's probabilities in nats, a scalar.
     """
 
     loss: mtf.Tensor
@@ -57,11 +61,29 @@ class Report(NamedTuple):
     entropy: mtf.Tensor
 
 
-def report_metrics(reports: dict[str, Report]) -> dict[str, float]:
-    """Returns the statistics of reports by name, such as "block_1/dropped".
+def reduce_report(stacked: Report, dim: str) -> Report:
+    """Returns one report for several layers: the sum of losses, the mean of the rest.
 
-    "most_loaded" is the load of the busiest expert, as a multiple of the mean;
-    "router_loss" the weighted sum of balance loss and z loss.
+    Args:
+      stacked: the reports of the layers, stacked along `dim`.
+      dim: the name of the dimension of layers, such as "layers".
+    """
+    return Report(
+        loss=mtf.reduce_sum(stacked.loss),
+        load=mtf.reduce_mean(stacked.load, dim),
+        dropped=mtf.reduce_mean(stacked.dropped),
+        entropy=mtf.reduce_mean(stacked.entropy),
+    )
+
+
+def report_metrics(reports: dict[str, Report]) -> dict[str, float]:
+    """Returns four metrics of each report, by name such as "block_1/dropped".
+
+    "dropped" and "entropy" are those of `Report`; "most_loaded" is the load of the busiest
+    expert divided by the mean load; "router_loss" is `Report.loss`.
+
+    Args:
+      reports: the reports by block name.
     """
     metrics: dict[str, float] = {}
     for name, report in reports.items():
@@ -80,19 +102,21 @@ def experts_text(reports: dict[str, Report], metrics: dict[str, float]) -> str:
     busiest has 1.4 times the mean load, router loss 0.0102".
 
     Args:
-      reports: by layer.
-      metrics: of these reports, by `report_metrics`.
+      reports: the reports by block name.
+      metrics: the metrics of these reports, from `report_metrics`.
     """
 
-    def of_layers(name: str) -> list[float]:
+    def values(name: str) -> list[float]:
+        """Returns a metric of each layer."""
         return [metrics[f"{layer}/{name}"] for layer in reports]
 
-    counts = sorted({report.load.shape.size for report in reports.values()})
-    dropped = sum(of_layers("dropped")) / len(reports)
+    expert_counts = sorted({report.load.shape.size for report in reports.values()})
+    mean_dropped = sum(values("dropped")) / len(reports)
     return (
-        f"{' or '.join(map(str, counts))} experts: {dropped:.1%} of choices dropped, "
-        f"the busiest has {max(of_layers('most_loaded')):.1f} times the mean load, "
-        f"router loss {sum(of_layers('router_loss')):.4f}"
+        f"{' or '.join(map(str, expert_counts))} experts: "
+        f"{mean_dropped:.1%} of choices dropped, "
+        f"the busiest has {max(values('most_loaded')):.1f} times the mean load, "
+        f"router loss {sum(values('router_loss')):.4f}"
     )
 
 
