@@ -124,32 +124,33 @@ def experts_text(reports: dict[str, Report], metrics: dict[str, float]) -> str:
 class MixtureOfExperts(mtf.Module):
     """Parallel feed-forward layers, and a router that assigns tokens to them.
 
-    The router computes in float32, whatever x is ("selective precision": Fedus et al.
-    2021, arXiv 2101.03961, section 2.4). Experts compute in the type of x.
+    The router computes in float32 whatever the dtype of x ("selective precision": Fedus et
+    al. 2021, arXiv 2101.03961, section 2.4). Experts compute in the dtype of x.
 
     Args:
       mesh: the mesh of the variables.
       model_dim: the dimension of inputs and outputs, such as "d_model:512".
       hidden_dim: the hidden dimension of each expert, such as "d_ff:2048".
       experts: the count of experts.
-      activation: of experts, one of those that `mtf.layers.FeedForward` takes.
-      gating: assigns tokens to experts, one of `transformer.experts.gating`.
-      group_size: tokens of a group; a divisor or a multiple of the length. If there are
-        fewer tokens, they are one group. None: the tokens of an example.
-      shared_experts: experts that all tokens go through in addition (Dai et al. 2024, arXiv
-        2401.06066).
+      activation: the activation of experts: see `mtf.layers.FeedForward`.
+      gating: the function that assigns tokens to experts: see `transformer.experts.gating`.
+      group_size: the count of tokens of a group, a divisor or a multiple of the length. If
+        there are fewer tokens, they are one group. None: a group is an example.
+      shared_experts: the count of experts that every token goes through in addition (Dai et
+        al. 2024, arXiv 2401.06066).
       jitter: in training, the inputs of the router are multiplied by random numbers from
         1 - jitter to 1 + jitter.
-      balance_weight: weight of the balance loss, which evens the load of experts.
-      z_weight: weight of the z loss, which keeps logits small.
+      balance_weight: the weight of the balance loss, which evens the load of experts.
+      z_weight: the weight of the z loss, which keeps logits small.
       dispatch: "index" gathers tokens by index; "one_hot" multiplies by one-hot tensors
-        as the paper does, at a cost of slots times tokens, for comparison.
-      output_initializer: of the last kernel of each expert.
-      name: the last component of the path of its variables.
+        as the paper of GShard does, at a cost of slots times tokens, for comparison.
+      output_initializer: the initializer of the last kernel of each expert; None: the
+        default of `mtf.layers.FeedForward`.
+      name: the last component of the path of the layer's variables.
 
     Attributes:
-      causal: whether tokens must not depend on later ones; then gatings in which experts
-        choose among tokens are refused. Set by the block that contains the layer.
+      causal: whether tokens must not depend on later ones; then a gating in which experts
+        choose among tokens raises. Set by the block that contains the layer.
 
     Raises:
       ParseError: an unknown dispatch.
@@ -178,7 +179,7 @@ class MixtureOfExperts(mtf.Module):
         if dispatch not in _DISPATCH:
             raise mtf.ParseError(f'dispatch is "index" or "one_hot", not {dispatch!r}.')
         (self.model_dim,) = mtf.Shape(model_dim)
-        (hidden,) = mtf.Shape(hidden_dim)
+        (d_hidden,) = mtf.Shape(hidden_dim)
         self._expert_model_name = f"{self.model_dim.name}_expert"
         self.gating = gating
         self.group_size = group_size
@@ -196,24 +197,23 @@ class MixtureOfExperts(mtf.Module):
             self.experts = mtf.layers.FeedForward(
                 mesh,
                 mtf.Dimension(self._expert_model_name, self.model_dim.size),
-                hidden,
+                d_hidden,
                 activation,
                 output_initializer=output_initializer,
                 expert_dims=mtf.Dimension(_EXPERTS_SHARDED, experts),
                 name="experts",
             )
-            self.shared = (
-                mtf.layers.FeedForward(
+            self.shared = None
+            if shared_experts:
+                # Several shared experts compute the same as one that is as wide as all.
+                self.shared = mtf.layers.FeedForward(
                     mesh,
                     self.model_dim,
-                    mtf.Dimension(hidden.name, hidden.size * shared_experts),
+                    mtf.Dimension(d_hidden.name, d_hidden.size * shared_experts),
                     activation,
                     output_initializer=output_initializer,
                     name="shared",
                 )
-                if shared_experts
-                else None
-            )
 
     def __call__(
         self,
@@ -221,57 +221,65 @@ class MixtureOfExperts(mtf.Module):
         training: bool = False,
         nonpadding: mtf.Tensor | None = None,
     ) -> tuple[mtf.Tensor, Report]:
-        """Returns the weighted results of the experts, and a report; tokens without an expert
-        become zero.
+        """Returns the weighted sum of experts' results for each token, shaped as x, and a
+        report. The result is 0 for a token without an expert.
 
         Args:
-          x: [..., length, d_model]; or one position while decoding, [..., d_model]:
-            each token is then a group, and none is dropped.
+          x: the tokens, [..., length, d_model]; in decoding, tokens at one position, [...,
+            d_model]: then each token is a group, and none is dropped.
           training: whether to apply jitter, and the gating's behaviour in training.
-          nonpadding: bool [..., length]: the tokens that go through experts; None: all.
+          nonpadding: bool [..., length]: True for tokens that go through experts; None:
+            all do.
 
         Raises:
           ShapeError: groups do not fit the tokens, or microbatches would split them;
             or experts choose among tokens, and x has one position.
           PlanError: experts choose among tokens in a causal model.
         """
-        outer = x.shape.without(TOKENS, self.model_dim.name).names
-        order = [*outer, *x.shape.only([TOKENS]).names, self.model_dim.name]
-        grouped = self._grouped(mtf.transpose(x, order), len(outer))
+        outer_names = x.shape.without(TOKENS, self.model_dim.name).names
+        # x with the dimensions in this order: [*outer, length, d_model].
+        order = [*outer_names, *x.shape.only([TOKENS]).names, self.model_dim.name]
+        grouped = self._split_into_groups(mtf.transpose(x, order), len(outer_names))
         if nonpadding is not None:
-            nonpadding = self._grouped(
-                mtf.transpose(nonpadding, order[:-1]), len(outer)
-            )
-        routing = self.gating(
-            self._logits(grouped, training), nonpadding=nonpadding, training=training
+            nonpadding = mtf.transpose(nonpadding, order[:-1])
+            nonpadding = self._split_into_groups(nonpadding, len(outer_names))
+        logits = self._router_logits(grouped, training)
+        routing = self.gating(logits, nonpadding=nonpadding, training=training)
+        if routing.choices is None:
+            self._check_experts_may_choose(x.shape)
+        y = self._apply_experts(grouped, routing)
+        y = mtf.reshape(y, [x.shape.dim(name) for name in order])
+        y = mtf.transpose(y, x.shape.names)
+        if self.shared is not None:
+            y = y + self.shared(x)
+        loss = mtf.add_n(
+            [value * self.weights[kind] for kind, value in routing.losses.items()]
         )
-        if routing.choices is None and TOKENS not in x.shape:
+        return y, Report(loss, routing.load, routing.dropped, routing.entropy)
+
+    def _check_experts_may_choose(self, shape: mtf.Shape) -> None:
+        """Raises an error if experts would choose among tokens of one position, or in a
+        causal model.
+        """
+        if TOKENS not in shape:
             raise mtf.ShapeError(
-                f"experts cannot choose among the tokens of one position, {x.shape!r}: "
+                f"experts cannot choose among the tokens of one position, {shape!r}: "
                 "the choice depends on later tokens.\n  To generate, use gating in which "
                 "tokens choose: switch or top_k."
             )
-        if routing.choices is None and self.causal:
+        if self.causal:
             raise mtf.PlanError(
                 "experts choose among tokens (expert_choice) in a decoder: the choice "
                 "depends on later tokens, which the decoder predicts.\n  Use gating in "
                 "which tokens choose: MixtureOfExperts.gating = @top_k, @switch or "
                 "@top_2. expert_choice is for encoders."
             )
-        y = self._through_experts(grouped, routing)
-        y = mtf.transpose(
-            mtf.reshape(y, [x.shape.dim(n) for n in order]), x.shape.names
-        )
-        loss = mtf.add_n(
-            [value * self.weights[kind] for kind, value in routing.losses.items()]
-        )
-        if self.shared is not None:
-            y = y + self.shared(x)
-        return y, Report(loss, routing.load, routing.dropped, routing.entropy)
 
-    def _grouped(self, x: mtf.Tensor, num_outer: int) -> mtf.Tensor:
-        """Returns x in groups. Where x has no `length`, each token is a group: `length`
-        of size 1 is inserted after `num_outer` dimensions.
+    def _split_into_groups(self, x: mtf.Tensor, num_outer: int) -> mtf.Tensor:
+        """Returns x [*outer, length, ...] split into groups by `into_groups`.
+
+        If x has no `length`, each token is a group: a dimension `length` of size 1 is
+        inserted after the `num_outer` outer dimensions.
         """
         if TOKENS in x.shape:
             return into_groups(x, self.group_size)
@@ -279,50 +287,57 @@ class MixtureOfExperts(mtf.Module):
         dims.insert(num_outer, mtf.Dimension(TOKENS, 1))
         return mtf.reshape(x, dims)
 
-    def _logits(self, x: mtf.Tensor, training: bool) -> mtf.Tensor:
+    def _router_logits(self, x: mtf.Tensor, training: bool) -> mtf.Tensor:
+        """Returns the logits of experts for each token, [*groups, length, experts_all]."""
         x = mtf.cast(x, "float32")
         if training:
             x = mtf.layers.multiplicative_jitter(x, self.jitter)
         return self.router(x)
 
-    def _through_experts(self, x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
-        """Dispatches tokens to experts, and combines their results."""
-        model = self.model_dim.name
-        groups = [n for n in x.shape.names if n not in (TOKENS, model)]
-        to_experts = {n: f"{n}_all" for n in groups}
+    def _apply_experts(self, x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
+        """Returns the weighted sum of experts' results for each token, shaped as x
+        [*groups, length, d_model].
+        """
+        d_model = self.model_dim.name
+        groups = [name for name in x.shape.names if name not in (TOKENS, d_model)]
+        tokens = self.dispatch.take(x, routing)
+        tokens = mtf.transpose(tokens, [EXPERTS, *groups, CAPACITY, d_model])
+        # In the new names `experts` is sharded in place of the groups: an all-to-all. The
+        # way back is another one.
+        to_experts = {name: f"{name}_all" for name in groups}
         to_experts[EXPERTS] = _EXPERTS_SHARDED
-        to_experts[model] = self._expert_model_name
-        tokens = mtf.transpose(
-            self.dispatch.take(x, routing), [EXPERTS, *groups, CAPACITY, model]
-        )
-        results = self.experts(mtf.rename(tokens, to_experts))
+        to_experts[d_model] = self._expert_model_name
         from_experts = {new: old for old, new in to_experts.items()}
+        results = self.experts(mtf.rename(tokens, to_experts))
         results = mtf.rename(results, from_experts)
         return self.dispatch.combine(results, routing, x)
 
 
 def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
-    """Returns x[*outer, length, ...] with groups of `size` tokens as its length.
+    """Returns x [*outer, length, ...] reshaped so that `length` is a group of tokens.
 
-    A group is a section of an example, [*outer, group, length, ...], or several
-    neighbouring examples of the last dimension before `length`, which is divided by
-    their count.
+    If a group is a section of an example, the result is [*outer, group, length, ...] with
+    `length` of `size`. If a group is several neighbouring examples, along the last
+    dimension before `length`, that dimension is divided by their count, and `length` is
+    multiplied by it.
+
+    Args:
+      x: the tokens, [*outer, length, ...].
+      size: the count of tokens of a group; None: a group is an example, and x is returned.
 
     Raises:
       ShapeError: groups do not fit the tokens, or microbatches would split them.
     """
     length = x.shape[TOKENS]
-    leading = list(x.shape)[: x.shape.index(TOKENS)]
-    if size is None or size == length or size > length and not leading:
+    outer_dims = list(x.shape)[: x.shape.index(TOKENS)]
+    is_single_example = not outer_dims
+    if size is None or size == length or (size > length and is_single_example):
         return x
     if length % size == 0:
         return mtf.unflatten(x, TOKENS, [(_GROUP, length // size), (TOKENS, size)])
-    examples = leading[-1] if leading else mtf.Dimension("example", 1)
-    num_examples = size // length  # of a group
-    if size >= examples.size * length:
-        num_examples = examples.size
-    is_uneven = size > num_examples * length and num_examples < examples.size
-    if is_uneven or num_examples < 1 or examples.size % num_examples:
+    examples = mtf.Dimension("example", 1) if is_single_example else outer_dims[-1]
+    num_examples = _examples_per_group(examples.size, length, size)
+    if num_examples is None:
         raise mtf.ShapeError(
             f"groups of {size} tokens do not fit {x.shape!r}.\n  Take a divisor of "
             f'"{TOKENS}", or a multiple by a divisor of "{examples.name}".'
@@ -337,3 +352,21 @@ def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
     groups = (examples.name, examples.size // num_examples)
     x = mtf.unflatten(x, examples.name, [groups, (_MEMBER, num_examples)])
     return mtf.flatten(x, [_MEMBER, TOKENS], TOKENS)
+
+
+def _examples_per_group(total: int, length: int, size: int) -> int | None:
+    """Returns the count of examples in a group; None: such groups do not fit.
+
+    If all examples together have at most `size` tokens, they are one group.
+
+    Args:
+      total: the count of all examples.
+      length: the count of tokens of an example.
+      size: the count of tokens of a group.
+    """
+    if size >= total * length:
+        return total
+    count, remainder = divmod(size, length)
+    if count == 0 or remainder or total % count:
+        return None
+    return count
