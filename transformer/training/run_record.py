@@ -129,7 +129,7 @@ def _gin_settings() -> dict[str, Any]:
             continue
         for parameter, value in parameters.items():
             name = gin_settings.setting_name((scope, selector, parameter))
-            settings[name] = gin_settings.resolved(value)
+            settings[name] = gin_settings.resolve_macros(value)
     return settings
 
 
