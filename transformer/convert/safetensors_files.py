@@ -149,7 +149,7 @@ def write_tensors(
             f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
             for i in range(len(shards))
         ]
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for file, shard in zip(files, shards):
         # Hugging Face transformers requires this metadata.
         save_file(shard, str(Path(folder, file)), {"format": "pt"})

@@ -342,6 +342,7 @@ class Decoder:
         num_missing = self.batch_size - len(prompts)
         padded = [*prompts, *[prompts[-1]] * num_missing]
         if self.has_encoder:
+            assert self.bos_id is not None, "a decoder after an encoder has a bos_id"
             all_inputs = padded
             initial_ids = [self.bos_id] * self.batch_size
         else:

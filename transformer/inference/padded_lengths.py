@@ -22,9 +22,12 @@ def round_up(size: int, mesh: mtf.Mesh, *dims: str) -> int:
 
     An axis that a rule of the layout names, and that the mesh lacks, counts as size 1.
     """
-    axes = [axis for dim in dims for axis in mesh.layout.axes(dim)]
-    num_shards = math.lcm(*(mesh.axes.get(axis, 1) for axis in axes))
-    return -(-size // num_shards) * num_shards
+    shard_counts = []
+    for dim in dims:
+        for axis in mesh.layout.axes(dim):
+            shard_counts.append(mesh.axes.get(axis, 1))
+    multiple = math.lcm(*shard_counts)
+    return -(-size // multiple) * multiple
 
 
 class PaddedLengths:

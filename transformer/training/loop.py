@@ -30,12 +30,12 @@ class _StepResult(NamedTuple):
     """The results of a step on the devices, before the host reads them.
 
     Attributes:
-      index: the index of the step, from 0.
+      step: the index of the step, from 0.
       loss: the loss, a scalar.
       norm: the global norm of the gradients, a scalar.
     """
 
-    index: int
+    step: int
     loss: mtf.Tensor
     norm: mtf.Tensor
 
@@ -111,10 +111,10 @@ class Loop:
         unread: list[_StepResult] = []
         with saver, interrupts_between_steps() as requested_stop:
             for batch in self._batches(trainer.examples_done, num_remaining):
-                index = trainer.steps_done
+                step_index = trainer.steps_done
                 with self._profiling(folder, log):
                     loss, norm = trainer.step(batch)
-                unread.append(_StepResult(index, loss, norm))
+                unread.append(_StepResult(step_index, loss, norm))
                 step = trainer.steps_done
                 trainer.examples_done += self.batch_size
                 stop = requested_stop()
@@ -237,9 +237,9 @@ class Loop:
             if math.isfinite(loss) and math.isfinite(norm):
                 continue
             if not self.trainer.skip_nonfinite_steps:
-                self._raise_cause(result.index, loss, norm, saver)
+                self._raise_cause(result.step, loss, norm, saver)
             self.print_line(
-                f"{self._step_text(result.index)}: loss {loss}, gradient norm {norm}: "
+                f"{self._step_text(result.step)}: loss {loss}, gradient norm {norm}: "
                 f"skipped; {self.trainer.skipped_steps} skipped steps in this run."
             )
         unread.clear()

@@ -185,5 +185,7 @@ def _read_file(path: Path) -> bytes:
 
 def _concatenate(texts: dict[str, bytes], names: Iterable[str]) -> np.ndarray:
     """Returns the texts of these names, each followed by `END`: uint8 [bytes]."""
-    terminated_texts = [texts[name] + bytes([END]) for name in names]
-    return np.frombuffer(b"".join(terminated_texts), np.uint8)
+    end = bytes([END])
+    terminated_texts = [texts[name] + end for name in names]
+    joined = b"".join(terminated_texts)
+    return np.frombuffer(joined, np.uint8)

@@ -31,12 +31,12 @@ class RecordSpan(NamedTuple):
     Attributes:
       start: the offset of the first byte.
       length: the count of bytes.
-      number: the number of the line or record in the file, counted from 1.
+      record_number: the number of the line or record in the file, counted from 1.
     """
 
     start: int
     length: int
-    number: int
+    record_number: int
 
 
 class RecordError(ValueError):
@@ -143,7 +143,7 @@ class Tsv(_Lines):
 
     def spans(self, path: Path) -> Iterator[RecordSpan]:
         for span in super().spans(path):
-            is_header = self.header and span.number == 1
+            is_header = self.header and span.record_number == 1
             if not is_header:
                 yield span
 

@@ -5,7 +5,7 @@ The index of `a.tsv` is `a.tsv.idx`, an int64 array `[2 + examples, 3]` in NumPy
 
     row 0         the key of file and format: a hash, the size and the modification time
     row 1         the count of skipped records, 0, 0
-    other rows    of each example the `RecordSpan`: start, length, number
+    other rows    of each example the `RecordSpan`: start, length, record number
 
 It is memory-mapped. If it cannot be written, it is in memory only.
 """
@@ -36,7 +36,7 @@ class FileIndex(NamedTuple):
     """The index of a file.
 
     Attributes:
-      records: start, length and number of each example, int64 [examples, 3].
+      records: start, length and record number of each example, int64 [examples, 3].
       num_skipped: the count of skipped records.
     """
 
@@ -107,7 +107,7 @@ def _make_table(
     with open(path, "rb") as file:
         try:
             for span in file_format.spans(path):
-                record_number = span.number
+                record_number = span.record_number
                 error = _parse_error(file_format, file, span)
                 if error is None:
                     elements.extend(span)
