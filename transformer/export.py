@@ -72,7 +72,7 @@ def _make_run(argv: Sequence[str], *extra_params: str) -> training_run.Run:
 def _initial_values(argv: Sequence[str], exported: mtf.Export) -> dict[str, Any]:
     """Returns the initial values of the variables, by the name of their input.
 
-    They are those of the same run on one device: initial values do not depend on the mesh.
+    They are computed on one device: initial values do not depend on the mesh.
     """
     run = _make_run(
         argv,

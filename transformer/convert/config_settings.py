@@ -1,4 +1,4 @@
-"""The settings of a config.json of Hugging Face: reads them, and checks those of which our
+"""The settings of Hugging Face's config.json: reads them, and checks settings of which our
 models support one value only.
 
 Example:

@@ -34,7 +34,7 @@ from transformer.models.base import Model
 ALL = (BERT, BERT_CLASSIFIER, BERT_SPANS, GPT2, T5, LLAMA)
 # Hugging Face's name of a class of models -> the family.
 _FAMILY_BY_CLASS = {name: family for family in ALL for name in family.class_names}
-# Settings of an architecture that do not change results, or not those of a conversion.
+# Settings of an architecture that do not change results at inference.
 _IRRELEVANT = (
     "dropout",
     "vocab_multiple",
@@ -227,7 +227,7 @@ def _result_settings(a: Architecture) -> dict[str, Any]:
         if a.positions != kind:
             for name in names:
                 del settings[name]
-    # Different values of these settings may have the same results.
+    # Values of these three settings with the same results become one value.
     return settings | {
         "kv_heads": a.kv_heads or a.heads,
         "scaled_logits": a.tied and a.scaled_logits,

@@ -69,12 +69,12 @@ def top_2(
     choices only.
 
     Args:
-      logits: [*groups, length, experts_all].
-      nonpadding: bool [*groups, length]; None: all are tokens.
+      logits: the router's logits, [*groups, length, experts_all].
+      nonpadding: bool [*groups, length], False at padding; None: there is no padding.
       training: whether second choices are sampled, and the capacity for training is used.
       capacity: the capacity of experts; None: `Capacity()`.
       convention: "practice" is Lingvo's Top2GatingOnLogits: second choices that are not
-        sampled are not queued, and the balance loss is that of this module. "published"
+        sampled are not queued, and the balance loss is as above. "published"
         is Algorithm 1 of the paper: second choices that are not sampled are queued, too,
         but get no slot, and the balance loss is divided by experts**2.
       threshold: second choices with at least this gate are always taken.
@@ -93,20 +93,21 @@ def top_2(
     num_experts = logits.shape[EXPERTS]
     candidates = top_candidates(logits, min(2, num_experts), nonpadding)
     normalized_gates = candidates.gates / mtf.reduce_sum(candidates.gates, CHOICE)
-    sampled = None
-    if training:
-        sampled = _sample_choices(normalized_gates, threshold)
     if normalize == "before":
         candidates = candidates._replace(gates=normalized_gates)
-    if sampled is not None and not is_published:
-        candidates = candidates._replace(valid=candidates.valid & sampled)
-        sampled = None
+    may_have_slot = None
+    if training:
+        sampled = _sample_choices(normalized_gates, threshold)
+        if is_published:
+            may_have_slot = sampled
+        else:
+            candidates = candidates._replace(valid=candidates.valid & sampled)
     routing = _route_choices(
         candidates,
         capacity,
         training,
         num_counted=1,
-        sampled=sampled,
+        may_have_slot=may_have_slot,
         normalize_after=normalize == "after",
     )
     if is_published:
@@ -125,8 +126,8 @@ def switch(
     probability as gate.
 
     Args:
-      logits: [*groups, length, experts_all].
-      nonpadding: bool [*groups, length]; None: all are tokens.
+      logits: the router's logits, [*groups, length, experts_all].
+      nonpadding: bool [*groups, length], False at padding; None: there is no padding.
       training: whether the capacity for training is used.
       capacity: the capacity of experts; None: `Capacity()`.
     """
@@ -146,8 +147,8 @@ def top_k(
     choices.
 
     Args:
-      logits: [*groups, length, experts_all].
-      nonpadding: bool [*groups, length]; None: all are tokens.
+      logits: the router's logits, [*groups, length, experts_all].
+      nonpadding: bool [*groups, length], False at padding; None: there is no padding.
       training: whether the capacity for training is used.
       capacity: the capacity of experts; None: `Capacity()`.
       k: the count of experts of a token.
@@ -187,8 +188,8 @@ def expert_choice(
     depend on later tokens, which a language model must not see when it predicts them.
 
     Args:
-      logits: [*groups, length, experts_all].
-      nonpadding: bool [*groups, length]; None: all are tokens.
+      logits: the router's logits, [*groups, length, experts_all].
+      nonpadding: bool [*groups, length], False at padding; None: there is no padding.
       training: whether the capacity for training is used.
       capacity: the capacity of experts; None: `Capacity()`. The paper's capacity factor
         is k times the factor of `Capacity`.
@@ -239,7 +240,7 @@ def _route_choices(
     capacity: Capacity | None,
     training: bool,
     num_counted: int | None = None,
-    sampled: mtf.Tensor | None = None,
+    may_have_slot: mtf.Tensor | None = None,
     normalize_after: bool = False,
 ) -> Routing:
     """Returns the routing in which the first `capacity` choices of each expert's queue get
@@ -250,8 +251,8 @@ def _route_choices(
       capacity: the capacity of experts; None: `Capacity()`.
       training: whether the capacity for training is used.
       num_counted: the count of choices of a token that the balance loss counts; None: all.
-      sampled: whether a queued choice may get a slot, bool [*groups, choice, length];
-        None: all may.
+      may_have_slot: whether a queued choice may get a slot, bool [*groups, choice,
+        length]; None: all may.
       normalize_after: whether the gates of a token are divided by their sum after
         choices are dropped.
     """
@@ -263,10 +264,11 @@ def _route_choices(
     positions = mtf.where(candidates.valid, queues.positions, -1)
     has_slot = candidates.valid & (positions < num_slots)
     sources = queues.heads(num_slots)
-    if sampled is not None:
-        has_slot = has_slot & sampled
-        is_taken = gather_choices(has_slot, sources) & (sources >= 0)
-        sources = mtf.where(is_taken, sources, -1)
+    if may_have_slot is not None:
+        has_slot = has_slot & may_have_slot
+        # The slots of the other choices stay empty.
+        is_filled = gather_choices(has_slot, sources) & (sources >= 0)
+        sources = mtf.where(is_filled, sources, -1)
     gates = mtf.where(has_slot, candidates.gates, 0.0)
     if normalize_after:
         gates = mtf.math.divide_no_nan(gates, mtf.reduce_sum(gates, CHOICE))

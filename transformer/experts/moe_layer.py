@@ -79,8 +79,8 @@ def reduce_report(stacked: Report, dim: str) -> Report:
 def report_metrics(reports: dict[str, Report]) -> dict[str, float]:
     """Returns four metrics of each report, by name such as "block_1/dropped".
 
-    "dropped" and "entropy" are those of `Report`; "most_loaded" is the load of the busiest
-    expert divided by the mean load; "router_loss" is `Report.loss`.
+    "dropped", "entropy" and "router_loss" are fields of `Report`; "most_loaded" is the load
+    of the busiest expert divided by the mean load.
 
     Args:
       reports: the reports by block name.

@@ -4,8 +4,8 @@
     z_loss(candidates)                              # a scalar
     balance_loss(candidates, counts, num_counted=1)
 
-A gating takes the likeliest experts of each token, its *candidates*, gives slots to some
-of them, and computes the auxiliary losses from the candidates. The formulae are those of
+A gating function takes the likeliest experts of each token, the *candidates*, gives slots
+to some candidates, and computes auxiliary losses from all. The formulae are in
 `transformer.experts.gating`. All means are over the tokens of a group that are not
 padding, then over groups.
 """

@@ -25,6 +25,7 @@ import meshtf as mtf
 from transformer.inference.padded_lengths import PaddedLengths, round_up
 from transformer.inference.prompts import (
     PromptError,
+    check_length,
     check_vocabulary,
     pad,
     until_eos,
@@ -40,7 +41,7 @@ class Completion(NamedTuple):
 
     Attributes:
       ids: the generated ids, without `eos_id` and the ids after it.
-      score: the log-probability of the generated ids in nats, with that of `eos_id`; in a
+      score: the log-probability of the generated ids in nats, `eos_id` included; in a
         beam search, divided by the length penalty.
     """
 
@@ -154,9 +155,11 @@ class Decoder:
         if self.has_encoder:
             assert inputs is not None, "an encoder has inputs"
             return self._generate(tokens, inputs)
-        return self._continue(tokens)
+        return self._generate_after_prompts(tokens)
 
-    def _continue(self, tokens: mtf.Tensor) -> tuple[mtf.Tensor, mtf.Tensor]:
+    def _generate_after_prompts(
+        self, tokens: mtf.Tensor
+    ) -> tuple[mtf.Tensor, mtf.Tensor]:
         """Returns the result of `generate` for a language model."""
         length = tokens.shape["length"]
         positions = mtf.range(self.mesh, tokens.shape.dim("length"))
@@ -167,12 +170,14 @@ class Decoder:
         # then 0.
         last_ids = mtf.gather(tokens, prompt_lengths - 1, "length")
         is_new = mtf.outer(positions, num_new, mtf.less_equal)
-        shifted = mtf.where(positions == 0, last_ids, mtf.where(is_new, -1, 0))
+        new_or_zero = mtf.where(is_new, -1, 0)
+        shifted = mtf.where(positions == 0, last_ids, new_or_zero)
+        prompts = mtf.rename(mtf.maximum(tokens, 0), "length", "inputs_length")
         ids, scores = self._generate(
             shifted,
-            mtf.rename(mtf.maximum(tokens, 0), "length", "inputs_length"),
-            prompt_lengths,
-            mtf.reduce_max(num_new) + 1,
+            prompts,
+            prompt_lengths=prompt_lengths,
+            max_length=mtf.reduce_max(num_new) + 1,
             cache_length=length,
         )
         # Shifted back: position p of a sequence is position p - prompt length + 1 in `ids`.
@@ -207,7 +212,12 @@ class Decoder:
           cache_length: the count of positions of a prompt and its new ids; None: the
             maximum for prompts of this padded length.
         """
-        step, cache = self._prefill(tokens.shape, inputs, prompt_lengths, cache_length)
+        step, cache = self._prefill(
+            tokens.shape,
+            inputs,
+            prompt_lengths=prompt_lengths,
+            cache_length=cache_length,
+        )
         settings: dict[str, Any] = {
             "eos_id": self.eos_id,
             "vocab_size": self.vocab_size,
@@ -218,7 +228,7 @@ class Decoder:
             ids, scores = mtf.decoding.beam_search(
                 step, tokens, beam, cache, alpha=self.alpha, **settings
             )
-            # Beams are ordered by score: the best one is the first.
+            # Beams are ordered by score: the best one has index 0.
             best = mtf.zeros(self.mesh, "", "int32")
             return mtf.gather(ids, best, _BEAM), mtf.gather(scores, best, _BEAM)
         with mtf.seed(seed, batch_index):
@@ -257,9 +267,8 @@ class Decoder:
             batch = batch + [(_BEAM, self.num_beams)]
         if isinstance(model, EncoderDecoder):
             encoded, _ = model.encode({"inputs": inputs})
-            return model.decode_step, model.init_cache(
-                batch, new_length, encoded, self.window
-            )
+            cache = model.init_cache(batch, new_length, encoded, window=self.window)
+            return model.decode_step, cache
         assert prompt_lengths is not None, "prompts have lengths"
         prompts = mtf.rename(inputs, "inputs_length", "length")
         padded_length = prompts.shape["length"]
@@ -362,6 +371,7 @@ class Decoder:
             np.int32(batch_index),
         )
         new_ids = ids.numpy()[: len(prompts), 1 : 1 + max_new_tokens].tolist()
+        # Scores of the prompts that pad the batch come last, and are left out by `zip`.
         return [
             Completion(until_eos(ids, self.eos_id), float(score))
             for ids, score in zip(new_ids, scores.numpy())
@@ -384,10 +394,5 @@ class Decoder:
                 f"prompt {index + 1} is empty.\n  Give it at least one id."
             )
         check_vocabulary(index, ids, self.model.architecture.vocab)
-        max_length = self.max_prompt_length
-        if len(ids) > max_length and not self.truncate:
-            raise PromptError(
-                f"prompt {index + 1} has {len(ids)} ids, more than "
-                f"max_prompt_length={max_length}.\n  Take "
-                f"max_prompt_length={len(ids)}, or truncate=True to truncate prompts."
-            )
+        if not self.truncate:
+            check_length(index, ids, self.max_prompt_length)

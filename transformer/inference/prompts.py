@@ -34,6 +34,22 @@ def check_vocabulary(index: int, ids: Sequence[int], vocab_size: int) -> None:
             )
 
 
+def check_length(index: int, ids: Sequence[int], max_length: int) -> None:
+    """Raises PromptError if a prompt has more than `max_length` ids.
+
+    Args:
+      index: the index of the prompt, from 0, for the message.
+      ids: the ids of the prompt.
+      max_length: the `max_prompt_length` of the decoder.
+    """
+    if len(ids) > max_length:
+        raise PromptError(
+            f"prompt {index + 1} has {len(ids)} ids, more than "
+            f"max_prompt_length={max_length}.\n  Take "
+            f"max_prompt_length={len(ids)}, or truncate=True to truncate prompts."
+        )
+
+
 def pad(sequences: Sequence[Sequence[int]], length: int) -> np.ndarray:
     """Returns sequences of ids as int32 [batch, length], padded with 0."""
     padded = np.zeros((len(sequences), length), np.int32)

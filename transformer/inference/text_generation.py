@@ -76,7 +76,7 @@ def generate_texts(
         truncate=max_prompt_length is not None,
         **settings,
     )
-    # An iterator: each batch takes the prompts after those of the batch before.
+    # An iterator: each batch takes the next prompts.
     prompts_with_ids = zip(prompts, prompt_ids)
     for batch in decoder.iterate(prompt_ids, seed=seed):
         completions = []

@@ -5,7 +5,7 @@ of the scores that follows from it.
     attention_mask = AttentionMask(architecture, token_info, causal=True)
     y = attend(attention, x, attention_mask, training=False)
 
-The dimension of queries is called `length`, that of keys and values `kv_length`. An
+Queries have the dimension `length`, keys and values the dimension `kv_length`. An
 example may be a packed sequence of several texts: each text is a *segment*, counted from
 1, with positions from 0; segment 0 is padding. A prefix is visible to its entire segment.
 """
@@ -246,9 +246,9 @@ def attend(
     """Returns the output [batch, length, d_model] of an attention layer.
 
     Args:
-      attention: from `make_attention`.
+      attention: an attention layer, from `make_attention`.
       x: the inputs of the queries, [batch, length, d_model].
-      attention_mask: which tokens each query attends to.
+      attention_mask: the mask, which tokens each query attends to.
       training: whether dropout is applied to attention weights.
       context: the tokens that are attended to, [batch, length, d_model], or the keys and
         values of these tokens; None: x (self-attention).

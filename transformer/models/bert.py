@@ -132,8 +132,8 @@ class _BertModel(Model):
     ) -> None:
         if architecture is None:
             architecture = bert_architecture()
-        # Paths of modules made after `super().__init__()` start with the model's name; those
-        # of the encoder's variables must not, so the encoder is made before.
+        # Paths of variables made after `super().__init__()` start with the model's name. The
+        # encoder is made before, as its paths must be the same in all models.
         encoder = BertEncoder(mesh, architecture, has_pooler)
         dropout = mtf.layers.Dropout(architecture.dropout, name="pooled_dropout")
         super().__init__(mesh, architecture, name)

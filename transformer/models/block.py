@@ -4,9 +4,9 @@ feed-forward.
     block = Block(mesh, architecture, causal=True, name="block_0")
     x, _ = block(x, attention_mask, training=True)     # [batch, length, d_model] -> the same
 
-Each of these two or three *sublayers* f is added to the *residual stream* x, which runs
-through all blocks: x + f(norm(x)) in a pre-norm, norm(x + f(x)) in a post-norm
-architecture.
+The *residual stream* x runs through all blocks. Each of the two or three *sublayers* f of a
+block is added to it: x + f(norm(x)) in a pre-norm architecture, norm(x + f(x)) in a
+post-norm one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Context(NamedTuple):
 
     Attributes:
       x: the encoder's output, [batch, length, d_model].
-      attention_mask: which tokens of the encoder each token of the decoder attends to.
+      attention_mask: the mask, which tokens of the encoder each token of the decoder
+        attends to.
     """
 
     x: mtf.Tensor
@@ -113,7 +114,7 @@ class Block(mtf.Module):
 
         Args:
           x: the residual stream before the block, [batch, length, d_model].
-          attention_mask: which tokens each token attends to.
+          attention_mask: the mask, which tokens each token attends to.
           training: whether dropout is applied.
           context: an encoder's output, for cross-attention; None: no encoder.
         """
@@ -206,7 +207,7 @@ class Block(mtf.Module):
             a scalar or [batch].
           step_index: the index of the step that decodes the last token of each prompt,
             common to the batch.
-          attention_mask: which tokens each token attends to.
+          attention_mask: the mask, which tokens each token attends to.
           context_bias: the bias of cross-attention scores; None: no bias.
         """
 

@@ -51,8 +51,7 @@ class PipelineLayer(mtf.Module):
 
 @gin.configurable
 class PipelinedLanguageModel(LanguageModel):
-    """A language model that is trained as a pipeline; its results equal those of
-    `LanguageModel`.
+    """A language model that is trained as a pipeline, with the results of `LanguageModel`.
 
     Args:
       mesh: the mesh of the variables; the size of its axis of stages is the count of

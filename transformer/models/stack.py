@@ -222,13 +222,15 @@ class Stack(mtf.Module):
             one_position = TokenInfo(mtf.zeros(self.mesh, "", "int32"))
             context_bias = self.context_mask(one_position, context_info).bias
         if self.architecture.scanned:
-            _, caches = self.blocks.each(
+            _, block_caches = self.blocks.each(
                 lambda block, h, _: (h, block.init_cache(h, num_slots, context)), x
             )
         else:
-            caches = [block.init_cache(x, num_slots, context) for block in self.blocks]
+            block_caches = [
+                block.init_cache(x, num_slots, context) for block in self.blocks
+            ]
         slots = mtf.range(self.mesh, mtf.Dimension(KV_LENGTH, num_slots))
-        return KeyValueCache(caches, slots, rope, context_bias)
+        return KeyValueCache(block_caches, slots, rope, context_bias)
 
     def prefill(
         self,
@@ -261,14 +263,14 @@ class Stack(mtf.Module):
             return block.prefill(
                 h,
                 block_cache,
-                lengths - 1,
-                last_step,
-                attention_mask,
-                cache.context_bias,
+                last=lengths - 1,
+                step_index=last_step,
+                attention_mask=attention_mask,
+                context_bias=cache.context_bias,
             )
 
-        _, blocks = self._run_cached(block_step, x, cache.blocks)
-        return cache._replace(blocks=blocks, padding=last_step + 1 - lengths)
+        _, block_caches = self._run_cached(block_step, x, cache.blocks)
+        return cache._replace(blocks=block_caches, padding=last_step + 1 - lengths)
 
     def _prompt_mask(
         self, x: mtf.Tensor, cache: KeyValueCache, prefix_lengths: mtf.Tensor | None
@@ -313,9 +315,7 @@ class Stack(mtf.Module):
         return positions
 
     def _pad_to_blocks(self, x: mtf.Tensor) -> mtf.Tensor:
-        """Returns x with `length` padded at the end to a multiple of `block_length`, if
-        attention needs that: blockwise and local attention of more than one block.
-        """
+        """Returns x with `length` padded to a multiple of blocks, if attention needs that."""
         a = self.architecture
         length = x.shape[LENGTH]
         num_padding = 0
@@ -337,8 +337,8 @@ class Stack(mtf.Module):
           x: the embedded tokens at this position, [batch, d_model].
           cache: the cache from the previous step, from `prefill` or from `init_cache`.
           position: the position of the step, common to all examples: int32, a scalar.
-          example_positions: the position of each example, from the method of that name,
-            which is called if this is None.
+          example_positions: the position of each example, int32, a scalar or [batch]; None:
+            the result of the method `example_positions`.
         """
         if example_positions is None:
             example_positions = self.example_positions(position, cache)
@@ -362,8 +362,8 @@ class Stack(mtf.Module):
         ) -> tuple[mtf.Tensor, BlockCache]:
             return block.decode_step(h, block_cache, decode_step, cache.context_bias)
 
-        x, blocks = self._run_cached(block_step, x, cache.blocks)
-        return self.final_norm(x), cache._replace(blocks=blocks)
+        x, block_caches = self._run_cached(block_step, x, cache.blocks)
+        return self.final_norm(x), cache._replace(blocks=block_caches)
 
     def _run_cached(
         self, block_step: BlockStep, x: mtf.Tensor, block_caches: Any

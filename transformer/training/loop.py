@@ -150,7 +150,7 @@ class Loop:
         Args:
           step: the count of steps done.
           unread: the results that have not been read; the list is cleared.
-          saver: has the checkpoints, to repeat a step that is not finite.
+          saver: the saver of checkpoints, to repeat steps after a loss that is not finite.
           progress: prints a line.
           log: writes metrics.
         """
@@ -255,7 +255,7 @@ class Loop:
           step: the index of the step, from 0, whose loss or norm is not finite.
           loss: the loss of the step.
           norm: the gradient norm of the step.
-          saver: has the checkpoints.
+          saver: the saver of checkpoints.
         """
         trainer = self.trainer
         where = self._step_text(step)

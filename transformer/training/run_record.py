@@ -1,7 +1,7 @@
 """The record of a run, saved with its checkpoints: its vocabulary, and the settings that
 its results depend on.
 
-    record = of_run(trainer, data, {"train.batch_size": 16})
+    record = make_record(trainer, data, {"train.batch_size": 16})
     trainer.record = record                            # saved in each checkpoint
     check_vocabulary(trainer.restored_extra, data.vocabulary, folder)
     differences(trainer.restored_extra, record)   # ["AdamW.beta_2: 0.98 before, 0.9 now"]
@@ -26,8 +26,8 @@ from transformer.training.trainer import Trainer
 # Keys of a record.
 VOCABULARY = "vocabulary"
 SETTINGS = "settings"
-# Gin configurables whose settings do not change results, or are recorded elsewhere:
-# `of_run` reads those of the architecture from the model.
+# Gin configurables that are not recorded: their settings do not change results, or
+# `make_record` reads them from the model.
 _OMITTED = (
     "Architecture",
     "bert_architecture",
@@ -42,13 +42,13 @@ _SETTING_TYPES = (bool, int, float, str, type(None))
 _NO_VOCABULARY = "none"  # the fingerprint of the vocabulary of data without texts
 
 
-def of_run(
+def make_record(
     trainer: Trainer, data: Data, extra_settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the record of a run, a dict that can be written as JSON.
 
     Args:
-      trainer: has the model and the optimizer.
+      trainer: the trainer, with the model and the optimizer.
       data: the training data.
       extra_settings: further settings by gin name, such as "train.batch_size". An entry
         "data" replaces `str(data)`, which may have to read all of the data.
@@ -103,7 +103,7 @@ def differences(restored: Mapping[str, Any], record: Mapping[str, Any]) -> list[
 
     Args:
       restored: the `extra` of the checkpoint.
-      record: the record of the present run, from `of_run`.
+      record: the record of the present run, from `make_record`.
     """
     before = restored.get(SETTINGS)
     now = record[SETTINGS]

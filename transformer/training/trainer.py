@@ -173,8 +173,10 @@ class Trainer:
         )
 
     def export(self, batch: Mapping[str, Any]) -> mtf.Export:
-        """Returns a step as a StableHLO module; nothing runs. `batch` is that of
-        `explain`.
+        """Returns a step as a StableHLO module; nothing runs.
+
+        Args:
+          batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.
         """
         return mtf.export(self._step, dict(batch), np.int32(0))
 

@@ -62,8 +62,11 @@ _MINIMUM = {
 
 
 def train(model_dir: str, **settings: Any) -> None:
-    """Trains in the folder `model_dir`. Settings are those of `Run`: the ones passed here,
-    and gin's settings of `train` for the rest.
+    """Trains a run in a folder.
+
+    Args:
+      model_dir: the folder of the run.
+      **settings: arguments of `Run`; gin's settings of `train` bind the rest.
     """
     Run(**settings).train(model_dir)
 
@@ -226,7 +229,9 @@ class Run:
     def _restore(self, model_dir: str, forecast: mtf.Forecast) -> None:
         """Restores the newest checkpoint, if there is one, and prints a summary of the run."""
         trainer = self.trainer
-        trainer.record = run_record.of_run(trainer, self.data, self._recorded_settings)
+        trainer.record = run_record.make_record(
+            trainer, self.data, self._recorded_settings
+        )
         trainer.restore(model_dir)
         run_record.check_vocabulary(
             trainer.restored_extra, self.data.vocabulary, f"the run in {model_dir}"
@@ -257,14 +262,14 @@ class Run:
         monitor = Monitor(
             model_dir,
             self.steps,
-            forecast.flops() * trainer.model.mesh.size,
-            self.peak_flops,
+            flops=forecast.flops() * trainer.model.mesh.size,
+            peak_flops=self.peak_flops,
         )
         loop = Loop(
             trainer,
             self.data,
-            self.steps,
-            self.batch_size,
+            steps=self.steps,
+            batch_size=self.batch_size,
             evaluate=evaluation,
             monitor=monitor,
             **self._loop_settings,

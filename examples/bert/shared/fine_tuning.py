@@ -276,7 +276,7 @@ def start(
     if examples is not None:
         num_examples = len(examples.task.source.train())
         description = f"{examples.task.name}, {num_examples:,} training examples"
-        trainer.record = run_record.of_run(
+        trainer.record = run_record.make_record(
             trainer, examples, {"data": description, **trainer.record}
         )
     if trainer.restore(OUTPUT.value):

@@ -1,6 +1,6 @@
 """GPT-2 (Radford et al., 2019): `GPT2LMHeadModel` of Hugging Face transformers.
 
-Kernels are [in, out], unlike those of the other families. Queries, keys and values are one
+Kernels are [in, out]; in the other families they are [out, in]. Queries, keys and values are one
 fused tensor. Logits are a matmul with the embedding table. The tables are conversion rules:
 see `transformer.convert.rules`.
 """

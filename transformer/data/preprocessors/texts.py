@@ -29,7 +29,7 @@ def tokenize(
 
     Args:
       example: an example with texts.
-      seed: not used: the signature is that of all preprocessors.
+      seed: not used; every preprocessor takes a seed.
       vocabulary: tokenizes the texts.
       fields: the field of each text -> the field of its tokens, such as {"question":
         "inputs", "answer": "targets"}.
@@ -68,7 +68,7 @@ def trim(example: Example, seed: Seed, *, lengths: Mapping[str, int]) -> Example
 
     Args:
       example: an example with tokens.
-      seed: not used: the signature is that of all preprocessors.
+      seed: not used; every preprocessor takes a seed.
       lengths: the maximum count of tokens of each field, by name.
     """
     truncated = {name: _get(example, name)[:size] for name, size in lengths.items()}
@@ -83,7 +83,7 @@ def label(
 
     Args:
       example: an example with the name of its class.
-      seed: not used: the signature is that of all preprocessors.
+      seed: not used; every preprocessor takes a seed.
       classes: the names of all classes.
       field: the field that has the name.
 
@@ -115,7 +115,7 @@ def pair(
 
     Args:
       example: an example with texts.
-      seed: not used: the signature is that of all preprocessors.
+      seed: not used; every preprocessor takes a seed.
       vocabulary: tokenizes the texts; its `eos_id` is the id of [SEP].
       bos_id: the id of [CLS].
       first_field: the field of the first text.

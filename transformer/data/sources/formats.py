@@ -238,7 +238,7 @@ def write_records(path: Path, examples: Iterable[Example]) -> int:
 
     Args:
       path: the file to write.
-      examples: examples whose fields are integers or arrays of integers.
+      examples: the examples, whose fields are integers or arrays of integers.
     """
     count = 0
     with tf.io.TFRecordWriter(str(path)) as writer:

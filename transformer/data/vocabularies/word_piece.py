@@ -140,7 +140,7 @@ def train_word_pieces(
 def _frequent_letters(
     texts: Iterable[str], tokenizer: Any, limit: int
 ) -> tuple[list[str], list[str]]:
-    """Returns the most frequent characters, sorted, and those of them that occur inside
+    """Returns the most frequent characters, sorted, and the ones among them that occur inside
     words, not only at the start.
 
     Args:

@@ -145,8 +145,8 @@ class Monitor:
             self._write("failed", {"error": message})
 
     def _write(self, state: str, values: Mapping[str, Any]) -> None:
-        """Replaces the status file: it has `values`, and those of earlier calls that have
-        other names.
+        """Replaces the status file. Values of earlier calls stay in it, unless a later call
+        has a value of the same name.
         """
         self._values |= values
         status = {
