@@ -63,7 +63,12 @@ def main(argv: Sequence[str]) -> None:
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
         check_writable(args.saved_model, "--saved_model", folder=True)
         trained = Trained.of(args.model_dir)
-        saved_model = export(trained, args.batch_size, args.length, args.num_beams)
+        saved_model = export(
+            trained,
+            batch_size=args.batch_size,
+            length=args.length,
+            num_beams=args.num_beams,
+        )
         try:
             saved_model.save(args.saved_model)
         except OSError as error:

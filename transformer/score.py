@@ -64,7 +64,12 @@ def main(argv: Sequence[str]) -> None:
         lines = _read_lines(args.input)
         trained = Trained.of(args.model_dir)
         length = args.length or trained.data.features(1)["tokens"].shape[1]
-        scorer = Scorer(trained.model, trained.data.vocabulary, length, args.batch_size)
+        scorer = Scorer(
+            trained.model,
+            trained.data.vocabulary,
+            length=length,
+            batch_size=args.batch_size,
+        )
         table = _score_table(scorer, lines)
         if args.output:
             _write(args.output, table)

@@ -45,7 +45,12 @@ def main(argv: Sequence[str]) -> None:
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv)
         check_writable(args.output, "--output", folder=True)
-        write(args.task, args.output, args.seed, args.examples_per_file)
+        write(
+            args.task,
+            args.output,
+            seed=args.seed,
+            examples_per_file=args.examples_per_file,
+        )
 
 
 def write(
@@ -72,7 +77,9 @@ def write(
         if task.packing is None and is_mixture:
             print(f"{task.name}: uses the examples of its source; nothing to write")
             continue
-        manifest = data.write_examples(task, output, seed, examples_per_file)
+        manifest = data.write_examples(
+            task, output, seed=seed, examples_per_file=examples_per_file
+        )
         for split in SPLITS:
             counts = manifest[split]
             print(

@@ -52,7 +52,13 @@ def main(argv: Sequence[str]) -> None:
     with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
         check_writable(args.output, "--output")
-        train(args.kind, args.size, args.input, args.output, args.lower_case)
+        train(
+            kind=args.kind,
+            size=args.size,
+            pattern=args.input,
+            output=args.output,
+            lower_case=args.lower_case,
+        )
 
 
 def train(

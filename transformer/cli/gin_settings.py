@@ -71,8 +71,9 @@ def record_statements() -> Iterator[list[config_parser.BindingStatement]]:
 def _key_of(statement: config_parser.BindingStatement) -> Key:
     """Returns the key of the parameter or macro that a statement binds."""
     if not statement.arg_name:
-        scope = f"{statement.scope}/" if statement.scope else ""
-        return f"{scope}{statement.selector}", _MACRO, "value"
+        # A macro, such as `norm = "rms"`: gin parses its name as a selector.
+        prefix = f"{statement.scope}/" if statement.scope else ""
+        return f"{prefix}{statement.selector}", _MACRO, "value"
     configurable = gin_config._REGISTRY.get_match(statement.selector)
     selector = configurable.selector if configurable else statement.selector
     return statement.scope, selector, statement.arg_name
@@ -146,15 +147,22 @@ def _check_unused_macro(
     statement: config_parser.BindingStatement, name: str, used: Iterable[str]
 ) -> None:
     """Raises ConfigError for the binding of an unused macro, unless it is accepted."""
-    _check_unused(statement, name, used, f"{name} is a name", f"%{name}")
+    _check_unused(
+        statement, name, used, description=f"{name} is a name", reference=f"%{name}"
+    )
 
 
 def _check_unused_scope(
     statement: config_parser.BindingStatement, scope: str, used: Iterable[str]
 ) -> None:
     """Raises ConfigError for a binding in an unused scope, unless it is accepted."""
-    reference = f"@{scope}/{statement.selector}"
-    _check_unused(statement, scope, used, f"{scope}/ is a scope", reference)
+    _check_unused(
+        statement,
+        scope,
+        used,
+        description=f"{scope}/ is a scope",
+        reference=f"@{scope}/{statement.selector}",
+    )
 
 
 def _check_unused(

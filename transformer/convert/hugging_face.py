@@ -149,9 +149,9 @@ def variable_arrays(
     """
     return to_variables(
         family.rules(model),
-        _shapes(model),
-        family.canonical(tensors, model),
-        _sizes(model),
+        shapes=_shapes(model),
+        tensors=family.canonical(tensors, model),
+        sizes=_sizes(model),
     )
 
 
@@ -165,7 +165,9 @@ def tensor_arrays(
       model: one of our models.
       arrays: the value of each variable, by name.
     """
-    return to_tensors(family.rules(model), _shapes(model), arrays, _sizes(model))
+    return to_tensors(
+        family.rules(model), shapes=_shapes(model), arrays=arrays, sizes=_sizes(model)
+    )
 
 
 def family_of(model: Model) -> Family:
@@ -207,15 +209,16 @@ def _difference(family: Family, model: Model) -> str | None:
     if hasattr(model, "decoder"):
         decoder = arguments.get("decoder") or encoder
         pairs.append((model.decoder.architecture, decoder))
-    differences: dict[str, None] = {}  # an ordered set
+    differences = []
     for architecture, expected in pairs:
         values = _result_settings(architecture)
         expected_values = _result_settings(expected)
         for name, value in values.items():
             expected_value = expected_values.get(name, value)
             if value != expected_value:
-                differences[f"{name} is {value!r}, not {expected_value!r}"] = None
-    return "; ".join(differences) or None
+                differences.append(f"{name} is {value!r}, not {expected_value!r}")
+    # Encoder and decoder often have the same differences: each is named once.
+    return "; ".join(dict.fromkeys(differences)) or None
 
 
 def _result_settings(a: Architecture) -> dict[str, Any]:

@@ -136,7 +136,8 @@ def to_variables(
       CheckpointError: names or shapes of the tensors do not fit the variables.
     """
     rules = list(rules)
-    check(rules, shapes, {name: tensors.shape(name) for name in tensors}, sizes)
+    tensor_shapes = {name: tensors.shape(name) for name in tensors}
+    check(rules, shapes=shapes, tensor_shapes=tensor_shapes, sizes=sizes)
     arrays = {name: np.zeros(shape.sizes, np.float32) for name, shape in shapes.items()}
     for rule in rules:
         tensor = tensors[rule.tensor]

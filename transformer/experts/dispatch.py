@@ -5,10 +5,11 @@
 
 A *slot* is a place for one token at one expert: an element of [experts_all, capacity].
 
-`by_index` gathers vectors of d_model elements, at a cost of tokens * d_model. There is no
-scatter in the backward pass either: the gradient of `take` gathers the slots of each
-token, and sums over the token's choices; the gradient of `combine` gathers the token of
-each slot, since a slot has one token. `by_one_hot` multiplies by one-hot tensors.
+`by_index` gathers vectors of d_model elements, at a cost of tokens * d_model. If tokens
+choose experts, there is no scatter, not even in the backward pass: the gradient of `take`
+gathers the slots of each token, and sums over the token's choices; the gradient of
+`combine` gathers the token of each slot, since a slot has one token. `by_one_hot`
+multiplies by one-hot tensors.
 """
 
 from __future__ import annotations

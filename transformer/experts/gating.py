@@ -308,7 +308,12 @@ def _num_slots(
     if capacity is None:
         capacity = Capacity()
     shape = candidates.logits.shape
-    return capacity.slots(choices, shape[TOKENS], shape[EXPERTS], training)
+    return capacity.slots(
+        choices=choices,
+        tokens=shape[TOKENS],
+        experts=shape[EXPERTS],
+        training=training,
+    )
 
 
 def _check_k(k: int, logits: mtf.Tensor, message: str) -> None:

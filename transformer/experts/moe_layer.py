@@ -16,7 +16,8 @@ are two renames of dimensions:
     results   [batch     experts_all capacity d_model]          renamed: an all-to-all
     y         [batch     length             d_model]     results, weighted by gates
 
-No tensor has both `batch` and `experts`, so both may be sharded along one mesh axis:
+The layout has no rules for `batch_all` and `experts_all`, so these are not sharded. No
+tensor has both `batch` and `experts`, so both may be sharded along one mesh axis:
 `batch:data; experts:data`. Variables of experts have `d_model_expert` in place of
 `d_model`, so `d_model` may be sharded along `data`, too (FSDP).
 
@@ -198,7 +199,7 @@ class MixtureOfExperts(mtf.Module):
                 mesh,
                 mtf.Dimension(self._expert_model_name, self.model_dim.size),
                 d_hidden,
-                activation,
+                activation=activation,
                 output_initializer=output_initializer,
                 expert_dims=mtf.Dimension(_EXPERTS_SHARDED, experts),
                 name="experts",
@@ -210,7 +211,7 @@ class MixtureOfExperts(mtf.Module):
                     mesh,
                     self.model_dim,
                     mtf.Dimension(d_hidden.name, d_hidden.size * shared_experts),
-                    activation,
+                    activation=activation,
                     output_initializer=output_initializer,
                     name="shared",
                 )
@@ -255,7 +256,13 @@ class MixtureOfExperts(mtf.Module):
         loss = mtf.add_n(
             [value * self.weights[kind] for kind, value in routing.losses.items()]
         )
-        return y, Report(loss, routing.load, routing.dropped, routing.entropy)
+        report = Report(
+            loss=loss,
+            load=routing.load,
+            dropped=routing.dropped,
+            entropy=routing.entropy,
+        )
+        return y, report
 
     def _check_experts_may_choose(self, shape: mtf.Shape) -> None:
         """Raises an error if experts would choose among tokens of one position, or in a

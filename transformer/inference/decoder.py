@@ -275,7 +275,7 @@ class Decoder:
         if cache_length is None:
             cache_length = self._lengths.of_cache(padded_length, new_length)
         cache = model.init_cache(batch, cache_length, self.window)
-        cache = model.prefill(prompts, cache, prompt_lengths, self.prefix_lm)
+        cache = model.prefill(prompts, cache, prompt_lengths, prefix_lm=self.prefix_lm)
 
         def step(
             position: mtf.Tensor, ids: mtf.Tensor, cache: Any
@@ -337,7 +337,9 @@ class Decoder:
         for start in range(0, len(all_prompts), self.batch_size):
             batch = all_prompts[start : start + self.batch_size]
             batch_index = start // self.batch_size
-            yield self._complete(batch, max_new_tokens, seed, batch_index)
+            yield self._complete(
+                batch, max_new_tokens, seed=seed, batch_index=batch_index
+            )
 
     def _complete(
         self,

@@ -254,5 +254,7 @@ class Architecture:
         if dim is None:
             dim = self.dim("d_model")
         if self.norm == "rms":
-            return mtf.layers.RMSNorm(mesh, dim, self.epsilon, name=name)
-        return mtf.layers.LayerNorm(mesh, dim, self.epsilon, self.use_bias, name=name)
+            return mtf.layers.RMSNorm(mesh, dim, epsilon=self.epsilon, name=name)
+        return mtf.layers.LayerNorm(
+            mesh, dim, epsilon=self.epsilon, use_bias=self.use_bias, name=name
+        )

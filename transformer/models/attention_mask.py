@@ -106,10 +106,10 @@ def _causal_condition(queries: TokenInfo, context: TokenInfo) -> mtf.Tensor:
     """Returns whether each token of the context is not after the query, or belongs to
     the prefix: bool [..., length, kv_length].
     """
-    not_after = mtf.outer(queries.positions, context.positions, mtf.greater_equal)
+    is_not_after = mtf.outer(queries.positions, context.positions, mtf.greater_equal)
     if context.prefix is None:
-        return not_after
-    return mtf.outer(not_after, context.prefix, mtf.logical_or)
+        return is_not_after
+    return mtf.outer(is_not_after, context.prefix, mtf.logical_or)
 
 
 def _segment_condition(queries: TokenInfo, kv_segments: mtf.Tensor) -> mtf.Tensor:
@@ -120,8 +120,9 @@ def _segment_condition(queries: TokenInfo, kv_segments: mtf.Tensor) -> mtf.Tenso
     """
     if queries.segments is None:
         return kv_segments > 0
-    same_segment = mtf.outer(queries.segments, kv_segments, mtf.equal)
-    return (same_segment | (queries.segments == 0)) & (kv_segments > 0)
+    is_same_segment = mtf.outer(queries.segments, kv_segments, mtf.equal)
+    is_padding = queries.segments == 0
+    return (is_same_segment | is_padding) & (kv_segments > 0)
 
 
 class AttentionMask:
@@ -154,7 +155,9 @@ class AttentionMask:
         self.window = window
         self.relative = relative
         self.is_self_attention = context is None
-        self.context = (queries if context is None else context).as_context()
+        if context is None:
+            context = queries
+        self.context = context.as_context()
         self.rope: mtf.layers.RotaryEmbedding | None = None
         if self.is_self_attention and architecture.positions == "rotary":
             self.rope = mtf.layers.rope(
@@ -175,11 +178,13 @@ class AttentionMask:
 
         Blockwise attention calls this for one block of queries at a time.
         """
+        distance_bias = None
+        if self.is_self_attention:
+            distance_bias = self.distance_bias(queries)
         is_visible = visible(queries, self.context, self.causal, self.window)
-        mask_bias = None if is_visible is None else mtf.layers.mask_bias(is_visible)
-        distance_bias = self.distance_bias(queries) if self.is_self_attention else None
-        if mask_bias is None:
+        if is_visible is None:
             return distance_bias
+        mask_bias = mtf.layers.mask_bias(is_visible)
         if distance_bias is None:
             return mask_bias
         return mtf.outer(distance_bias, mask_bias, mtf.add)
@@ -248,7 +253,7 @@ def attend(
     Args:
       attention: an attention layer, from `make_attention`.
       x: the inputs of the queries, [batch, length, d_model].
-      attention_mask: the mask, which tokens each query attends to.
+      attention_mask: the mask of the attention, with the bias and rotary embedding.
       training: whether dropout is applied to attention weights.
       context: the tokens that are attended to, [batch, length, d_model], or the keys and
         values of these tokens; None: x (self-attention).
@@ -268,6 +273,21 @@ def attend(
             training=training,
         )
     return attention(x, context, bias=attention_mask.bias, rope=rope, training=training)
+
+
+def pad_to_blocks(x: mtf.Tensor, a: Architecture) -> mtf.Tensor:
+    """Returns x with `length` padded at the end to a multiple of `block_length`, if
+    attention needs that: blockwise and local attention of more than one block.
+
+    Args:
+      x: a tensor with the dimension `length`.
+      a: the architecture.
+    """
+    length = x.shape[LENGTH]
+    num_padding = 0
+    if a.attention != "full" and length > a.block_length:
+        num_padding = -length % a.block_length
+    return mtf.pad(x, LENGTH, 0, num_padding)
 
 
 def residual_initializer(

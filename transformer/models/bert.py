@@ -388,6 +388,6 @@ class SpanExtractor(_BertModel):
         """
         start_logits, end_logits, _ = self(batch)
         counts = batch.get("counts")
-        start_sums = metric_sums(start_logits, batch["start"], counts, LENGTH)
-        end_sums = metric_sums(end_logits, batch["end"], counts, LENGTH)
+        start_sums = metric_sums(start_logits, batch["start"], counts, dim=LENGTH)
+        end_sums = metric_sums(end_logits, batch["end"], counts, dim=LENGTH)
         return {name: start_sums[name] + end_sums[name] for name in start_sums}

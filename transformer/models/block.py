@@ -31,8 +31,8 @@ class Context(NamedTuple):
 
     Attributes:
       x: the encoder's output, [batch, length, d_model].
-      attention_mask: the mask, which tokens of the encoder each token of the decoder
-        attends to.
+      attention_mask: the mask of cross-attention, from tokens of the decoder to tokens of
+        the encoder.
     """
 
     x: mtf.Tensor
@@ -87,7 +87,9 @@ class Block(mtf.Module):
             if has_cross_attention:
                 self._make_cross_attention(mesh)
             self.feed_forward_norm = a.make_norm(mesh, "feed_forward_norm")
-            self.feed_forward = _make_feed_forward(mesh, a, has_experts, causal)
+            self.feed_forward = _make_feed_forward(
+                mesh, a, has_experts=has_experts, causal=causal
+            )
             self.feed_forward_dropout = dropout(a.dropout, name="feed_forward_dropout")
 
     def _make_cross_attention(self, mesh: mtf.Mesh) -> None:
@@ -114,7 +116,7 @@ class Block(mtf.Module):
 
         Args:
           x: the residual stream before the block, [batch, length, d_model].
-          attention_mask: the mask, which tokens each token attends to.
+          attention_mask: the mask of self-attention.
           training: whether dropout is applied.
           context: an encoder's output, for cross-attention; None: no encoder.
         """
@@ -122,21 +124,21 @@ class Block(mtf.Module):
             x,
             self.attention_norm,
             self.attention_dropout,
-            training,
-            lambda h: attend(self.attention, h, attention_mask, training),
+            training=training,
+            sublayer=lambda h: attend(self.attention, h, attention_mask, training),
         )
         if context is not None:
             x = self.residual(
                 x,
                 self.cross_attention_norm,
                 self.cross_attention_dropout,
-                training,
-                lambda h: attend(
+                training=training,
+                sublayer=lambda h: attend(
                     self.cross_attention,
                     h,
                     context.attention_mask,
-                    training,
-                    context.x,
+                    training=training,
+                    context=context.x,
                 ),
             )
         nonpadding = attention_mask.queries.nonpadding
@@ -207,7 +209,7 @@ class Block(mtf.Module):
             a scalar or [batch].
           step_index: the index of the step that decodes the last token of each prompt,
             common to the batch.
-          attention_mask: the mask, which tokens each token attends to.
+          attention_mask: the mask of self-attention.
           context_bias: the bias of cross-attention scores; None: no bias.
         """
 
@@ -217,7 +219,7 @@ class Block(mtf.Module):
                 self.attention, h, attention_mask, training=False, context=keys_values
             )
             filled_cache = self.attention.fill_cache(
-                cache.self_attention, keys_values, last, step_index
+                cache.self_attention, keys_values, last=last, step_index=step_index
             )
             return y, filled_cache
 
@@ -327,8 +329,8 @@ class Block(mtf.Module):
             x,
             self.feed_forward_norm,
             self.feed_forward_dropout,
-            training,
-            feed_forward,
+            training=training,
+            sublayer=feed_forward,
         )
         return x, reports[0] if reports else None
 

@@ -45,7 +45,11 @@ class Embeddings(mtf.Module):
             )
             if a.embedding_size:
                 self.project = mtf.layers.Dense(
-                    mesh, d_embedding, d_model, a.use_bias, name="embedding_projection"
+                    mesh,
+                    d_embedding,
+                    d_model,
+                    use_bias=a.use_bias,
+                    name="embedding_projection",
                 )
             if a.positions == "learned":
                 max_positions = mtf.Dimension("positions", a.max_length)

@@ -137,7 +137,7 @@ class EncoderDecoder(Model):
         positions = _input_feature(batch, "input_positions")
         if segments is None:
             segments = mtf.cast(inputs != 0, "int32")
-        token_info = TokenInfo.of(inputs, positions, segments)
+        token_info = TokenInfo.of(inputs, positions=positions, segments=segments)
         x = self.input_dropout(self.embeddings(inputs, token_info.positions), training)
         x, reports = self.encoder(x, token_info, training)
         encoded = Encoded(self.encoder_dropout(x, training), token_info)
@@ -151,10 +151,18 @@ class EncoderDecoder(Model):
         """
         encoded, reports = self.encode(batch, training)
         tokens = batch["tokens"]
-        token_info = TokenInfo.of(tokens, batch.get("positions"), batch.get("segments"))
+        token_info = TokenInfo.of(
+            tokens,
+            positions=batch.get("positions"),
+            segments=batch.get("segments"),
+        )
         x = self.dropout(self.embeddings(tokens, token_info.positions), training)
         x, decoder_reports = self.decoder(
-            x, token_info, training, encoded.x, encoded.token_info
+            x,
+            token_info,
+            training,
+            context=encoded.x,
+            context_info=encoded.token_info,
         )
         for name, report in decoder_reports.items():
             reports[f"decoder/{name}"] = report
@@ -222,7 +230,11 @@ class EncoderDecoder(Model):
         self.embeddings.check_length(positions)
         x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
         return self.decoder.init_cache(
-            x, positions, window, encoded.x, encoded.token_info
+            x,
+            positions,
+            window=window,
+            context=encoded.x,
+            context_info=encoded.token_info,
         )
 
     def decode_step(

@@ -99,7 +99,9 @@ class LanguageModel(Model):
           prefix: bool [batch, length]: True for tokens that earlier tokens attend to,
             too. None: there are no such tokens.
         """
-        token_info = TokenInfo.of(tokens, positions, segments, prefix)
+        token_info = TokenInfo.of(
+            tokens, positions=positions, segments=segments, prefix=prefix
+        )
         logits, _ = self.logits_and_reports(tokens, token_info, training)
         return logits
 
@@ -214,7 +216,7 @@ def _token_info(batch: Batch) -> TokenInfo:
     """Returns positions, segments and prefixes of the tokens of a batch."""
     return TokenInfo.of(
         batch["tokens"],
-        batch.get("positions"),
-        batch.get("segments"),
-        batch.get("prefix"),
+        positions=batch.get("positions"),
+        segments=batch.get("segments"),
+        prefix=batch.get("prefix"),
     )

@@ -124,7 +124,7 @@ class PipelinedLanguageModel(LanguageModel):
         def loss_of(activations: Activations, targets: mtf.Tensor) -> mtf.Tensor:
             logits, *mixture_losses = activations
             loss = mtf.layers.softmax_cross_entropy(
-                logits, targets, "vocab", self.z_loss
+                logits, targets, "vocab", z_loss=self.z_loss
             )
             return mtf.add_n([loss, *mixture_losses])
 

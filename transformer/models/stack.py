@@ -28,6 +28,7 @@ from transformer.models.attention_mask import (
     LENGTH,
     AttentionMask,
     TokenInfo,
+    pad_to_blocks,
 )
 from transformer.models.block import Block, BlockCache, Context
 from transformer.models.key_value_cache import KeyValueCache
@@ -87,7 +88,12 @@ class Stack(mtf.Module):
 
         def make_block(has_experts: bool, name: str) -> Block:
             return Block(
-                self.mesh, a, self.causal, has_cross_attention, has_experts, name=name
+                self.mesh,
+                a,
+                self.causal,
+                has_cross_attention=has_cross_attention,
+                has_experts=has_experts,
+                name=name,
             )
 
         if a.scanned:
@@ -131,7 +137,9 @@ class Stack(mtf.Module):
 
     def attention_mask(self, token_info: TokenInfo) -> AttentionMask:
         """Returns the self-attention mask of tokens."""
-        return AttentionMask(self.architecture, token_info, self.causal, self.relative)
+        return AttentionMask(
+            self.architecture, token_info, self.causal, relative=self.relative
+        )
 
     def context_mask(
         self, token_info: TokenInfo, context_info: TokenInfo | None
@@ -230,7 +238,7 @@ class Stack(mtf.Module):
                 block.init_cache(x, num_slots, context) for block in self.blocks
             ]
         slots = mtf.range(self.mesh, mtf.Dimension(KV_LENGTH, num_slots))
-        return KeyValueCache(block_caches, slots, rope, context_bias)
+        return KeyValueCache(block_caches, slots, rope=rope, context_bias=context_bias)
 
     def prefill(
         self,
@@ -253,7 +261,7 @@ class Stack(mtf.Module):
           prefix_lm: whether tokens of a prompt also attend to later tokens of the prompt.
         """
         last_step = x.shape[LENGTH] - 1
-        x = self._pad_to_blocks(x)
+        x = pad_to_blocks(x, self.architecture)
         attention_mask = self._prompt_mask(x, cache, lengths if prefix_lm else None)
         self._prepare_bias(attention_mask)
 
@@ -313,15 +321,6 @@ class Stack(mtf.Module):
         if cache.rope is not None:
             return mtf.minimum(positions, cache.rope.cos.shape[LENGTH] - 1)
         return positions
-
-    def _pad_to_blocks(self, x: mtf.Tensor) -> mtf.Tensor:
-        """Returns x with `length` padded to a multiple of blocks, if attention needs that."""
-        a = self.architecture
-        length = x.shape[LENGTH]
-        num_padding = 0
-        if a.attention != "full" and length > a.block_length:
-            num_padding = -length % a.block_length
-        return mtf.pad(x, LENGTH, 0, num_padding)
 
     def decode_step(
         self,

@@ -168,13 +168,19 @@ class Loop:
         if reports:
             remarks.append(experts_text(reports, expert_metrics))
         utilization = shares.get("model_flops_utilization")
-        progress.report(step, loss, speed, utilization, remarks)
+        progress.report(
+            step, loss, speed, flops_utilization=utilization, remarks=remarks
+        )
         log.write(step, **values, **shares, **expert_metrics)
 
     def _batches(self, start_example: int, num_batches: int) -> Iterable[Any]:
         """Returns batches; the monitor, if there is one, measures the time to get them."""
         dataset = batches(
-            self.trainer.model, self.data, self.batch_size, start_example, num_batches
+            self.trainer.model,
+            self.data,
+            self.batch_size,
+            start_example=start_example,
+            num_batches=num_batches,
         )
         if self.monitor is None:
             return dataset

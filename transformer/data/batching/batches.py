@@ -46,7 +46,7 @@ def batches(
         offsets = tf.range(length + 1, dtype=tf.int64)
 
     def batch(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        window_starts = starts(step, batch_size, num_starts, seed)
+        window_starts = starts(step, batch_size, num_starts, seed=seed)
         byte_indices = window_starts[:, None] + offsets  # [batch, length + 1]
         return _inputs_and_targets(tf.gather(text_tensor, byte_indices))
 

@@ -75,7 +75,7 @@ class TaskData:
         self._shares = [1]
         if isinstance(self.task, Mixture):
             self._shares = self.task.integer_shares()
-        # The examples of each task, by split: "train" or "held_out".
+        # Split, "train" or "held_out" -> the examples of each task; read at first use.
         self._examples_by_task = functools.cache(self._read_split)
 
     @property

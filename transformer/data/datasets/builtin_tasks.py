@@ -211,8 +211,8 @@ def sequence_to_sequence(
     inputs_field, targets_field = fields
     features = EncoderDecoderFeatures(inputs, targets, packed)
     if packed:
-        packing = PackedPairs(vocabulary, inputs, targets, fields)
-        return Task(name, source, vocabulary, features, packing=packing)
+        packing = PackedPairs(vocabulary, inputs=inputs, targets=targets, fields=fields)
+        return Task(name, source, vocabulary, features=features, packing=packing)
     tokenize_fields = functools.partial(
         tokenize,
         vocabulary=vocabulary,

@@ -143,7 +143,10 @@ class SentencePairs:
         """
         texts = [np.concatenate(first_lines), np.concatenate(second_lines)]
         tokens, types = join(
-            texts, self.vocabulary.bos_id, self.vocabulary.eos_id, self.length
+            texts,
+            bos_id=self.vocabulary.bos_id,
+            eos_id=self.vocabulary.eos_id,
+            length=self.length,
         )
         return {
             "tokens": tokens,

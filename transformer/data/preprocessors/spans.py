@@ -43,7 +43,9 @@ def corrupt_spans(
       field: the field of the example that has the tokens.
     """
     tokens = np.asarray(example[field])
-    is_noise = noise_mask(len(tokens), seed, noise_density, mean_span)
+    is_noise = noise_mask(
+        len(tokens), seed, noise_density=noise_density, mean_span=mean_span
+    )
     other_fields = {
         name: value for name, value in example.items() if name not in ("inputs", field)
     }

@@ -124,7 +124,7 @@ def pair(
     """
     fields = [first_field, second_field] if second_field else [first_field]
     texts = [vocabulary.encode(_get(example, field)) for field in fields]
-    tokens, types = join(texts, bos_id, vocabulary.eos_id, length)
+    tokens, types = join(texts, bos_id=bos_id, eos_id=vocabulary.eos_id, length=length)
     return {**_without(example, *fields), "tokens": tokens, "token_types": types}
 
 

@@ -54,7 +54,13 @@ def text_lines(
       on_bad: "refuse": a bad record raises an error; "skip": bad records are skipped, and
         a warning has their count.
     """
-    return Files(TextLines(), pattern, held_out, share, on_bad)
+    return Files(
+        TextLines(),
+        pattern,
+        held_out_pattern=held_out,
+        share=share,
+        on_bad=on_bad,
+    )
 
 
 @gin.configurable(module="data")
@@ -76,7 +82,13 @@ def json_lines(
       on_bad: "refuse": a bad record raises an error; "skip": bad records are skipped, and
         a warning has their count.
     """
-    return Files(JsonLines(tuple(fields)), pattern, held_out, share, on_bad)
+    return Files(
+        JsonLines(tuple(fields)),
+        pattern,
+        held_out_pattern=held_out,
+        share=share,
+        on_bad=on_bad,
+    )
 
 
 @gin.configurable(module="data")
@@ -100,7 +112,13 @@ def tsv(
       on_bad: "refuse": a bad record raises an error; "skip": bad records are skipped, and
         a warning has their count.
     """
-    return Files(Tsv(tuple(columns), header), pattern, held_out, share, on_bad)
+    return Files(
+        Tsv(tuple(columns), header=header),
+        pattern,
+        held_out_pattern=held_out,
+        share=share,
+        on_bad=on_bad,
+    )
 
 
 @gin.configurable(module="data")
@@ -120,7 +138,13 @@ def tfrecords(
       on_bad: "refuse": a damaged record raises an error; "skip": a file is read up to its
         first damaged record, with a warning.
     """
-    return Files(TFRecords(), pattern, held_out, share, on_bad)
+    return Files(
+        TFRecords(),
+        pattern,
+        held_out_pattern=held_out,
+        share=share,
+        on_bad=on_bad,
+    )
 
 
 @gin.configurable(module="data")
@@ -211,7 +235,7 @@ class Files:
         paths = [Path(name) for name in glob.glob(pattern, recursive=True)]
         paths = [path for path in paths if path.suffix != ".idx" and path.is_file()]
         skip = self.on_bad == "skip"
-        return FileExamples(sorted(paths), self.file_format, skip, pattern)
+        return FileExamples(sorted(paths), self.file_format, skip=skip, pattern=pattern)
 
 
 class FileExamples(Sequence[Example]):

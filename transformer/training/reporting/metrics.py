@@ -71,10 +71,11 @@ class Metrics:
         _drop_later_lines(self._path, start_step)
         self._file = open(self._path, "ab", buffering=0)
         self._unwritten = b""  # lines that did not fit on a full disk
-        # The metrics of the last step in the file, as (step, name).
-        self._written = _names_written(self._path, start_step)
+        # The step of the last line, and the names of the metrics written for this step.
+        self._last_step = start_step
+        self._written_names = _names_written(self._path, start_step)
         self._events: Any = None
-        # Without TensorBoard `tf.summary.scalar` raises.
+        # Without TensorBoard, `tf.summary.scalar` raises an error.
         if importlib.util.find_spec("tensorboard"):
             self._events = tf.summary.create_file_writer(str(folder))
         else:
@@ -91,16 +92,18 @@ class Metrics:
         resumed, is skipped. Lines that do not fit on a full disk are written later.
         """
         step = int(step)
-        values = {
-            name: value
-            for name, value in values.items()
-            if (step, name) not in self._written
-        }
+        if step == self._last_step:
+            values = {
+                name: value
+                for name, value in values.items()
+                if name not in self._written_names
+            }
         if not values:
             return
-        # Of earlier steps nothing is written any more, so their names are forgotten.
-        self._written = {key for key in self._written if key[0] == step}
-        self._written.update((step, name) for name in values)
+        if step != self._last_step:
+            self._last_step = step
+            self._written_names = set()
+        self._written_names.update(values)
         line: dict[str, float | None] = {"step": step}
         for name, value in values.items():
             line[name] = _finite_or_none(value)
@@ -308,14 +311,14 @@ def _drop_later_lines(path: Path, last_step: int) -> None:
     os.replace(temporary, path)  # atomic: a crash leaves the old file or the new one
 
 
-def _names_written(path: Path, step: int) -> set[tuple[int, str]]:
-    """Returns the metrics of a step in a file, as (step, name)."""
-    names: set[tuple[int, str]] = set()
+def _names_written(path: Path, step: int) -> set[str]:
+    """Returns the names of the metrics of a step in a file."""
+    names: set[str] = set()
     if not path.exists():
         return names
     for _text, line in _lines(path):
         if line["step"] == step:
-            names.update((step, name) for name in line)
+            names.update(line)
     return names
 
 
