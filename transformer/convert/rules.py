@@ -70,7 +70,7 @@ class Rule:
     layer: int | None = None
 
     def names(self) -> list[str]:
-        """Returns the names of the variables."""
+        """Returns the names of the variables: for "a/[b,c]/d", "a/b/d" and "a/c/d"."""
         match = re.fullmatch(r"(.*?)\[(.*)\](.*)", self.variables)
         if match is None:
             return [self.variables]
@@ -78,7 +78,7 @@ class Rule:
         return [f"{prefix}{name}{suffix}" for name in alternatives.split(",")]
 
     def axis_dims(self) -> list[list[str]]:
-        """Returns the names of the dimensions that each axis of the tensor merges."""
+        """Returns, for each axis of the tensor, the names of the dimensions that it merges."""
         axes = re.findall(r"\([^)]*\)|\S+", self.axes)
         return [axis.strip("()").split() for axis in axes]
 

@@ -20,6 +20,7 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import MixtureOfExperts
 
+# Settings with a fixed set of values -> these values.
 _KINDS = {
     "norm": ("rms", "layer"),
     "norm_place": ("before", "after"),
@@ -29,28 +30,23 @@ _KINDS = {
 }
 # Integer settings -> minimum value.
 _MINIMUM = {
-    **dict.fromkeys(
-        (
-            "vocab",
-            "d_model",
-            "d_ff",
-            "heads",
-            "d_kv",
-            "blocks",
-            "kv_heads",
-            "max_length",
-            "buckets",
-            "max_distance",
-            "vocab_multiple",
-            "embedding_size",
-            "block_length",
-        ),
-        1,
-    ),
+    "vocab": 1,
+    "d_model": 1,
+    "d_ff": 1,
+    "heads": 1,
+    "d_kv": 1,
+    "blocks": 1,
+    "kv_heads": 1,
+    "max_length": 1,
+    "buckets": 1,
+    "max_distance": 1,
+    "vocab_multiple": 1,
+    "embedding_size": 1,
+    "block_length": 1,
     "token_types": 0,
     "moe_every": 0,
 }
-_MAY_BE_NONE = ("kv_heads", "embedding_size")
+_MAY_BE_NONE = ("kv_heads", "embedding_size")  # of these integer settings
 
 
 @gin.configurable

@@ -143,9 +143,9 @@ def _tokens_of(
 def pack(examples: Iterable[Example], lengths: Mapping[str, int]) -> Iterator[Example]:
     """Yields packed examples: each has the tokens of several examples, concatenated.
 
-    For each field "targets" there are also "targets_segments", the index of the example
-    that each token belongs to, from 1, and "targets_positions", the position of each token
-    in this example, from 0.
+    For a field such as "targets", there are also "targets_segments", the index of the
+    example that each token comes from, counted from 1, and "targets_positions", the
+    position of each token in that example, from 0.
 
     This is first-fit bin packing: an example goes into the first of up to 32 open bins
     that has room for all of its fields. Bins are yielded in the order in which they were
@@ -166,15 +166,15 @@ def pack(examples: Iterable[Example], lengths: Mapping[str, int]) -> Iterator[Ex
                 raise DataError(
                     f"{name} of {sizes[name]} tokens do not fit into examples of {length}."
                 )
-        first_fit = next((bin_ for bin_ in open_bins if bin_.fits(sizes)), None)
+        first_fit = _first_fit(open_bins, sizes)
         if first_fit is None:
-            first_fit = _Bin([], dict(lengths))
+            first_fit = _Bin(examples=[], room=dict(lengths))
             open_bins.append(first_fit)
         first_fit.add(example, sizes)
         if len(open_bins) > _MAX_OPEN_BINS:
             yield _concatenate(open_bins.pop(0).examples, lengths)
-    for bin_ in open_bins:
-        yield _concatenate(bin_.examples, lengths)
+    for open_bin in open_bins:
+        yield _concatenate(open_bin.examples, lengths)
 
 
 @dataclasses.dataclass
@@ -198,6 +198,14 @@ class _Bin:
         self.examples.append(example)
         for name, size in sizes.items():
             self.room[name] -= size
+
+
+def _first_fit(open_bins: Iterable[_Bin], sizes: Mapping[str, int]) -> _Bin | None:
+    """Returns the first bin into which an example with these counts of tokens fits."""
+    for open_bin in open_bins:
+        if open_bin.fits(sizes):
+            return open_bin
+    return None
 
 
 def _concatenate(examples: list[Example], lengths: Mapping[str, int]) -> Example:

@@ -62,14 +62,14 @@ def print_introduction(
     """
     mesh = model.mesh
     num_parameters = sum(math.prod(v.shape.sizes) for v in model.variables)
+    start = f"continuing from step {step}" if step else "a new run"
     print(
         f"data     {data}\n"
         f"model    {num_parameters:,} parameters in {len(model.variables)} variables; "
         f"{model.architecture}\n"
         f"mesh     {mesh}, layout {mesh.layout!r}\n"
         f"step     {cost(forecast)}\n"
-        f"folder   {model_dir}, "
-        + (f"continuing from step {step}" if step else "a new run"),
+        f"folder   {model_dir}, {start}",
         flush=True,
     )
     for line in changed:
