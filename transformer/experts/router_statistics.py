@@ -78,6 +78,9 @@ def balance_loss(
 ) -> mtf.Tensor:
     """Returns E * sum_e f_e * P_e, the mean over groups: a scalar.
 
+    E is the count of experts, f_e the fraction of the counted choices that chose expert e,
+    and P_e the mean probability of expert e.
+
     Args:
       candidates: the candidates of all tokens.
       counts: the count of choices of each expert, int32 [*groups, experts_all]; only the
