@@ -1,10 +1,10 @@
-"""How commands start: the process belongs to the command, so it is configured for speed.
+"""Starts a command: parses its flags, and configures the process for speed.
 
     if __name__ == "__main__":
         run_main(main)
 
-TensorFlow's log level counts at import; so each command sets TF_CPP_MIN_LOG_LEVEL in its
-first lines.
+TensorFlow reads its log level when it is imported, so each command sets
+TF_CPP_MIN_LOG_LEVEL in its first lines.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from transformer.cli import command_line
 
 def run_main(main: Callable[[list[str]], Any]) -> None:
     """Parses the flags, configures the process, calls `main` with the remaining command
-    line, and exits; --verbosity=0 logs the configuration of the process.
-
-    Help and errors of usage come before TensorFlow is imported.
+    line, and exits. --verbosity=0 logs the configuration of the process.
     """
 
-    def configured(argv: list[str]) -> Any:
+    def configure_and_run(argv: list[str]) -> Any:
         message = command_line.usage_error(argv)
         if message:
             command_line.exit_with_message(message)
+        # TensorFlow is imported here, after help and errors of usage: it takes seconds.
         import meshtf as mtf
 
         mtf.configure_process()
         return main(argv)
 
-    app.run(configured)
+    app.run(configure_and_run)

@@ -276,7 +276,7 @@ def start(
     if examples is not None:
         num_examples = len(examples.task.source.train())
         description = f"{examples.task.name}, {num_examples:,} training examples"
-        trainer.record = run_record.of_run(
+        trainer.record = run_record.make_record(
             trainer, examples, {"data": description, **trainer.record}
         )
     if trainer.restore(OUTPUT.value):
@@ -316,16 +316,16 @@ def _report_restored(
     changed = []
     if examples is not None:
         run_record.check_vocabulary(
-            trainer.restored, examples.vocabulary, f"the run in {OUTPUT.value}"
+            trainer.restored_extra, examples.vocabulary, f"the run in {OUTPUT.value}"
         )
-        changed = run_record.differences(trainer.restored, trainer.record)
+        changed = run_record.differences(trainer.restored_extra, trainer.record)
     if not TRAIN.value:
         print(f"the model is that of step {done} in {OUTPUT.value}", flush=True)
         return
     for line in changed:
         print(f"changed  {line}", flush=True)
     if done >= steps > 0:
-        line = run_report.finished(done, steps, bool(changed), "output_dir")
+        line = run_report.finished_text(done, steps, bool(changed), "output_dir")
     else:
         line = f"continuing from step {done} in {OUTPUT.value}"
     print(line, flush=True)
