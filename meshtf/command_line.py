@@ -11,6 +11,7 @@ no command, --help, an unknown command, a wrong flag, a file that does not exist
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -54,28 +55,47 @@ COMMANDS = {
         "offers the devices of this machine to a driver on another one",
     ),
 }
-# TensorFlow imports Keras, and with it perhaps scikit-learn, which takes a quarter of its
-# time. It goes on without where Keras is not there, and these commands do not need it.
-WITHOUT_KERAS = ("explain",)
+# TensorFlow imports these packages if they are installed. Keras, which may import
+# scikit-learn, and JAX take almost half of the time of TensorFlow's import.
+_OPTIONAL_PACKAGES = ("keras", "jax")
+# These commands need none of the optional packages.
+_WITHOUT_OPTIONAL_PACKAGES = ("explain",)
 _HELP = ("--help", "-help", "-h", "help", "-?")
 
 
 def answer_usage() -> None:
     """Prints help or an error of usage and exits, if this process is a
-    `python -m meshtf ...` that needs nothing else. Called by `meshtf/__init__.py`.
+    `python -m meshtf ...` that needs nothing else; otherwise prepares the process for the
+    import of TensorFlow. Called by `meshtf/__init__.py`.
     """
     # While Python looks for the module of -m, sys.argv[0] is "-m", and the name of the
     # module comes before the remaining arguments.
     if sys.argv[0] == "-m" and sys.orig_argv[-len(sys.argv)] == "meshtf":
         check_usage(sys.argv[1:])
-        if sys.argv[1] in WITHOUT_KERAS:
-            sys.modules["keras"] = None  # type: ignore[assignment]
+        _shorten_imports(sys.argv[1])
 
 
-def allow_keras() -> None:
-    """Lets Keras be imported again; called once TensorFlow is imported."""
-    if sys.modules.get("keras", sys) is None:
-        del sys.modules["keras"]
+def _shorten_imports(command: str) -> None:
+    """Makes the import of TensorFlow faster for a command; `end_imports` undoes it."""
+    # The imports make a million objects and no garbage, and the collector would visit
+    # them again and again.
+    gc.disable()
+    if command in _WITHOUT_OPTIONAL_PACKAGES:
+        for package in _OPTIONAL_PACKAGES:
+            # Python raises ImportError for a module that is None.
+            sys.modules[package] = None  # type: ignore[assignment]
+
+
+def end_imports() -> None:
+    """Restores the process once TensorFlow is imported: Keras and JAX can be imported, and
+    the garbage collector runs, but passes over the objects of the imports.
+    """
+    for package in _OPTIONAL_PACKAGES:
+        if package in sys.modules and sys.modules[package] is None:
+            del sys.modules[package]
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def check_usage(arguments: Sequence[str]) -> None:
@@ -125,7 +145,8 @@ def _usage_error(module: ModuleType, argv: Sequence[str]) -> str:
     defaults.
 
     A command module may have a function `usage_error`, which gets the arguments that are
-    no flags, and returns the same.
+    no flags, and returns the same; and a function `flag_error`, which returns the message
+    about an error of absl.
     """
     app.define_help_flags()
     try:
@@ -133,7 +154,7 @@ def _usage_error(module: ModuleType, argv: Sequence[str]) -> str:
         check = getattr(module, "usage_error", None)
         return "" if check is None else check(remaining)
     except flags.Error as error:
-        return str(error)
+        return str(getattr(module, "flag_error", str)(error))
     finally:
         for name in flags.FLAGS:
             flags.FLAGS[name].unparse()

@@ -16,19 +16,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from examples.bert.datasets import source_tasks
-from examples.bert.shared import fine_tuning, program_flags
-from transformer import data
-from transformer.cli import command_line
-from transformer.cli.program import run_main
-from transformer.data.atomic_files import atomic_folder, check_writable
-from transformer.data.vocabularies import train_word_pieces
+from examples.bert.shared import program_flags, training_flags
+from transformer.cli.program import answer_usage, run_main
 
-_OUTPUT = fine_tuning.OUTPUT
+_OUTPUT = training_flags.OUTPUT
 for name in ("output_dir", "random_seed"):  # so that --help shows them
     flags.declare_key_flag(name)
 _BYTES = flags.DEFINE_integer(
@@ -52,6 +46,18 @@ _IMPOSSIBLE = flags.DEFINE_float(
 )
 _WIDTH = flags.DEFINE_integer("hidden_size", 128, "The width of the small model.")
 _HELD_OUT = 0.1  # the fraction of files that are held out
+
+if __name__ == "__main__":
+    flags.mark_flag_as_required("output_dir")
+    answer_usage()  # before the imports below take seconds for TensorFlow
+
+import numpy as np
+
+from examples.bert.datasets import source_tasks
+from transformer import data
+from transformer.cli import command_line
+from transformer.data.atomic_files import atomic_folder, check_writable
+from transformer.data.vocabularies import train_word_pieces
 
 
 def main(argv: Sequence[str]) -> None:
@@ -175,5 +181,4 @@ def _write_text(path: Path, texts: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.mark_flag_as_required("output_dir")
     run_main(main)

@@ -17,16 +17,11 @@ import itertools
 import os
 from collections.abc import Sequence
 
-import numpy as np
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from examples.bert.datasets import pretraining_records
-from examples.bert.shared import fine_tuning, program_flags
-from transformer import data
-from transformer.cli.program import run_main
-from transformer.models.bert import Bert
-from transformer.training.evaluation import Evaluation
+from examples.bert.shared import program_flags, training_flags
+from transformer.cli.program import answer_usage, run_main
 
 _EVAL = flags.DEFINE_string(
     "eval_file", None, "Examples for evaluation; by default those of --input_file."
@@ -41,13 +36,26 @@ _EVAL_STEPS = flags.DEFINE_integer(
     "max_eval_steps", 100, "Maximum number of evaluation batches.", lower_bound=1
 )
 flags.adopt_module_key_flags(program_flags)
-flags.adopt_module_key_flags(fine_tuning)
+flags.adopt_module_key_flags(training_flags)
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["input_file", "vocab_file", "output_dir"])
+    answer_usage()  # before the imports below take seconds for TensorFlow
+
+import numpy as np
+
+from examples.bert.datasets import pretraining_records
+from examples.bert.shared import fine_tuning, model_setup
+from transformer import data
+from transformer.models.bert import Bert
+from transformer.training.evaluation import Evaluation
+
 _COUNTED = 20_000  # examples from which the baselines are computed
 
 
 def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
     """Returns the examples of the flags, in batches."""
-    on_bad = fine_tuning.ON_BAD.value
+    on_bad = training_flags.ON_BAD.value
     train = pretraining_records.read(program_flags.INPUT.value, on_bad)
     held_out = pretraining_records.read(
         _EVAL.value or program_flags.INPUT.value, on_bad
@@ -64,7 +72,7 @@ def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
 
 def evaluate(model: Bert, examples: data.TaskData, step: int) -> None:
     """Prints and writes the accuracy on masked tokens and next sentences."""
-    batch_size = fine_tuning.EVAL_BATCH.value
+    batch_size = training_flags.EVAL_BATCH.value
     num_examples = batch_size * _EVAL_STEPS.value
     metrics = Evaluation(model, examples, batch_size, num_examples)()
     source = examples.task.source
@@ -129,17 +137,16 @@ def main(argv: Sequence[str]) -> None:
     """Trains and evaluates, as the flags say."""
     with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv, steps=_STEPS)
-        vocabulary = program_flags.vocabulary()
-        config = program_flags.config(vocabulary)
+        vocabulary = model_setup.vocabulary()
+        config = model_setup.config(vocabulary)
         batches = examples(vocabulary, config.architecture.vocab)
-        model = program_flags.build(Bert, config)
+        model = model_setup.build(Bert, config)
         trainer = fine_tuning.trainer(model, _STEPS.value, _WARMUP.value)
         fine_tuning.introduce(model, batches)
         fine_tuning.train(trainer, batches, _STEPS.value, prefix="")
-        if fine_tuning.EVAL.value:
+        if training_flags.EVAL.value:
             evaluate(model, batches, trainer.steps_done)
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["input_file", "vocab_file", "output_dir"])
     run_main(main)

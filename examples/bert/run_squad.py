@@ -19,29 +19,11 @@ import json
 import os
 from collections.abc import Sequence
 
-import numpy as np
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-import meshtf as mtf
-from examples.bert.datasets import squad_json
-from examples.bert.datasets.squad_json import Question
-from examples.bert.datasets.squad_windows import Shape, Window, windows
-from examples.bert.evaluation.best_spans import Prediction, answer
-from examples.bert.evaluation.rule_baseline import best_rule
-from examples.bert.evaluation.squad_metrics import (
-    best_threshold,
-    exact_match,
-    f1,
-    score,
-)
-from examples.bert.shared import fine_tuning, program_flags
-from transformer import data
-from transformer.cli.program import run_main
-from transformer.data.batching.features import Arrays
-from transformer.data.sources import Example
-from transformer.models.base import Batch
-from transformer.models.bert import SpanExtractor
+from examples.bert.shared import program_flags, training_flags
+from transformer.cli.program import answer_usage, run_main
 
 _TRAIN = flags.DEFINE_string("train_file", None, "Questions for training, as JSON.")
 _PREDICT = flags.DEFINE_string("predict_file", None, "Questions to answer.")
@@ -69,7 +51,32 @@ _THRESHOLD = flags.DEFINE_float(
     "Threshold on the score of no answer minus that of the best answer.",
 )
 flags.adopt_module_key_flags(program_flags)
-flags.adopt_module_key_flags(fine_tuning)
+flags.adopt_module_key_flags(training_flags)
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["vocab_file", "output_dir"])
+    answer_usage()  # before the imports below take seconds for TensorFlow
+
+import numpy as np
+
+import meshtf as mtf
+from examples.bert.datasets import squad_json
+from examples.bert.datasets.squad_json import Question
+from examples.bert.datasets.squad_windows import Shape, Window, windows
+from examples.bert.evaluation.best_spans import Prediction, answer
+from examples.bert.evaluation.rule_baseline import best_rule
+from examples.bert.evaluation.squad_metrics import (
+    best_threshold,
+    exact_match,
+    f1,
+    score,
+)
+from examples.bert.shared import fine_tuning, model_setup
+from transformer import data
+from transformer.data.batching.features import Arrays
+from transformer.data.sources import Example
+from transformer.models.base import Batch
+from transformer.models.bert import SpanExtractor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +140,7 @@ def read(path: str | None, needed: bool, answered: bool) -> list[Question]:
         )
     if not needed:
         return []
-    return squad_json.read(path, _NEGATIVE.value, fine_tuning.ON_BAD.value, answered)
+    return squad_json.read(path, _NEGATIVE.value, training_flags.ON_BAD.value, answered)
 
 
 def predict(
@@ -141,11 +148,11 @@ def predict(
 ) -> dict[str, Prediction]:
     """Returns the model's prediction for each question, by the question's id."""
 
-    @mtf.function(mesh=model.mesh, jit=fine_tuning.JIT.value, batch=model.features)
+    @mtf.function(mesh=model.mesh, jit=training_flags.JIT.value, batch=model.features)
     def logits(batch: Batch) -> tuple[mtf.Tensor, mtf.Tensor]:
         return model(batch)[:2]
 
-    batches = examples.held_out(fine_tuning.EVAL_BATCH.value)
+    batches = examples.held_out(training_flags.EVAL_BATCH.value)
     outputs = [logits(dict(batch)) for batch in batches]
     start_logits = np.concatenate([start.numpy() for start, _ in outputs])
     end_logits = np.concatenate([end.numpy() for _, end in outputs])
@@ -213,12 +220,12 @@ def main(argv: Sequence[str]) -> None:
     """Trains, predicts, and evaluates, as the flags say."""
     with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv)
-        vocabulary = program_flags.vocabulary()
-        config = program_flags.config(vocabulary)
-        needs_train = fine_tuning.TRAIN.value or _TRAIN.value is not None
-        needs_predictions = fine_tuning.PREDICT.value or fine_tuning.EVAL.value
+        vocabulary = model_setup.vocabulary()
+        config = model_setup.config(vocabulary)
+        needs_train = training_flags.TRAIN.value or _TRAIN.value is not None
+        needs_predictions = training_flags.PREDICT.value or training_flags.EVAL.value
         train_questions = read(_TRAIN.value, needs_train, answered=True)
-        questions = read(_PREDICT.value, needs_predictions, fine_tuning.EVAL.value)
+        questions = read(_PREDICT.value, needs_predictions, training_flags.EVAL.value)
         train_set = QuestionSet(train_questions, vocabulary)
         question_set = QuestionSet(questions, vocabulary)
         task = data.Task(
@@ -228,7 +235,7 @@ def main(argv: Sequence[str]) -> None:
             SpanFeatures(program_flags.LENGTH.value),
         )
         examples = data.TaskData(task, seed=program_flags.SEED.value)
-        model = program_flags.build(SpanExtractor, config)
+        model = model_setup.build(SpanExtractor, config)
         steps, warmup = fine_tuning.steps_of(len(train_set.windows))
         trainer = fine_tuning.trainer(model, steps, warmup)
         fine_tuning.introduce(
@@ -238,7 +245,7 @@ def main(argv: Sequence[str]) -> None:
         if needs_predictions:
             predictions = predict(model, examples, question_set)
             answers = write(predictions)
-            if fine_tuning.EVAL.value:
+            if training_flags.EVAL.value:
                 evaluate(
                     train_questions,
                     questions,
@@ -249,5 +256,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["vocab_file", "output_dir"])
     run_main(main)

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from examples.bert.shared import program_flags
+from examples.bert.shared import model_setup
 from transformer import data
 from transformer.data.atomic_files import atomic_file
 from transformer.data.batching.seeds import Seed
@@ -112,7 +112,7 @@ def read(patterns: str, on_bad: str) -> Examples:
       DataError: a file or a record cannot be read.
     """
     return FileExamples(
-        program_flags.files(patterns), TFRecords(), on_bad == "skip", patterns
+        model_setup.files(patterns), TFRecords(), on_bad == "skip", patterns
     )
 
 

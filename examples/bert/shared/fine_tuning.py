@@ -1,4 +1,4 @@
-"""Flags, training and evaluation, shared by the three programs that train.
+"""Training and evaluation, shared by the three programs that train.
 
     fine_tuning.prepare(argv)          # gin, and whether --output_dir can be written
     trainer = fine_tuning.trainer(model, steps, warmup)
@@ -20,7 +20,22 @@ from typing import Any
 from absl import flags
 
 import meshtf as mtf
-from examples.bert.shared import gin_configuration, program_flags
+from examples.bert.shared import gin_configuration, model_setup, program_flags
+from examples.bert.shared.training_flags import (
+    DECAY,
+    EPOCHS,
+    INIT,
+    JIT,
+    OPTIMIZER,
+    OUTPUT,
+    OVERLAPS,
+    RATE,
+    REPORT_EVERY,
+    SAVE_EVERY,
+    TRAIN,
+    TRAIN_BATCH,
+    WARMUP,
+)
 from transformer import data
 from transformer.cli import command_line
 from transformer.data.atomic_files import atomic_file, check_folder
@@ -31,50 +46,6 @@ from transformer.training.reporting import run_report
 from transformer.training.reporting.metrics import Metrics
 from transformer.training.trainer import Trainer
 
-OUTPUT = flags.DEFINE_string(
-    "output_dir", None, "The folder for checkpoints and results."
-)
-INIT = flags.DEFINE_string(
-    "init_checkpoint",
-    None,
-    "An initial checkpoint, or a folder whose last checkpoint is taken: variables that "
-    "it shares with this model are read, the others are initialized randomly.",
-)
-TRAIN = flags.DEFINE_bool("do_train", False, "Whether to train.")
-EVAL = flags.DEFINE_bool("do_eval", False, "Whether to evaluate on held-out examples.")
-PREDICT = flags.DEFINE_bool("do_predict", False, "Whether to write predictions.")
-TRAIN_BATCH = flags.DEFINE_integer(
-    "train_batch_size", 32, "Examples of a training step.", lower_bound=1
-)
-EVAL_BATCH = flags.DEFINE_integer(
-    "eval_batch_size", 8, "Examples of an evaluation batch.", lower_bound=1
-)
-RATE = flags.DEFINE_float("learning_rate", 5e-5, "The peak learning rate.")
-OPTIMIZER = flags.DEFINE_enum("optimizer", "adamw", ["adamw", "lamb"], "AdamW or LAMB.")
-DECAY = flags.DEFINE_float(
-    "weight_decay", 0.01, "Weight decay, except of biases and norms."
-)
-SAVE_EVERY = flags.DEFINE_integer(
-    "save_checkpoints_steps", 1000, "Steps between checkpoints.", lower_bound=1
-)
-REPORT_EVERY = flags.DEFINE_integer(
-    "report_every", 50, "Steps between printed lines.", lower_bound=1
-)
-EPOCHS = flags.DEFINE_float(
-    "num_train_epochs", 3.0, "Passes over the training examples."
-)
-WARMUP = flags.DEFINE_float(
-    "warmup_proportion", 0.1, "The fraction of steps with linear warmup of the rate."
-)
-ON_BAD = flags.DEFINE_enum(
-    "on_bad",
-    "refuse",
-    ["refuse", "skip"],
-    "Whether a malformed example is an error, or is skipped.",
-)
-JIT = flags.DEFINE_bool("jit", False, "Whether XLA compiles the local work.")
-for name in ("gin_file", "gin_param", "gin_import"):  # so that --help shows them
-    flags.declare_key_flag(name)
 # The files that the programs write to --output_dir.
 FILES = (
     *training_run.FILES,
@@ -83,13 +54,6 @@ FILES = (
     "null_odds.json",
 )
 _LOOP = {"keep": 2, "keep_every": 0, "async_save": False, "profile": None}
-# Gin settings with the same meaning as a flag.
-OVERLAPS = program_flags.OVERLAPS | {
-    "train.batch_size": TRAIN_BATCH,
-    "train.report_every": REPORT_EVERY,
-    "train.save_every": SAVE_EVERY,
-    "train.jit": JIT,
-}
 
 
 def prepare(argv: Sequence[str], **train_flags: flags.FlagHolder[Any]) -> None:
@@ -192,7 +156,7 @@ def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimi
         ("learning_rate", rate, RATE),
         ("weight_decay", DECAY.value, DECAY),
         ("epsilon", 1e-6, None),
-        ("decay_mask", mtf.optimizers.exclude_names(program_flags.SMALL), None),
+        ("decay_mask", mtf.optimizers.exclude_names(model_setup.SMALL), None),
     ):
         is_given = flag is not None and gin_configuration.is_given(flag)
         if parameter not in gin_configuration.takes(name):
