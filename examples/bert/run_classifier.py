@@ -67,7 +67,15 @@ from transformer.training.evaluation import Evaluation
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """The examples for training, evaluation (dev) and prediction (test)."""
+    """The examples of the files for training, evaluation (dev) and prediction (test).
+
+    Attributes:
+      columns: the columns of the files.
+      classes: the labels, in the order of the model's logits.
+      train: the examples of train.tsv.
+      dev: the examples of dev.tsv; () if they are not needed.
+      test: the examples of test.tsv, which may have no labels; () if they are not needed.
+    """
 
     columns: Columns
     classes: tuple[str, ...]
@@ -99,7 +107,7 @@ def read() -> Files:
     test: Examples = ()
     if training_flags.PREDICT.value:
         test = tsv.read(folder / "test.tsv", columns, bad, labelled=False)
-    return Files(columns, classes, train, dev, test)
+    return Files(columns=columns, classes=classes, train=train, dev=dev, test=test)
 
 
 def _add_dummy_label(example: Example, seed: Seed) -> Example:
@@ -114,7 +122,15 @@ def examples(
     vocabulary: data.WordPieceVocabulary,
     labelled: bool = True,
 ) -> data.TaskData:
-    """Returns training and held-out examples as batches of tokens."""
+    """Returns training and held-out examples as batches of tokens.
+
+    Args:
+      train: the training examples.
+      held_out: the examples for evaluation or prediction.
+      files: the columns and classes of the examples.
+      vocabulary: the vocabulary of the texts.
+      labelled: whether the examples have labels; otherwise all get label 0.
+    """
     columns = files.columns
     length = program_flags.LENGTH.value
     add_label = functools.partial(label, classes=files.classes, field=columns.label)
@@ -142,7 +158,9 @@ def evaluate(
     files: Files,
     step: int,
 ) -> None:
-    """Prints and writes the accuracy on dev.tsv, and that of the baselines."""
+    """Prints and writes the model's accuracy on dev.tsv, and prints the accuracy of the
+    baselines.
+    """
     metrics = Evaluation(model, examples, training_flags.EVAL_BATCH.value, None)()
     task = examples.task
     bag = BagOfWords(
@@ -150,13 +168,15 @@ def evaluate(
         len(files.classes),
         examples.vocabulary.size,
     )
-    most_frequent = int(bag.frequent.argmax())
-    num_right = np.zeros(2)
+    most_frequent = int(bag.class_counts.argmax())
+    num_most_frequent = 0
+    num_right_by_bag = 0
     for example in files.dev:
         arrays = task.arrays(example, (0,))
-        predictions = np.array([most_frequent, bag(arrays)])
-        num_right += predictions == arrays["labels"]
-    frequent_accuracy, bayes_accuracy = num_right / len(files.dev)
+        num_most_frequent += int(arrays["labels"] == most_frequent)
+        num_right_by_bag += int(arrays["labels"] == bag(arrays))
+    frequent_accuracy = num_most_frequent / len(files.dev)
+    bayes_accuracy = num_right_by_bag / len(files.dev)
     fine_tuning.report(
         {
             "accuracy": (

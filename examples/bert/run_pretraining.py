@@ -54,12 +54,16 @@ _COUNTED = 20_000  # examples from which the baselines are computed
 
 
 def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
-    """Returns the examples of the flags, in batches."""
+    """Returns the examples of --input_file and --eval_file, in batches.
+
+    Args:
+      vocabulary: the vocabulary of the examples.
+      vocab: the size of the model's vocabulary.
+    """
     on_bad = training_flags.ON_BAD.value
-    train = pretraining_records.read(program_flags.INPUT.value, on_bad)
-    held_out = pretraining_records.read(
-        _EVAL.value or program_flags.INPUT.value, on_bad
-    )
+    input_files = program_flags.INPUT.value
+    train = pretraining_records.read(input_files, on_bad)
+    held_out = pretraining_records.read(_EVAL.value or input_files, on_bad)
     task = data.Task(
         "pretraining",
         fine_tuning.InMemorySource(train, held_out),
@@ -78,21 +82,22 @@ def evaluate(model: Bert, examples: data.TaskData, step: int) -> None:
     source = examples.task.source
     tokens, labels = _counts(source.train())
     held_out_tokens, held_out_labels = _counts(source.held_out())
-    token = max(tokens, key=tokens.get)
-    label = max(labels, key=labels.get)
-    piece = examples.vocabulary.pieces[token]
-    nats = _nats(tokens, held_out_tokens, model.architecture.vocab)
-    token_accuracy = held_out_tokens[token] / held_out_tokens.total()
-    label_accuracy = held_out_labels[label] / held_out_labels.total()
+    # The baselines predict these for all held-out examples.
+    most_frequent_token = max(tokens, key=tokens.get)
+    most_frequent_label = max(labels, key=labels.get)
+    word_piece = examples.vocabulary.pieces[most_frequent_token]
+    baseline_loss = _unigram_loss(tokens, held_out_tokens, model.architecture.vocab)
+    token_accuracy = held_out_tokens[most_frequent_token] / held_out_tokens.total()
+    label_accuracy = held_out_labels[most_frequent_label] / held_out_labels.total()
     fine_tuning.report(
         {
             "masked tokens: loss in nats": (
                 f"{metrics['loss']:.3f}",
-                f"{nats:.3f} by their frequencies",
+                f"{baseline_loss:.3f} by their frequencies",
             ),
             "masked tokens: accuracy": (
                 f"{metrics['accuracy']:.1%}",
-                f"{token_accuracy:.1%} with {piece!r} for all",
+                f"{token_accuracy:.1%} with {word_piece!r} for all",
             ),
             "next sentences: accuracy": (
                 f"{metrics['next_sentence_accuracy']:.1%}",
@@ -111,7 +116,9 @@ def evaluate(model: Bert, examples: data.TaskData, step: int) -> None:
 def _counts(
     examples: Sequence[data.sources.Example],
 ) -> tuple[collections.Counter[int], collections.Counter[int]]:
-    """Returns the numbers of each masked token, and of each next-sentence label."""
+    """Returns how often each masked token and each next-sentence label occurs in the first
+    examples.
+    """
     tokens: collections.Counter[int] = collections.Counter()
     labels: collections.Counter[int] = collections.Counter()
     subset = itertools.islice(examples, _COUNTED)
@@ -121,11 +128,16 @@ def _counts(
     return tokens, labels
 
 
-def _nats(
+def _unigram_loss(
     counts: collections.Counter[int], held_out: collections.Counter[int], vocab: int
 ) -> float:
     """Returns the mean of -ln p over held-out tokens, where p is the frequency of a token
-    with add-one smoothing.
+    in the training examples with add-one smoothing.
+
+    Args:
+      counts: the number of occurrences of each token in the training examples.
+      held_out: the number of occurrences of each token in the held-out examples.
+      vocab: the size of the vocabulary.
     """
     ids = np.fromiter(held_out, int)
     p = (np.array([counts[i] for i in ids]) + 1.0) / (counts.total() + vocab)

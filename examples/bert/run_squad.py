@@ -102,22 +102,26 @@ class SpanFeatures:
 
 
 class QuestionSet:
-    """Questions, and their windows.
+    """Questions, and the windows of their contexts.
 
     Args:
       questions: the questions.
-      vocabulary: the vocabulary of their tokens.
+      vocabulary: the vocabulary of the model.
     """
 
     def __init__(
         self, questions: Sequence[Question], vocabulary: data.WordPieceVocabulary
     ) -> None:
-        shape = Shape(program_flags.LENGTH.value, _QUERY.value, _STRIDE.value)
+        shape = Shape(
+            length=program_flags.LENGTH.value,
+            question=_QUERY.value,
+            stride=_STRIDE.value,
+        )
         self.questions = questions
         self.windows: list[Window] = [
             window
-            for k, question in enumerate(questions)
-            for window in windows(k, question, vocabulary, shape)
+            for index, question in enumerate(questions)
+            for window in windows(index, question, vocabulary, shape)
         ]
 
     def __str__(self) -> str:
@@ -133,7 +137,16 @@ class QuestionSet:
 
 
 def read(path: str | None, needed: bool, answered: bool) -> list[Question]:
-    """Returns the questions of a file; [] if it is not needed."""
+    """Returns the questions of a file.
+
+    Args:
+      path: the path of the file, or None if its flag is not given.
+      needed: whether the flags need these questions; if not, there are none.
+      answered: whether to read the answers.
+
+    Raises:
+      DataError: the questions are needed and `path` is None, or the file is malformed.
+    """
     if needed and path is None:
         raise data.DataError(
             "--train_file and --predict_file name the questions; one is missing."
@@ -157,16 +170,17 @@ def predict(
     start_logits = np.concatenate([start.numpy() for start, _ in outputs])
     end_logits = np.concatenate([end.numpy() for _, end in outputs])
     predictions = {}
-    indices = np.array([window.question for window in question_set.windows])
+    # Windows are in the order of their questions.
+    question_indices = np.array([window.question for window in question_set.windows])
     for k, question in enumerate(question_set.questions):
-        windows_of_question = slice(*np.searchsorted(indices, [k, k + 1]).tolist())
+        first, end = np.searchsorted(question_indices, [k, k + 1]).tolist()
         predictions[question.id] = answer(
             question,
-            question_set.windows[windows_of_question],
-            start_logits[windows_of_question],
-            end_logits[windows_of_question],
-            _BEST.value,
-            _ANSWER.value,
+            question_set.windows[first:end],
+            start_logits[first:end],
+            end_logits[first:end],
+            num_best=_BEST.value,
+            max_length=_ANSWER.value,
         )
     return predictions
 
@@ -193,7 +207,15 @@ def evaluate(
     answers: dict[str, str],
     step: int,
 ) -> None:
-    """Prints and writes exact match and F1, and prints those of the best fixed rule."""
+    """Prints and writes exact match and F1, and prints the scores of the best fixed rule.
+
+    Args:
+      train_questions: the training questions, from which rules are learned.
+      questions: the questions that the model answered.
+      predictions: the model's predictions, by question id.
+      answers: the texts in predictions.json, by question id.
+      step: the number of training steps done.
+    """
     scores = score(questions, answers)
     rule, baseline = best_rule(train_questions, questions)
     table = {}

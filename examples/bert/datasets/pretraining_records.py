@@ -66,8 +66,13 @@ def documents(paths: Sequence[str | Path]) -> list[Example]:
 def write(
     paths: Sequence[str], examples: Iterable[Example], features: data.BertFeatures
 ) -> int:
-    """Writes examples to files in turn, and returns how many there are. Files appear only
-    when they are complete.
+    """Writes examples to files in turn, and returns the number of examples. Files appear
+    only when they are complete.
+
+    Args:
+      paths: the paths of the files.
+      examples: the examples.
+      features: returns the padded arrays of an example.
 
     Raises:
       DataError: there is no example.

@@ -69,8 +69,10 @@ def read(
             "  Name those of this file: --label_column, --text_a_column, "
             "--text_b_column, --[no]header."
         )
-    form = Labelled(names, columns.header, columns.label, classes if labelled else ())
-    return FileExamples([Path(path)], form, on_bad == "skip", str(path))
+    line_format = Labelled(
+        names, columns.header, columns.label, classes if labelled else ()
+    )
+    return FileExamples([Path(path)], line_format, on_bad == "skip", str(path))
 
 
 def _names(path: Path, columns: Columns) -> tuple[str, ...]:
@@ -84,7 +86,9 @@ def _names(path: Path, columns: Columns) -> tuple[str, ...]:
 
 
 def labels_of(examples: Examples, columns: Columns) -> tuple[str, ...]:
-    """Returns all labels that occur, sorted. Raises DataError if there are fewer than two."""
+    """Returns all labels of the examples, sorted. Raises DataError if there are fewer than
+    two.
+    """
     labels = tuple(sorted({example[columns.label] for example in examples}))
     if len(labels) < 2:
         raise data.DataError(

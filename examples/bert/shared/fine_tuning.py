@@ -46,14 +46,15 @@ from transformer.training.reporting import run_report
 from transformer.training.reporting.metrics import Metrics
 from transformer.training.trainer import Trainer
 
-# The files that the programs write to --output_dir.
+# Globs of the files that the programs write to --output_dir.
 FILES = (
     *training_run.FILES,
     "*results.t*",
     "*predictions.json",
     "null_odds.json",
 )
-_LOOP = {"keep": 2, "keep_every": 0, "async_save": False, "profile": None}
+# Defaults of the settings that are passed to `Loop`, unless gin binds them.
+_LOOP_DEFAULTS = {"keep": 2, "keep_every": 0, "async_save": False, "profile": None}
 
 
 def prepare(argv: Sequence[str], **train_flags: flags.FlagHolder[Any]) -> None:
@@ -74,7 +75,7 @@ def prepare(argv: Sequence[str], **train_flags: flags.FlagHolder[Any]) -> None:
 
 
 class InMemorySource:
-    """A source of examples that are in memory."""
+    """A source of examples that are in memory: see `transformer.data.sources`."""
 
     def __init__(
         self,
@@ -92,8 +93,8 @@ class InMemorySource:
 
 
 def steps_of(examples: int) -> tuple[int, int]:
-    """Returns the number of training steps and of warmup steps, given the number of
-    training examples.
+    """Returns the number of training steps and the number of warmup steps, given the
+    number of training examples.
     """
     steps = max(int(examples * EPOCHS.value / TRAIN_BATCH.value), 1)
     return steps, int(steps * WARMUP.value)
@@ -106,12 +107,19 @@ def trainer(model: Model, steps: int, warmup: int) -> Trainer:
     Gradients are clipped to a global norm of 1; biases and norms are not decayed. Settings
     of gin override this.
 
+    Args:
+      model: the model.
+      steps: the total number of steps.
+      warmup: the number of warmup steps.
+
     Raises:
       ConfigError: the optimizer has no parameter for a given flag, or a setting has no
         effect.
     """
-    gin_configuration.of_train(**_LOOP)  # marks them as used; `learn` reads them
-    settings = gin_configuration.of_train(
+    gin_configuration.train_settings(
+        **_LOOP_DEFAULTS
+    )  # marks them as used; `learn` reads them
+    settings = gin_configuration.train_settings(
         clip_norm=1.0, microbatches=1, skip_nonfinite_steps=False
     )
     trainer = Trainer(
@@ -147,9 +155,9 @@ def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimi
     )
     if gin_configuration.is_bound("train.optimizer"):
         if gin_configuration.is_given(OPTIMIZER):
-            gin_configuration.overruled("train.optimizer", OPTIMIZER)
+            gin_configuration.record_override("train.optimizer", OPTIMIZER)
         else:
-            kind = gin_configuration.of_train(optimizer=None)["optimizer"]
+            kind = gin_configuration.train_settings(optimizer=None)["optimizer"]
     name = kind.__name__
     arguments = {}
     for parameter, value, flag in (
@@ -159,7 +167,7 @@ def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimi
         ("decay_mask", mtf.optimizers.exclude_names(model_setup.SMALL), None),
     ):
         is_given = flag is not None and gin_configuration.is_given(flag)
-        if parameter not in gin_configuration.takes(name):
+        if parameter not in gin_configuration.parameter_names(name):
             if is_given:
                 raise command_line.ConfigError(
                     f"--{flag.name}={flag.value}: {name} has no {parameter}.\n"
@@ -168,13 +176,17 @@ def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimi
         elif not gin_configuration.is_bound(f"{name}.{parameter}"):
             arguments[parameter] = value
         elif is_given:
-            gin_configuration.overruled(f"{name}.{parameter}", flag)
+            gin_configuration.record_override(f"{name}.{parameter}", flag)
             arguments[parameter] = value
     return functools.partial(kind, **arguments)
 
 
 def introduce(model: Model, examples: object) -> None:
     """Prints examples, model and mesh, and gin settings that are overridden or unused.
+
+    Args:
+      model: the model.
+      examples: a description of the examples, or an object that prints as one.
 
     Raises:
       ConfigError: a setting of --gin_param has no effect.
@@ -198,6 +210,12 @@ def train(
     prefix: str = "bert/",
 ) -> None:
     """Starts from a checkpoint (see `start`), and trains if --do_train is given.
+
+    Args:
+      trainer: the trainer of the model.
+      examples: the training examples.
+      steps: the total number of steps.
+      prefix: the prefix of the names of variables that --init_checkpoint must have.
 
     Raises:
       CheckpointError: another process trains in --output_dir; and as `start`.
@@ -276,22 +294,24 @@ def _report_restored(
     trainer: Trainer, examples: data.TaskData | None, steps: int
 ) -> None:
     """Prints the step of the restored checkpoint, and which settings have changed."""
-    done = trainer.steps_done
-    changed = []
+    steps_done = trainer.steps_done
+    changed_settings = []
     if examples is not None:
         run_record.check_vocabulary(
             trainer.restored, examples.vocabulary, f"the run in {OUTPUT.value}"
         )
-        changed = run_record.differences(trainer.restored, trainer.record)
+        changed_settings = run_record.differences(trainer.restored, trainer.record)
     if not TRAIN.value:
-        print(f"the model is that of step {done} in {OUTPUT.value}", flush=True)
+        print(f"the model is that of step {steps_done} in {OUTPUT.value}", flush=True)
         return
-    for line in changed:
+    for line in changed_settings:
         print(f"changed  {line}", flush=True)
-    if done >= steps > 0:
-        line = run_report.finished(done, steps, bool(changed), "output_dir")
+    if steps_done >= steps > 0:
+        line = run_report.finished(
+            steps_done, steps, bool(changed_settings), "output_dir"
+        )
     else:
-        line = f"continuing from step {done} in {OUTPUT.value}"
+        line = f"continuing from step {steps_done} in {OUTPUT.value}"
     print(line, flush=True)
 
 
@@ -318,7 +338,7 @@ def learn(trainer: Trainer, examples: data.Data, steps: int) -> None:
       KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved.
       NumericsError: a loss is not finite.
     """
-    settings = gin_configuration.of_train(**_LOOP)
+    settings = gin_configuration.train_settings(**_LOOP_DEFAULTS)
     loop = Loop(
         trainer,
         examples,

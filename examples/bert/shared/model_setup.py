@@ -19,9 +19,9 @@ import meshtf as mtf
 from examples.bert.shared import gin_configuration
 from examples.bert.shared.program_flags import (
     CONFIG,
+    DEFAULT_LAYOUT,
     DEVICES,
     LAYOUT,
-    LAYOUTS,
     LENGTH,
     LOWER,
     MESH,
@@ -49,13 +49,16 @@ def devices() -> str | Sequence[str] | None:
 
 def mesh() -> mtf.Mesh:
     """Returns the mesh of the flags, with further parameters that gin binds."""
-    is_default = LAYOUTS.value is None
+    if LAYOUT.value is None:
+        layout, optional_axes = DEFAULT_LAYOUT, "data;model"
+    else:
+        layout, optional_axes = LAYOUT.value, ""
     result: mtf.Mesh = gin_configuration.configured(mtf.Mesh)(
         MESH.value,
-        LAYOUT if is_default else LAYOUTS.value,
+        layout,
         devices=devices(),
         seed=SEED.value,
-        optional_axes="data;model" if is_default else "",
+        optional_axes=optional_axes,
     )
     return result
 
@@ -66,7 +69,7 @@ def vocabulary() -> data.WordPieceVocabulary:
 
 
 class Config(NamedTuple):
-    """The contents of a bert_config.json."""
+    """The sizes of a model, and the standard deviation of its initial variables."""
 
     architecture: Architecture
     initializer_range: float
@@ -91,7 +94,10 @@ def build(kind: Callable[..., Model], config: Config, **arguments: Any) -> Any:
 
 
 def config(words: data.WordPieceVocabulary) -> Config:
-    """Returns the sizes of the flags.
+    """Returns the sizes of the model: those in --bert_config_file, or of gin.
+
+    Args:
+      words: the vocabulary of the texts, which the model's vocabulary must have room for.
 
     Raises:
       DataError: the file cannot be read, or the vocabulary or --max_seq_length is too
@@ -128,7 +134,7 @@ def read_config(path: str) -> Config:
     """Returns the contents of a bert_config.json.
 
     Raises:
-      DataError: it cannot be read, or describes a model that is not supported.
+      DataError: the file cannot be read, or describes a model that is not supported.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -147,7 +153,7 @@ def read_config(path: str) -> Config:
 
 
 def _config(config: Settings) -> Config:
-    """Returns the sizes of a bert_config.json, overridden by those that gin binds."""
+    """Returns the sizes of a bert_config.json; sizes that gin binds override them."""
     dropout = config.get("hidden_dropout_prob", 0.1)
     config.require(attention_probs_dropout_prob=dropout)
     sizes = {

@@ -12,7 +12,7 @@ from typing import Any
 from absl import flags
 
 # The default of --layout.
-LAYOUT = "batch:data; heads:model; d_ff:model; vocab:model"
+DEFAULT_LAYOUT = "batch:data; heads:model; d_ff:model; vocab:model"
 
 CONFIG = flags.DEFINE_string(
     "bert_config_file", None, "JSON with the sizes of the model."
@@ -40,10 +40,10 @@ SEED = flags.DEFINE_integer("random_seed", 12345, "Seed of all random numbers.")
 MESH = flags.DEFINE_string(
     "mesh", "", 'Axes of the mesh, such as "data:4;model:2"; "": one position.'
 )
-LAYOUTS = flags.DEFINE_string(
+LAYOUT = flags.DEFINE_string(
     "layout",
     None,
-    f'Which dimension is sharded along which axis; by default "{LAYOUT}", as far as '
+    f'Which dimension is sharded along which axis; by default "{DEFAULT_LAYOUT}", as far as '
     "the mesh has these axes.",
 )
 DEVICES = flags.DEFINE_string(
@@ -55,7 +55,7 @@ DEVICES = flags.DEFINE_string(
 # Gin settings with the same meaning as a flag.
 OVERLAPS: dict[str, flags.FlagHolder[Any]] = {
     "Mesh.axes": MESH,
-    "Mesh.layout": LAYOUTS,
+    "Mesh.layout": LAYOUT,
     "Mesh.devices": DEVICES,
     "Mesh.seed": SEED,
     "train.seed": SEED,

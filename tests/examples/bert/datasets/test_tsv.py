@@ -88,7 +88,7 @@ def test_naive_bayes_counts_words_of_both_texts_separately():
         row([2, 6, 3, 7, 3, 0], [0, 0, 0, 1, 1, 0], 1),
     ]
     bag = BagOfWords(learned, classes=2, vocab=8)
-    assert bag.frequent.tolist() == [1, 2]
+    assert bag.class_counts.tolist() == [1, 2]
     assert [bag(one) for one in learned] == [0, 1, 1]
     p0 = (
         2 / 4 * (2 / (5 + 16)) ** 1

@@ -95,7 +95,7 @@ def test_vocabulary_and_rows_must_fit(folder, vocabulary, changed, says):
         ("", ""),
         ("data:2", "batch:data"),
         ("model:2", "heads:model; d_ff:model; vocab:model"),
-        ("data:2; model:1", program_flags.LAYOUT),
+        ("data:2; model:1", program_flags.DEFAULT_LAYOUT),
     ],
 )
 def test_the_layout_is_as_far_as_the_mesh_goes(axes, rules, recwarn):
