@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from benchmarks.step.cases.sizes import Config, Dumped
+from benchmarks.step.cases.sizes import Config, JsonCase
 
 SMALL = Config(
     vocab=512,
@@ -28,7 +28,7 @@ _BOTH = "batch:data; heads:model; d_ff:model; vocab:model"
 
 
 @dataclasses.dataclass(frozen=True)
-class Case(Dumped):
+class Case(JsonCase):
     """A model of one size: a point of a panel.
 
     Attributes:
