@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import app, flags
 
-from meshtf.command_line import COMMANDS, allow_keras, check_usage, command_module
+from meshtf.command_line import COMMANDS, check_usage, command_module, end_imports
 from meshtf.runtime.process import configure_process
 
 __all__ = ["COMMANDS", "main"]
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> None:
     Args:
       argv: the name of the program, the command, and the command's arguments.
     """
-    allow_keras()
+    end_imports()
     check_usage(argv[1:])
     command, *rest = argv[1:]
     module = command_module(command)

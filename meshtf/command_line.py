@@ -10,6 +10,7 @@ a usage error and exits, if the command line needs nothing else: if it has no co
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -53,30 +54,47 @@ COMMANDS = {
         "offers the devices of this machine to a driver on another one",
     ),
 }
-# These commands do not need Keras. TensorFlow imports Keras, and Keras may import
-# scikit-learn, which takes a quarter of the time; TensorFlow also works without Keras.
-WITHOUT_KERAS = ("explain",)
+# TensorFlow imports these packages if they are installed. Keras, which may import
+# scikit-learn, and JAX take almost half of the time of TensorFlow's import.
+_OPTIONAL_PACKAGES = ("keras", "jax")
+# These commands need none of the optional packages.
+_WITHOUT_OPTIONAL_PACKAGES = ("explain",)
 _HELP = ("--help", "-help", "-h", "help", "-?")
 
 
 def answer_usage() -> None:
-    """Prints help or a usage error and exits, if this process is a `python -m meshtf ...`
-    that needs nothing else. Called by `meshtf/__init__.py`.
+    """Prints help or an error of usage and exits, if this process is a
+    `python -m meshtf ...` that needs nothing else; otherwise prepares the process for the
+    import of TensorFlow. Called by `meshtf/__init__.py`.
     """
     # While Python imports the package of `-m`, sys.argv[0] is "-m"; in sys.orig_argv the
     # name of the package is at the same index.
     if sys.argv[0] == "-m" and sys.orig_argv[-len(sys.argv)] == "meshtf":
         check_usage(sys.argv[1:])
-        if sys.argv[1] in WITHOUT_KERAS:
-            # None makes `import keras` raise ImportError.
-            sys.modules["keras"] = None  # type: ignore[assignment]
+        _shorten_imports(sys.argv[1])
 
 
-def allow_keras() -> None:
-    """Undoes what `answer_usage` did to Keras; called after TensorFlow is imported."""
-    is_blocked = "keras" in sys.modules and sys.modules["keras"] is None
-    if is_blocked:
-        del sys.modules["keras"]
+def _shorten_imports(command: str) -> None:
+    """Makes the import of TensorFlow faster for a command; `end_imports` undoes it."""
+    # The imports make a million objects and no garbage, and the collector would visit
+    # them again and again.
+    gc.disable()
+    if command in _WITHOUT_OPTIONAL_PACKAGES:
+        for package in _OPTIONAL_PACKAGES:
+            # Python raises ImportError for a module that is None.
+            sys.modules[package] = None  # type: ignore[assignment]
+
+
+def end_imports() -> None:
+    """Restores the process once TensorFlow is imported: Keras and JAX can be imported, and
+    the garbage collector runs, but passes over the objects of the imports.
+    """
+    for package in _OPTIONAL_PACKAGES:
+        if package in sys.modules and sys.modules[package] is None:
+            del sys.modules[package]
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def check_usage(arguments: Sequence[str]) -> None:
@@ -143,7 +161,7 @@ def _usage_error(module: ModuleType, argv: Sequence[str]) -> str:
         check = getattr(module, "usage_error", None)
         return "" if check is None else check(remaining)
     except flags.Error as error:
-        return str(error)
+        return str(getattr(module, "flag_error", str)(error))
     finally:
         for name in flags.FLAGS:
             flags.FLAGS[name].unparse()

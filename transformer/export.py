@@ -38,6 +38,11 @@ def usage_error(argv: Sequence[str]) -> str:
     return command_line.usage_error(argv)
 
 
+def flag_error(error: flags.Error) -> str:
+    """Returns a message about wrong flags."""
+    return command_line.flag_error(error)
+
+
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes a training step as a StableHLO module."""
     from transformer.data.atomic_files import check_writable

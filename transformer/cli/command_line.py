@@ -24,6 +24,7 @@ from absl import flags, logging
 
 from transformer.cli import config_files, gin_settings
 from transformer.cli.gin_settings import ConfigError
+from transformer.cli.setting_hints import settings_like
 
 GIN_FILE = flags.DEFINE_multi_string(
     "gin_file",
@@ -169,6 +170,21 @@ def usage_error(argv: Sequence[str]) -> str:
     except (ConfigError, FileNotFoundError) as error:
         return f"ConfigError: {error}"
     return ""
+
+
+def flag_error(error: flags.Error) -> str:
+    """Returns absl's message about wrong flags; for an unknown flag that resembles no
+    known one, with the gin setting that the user may have meant.
+    """
+    message = str(error)
+    if not isinstance(error, flags.UnrecognizedFlagError) or "Did you mean" in message:
+        return message
+    _, has_value, value = str(error.flagvalue).partition("=")
+    settings = settings_like(error.flagname, value if has_value else None)
+    lines = [f'  --gin_param="{setting}"' for setting in settings]
+    if lines:
+        lines.insert(0, "  This is a setting of gin, not a flag. Did you mean:")
+    return "\n".join([message, *lines])
 
 
 def refuse_gin(argv: Sequence[str]) -> None:
