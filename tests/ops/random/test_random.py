@@ -11,7 +11,7 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf.names import Shape
 from meshtf.ops.control.seeds import seed
-from meshtf.ops.random import counter_bits, random_ops
+from meshtf.ops.random import counter_bits, random, random_ops
 
 ROWS, COLUMNS = 1024, 1024
 
