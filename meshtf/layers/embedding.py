@@ -108,7 +108,7 @@ def sinusoids(
     section 3.5).
 
     Args:
-      positions: integers, such as mtf.range(mesh, "length:128").
+      positions: the positions: integers [...], such as mtf.range(mesh, "length:128").
       dim: the dimension of the sines and cosines, of even size, such as "d_model:512".
       shortest: the shortest period is 2 * pi * shortest positions.
       longest: the longest period is 2 * pi * longest positions.

@@ -123,4 +123,4 @@ class Repeat(Module):
             return run_layer(carry)
 
         inputs = ([v.tensor() for v in variables], xs)
-        return scan(iteration, x, inputs, self.dim.name, self.dim.size)
+        return scan(iteration, x, inputs, dim=self.dim.name, length=self.dim.size)

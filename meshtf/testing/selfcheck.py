@@ -133,7 +133,7 @@ def selfcheck(ops: Sequence[type[Op]], quick: bool = False, seed: int = 0) -> in
     rows_by_kind = {}
     for kind, devices in kinds.items():
         if devices:
-            rows_by_kind[kind] = check_kind(kind, devices, ops, quick, seed)
+            rows_by_kind[kind] = check_kind(kind, devices, ops, quick=quick, seed=seed)
     for kind, rows in rows_by_kind.items():
         _print_failures(kind, rows)
     absent_kinds = [kind for kind, devices in kinds.items() if not devices]

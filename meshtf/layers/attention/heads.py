@@ -43,8 +43,8 @@ class Cache(NamedTuple):
     """Keys and values of the positions that queries attend to.
 
     Attributes:
-      keys: [batch, kv_heads, kv_length, key].
-      values: of the same shape.
+      keys: a tensor [batch, kv_heads, kv_length, key].
+      values: a tensor of the same shape as the keys.
     """
 
     keys: Tensor
@@ -131,7 +131,12 @@ class Heads(Module):
             self.key = Dense(mesh, model_dim, self.kv_heads, use_bias, name="key")
             self.value = Dense(mesh, model_dim, self.kv_heads, use_bias, name="value")
             self.output = Dense(
-                mesh, self.heads, model_dim, use_bias, output_initializer, name="output"
+                mesh,
+                self.heads,
+                model_dim,
+                use_bias=use_bias,
+                kernel_initializer=output_initializer,
+                name="output",
             )
             self.dropout = Dropout(dropout_rate, dropout_broadcast)
 
@@ -288,8 +293,8 @@ class Heads(Module):
             q,
             cache.keys,
             cache.values,
-            self.kv_length_dim,
-            self.key_dim,
+            kv_length_dim=self.kv_length_dim,
+            key_dim=self.key_dim,
             bias=decode_step.bias,
             scale=self.scale,
         )

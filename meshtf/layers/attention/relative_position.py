@@ -130,8 +130,8 @@ def distance_slopes(
     second slope for the next higher one.
 
     Args:
-      positions: integers, such as [length].
-      kv_positions: integers, such as [kv_length].
+      positions: the positions of queries: integers, such as [length].
+      kv_positions: the positions of keys: integers, such as [kv_length].
       heads_dim: the dimension of the heads, such as "heads:8".
       dtype: the data type of the bias.
 

@@ -52,7 +52,7 @@ def rope(
     elements of pair i are rotated by the angle position * theta**(-2 i / key).
 
     Args:
-      positions: integers [...], such as mtf.range(mesh, "length:128").
+      positions: the positions: integers [...], such as mtf.range(mesh, "length:128").
       key_dim: the dimension of the elements of a head, such as "key:64".
       theta: the base of the frequencies; the slowest pair has a period of about
         2 * pi * theta positions.
