@@ -133,7 +133,9 @@ class BlockedPositions:
         return flatten(x, self.in_block_dims, self.in_block.name)
 
     def split_with_halo(self, x: Tensor) -> Tensor:
-        """Returns x as `split` does, with `context` instead of `in_block`."""
+        """Returns x [..., height, width, ...] as [..., blocks of height, blocks of width,
+        context, ...].
+        """
         for dim in self.dims:
             x = dim.split_with_halo(x)
         return flatten(x, self.context_dims, self.context.name)

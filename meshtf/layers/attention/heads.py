@@ -241,9 +241,9 @@ class Heads(Module):
         the cache are read.
 
         Args:
-          step_index: the index of the step, common to the batch: int32, a scalar. The
-            step writes slot step_index % num_slots, so examples at different positions
-            write the same slot, without a scatter. None: the position.
+          step_index: the index of the step, int32 [], common to the batch. The step
+            writes slot step_index % num_slots, so examples at different positions write
+            the same slot, without a scatter. None: the position.
         """
         check_record(Cache, cache=cache)
         if step_index is None:
