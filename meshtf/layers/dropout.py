@@ -28,7 +28,7 @@ class Dropout(Module):
     Args:
       rate: the fraction of elements that become zero; 0 returns x.
       broadcast: names along which the mask is broadcast, such as "length".
-      name: the last component of the path that its masks depend on.
+      name: the layer's name, a component of the path that its masks depend on.
     """
 
     default_name = "dropout"
@@ -59,7 +59,7 @@ class AnnealedDropout(Module):
       start_step: the step from which the rate falls.
       end_step: the step from which no element is dropped.
       broadcast: names along which the mask is broadcast, such as "length".
-      name: the last component of the path that its masks depend on.
+      name: the layer's name, a component of the path that its masks depend on.
 
     Raises:
       PlanError: the rate is not in [0, 1), or `end_step` is not after `start_step`.

@@ -39,7 +39,7 @@ class Reversible(Module):
     Args:
       functions: modules, called with a tensor and the keyword arguments of the call; each
         returns a tensor of the same shape. Gradients flow only to variables of modules.
-      name: the last component of the path of its random ops.
+      name: the layer's name, a component of the paths of its random ops; see `mtf.Module`.
     """
 
     default_name = "reversible"
