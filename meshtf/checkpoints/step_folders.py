@@ -22,6 +22,7 @@ from meshtf.checkpoints.manifest import Manifest
 from meshtf.errors import CheckpointWarning, DamageError
 from meshtf.names.arguments import as_path
 
+# The names of complete checkpoints, with the step, and of incomplete ones.
 _FOLDER = re.compile(r"step_(\d{8,})")
 _UNFINISHED = re.compile(r"step_\d{8,}\.tmp-\d+")
 
@@ -43,12 +44,15 @@ def temporary(path: str) -> str:
 def all_steps(directory: str) -> list[tuple[int, str]]:
     """Returns the step and the path of each checkpoint in a folder, the newest last."""
     directory = as_path("directory", directory)
-    names = os.listdir(directory) if os.path.isdir(directory) else []
-    steps = []
-    for name in names:
-        if match := _FOLDER.fullmatch(name):
-            steps.append((int(match[1]), os.path.join(directory, name)))
-    return sorted(steps)
+    if not os.path.isdir(directory):
+        return []
+    steps_and_paths = []
+    for name in os.listdir(directory):
+        match = _FOLDER.fullmatch(name)
+        if match:
+            step = int(match[1])
+            steps_and_paths.append((step, os.path.join(directory, name)))
+    return sorted(steps_and_paths)
 
 
 def newest_first(directory: str) -> Iterator[tuple[int, str, Manifest]]:

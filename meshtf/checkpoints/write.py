@@ -199,7 +199,7 @@ def _chunks_of_shard(
       snapshot: whether to write the current value, as in `chunks_of`.
     """
     item_bytes = _num_bytes(variable, ())
-    value = partial(slot.value_on, slot.host)
+    value: Callable[[], Any] = partial(slot.value_on, slot.host)
     if snapshot:
         value = slot.snapshot()
     max_elements = num_elements(box)

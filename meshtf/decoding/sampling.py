@@ -122,8 +122,7 @@ def sample(
         drawn_ids = _draw(logits, vocab, temperature, top_k, top_p)
         drawn_ids = where(carry.has_ended, sequences.fill_id, drawn_ids)
         new_ids = where(is_generated, drawn_ids, prompt_ids)
-        log_normalizer = reduce_logsumexp(logits, vocab)
-        log_prob = subtract(gather(logits, new_ids, vocab), log_normalizer)
+        log_prob = _log_probs(logits, new_ids, vocab)
         is_fill = logical_and(carry.has_ended, is_generated)
         log_prob = where(is_fill, 0.0, log_prob)
         ends = logical_and(is_generated, sequences.is_eos(new_ids))
@@ -135,12 +134,11 @@ def sample(
             state=state,
         )
 
-    mesh = prompt.mesh
     initial_carry = _Carry(
-        position=zeros(mesh, "", "int32"),
+        position=zeros(prompt.mesh, "", "int32"),
         ids=sequences.initial_ids,
-        log_probs=zeros(mesh, prompt.shape),
-        has_ended=full(mesh, sequences.batch, False, "bool"),
+        log_probs=zeros(prompt.mesh, prompt.shape),
+        has_ended=full(prompt.mesh, sequences.batch, False, "bool"),
         state=sequences.state,
     )
     carry = while_loop(is_unfinished, iterate, initial_carry)
@@ -197,6 +195,11 @@ def _check_settings(temperature: Any, top_k: int | None, top_p: float | None) ->
         "Leave it out to draw from all ids.",
     )
     return temperature
+
+
+def _log_probs(logits: Tensor, ids: Tensor, vocab: str) -> Tensor:
+    """Returns the log-probabilities [*batch] of ids [*batch] for logits [*batch, vocab]."""
+    return subtract(gather(logits, ids, vocab), reduce_logsumexp(logits, vocab))
 
 
 def _draw(

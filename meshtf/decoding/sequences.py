@@ -330,7 +330,7 @@ def _error(
       facts: a text for each line of the message by the title of the line; of a tensor,
         data type and shape are shown.
     """
-    texts = {}
+    texts: dict[str, Any] = {}
     for name, fact in facts.items():
         if isinstance(fact, Tensor):
             texts[name] = f"{fact.dtype} {fact.shape!r}"

@@ -40,7 +40,7 @@ class BatchNorm(Module):
       dims: the dimensions with separate statistics for each entry, such as "channels:64".
       momentum: the weight of the previous moving averages in each step of training.
       epsilon: a constant that is added to the variance.
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "batch_norm"

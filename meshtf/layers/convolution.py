@@ -46,7 +46,7 @@ class Conv(Module):
       use_bias: whether a bias is added; its initial value is zero.
       kernel_initializer: the initializer of the kernel; default: normal with variance
         1 / (size of a window * size of `reduced_dims`).
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "conv"
@@ -167,7 +167,7 @@ class SeparableConv(Module):
       dilation: the step along x from one entry of the kernel to the next.
       multiplier: the count of depthwise kernels of each channel.
       use_bias: whether a bias is added; its initial value is zero.
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "separable_conv"

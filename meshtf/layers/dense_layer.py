@@ -39,7 +39,7 @@ class Dense(Module):
         1 / (size of `reduced_dims`).
       expert_dims: dimensions with a separate kernel and bias for each entry; an input
         that lacks them is multiplied by all of these kernels.
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "dense"

@@ -28,7 +28,7 @@ class Dropout(Module):
     Args:
       rate: the fraction of elements that become zero; 0 returns x.
       broadcast: names along which the mask is broadcast, such as "length".
-      name: the last component of the path that its masks depend on.
+      name: the layer's name, a component of the path that its masks depend on.
     """
 
     default_name = "dropout"
@@ -59,7 +59,7 @@ class AnnealedDropout(Module):
       start_step: the step from which the rate falls.
       end_step: the step from which no element is dropped.
       broadcast: names along which the mask is broadcast, such as "length".
-      name: the last component of the path that its masks depend on.
+      name: the layer's name, a component of the path that its masks depend on.
 
     Raises:
       PlanError: the rate is not in [0, 1), or `end_step` is not after `start_step`.
@@ -129,9 +129,14 @@ def multiplicative_jitter(
     check_floats(epsilon=epsilon)
     if not epsilon:
         return x
-    low = 1 - epsilon
-    high = 1 + epsilon
-    return x * random_uniform(x.mesh, x.shape, low, high, x.dtype, name=name)
+    return x * random_uniform(
+        x.mesh,
+        x.shape,
+        minval=1 - epsilon,
+        maxval=1 + epsilon,
+        dtype=x.dtype,
+        name=name,
+    )
 
 
 def add_noise(x: Tensor, stddev: float, name: str = "noise") -> Tensor:
@@ -147,4 +152,4 @@ def add_noise(x: Tensor, stddev: float, name: str = "noise") -> Tensor:
     check_floats(stddev=stddev)
     if not stddev:
         return x
-    return x + random_normal(x.mesh, x.shape, 0.0, stddev, x.dtype, name=name)
+    return x + random_normal(x.mesh, x.shape, stddev=stddev, dtype=x.dtype, name=name)

@@ -30,7 +30,7 @@ from meshtf.ops.elementwise.arithmetic import outer
 from meshtf.ops.elementwise.unary import cos, exp, sin
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.gather import gather
-from meshtf.ops.indexing.one_hot_and_range import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.shapes.slice import concat
@@ -47,7 +47,7 @@ class Embedding(Module):
       initializer: the initializer of the table; default: normal with variance 1.
       expert_dims: dimensions with a separate table for each entry, such as "ensemble:4".
       dtype: the data type of the output, such as "bfloat16"; default: that of the table.
-      name: the last component of the path of its variable.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "embedding"
@@ -108,7 +108,7 @@ def sinusoids(
     section 3.5).
 
     Args:
-      positions: integers, such as mtf.range(mesh, "length:128").
+      positions: the positions: integers [...], such as mtf.range(mesh, "length:128").
       dim: the dimension of the sines and cosines, of even size, such as "d_model:512".
       shortest: the shortest period is 2 * pi * shortest positions.
       longest: the longest period is 2 * pi * longest positions.
@@ -126,7 +126,7 @@ def sinusoids(
             f"sinusoids come in pairs, two at least: {name}:{size} must be even."
         )
     # Angular frequencies fall geometrically from 1 / shortest to 1 / longest.
-    index = range_(positions.mesh, Dimension(name, size // 2), dtype)
+    index = index_range(positions.mesh, Dimension(name, size // 2), dtype)
     log_ratio = -math.log(longest / shortest) / (size // 2 - 1)
     frequencies = exp(index * log_ratio) * (1 / shortest)
     angles = outer(cast(positions, dtype), frequencies)

@@ -90,8 +90,8 @@ class DenseProduct(Module):
       use_bias: whether the dense layers add a bias.
       kernel_initializer: the initializer of each kernel; default: that of `Dense`.
       expert_dims: dimensions with separate kernels and biases for each entry.
-      name: the last component of the path of the variables; with several factors an
-        index is appended: "wi_0", "wi_1".
+      name: the layer's name, a component of the names of its variables. With several
+        factors the dense layers have this name with an index: "wi_0", "wi_1".
 
     Raises:
       ShapeError: there are no activations.
@@ -165,7 +165,7 @@ class FeedForward(Module):
         of `Dense`.
       dropout_broadcast: names along which the dropout mask is broadcast.
       expert_dims: dimensions with separate variables for each entry.
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ParseError: there is no activation of this name.

@@ -45,7 +45,10 @@ def softmax_cross_entropy(
       label_smoothing: the fraction of the target probability that is spread evenly over
         all classes.
     """
-    return _mean(cross_entropy(logits, labels, dim, z_loss, label_smoothing), weights)
+    losses = cross_entropy(
+        logits, labels, dim, z_loss=z_loss, label_smoothing=label_smoothing
+    )
+    return _mean(losses, weights)
 
 
 def sigmoid_cross_entropy(

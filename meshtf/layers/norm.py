@@ -37,7 +37,7 @@ class LayerNorm(Module):
       dim: the dimension that is normalized over, such as "d_model:512".
       epsilon: a constant that is added to the variance.
       use_bias: whether a bias is added; its initial value is zero.
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "layer_norm"
@@ -77,7 +77,7 @@ class RMSNorm(Module):
       mesh: the mesh of the variable.
       dim: the dimension that is normalized over, such as "d_model:512".
       epsilon: a constant that is added to the mean of squares.
-      name: the last component of the path of its variable.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "rms_norm"
@@ -112,7 +112,7 @@ class GroupNorm(Module):
       over: dimensions that are normalized over besides the channels of a group, such as
         "height;width".
       epsilon: a constant that is added to the variance.
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ShapeError: the groups do not divide the channels.

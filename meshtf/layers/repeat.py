@@ -37,7 +37,7 @@ class Repeat(Module):
       dim: the dimension of the layers, with their count, such as "layers:48".
       recomputed: whether the backward pass recomputes the activations of each layer from
         its input.
-      name: the last component of the path of the layers.
+      name: the name of this module, a component of the names of the variables.
 
     Raises:
       ShapeError: the output of the layer has another shape than its input.
@@ -123,4 +123,4 @@ class Repeat(Module):
             return run_layer(carry)
 
         inputs = ([v.tensor() for v in variables], xs)
-        return scan(iteration, x, inputs, self.dim.name, self.dim.size)
+        return scan(iteration, x, inputs, dim=self.dim.name, length=self.dim.size)

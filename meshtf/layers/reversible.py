@@ -39,7 +39,7 @@ class Reversible(Module):
     Args:
       functions: modules, called with a tensor and the keyword arguments of the call; each
         returns a tensor of the same shape. Gradients flow only to variables of modules.
-      name: the last component of the path of its random ops.
+      name: the layer's name, a component of the paths of its random ops; see `mtf.Module`.
     """
 
     default_name = "reversible"
@@ -57,8 +57,8 @@ class Reversible(Module):
         """Returns both streams after all functions, with the shapes of x1 and x2.
 
         Args:
-          x1: the stream that the output of the first function is added to.
-          x2: the stream that is the input of the first function.
+          x1: the stream [...] that the output of the first function is added to.
+          x2: the stream [...] that is the input of the first function.
           kwargs: keyword arguments of all functions, such as training=True.
         """
         x1 = as_tensor("x1", x1)
@@ -102,15 +102,16 @@ class Reversible(Module):
                     layer_entries=forward.layer_entries,
                 ):
                     f_output = f(f_input, **kwargs)
-                input_gradient, *new_gradients = gradients(
+                f_gradient, *new_gradients = gradients(
                     [f_output], [f_input, *variables], [d2]
                 )
                 variable_gradients = _add_gradients(variable_gradients, new_gradients)
+                # The gradient of f_input: directly as an output, and through f.
+                d_input = d1
+                if f_gradient is not None:
+                    d_input = d1 + f_gradient
                 f_input, f_sum = f_sum - f_output, f_input
-                input_total = d1
-                if input_gradient is not None:
-                    input_total = d1 + input_gradient
-                d1, d2 = d2, input_total
+                d1, d2 = d2, d_input
             return [d1, d2, *variable_gradients]
 
         return rule

@@ -96,7 +96,12 @@ class Adam(Optimizer):
     def _update_op(self, variable: Variable, slots: dict[str, Variable]) -> AdamUpdate:
         """Returns the op that updates a variable and its slots."""
         return AdamUpdate(
-            variable, slots["m"], slots["v"], self.beta_1, self.beta_2, self.epsilon
+            variable,
+            m=slots["m"],
+            v=slots["v"],
+            beta_1=self.beta_1,
+            beta_2=self.beta_2,
+            epsilon=self.epsilon,
         )
 
 
@@ -130,7 +135,14 @@ class AdamW(Adam):
     ) -> None:
         check_floats(weight_decay=weight_decay)
         check_callables(decay_mask=decay_mask)
-        super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
+        super().__init__(
+            variables,
+            learning_rate,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            name=name,
+        )
         self.weight_decay = weight_decay
         self.decay_mask = decay_mask or default_decay_mask
 

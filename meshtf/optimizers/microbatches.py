@@ -30,7 +30,7 @@ from meshtf.ops.control.microbatch import (
     split_into_microbatches,
 )
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.indexing.one_hot_and_range import range
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 
 
 def accumulate_gradients(
@@ -101,7 +101,7 @@ def accumulate_gradients(
         lambda x: split_into_microbatches(x, dim, microbatches), inputs
     )
     mesh = tf.nest.flatten(split_inputs)[0].mesh
-    indices = range(mesh, Dimension(MICROBATCH, microbatches))
+    indices = index_range(mesh, Dimension(MICROBATCH, microbatches))
     _, sums, _ = scan_and_sum(body, None, (indices, split_inputs), MICROBATCH)
     loss_sum, statistics_sums, grad_sums = sums
     call_with_means(deferred, statistics_sums, microbatches)

@@ -133,18 +133,19 @@ def selfcheck(ops: Sequence[type[Op]], quick: bool = False, seed: int = 0) -> in
     rows_by_kind = {}
     for kind, devices in kinds.items():
         if devices:
-            rows_by_kind[kind] = check_kind(kind, devices, ops, quick, seed)
+            rows_by_kind[kind] = check_kind(kind, devices, ops, quick=quick, seed=seed)
     for kind, rows in rows_by_kind.items():
         _print_failures(kind, rows)
     absent_kinds = [kind for kind, devices in kinds.items() if not devices]
-    num_failures = _print_totals(rows_by_kind, absent_kinds, time.monotonic() - start)
-    return 1 if num_failures else 0
+    _print_totals(rows_by_kind, absent_kinds, time.monotonic() - start)
+    all_passed = not any(row.failures for rows in rows_by_kind.values() for row in rows)
+    return 0 if all_passed else 1
 
 
 def _print_totals(
     rows_by_kind: dict[str, list[Row]], absent_kinds: list[str], seconds: float
-) -> int:
-    """Prints the last line of the report, and returns the count of failures.
+) -> None:
+    """Prints the last line of the report.
 
     Args:
       rows_by_kind: the rows of each kind of device.
@@ -160,7 +161,6 @@ def _print_totals(
         f"{num_failures:,} failures, {duration_text(seconds)}. "
         f"Not tried: {', '.join(absent_kinds) or 'none'}."
     )
-    return num_failures
 
 
 def check_kind(

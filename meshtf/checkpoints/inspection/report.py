@@ -51,8 +51,8 @@ def inspect(folder: str) -> dict[str, Any]:
       folder: the folder of a checkpoint, or of the checkpoints of a run.
 
     Returns:
-      What `python -m meshtf checkpoint inspect --json=FILE` writes: "path", "step" and "extra" of the
-      checkpoint, and lists of "tensors" and "files".
+      What `python -m meshtf checkpoint inspect --json=FILE` writes: "path", "step" and
+      "extra" of the checkpoint, and lists of "tensors" and "files".
 
     Raises:
       CheckpointError: the folder does not exist, or the manifest is damaged.

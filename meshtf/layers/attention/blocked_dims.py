@@ -19,7 +19,7 @@ from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.ops.elementwise.arithmetic import add, logical_and, outer, subtract
 from meshtf.ops.elementwise.unary import abs
-from meshtf.ops.indexing.one_hot_and_range import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import flatten, rename, unflatten
 from meshtf.ops.windows.halo import halo_exchange
 
@@ -133,7 +133,9 @@ class BlockedPositions:
         return flatten(x, self.in_block_dims, self.in_block.name)
 
     def split_with_halo(self, x: Tensor) -> Tensor:
-        """Returns x as `split` does, with `context` instead of `in_block`."""
+        """Returns x [..., height, width, ...] as [..., blocks of height, blocks of width,
+        context, ...].
+        """
         for dim in self.dims:
             x = dim.split_with_halo(x)
         return flatten(x, self.context_dims, self.context.name)
@@ -165,7 +167,7 @@ class BlockedPositions:
         for dim, context_index, query_index in reversed(dims_and_indices):
             # Counted from the start of the first block's halo, `before` positions
             # before the tensor.
-            block_start = range_(self.mesh, dim.blocks) * dim.block_size
+            block_start = index_range(self.mesh, dim.blocks) * dim.block_size
             index = outer(block_start, context_index, add)
             within_tensor = (index >= dim.before) & (index < dim.before + dim.size)
             conditions.append(within_tensor)
@@ -185,7 +187,7 @@ class BlockedPositions:
         """Returns the index along each of `dims` of each entry of the dimension that they
         were merged into: int32 [merged] for each dimension.
         """
-        index = range_(self.mesh, merged)
+        index = index_range(self.mesh, merged)
         indices = []
         for size in reversed(dims.sizes):
             indices.append(index % size)

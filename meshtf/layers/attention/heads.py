@@ -33,7 +33,7 @@ from meshtf.names.arguments import as_dim, check_floats, check_ints, check_recor
 from meshtf.ops.elementwise.arithmetic import add, less_equal, maximum, outer, subtract
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
 from meshtf.ops.indexing.gather import gather, take_along_axis
-from meshtf.ops.indexing.one_hot_and_range import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.variables.fill import zeros
@@ -43,8 +43,8 @@ class Cache(NamedTuple):
     """Keys and values of the positions that queries attend to.
 
     Attributes:
-      keys: [batch, kv_heads, kv_length, key].
-      values: of the same shape.
+      keys: a tensor [batch, kv_heads, kv_length, key].
+      values: a tensor of the same shape as the keys.
     """
 
     keys: Tensor
@@ -85,7 +85,7 @@ class Heads(Module):
       dropout_rate: the fraction of attention weights that is dropped in training.
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; None: 1 / sqrt(size of `key_dim`).
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
@@ -131,7 +131,12 @@ class Heads(Module):
             self.key = Dense(mesh, model_dim, self.kv_heads, use_bias, name="key")
             self.value = Dense(mesh, model_dim, self.kv_heads, use_bias, name="value")
             self.output = Dense(
-                mesh, self.heads, model_dim, use_bias, output_initializer, name="output"
+                mesh,
+                self.heads,
+                model_dim,
+                use_bias=use_bias,
+                kernel_initializer=output_initializer,
+                name="output",
             )
             self.dropout = Dropout(dropout_rate, dropout_broadcast)
 
@@ -184,7 +189,7 @@ class Heads(Module):
         check_ints(step_index=step_index)
         slots = cache.keys.shape.dim(self.kv_length_dim)
         # The count of steps since each slot was written: [kv_length].
-        age = (step_index - range_(last.mesh, slots)) % slots.size
+        age = (step_index - index_range(last.mesh, slots)) % slots.size
         # A slot with age > last is not written by any step: its source is clamped to 0,
         # and `decode_step` masks it.
         source = maximum(outer(last, age, subtract), 0)
@@ -236,9 +241,9 @@ class Heads(Module):
         the cache are read.
 
         Args:
-          step_index: the index of the step, common to the batch: int32, a scalar. The
-            step writes slot step_index % num_slots, so examples at different positions
-            write the same slot, without a scatter. None: the position.
+          step_index: the index of the step, int32 [], common to the batch. The step
+            writes slot step_index % num_slots, so examples at different positions write
+            the same slot, without a scatter. None: the position.
         """
         check_record(Cache, cache=cache)
         if step_index is None:
@@ -250,7 +255,9 @@ class Heads(Module):
             check_tensors(bias=bias)
         slots = cache.keys.shape.dim(self.kv_length_dim)
         # The count of steps since each slot was written: [..., kv_length].
-        age = outer(step_index, range_(position.mesh, slots), subtract) % slots.size
+        age = (
+            outer(step_index, index_range(position.mesh, slots), subtract) % slots.size
+        )
         is_visible = self.is_visible(age, position)
         if bias is None:
             slot_bias = mask_bias(is_visible, cache.keys.dtype)
@@ -288,8 +295,8 @@ class Heads(Module):
             q,
             cache.keys,
             cache.values,
-            self.kv_length_dim,
-            self.key_dim,
+            kv_length_dim=self.kv_length_dim,
+            key_dim=self.key_dim,
             bias=decode_step.bias,
             scale=self.scale,
         )

@@ -133,7 +133,7 @@ class LocalAttention(Heads):
         all.
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ShapeError: `kv_heads_dim` is not a subset of `heads_dim`, or `radius` names

@@ -20,7 +20,7 @@ from meshtf.names import ShapeLike, dtype_name
 from meshtf.names.arguments import check_ints
 from meshtf.ops.elementwise.arithmetic import equal, greater_equal, outer
 from meshtf.ops.elementwise.where_cast_clip import cast, where
-from meshtf.ops.indexing.one_hot_and_range import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import rename
 
 # Scores of masked positions: 0 after softmax, yet finite, so that a query whose positions
@@ -43,10 +43,12 @@ def causal_mask(
         the key is visible where the last of them is not after the query.
     """
     check_ints(stride=stride)
-    last_position = range_(mesh, kv_length_dim, "int32")  # the last one of each key
+    last_position = index_range(
+        mesh, kv_length_dim, "int32"
+    )  # the last one of each key
     if stride > 1:
         last_position = last_position * stride + (stride - 1)
-    return outer(range_(mesh, length_dim, "int32"), last_position, greater_equal)
+    return outer(index_range(mesh, length_dim, "int32"), last_position, greater_equal)
 
 
 def padding_mask(

@@ -48,7 +48,7 @@ class MultiHeadAttention(Heads):
         heads_dim="groups:2; heads:4", kv_heads_dim="groups".
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
@@ -113,7 +113,9 @@ class MultiHeadAttention(Heads):
         check_bools(training=training)
         q = self.apply_rope(self.project_to_heads(self.query, x), rope)
         cache = self.context_keys_values(x, context, rope)
-        return self._attend(x, q, cache, bias, training, sink_logit)
+        return self._attend(
+            x, q, cache, bias=bias, training=training, sink_logit=sink_logit
+        )
 
     def context_keys_values(
         self, x: Tensor, context: Tensor | Cache | None, rope: RotaryEmbedding | None
@@ -148,7 +150,9 @@ class MultiHeadAttention(Heads):
         check_tensors(x=x)
         check_record(Cache, cache=cache)
         q = self.project_to_heads(self.query, x)
-        return self._attend(x, q, cache, bias, training=False, sink_logit=sink_logit)
+        return self._attend(
+            x, q, cache, bias=bias, training=False, sink_logit=sink_logit
+        )
 
     def _attend(
         self,
@@ -164,8 +168,8 @@ class MultiHeadAttention(Heads):
             q,
             cache.keys,
             cache.values,
-            self.kv_length_dim,
-            self.key_dim,
+            kv_length_dim=self.kv_length_dim,
+            key_dim=self.key_dim,
             bias=bias,
             sink_logit=sink_logit,
             scale=self.scale,

@@ -24,7 +24,7 @@ from meshtf.ops.elementwise.arithmetic import add, maximum, minimum, outer, subt
 from meshtf.ops.elementwise.unary import abs, exp, log
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather
-from meshtf.ops.indexing.one_hot_and_range import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.runtime.variable import Variable
 
 _BUCKETS = "buckets"
@@ -45,7 +45,7 @@ class RelativeBias(Module):
       max_distance: all distances from `max_distance` on share a bucket.
       both_ways: whether keys may be after the query, as in an encoder.
       initializer: the initializer of the table; default: normal with variance 1 / buckets.
-      name: the last component of the path of its variable.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ShapeError: there are too few buckets, or too many for `max_distance`.
@@ -130,8 +130,8 @@ def distance_slopes(
     second slope for the next higher one.
 
     Args:
-      positions: integers, such as [length].
-      kv_positions: integers, such as [kv_length].
+      positions: the positions of queries: integers, such as [length].
+      kv_positions: the positions of keys: integers, such as [kv_length].
       heads_dim: the dimension of the heads, such as "heads:8".
       dtype: the data type of the bias.
 
@@ -157,8 +157,8 @@ def _merged_index(positions: Tensor, dims: Shape, dtype: str) -> Tensor:
     dimension; the tensor is on the mesh of `positions`.
     """
     first_dim, *inner_dims = dims
-    index = range_(positions.mesh, first_dim, dtype)
+    index = index_range(positions.mesh, first_dim, dtype)
     for dim in inner_dims:
-        inner_index = range_(positions.mesh, dim, dtype)
+        inner_index = index_range(positions.mesh, dim, dtype)
         index = outer(index * float(dim.size), inner_index, add)
     return index

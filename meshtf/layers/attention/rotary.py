@@ -24,7 +24,7 @@ from meshtf.ops.common.checks import single_dim, tensor_along
 from meshtf.ops.elementwise.arithmetic import outer
 from meshtf.ops.elementwise.unary import cos, exp, sin
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.indexing.one_hot_and_range import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.shapes.slice import concat
 from meshtf.ops.windows.shift import roll
@@ -52,7 +52,7 @@ def rope(
     elements of pair i are rotated by the angle position * theta**(-2 i / key).
 
     Args:
-      positions: integers [...], such as mtf.range(mesh, "length:128").
+      positions: the positions: integers [...], such as mtf.range(mesh, "length:128").
       key_dim: the dimension of the elements of a head, such as "key:64".
       theta: the base of the frequencies; the slowest pair has a period of about
         2 * pi * theta positions.
@@ -69,7 +69,7 @@ def rope(
         raise ShapeError(
             f"rotary positions rotate pairs: {name}:{size} must have an even size."
         )
-    pair_index = range_(positions.mesh, Dimension(name, size // 2), dtype)
+    pair_index = index_range(positions.mesh, Dimension(name, size // 2), dtype)
     frequencies = exp(pair_index * (-2.0 * math.log(theta) / size))
     angles = outer(cast(positions, dtype), frequencies)
     angles = transpose(angles, (*positions.shape.names, name))

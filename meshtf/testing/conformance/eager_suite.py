@@ -58,7 +58,10 @@ def check_op(
     """
     report = report_for(label(op_class), len(op_class.samples), seed)
     for i in range(len(op_class.samples)):
-        report.add(check_sample(op_class, i, seed, meshes, fail_fast, devices))
+        sample_report = check_sample(
+            op_class, i, seed=seed, meshes=meshes, fail_fast=fail_fast, devices=devices
+        )
+        report.add(sample_report)
         if fail_fast and report.failures:
             break
     return report
