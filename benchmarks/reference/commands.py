@@ -43,7 +43,7 @@ SHARED = {  # modules of flags that several commands have -> their headings
     "transformer.cli.command_line": "Flags of configurations",
     "meshtf.commands.timeouts": "Flags of supervision",
     "examples.bert.shared.program_flags": "Flags of BERT programs",
-    "examples.bert.shared.fine_tuning": "Flags of fine-tuning",
+    "examples.bert.shared.training_flags": "Flags of fine-tuning",
 }
 
 
