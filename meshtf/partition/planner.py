@@ -229,11 +229,13 @@ class _Planner:
         """Returns the factor with the fewest bytes of reshards: rule bytes."""
         i = self.mesh.axis_index[axis]
         preferred_states = [placement[i] for placement in self.preferred]
-        preferred = [s.dim for s in preferred_states if isinstance(s, Sharded)]
-        current = [factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)]
-        candidates = dict.fromkeys(preferred + current)
+        preferred_factors = [s.dim for s in preferred_states if isinstance(s, Sharded)]
+        current_factors = [
+            factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)
+        ]
+        candidates = dict.fromkeys(preferred_factors + current_factors)
         choices = [factor for factor in candidates if self._can_shard(factor, axis)]
-        if not choices and current:
+        if not choices and current_factors:
             return self._unsharded_factor(axis)
         if not choices:
             return None

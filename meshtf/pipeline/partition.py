@@ -208,7 +208,7 @@ def _too_large_chunk(search: SplitSearch) -> ChunkRange:
     def fits(limit: int) -> bool:
         return bool(search_with(limit).reach(total_cost))
 
-    # The memory that any one split needs is a limit that some split keeps to.
+    # The least limit is at most the memory that an arbitrary split needs.
     any_split = [1] * (num_stages - 1) + [search.layers - num_stages + 1]
     low = math.floor(search.limit)
     high = math.ceil(search.largest(any_split).bytes)
