@@ -37,7 +37,7 @@ from meshtf.runtime.tf_internals.call_options import (
 )
 
 
-class Compiled:
+class PlacedExecutable:
     """A recorded function for one combination of argument specs, ready to run: the
     placed runtime's `Executable`.
 
