@@ -354,7 +354,9 @@ class _BeamSearch:
         return transpose(x, [*self.shape, *x.shape.without(*self.shape.names)])
 
     def length_penalty(self, count: Tensor) -> Tensor:
-        """Returns the length penalty of sequences of `count` generated ids."""
+        """Returns ((5 + count) / 6) ** alpha, the length penalty of sequences of `count`
+        generated ids: float32, with the shape of `count`.
+        """
         return pow(divide(add(cast(count, "float32"), 5.0), 6.0), self.alpha)
 
     def result(self, carry: _Carry) -> tuple[Tensor, Tensor]:
