@@ -302,7 +302,7 @@ def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk
     expected = sum(chunk.bytes for chunk in chunks)
     if size != expected:
         raise OSError(f"{prefix} has {size:,} bytes, not {expected:,}")
-    # Tells the supervisor that the run makes progress: a save may take longer than the
+    # A sign of life for the supervisor: a save may take longer than the
     # longest call that it waits for.
     beat(f"ran the saving of {prefix}")
     return [dataclasses.replace(chunk, value=_no_value) for chunk in chunks]

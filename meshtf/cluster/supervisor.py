@@ -322,7 +322,7 @@ def _lost_message(monitors: Sequence[WorkerMonitor], troubles: Sequence[str]) ->
 
 
 def _exit_result(code: int, lost: str, stopped: bool) -> RunResult:
-    """Returns the result of a driver that ended by itself: a signal or a lost worker is a
+    """Returns the result of a driver that was not killed: a signal or a lost worker is a
     fault, unless the driver was asked to stop.
 
     Args:

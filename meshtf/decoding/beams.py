@@ -57,7 +57,7 @@ from meshtf.ops.shapes.reshape import flatten, rename, transpose
 from meshtf.ops.shapes.slice import concat
 from meshtf.ops.variables.fill import full, zeros
 
-ABSENT = -float("inf")  # the score of a beam without a sequence
+ABSENT = -float("inf")  # the log-probability and score of a beam without a sequence
 
 
 def beam_search(
@@ -241,7 +241,7 @@ class _BeamSearch:
         position = add(carry.position, 1)
         prompt_ids = sequences.read(sequences.prompt, position)
         candidates = self.candidates(logits, carry.log_probs, prompt_ids)
-        parent_ids = self.of_parents(carry.ids, candidates.parents)
+        parent_ids = self.gather_parents(carry.ids, candidates.parents)
         ids = sequences.write(parent_ids, position, candidates.new_ids)
         # An end of sequence in the prompt ends nothing.
         is_generated = less(prompt_ids, 0)
@@ -249,19 +249,21 @@ class _BeamSearch:
         count = sequences.read(self.generated_counts, position)
         ended_log_probs = where(ends, candidates.log_probs, ABSENT)
         scores = divide(ended_log_probs, self.length_penalty(count))
-        finished_scores, (finished_ids,) = self.best(
-            self.with_candidates(carry.finished_scores, scores),
-            self.with_candidates(carry.finished_ids, ids),
+        finished_scores, (finished_ids,) = self.select_best(
+            self.concat_candidates(carry.finished_scores, scores),
+            self.concat_candidates(carry.finished_ids, ids),
         )
         alive_log_probs = where(ends, ABSENT, candidates.log_probs)
-        log_probs, (ids, parents) = self.best(alive_log_probs, ids, candidates.parents)
+        log_probs, (ids, parents) = self.select_best(
+            alive_log_probs, ids, candidates.parents
+        )
         return _Carry(
             position=position,
             ids=ids,
             log_probs=log_probs,
             finished_ids=finished_ids,
             finished_scores=finished_scores,
-            state=[self.of_parents(x, parents) for x in state],
+            state=[self.gather_parents(x, parents) for x in state],
         )
 
     def candidates(
@@ -306,14 +308,16 @@ class _BeamSearch:
         x = transpose(x, self.shape + best)
         return flatten(x, (self.beam.name, best.name), self.extensions_dim)
 
-    def with_candidates(self, finished: Tensor, candidates: Tensor) -> Tensor:
+    def concat_candidates(self, finished: Tensor, candidates: Tensor) -> Tensor:
         """Returns finished sequences [*batch, beam, ...] and candidates [*batch, pool, ...]
         along one dimension: [*batch, pool, ...].
         """
         finished = rename(finished, self.beam.name, self.pool_dim)
         return concat([finished, candidates], self.pool_dim)
 
-    def best(self, scores: Tensor, *values: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def select_best(
+        self, scores: Tensor, *values: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
         """Returns the best scores of a pool, [*batch, beam], and the entries of each of
         `values` for the same sequences, [*batch, beam, ...].
 
@@ -329,7 +333,7 @@ class _BeamSearch:
             best_values.append(self._beams_first(selected))
         return best_scores, best_values
 
-    def of_parents(self, x: Tensor, parents: Tensor) -> Tensor:
+    def gather_parents(self, x: Tensor, parents: Tensor) -> Tensor:
         """Returns the entries of x for the beams that sequences extend; x itself if it is
         shared by all beams.
 
@@ -350,7 +354,9 @@ class _BeamSearch:
         return transpose(x, [*self.shape, *x.shape.without(*self.shape.names)])
 
     def length_penalty(self, count: Tensor) -> Tensor:
-        """Returns the length penalty of sequences of `count` generated ids."""
+        """Returns ((5 + count) / 6) ** alpha, the length penalty of sequences of `count`
+        generated ids: float32, with the shape of `count`.
+        """
         return pow(divide(add(cast(count, "float32"), 5.0), 6.0), self.alpha)
 
     def result(self, carry: _Carry) -> tuple[Tensor, Tensor]:

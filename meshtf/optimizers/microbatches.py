@@ -70,21 +70,22 @@ def accumulate_gradients(
     if microbatches == 1:
         loss = as_scalar("the loss", loss_of(inputs))
         return loss, gradients([loss], list(variables))
-    # What tracing the body finds out about its results. The body fills these lists: it
-    # can only return tensors.
+    # Facts about the results of the body. Tracing the body fills these lists, since the
+    # body can only return tensors.
     has_grad: list[bool] = []  # for each variable
     dtypes: list[str] = []  # of the loss, and then of each gradient
     deferred: list[DeferredCall] = []
 
-    outer = current()
+    caller = current()
 
     def body(_: None, xs: Any) -> tuple[None, Any, None]:
         """Returns the carry, what is summed over microbatches, and no stacked outputs."""
         index, examples = xs
         with (
             microbatch(dim, microbatches, index),
-            # The iterations of the context: random ops must not count microbatches.
-            context(iterations=outer.iterations, random_paths=set()),
+            # Random ops use the caller's iterations, not that of the microbatch: they
+            # index examples as in the full batch.
+            context(iterations=caller.iterations, random_paths=set()),
             deferred_calls() as calls,
         ):
             loss = as_scalar("the loss", loss_of(examples))

@@ -47,20 +47,20 @@ class Buckets:
           steps: the steps before the segment.
           needed: the values that the segment needs.
         """
-        ready: list[Step] = []
+        ready_steps: list[Step] = []
         for step in steps:
-            self._close_for(dependencies_of(step), ready)
+            self._close_for(dependencies_of(step), ready_steps)
             # A reduction that waits for a value is not delayed any further.
             if not is_reduction(step) or step.wait_for is not None:
-                ready.append(step)
+                ready_steps.append(step)
                 continue
             key = _bucket_key(step)
             reductions = self._open.setdefault(key, [])
             reductions.append(step)
             if sum(map(self._bytes, reductions)) >= self.limit:
-                self._close(key, ready)
-        self._close_for(needed, ready)
-        return ready
+                self._close(key, ready_steps)
+        self._close_for(needed, ready_steps)
+        return ready_steps
 
     def close_all(self) -> list[Step]:
         """Closes and returns the buckets that are still open."""

@@ -93,29 +93,33 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
     captures = node.inputs[len(op.body.arguments) :]
 
     def plan() -> tuple[list[Value], Builder]:
+        """Returns (arguments of the body, builder of the body) for `placements`."""
         arguments = []
         for x, placement in placements.items():
             arguments.append(Value(x.spec, placement))
-        body_builder = plan_body(builder, node, op.body, arguments, captures)
-        return arguments, body_builder
+        return arguments, plan_body(builder, node, op.body, arguments, captures)
 
-    arguments, inner = plan()
-    sums = _sums_over_calls(inner, op.body, zeros)
+    arguments, body_builder = plan()
+    sums = _sums_over_calls(body_builder, op.body, zeros)
     planned_placements = dict(placements)
-    for total in sums.values():
-        placements[total.argument] = total.placement
+    for sum_over_calls in sums.values():
+        placements[sum_over_calls.argument] = sum_over_calls.placement
     if placements != planned_placements:
-        arguments, inner = plan()
+        arguments, body_builder = plan()
     results = []
     for x in op.body.results:
-        placement = _result_placement(inner, x, sums)
-        results.append(inner.reshard_to(x, placement, node))
-    body = Program(builder.mesh, tuple(inner.steps), tuple(results))
+        placement = _result_placement(body_builder, x, sums)
+        results.append(body_builder.reshard_to(x, placement, node))
+    program = Program(builder.mesh, tuple(body_builder.steps), tuple(results))
     varying = set(arguments)
-    body, invariant = hoist_invariant_steps(body, varying)
-    builder.steps += invariant
-    _share_captures(builder, node, op.body, captures, inner, varying)
-    return PlannedBody(body, tuple(arguments), captured_values([body], varying))
+    program, invariant_steps = hoist_invariant_steps(program, varying)
+    builder.steps += invariant_steps
+    _share_captures(builder, node, op.body, captures, body_builder, varying)
+    return PlannedBody(
+        program=program,
+        arguments=tuple(arguments),
+        captures=captured_values([program], varying),
+    )
 
 
 def _share_captures(
@@ -123,7 +127,7 @@ def _share_captures(
     node: Node,
     body: Body,
     captures: Sequence[Tensor],
-    inner: Builder,
+    body_builder: Builder,
     varying: Set[Value],
 ) -> None:
     """Makes the resharded captures of a body available to the surrounding program, so
@@ -134,15 +138,15 @@ def _share_captures(
       node: the node of the call.
       body: the body of the call.
       captures: the tensors of the surrounding program that the body captures.
-      inner: the builder of the body.
-      varying: the values of the body that depend on its arguments, so that each call
-        computes its own.
+      body_builder: the builder of the body.
+      varying: the values of the body that depend on its arguments, and so differ from
+        call to call.
     """
     for tensor, captured in zip(body.captures, captures):
-        available = builder.available_values(captured, node)
-        for placement, value in inner.values[tensor].items():
+        available_values = builder.available_values(captured, node)
+        for placement, value in body_builder.values[tensor].items():
             if value not in varying:
-                available.setdefault(placement, value)
+                available_values.setdefault(placement, value)
 
 
 class _SumOverCalls(NamedTuple):
@@ -158,7 +162,7 @@ class _SumOverCalls(NamedTuple):
 
 
 def _sums_over_calls(
-    inner: Builder, body: Body, zeros: Set[Tensor]
+    body_builder: Builder, body: Body, zeros: Set[Tensor]
 ) -> dict[Tensor, _SumOverCalls]:
     """Returns {result: sum}, for the results of a body that are sums over calls, such as
     gradients of weights.
@@ -167,17 +171,17 @@ def _sums_over_calls(
     scattered once, after the last call.
 
     Args:
-      inner: the builder of the body.
+      body_builder: the builder of the body.
       body: the body of the call.
       zeros: the arguments of the body that are zeros at the first call.
     """
     sums = {}
     for result in body.results:
         for argument, term in _addends(result):
-            if argument in zeros and term in inner.values:
+            if argument in zeros and term in body_builder.values:
                 # The dict keeps its order: first comes the value that the node computes.
-                term_placement = next(iter(inner.values[term]))
-                preferred = inner.preferred.placement(term.node, term)
+                term_placement = next(iter(body_builder.values[term]))
+                preferred = body_builder.preferred.placement(term.node, term)
                 placement = _sum_placement(term_placement, preferred)
                 sums[result] = _SumOverCalls(argument, placement)
     return sums
@@ -209,14 +213,14 @@ def _sum_placement(term: Placement, preferred: Placement) -> Placement:
 
 
 def _result_placement(
-    inner: Builder, x: Tensor, sums: Mapping[Tensor, _SumOverCalls]
+    body_builder: Builder, x: Tensor, sums: Mapping[Tensor, _SumOverCalls]
 ) -> Placement:
     """Returns the placement of a result of a body: the placement of the sum, if the
     result is a sum over calls that the body computes in this placement.
     """
-    if x in sums and sums[x].placement in inner.values[x]:
+    if x in sums and sums[x].placement in body_builder.values[x]:
         return sums[x].placement
-    return inner.placement_of(x)
+    return body_builder.placement_of(x)
 
 
 def _is_zero(x: Tensor) -> bool:

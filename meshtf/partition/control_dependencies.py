@@ -66,8 +66,10 @@ class ControlDependencies:
         placement = builder.placement_of(tensor)
         stage = builder.preferred.stage(node)
         if not is_on_stage(builder.mesh, placement, stage):
-            available = builder.available_values(tensor, node)
-            on_stage = [p for p in available if is_on_stage(builder.mesh, p, stage)]
+            available_values = builder.available_values(tensor, node)
+            on_stage = [
+                p for p in available_values if is_on_stage(builder.mesh, p, stage)
+            ]
             if on_stage:
                 placement = on_stage[0]
             else:

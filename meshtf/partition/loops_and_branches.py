@@ -51,11 +51,11 @@ def plan_loop(builder: Builder, node: Node) -> None:
     body = _plan_loop_body(builder, node, op, arguments, placements)
     test = _plan_test(builder, node, op, (iteration, *carries))
     varying = set(arguments)
-    body, invariant = hoist_invariant_steps(body, varying)
-    builder.steps += invariant
+    body, invariant_steps = hoist_invariant_steps(body, varying)
+    builder.steps += invariant_steps
     if test is not None:
-        test, invariant = hoist_invariant_steps(test, varying)
-        builder.steps += invariant
+        test, invariant_steps = hoist_invariant_steps(test, varying)
+        builder.steps += invariant_steps
     outs = tuple(
         Value(y.spec, result.placement) for y, result in zip(node.outputs, body.results)
     )
@@ -124,9 +124,9 @@ def _plan_loop_body(
 ) -> Program:
     """Returns the program of one iteration; `placements` are those of the carries."""
     captures = node.inputs[op.num_carries + op.num_scanned :]
-    body = plan_body(builder, node, op.body, arguments, captures)
-    results = _loop_results(body, node, op, placements)
-    return Program(builder.mesh, tuple(body.steps), tuple(results))
+    body_builder = plan_body(builder, node, op.body, arguments, captures)
+    results = _loop_results(body_builder, node, op, placements)
+    return Program(builder.mesh, tuple(body_builder.steps), tuple(results))
 
 
 def _plan_test(
@@ -144,13 +144,14 @@ def _plan_test(
     if op.condition is None:
         return None
     captures = node.inputs[op.num_carries + op.num_scanned + len(op.body.captures) :]
-    test = plan_body(builder, node, op.condition, arguments, captures)
-    result = test.reshard_to(op.condition.results[0], builder.mesh.replicated, node)
-    return Program(builder.mesh, tuple(test.steps), (result,))
+    test_builder = plan_body(builder, node, op.condition, arguments, captures)
+    (has_next,) = op.condition.results
+    result = test_builder.reshard_to(has_next, builder.mesh.replicated, node)
+    return Program(builder.mesh, tuple(test_builder.steps), (result,))
 
 
 def _loop_results(
-    body: Builder, node: Node, op: Loop, placements: Sequence[Placement]
+    body_builder: Builder, node: Node, op: Loop, placements: Sequence[Placement]
 ) -> list[Value]:
     """Returns the results of a loop's body: the carries in the given placements, the
     terms of sums and the stacked outputs in the placements that the planner chose.
@@ -161,16 +162,17 @@ def _loop_results(
     carries = op.body.results[: op.num_carries]
     sums = op.body.results[op.num_carries : op.num_carries + op.num_sums]
     stacked = op.body.results[op.num_carries + op.num_sums :]
-    results = [
-        body.reshard_to(x, placement, node) for x, placement in zip(carries, placements)
-    ]
+    results = []
+    for x, placement in zip(carries, placements):
+        results.append(body_builder.reshard_to(x, placement, node))
     for x in sums:
-        placement = body.placement_of(x)
+        placement = body_builder.placement_of(x)
         if any(isinstance(s, Partial) and s.kind != "sum" for s in placement):
             placement = reduced_placement(placement)
-        results.append(body.reshard_to(x, placement, node))
+        results.append(body_builder.reshard_to(x, placement, node))
     for x in stacked:
-        results.append(body.reshard_to(x, body.placement_of(x), node))
+        placement = body_builder.placement_of(x)
+        results.append(body_builder.reshard_to(x, placement, node))
     return results
 
 
@@ -182,14 +184,16 @@ def plan_branch(builder: Builder, node: Node) -> None:
     placements = [builder.preferred.placement(node, y) for y in node.outputs]
     programs = []
     for body, captures in zip((op.then, op.otherwise), op.captures(node.inputs)):
-        inner = plan_body(
+        body_builder = plan_body(
             builder=builder, node=node, body=body, arguments=[], captures=captures
         )
         results = [
-            inner.reshard_to(x, placement, node)
+            body_builder.reshard_to(x, placement, node)
             for x, placement in zip(body.results, placements)
         ]
-        programs.append(Program(builder.mesh, tuple(inner.steps), tuple(results)))
+        programs.append(
+            Program(builder.mesh, tuple(body_builder.steps), tuple(results))
+        )
     outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, placements))
     builder.steps.append(
         BranchStep(
@@ -224,9 +228,9 @@ def plan_body(
       arguments: the value of each argument of the body.
       captures: the tensors of the surrounding program that the body captures.
     """
-    inner = Builder(builder.mesh, builder.planners, builder.notes)
+    body_builder = Builder(builder.mesh, builder.planners, builder.notes)
     for tensor, value in zip(body.arguments, arguments):
-        inner.add_tensor(tensor, {value.placement: value}, value.placement)
+        body_builder.add_tensor(tensor, {value.placement: value}, value.placement)
     for tensor, captured in zip(body.captures, captures):
         placement = reduced_placement(builder.placement_of(captured))
         if node.stage is not None:
@@ -234,13 +238,13 @@ def plan_body(
             placement = with_stage(builder.mesh, placement, stage)
         builder.reshard_to(captured, placement, node)
         values = dict(builder.available_values(captured, node))
-        inner.add_tensor(tensor, values, placement)
+        body_builder.add_tensor(tensor, values, placement)
         if isinstance(node.op, Call):
             # Forward and backward calls alternate, so gathered parameters are not freed.
-            inner.backward_values[tensor] = inner.values[tensor]
+            body_builder.backward_values[tensor] = body_builder.values[tensor]
     for body_node in body.nodes:
-        inner.add_node(body_node)
-    return inner
+        body_builder.add_node(body_node)
+    return body_builder
 
 
 def _unsharded(placement: Placement, dim: Dimension | None) -> Placement:
@@ -264,18 +268,18 @@ def hoist_invariant_steps(
       varying: the arguments of the body; this function adds to the set all values of
         the body that depend on them.
     """
-    invariant: list[Step] = []
-    remaining: list[Step] = []
+    invariant_steps: list[Step] = []
+    varying_steps: list[Step] = []
     for step in program.steps:
         if isinstance(step, WriteStep) or any(v in varying for v in inputs_of(step)):
             varying.update(outputs_of(step))
-            remaining.append(step)
+            varying_steps.append(step)
         elif isinstance(step, ReshardStep):
             # Its `wait_for` may be a value that only exists within an iteration.
-            invariant.append(dataclasses.replace(step, wait_for=None))
+            invariant_steps.append(dataclasses.replace(step, wait_for=None))
         else:
-            invariant.append(step)
-    return dataclasses.replace(program, steps=tuple(remaining)), invariant
+            invariant_steps.append(step)
+    return dataclasses.replace(program, steps=tuple(varying_steps)), invariant_steps
 
 
 def captured_values(
@@ -287,16 +291,22 @@ def captured_values(
       programs: the bodies; None is skipped.
       arguments: the arguments of the bodies, which are not captured.
     """
-    captured: dict[Value, None] = {}
+    captures: dict[Value, None] = {}
     for program in programs:
         if program is None:
             continue
-        used = [value for step in program.steps for value in dependencies_of(step)]
-        used += program.results
-        computed = {value for step in program.steps for value in outputs_of(step)}
-        local_values = computed | arguments
-        captured |= dict.fromkeys(value for value in used if value not in local_values)
-    return tuple(captured)
+        used_values = [
+            value for step in program.steps for value in dependencies_of(step)
+        ]
+        used_values += program.results
+        computed_values = {
+            value for step in program.steps for value in outputs_of(step)
+        }
+        local_values = computed_values | arguments
+        captures |= dict.fromkeys(
+            value for value in used_values if value not in local_values
+        )
+    return tuple(captures)
 
 
 def set_outputs(builder: Builder, node: Node, outs: Sequence[Value]) -> None:

@@ -159,7 +159,7 @@ class _Planner:
         if isinstance(self.op, ReshardOp):
             self._shard_as_preferred()
         else:
-            self._choose()
+            self._choose_factors()
         targets = tuple(
             self._input_placement(x, placement)
             for x, placement in zip(self.ins, self.placements)
@@ -181,7 +181,7 @@ class _Planner:
             if isinstance(state, Sharded):
                 self.sharded_factors[axis] = state.dim
 
-    def _choose(self) -> None:
+    def _choose_factors(self) -> None:
         """Chooses a factor, or none, for each axis."""
         for i, axis in enumerate(self.axes):
             states = [placement[i] for placement in self.placements]
@@ -229,17 +229,20 @@ class _Planner:
         """Returns the factor with the fewest bytes of reshards: rule bytes."""
         i = self.mesh.axis_index[axis]
         preferred_states = [placement[i] for placement in self.preferred]
-        preferred = [s.dim for s in preferred_states if isinstance(s, Sharded)]
-        current = [factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)]
-        candidates = dict.fromkeys(preferred + current)
+        preferred_factors = [s.dim for s in preferred_states if isinstance(s, Sharded)]
+        current_factors = [
+            factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)
+        ]
+        # Preferred factors come first, so that they are chosen at ties.
+        candidates = dict.fromkeys(preferred_factors + current_factors)
         choices = [factor for factor in candidates if self._can_shard(factor, axis)]
-        if not choices and current:
+        if not choices and current_factors:
             return self._unsharded_factor(axis)
         if not choices:
             return None
         if len(choices) == 1:
             return choices[0]
-        return min(choices, key=lambda factor: self._bytes(factor, axis))
+        return min(choices, key=lambda factor: self._num_received(factor, axis))
 
     def _unsharded_factor(self, axis: str) -> str | None:
         """Returns a factor that no axis shards yet, for `axis` to shard while the factors
@@ -255,7 +258,7 @@ class _Planner:
             if factor not in sharded and self._can_shard(factor, axis):
                 choices.append(factor)
         choices.append(None)
-        return min(choices, key=lambda factor: self._bytes(factor, axis))
+        return min(choices, key=lambda factor: self._num_received(factor, axis))
 
     def _can_shard(self, factor: str, axis: str) -> bool:
         """Whether an axis may shard a factor, given what the axes before it shard."""
@@ -281,7 +284,7 @@ class _Planner:
                 sizes.append(y.shape[factor])
         return sizes
 
-    def _bytes(self, factor: str | None, axis: str) -> float:
+    def _num_received(self, factor: str | None, axis: str) -> float:
         """Returns the elements that one device receives if `axis` shards `factor` (None:
         no factor), and the states along all other axes do not change.
         """
@@ -309,7 +312,7 @@ class _Planner:
         """Returns the state of an input along an axis that shards `factor` (None: no
         factor); `state` is the state before the op.
         """
-        if self._is_of_stages(axis):
+        if self._is_stage_axis(axis):
             return self._stage_state()
         if axis in self.lazy or self.mesh.axes[axis] == 1:
             return state
@@ -330,7 +333,7 @@ class _Planner:
         """Returns the state of an output along an axis that shards `factor` (None: no
         factor).
         """
-        if self._is_of_stages(axis):
+        if self._is_stage_axis(axis):
             return self._stage_state()
         if axis in self.lazy:
             return Partial("sum")
@@ -345,7 +348,8 @@ class _Planner:
             return Replicated
         return Partial(role.value)
 
-    def _is_of_stages(self, axis: str) -> bool:
+    def _is_stage_axis(self, axis: str) -> bool:
+        """Whether the stages of a pipeline are along an axis."""
         return axis == self.mesh.stages and self.mesh.axes[axis] > 1
 
     def _stage_state(self) -> State:

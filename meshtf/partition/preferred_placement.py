@@ -100,7 +100,9 @@ class PreferredPlacement:
         """
         if primal in self.tensors.placements or primal.sharded_value is not None:
             return self.tensors.placement_of(primal)
-        return self.mesh.place(primal.shape, primal.node.layout, primal.node.stage)[0]
+        node = primal.node
+        placement, _conflicts = self.mesh.place(primal.shape, node.layout, node.stage)
+        return placement
 
     def _as_primal(self, primal: Tensor, y: Tensor) -> Placement:
         """Returns the placement of a primal, adapted to `y`, which has some or all of its

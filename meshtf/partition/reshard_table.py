@@ -84,13 +84,17 @@ def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Re
     permute = _permute(axes, old, new)
     if permute is None:
         return _in_order(tuple(axes), old, new)
-    remaining = reshards(axes, placement_after(axes, old, permute), new)
+    remaining_reshards = reshards(axes, placement_after(axes, old, permute), new)
     # Reshards that make the tensor smaller run before the permute, which then sends less.
     shrinking = itertools.takewhile(
-        lambda r: r.kind in ("slice", "reduce_scatter"), remaining
+        lambda r: r.kind in ("slice", "reduce_scatter"), remaining_reshards
     )
     num_shrinking = len(list(shrinking))
-    return [*remaining[:num_shrinking], permute, *remaining[num_shrinking:]]
+    return [
+        *remaining_reshards[:num_shrinking],
+        permute,
+        *remaining_reshards[num_shrinking:],
+    ]
 
 
 def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard | None:

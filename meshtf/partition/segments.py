@@ -309,8 +309,8 @@ def _with_buckets(segments: Sequence[Segment], buckets: Buckets) -> list[Segment
         needed = (v for compute in segment.computes for v in compute.inputs)
         before = tuple(buckets.add(segment.before, needed))
         bucketed.append(dataclasses.replace(segment, before=before))
-    remaining = tuple(buckets.close_all())
-    bucketed.append(Segment(remaining, ()))
+    open_buckets = tuple(buckets.close_all())
+    bucketed.append(Segment(open_buckets, ()))
     return bucketed
 
 
@@ -321,16 +321,18 @@ def _with_inputs_and_outputs(
     segment uses, and the values of the segment that later steps or `results` use.
     """
     needed_later = set(results)
-    complete: list[Segment] = []
+    complete_segments: list[Segment] = []
     for segment in reversed(segments):
-        computed = [out for compute in segment.computes for out in compute.outs]
-        used = dict.fromkeys(v for compute in segment.computes for v in compute.inputs)
-        for value in computed:
-            used.pop(value, None)
-        inputs = tuple(used)
-        outputs = tuple(value for value in computed if value in needed_later)
-        complete.append(dataclasses.replace(segment, ins=inputs, outs=outputs))
+        computed_values = [out for compute in segment.computes for out in compute.outs]
+        used_values = dict.fromkeys(
+            v for compute in segment.computes for v in compute.inputs
+        )
+        for value in computed_values:
+            used_values.pop(value, None)
+        inputs = tuple(used_values)
+        outputs = tuple(value for value in computed_values if value in needed_later)
+        complete_segments.append(dataclasses.replace(segment, ins=inputs, outs=outputs))
         needed_later.update(inputs)
         for step in segment.before:
             needed_later.update(dependencies_of(step))
-    return complete[::-1]
+    return complete_segments[::-1]

@@ -184,11 +184,11 @@ class GPipe(Module):
         """
         microbatches = self._split(x)
         if isinstance(current_executor(), Graph):
-            recorded = RecordedChunks(
+            recorded_chunks = RecordedChunks(
                 pipe=self, example=microbatches[0], loss_of=None, loss_inputs=()
             )
-            ys = [recorded.forward(m, xs) for m, xs in enumerate(microbatches)]
-            recorded.finish()
+            ys = [recorded_chunks.forward(m, xs) for m, xs in enumerate(microbatches)]
+            recorded_chunks.finish()
         else:
             ys = self._run_eagerly(microbatches)
         first_input, *_ = tf.nest.flatten(x)
@@ -227,11 +227,16 @@ class GPipe(Module):
             losses = self._run_eagerly(inputs, loss_of, split_loss_inputs)
             return add_n(losses) * (1.0 / self.microbatches)
         example, example_loss_inputs = microbatches[0]
-        recorded = RecordedChunks(self, example, loss_of, example_loss_inputs)
+        recorded_chunks = RecordedChunks(
+            pipe=self,
+            example=example,
+            loss_of=loss_of,
+            loss_inputs=example_loss_inputs,
+        )
 
         @custom_gradient
         def run(tensors: Any, captures: Any) -> Any:
-            loss, input_gradients, capture_gradients = recorded.run(
+            loss, input_gradients, capture_gradients = recorded_chunks.run(
                 tensors, self.schedule
             )
             gradients = [*itertools.chain(*input_gradients), *capture_gradients]
@@ -245,7 +250,9 @@ class GPipe(Module):
 
             return loss, backward
 
-        return run([tf.nest.flatten(xs) for xs in microbatches], recorded.captures)
+        return run(
+            [tf.nest.flatten(xs) for xs in microbatches], recorded_chunks.captures
+        )
 
     def _run_eagerly(
         self,
@@ -283,7 +290,10 @@ class GPipe(Module):
         another device.
         """
         check_nest("x", x, missing=False)
-        flat = [y.tensor() if hasattr(y, "tensor") else y for y in tf.nest.flatten(x)]
+        flat = []
+        for y in tf.nest.flatten(x):
+            is_variable = hasattr(y, "tensor")
+            flat.append(y.tensor() if is_variable else y)
         if not flat:
             refuse("x", x, "a tensor, or several in any nesting")
         self._check_mesh(flat[0].mesh)

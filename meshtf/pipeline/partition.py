@@ -87,7 +87,7 @@ def split(
                 else "",
             )
         )
-    if not search.reach(search.sums[-1]):
+    if not search.possible_starts(search.sums[-1]):
         _refuse(search)
     sizes = search.least_squares(0, search.least_maximum())
     if method != "least_variance":
@@ -194,10 +194,10 @@ def _too_large_chunk(search: SplitSearch) -> ChunkRange:
         for stage in range(num_stages):
             num_bytes = search.bytes(stage, layer, layer + 1)
             chunks.append(ChunkRange(stage, layer, layer + 1, num_bytes))
-        return min(chunks, key=ChunkRange.size)
+        return min(chunks, key=lambda chunk: chunk.bytes)
 
     single_layers = [smallest_chunk(layer) for layer in range(search.layers)]
-    largest = max(single_layers, key=ChunkRange.size)
+    largest = max(single_layers, key=lambda chunk: chunk.bytes)
     if largest.bytes > search.limit:
         return largest
     costs = [end - start for start, end in itertools.pairwise(search.sums)]
@@ -206,9 +206,9 @@ def _too_large_chunk(search: SplitSearch) -> ChunkRange:
         return SplitSearch(costs, num_stages, memory=search.memory, limit=limit)
 
     def fits(limit: int) -> bool:
-        return bool(search_with(limit).reach(total_cost))
+        return bool(search_with(limit).possible_starts(total_cost))
 
-    # The memory that any one split needs is a limit that some split keeps to.
+    # The least limit is at most the memory that an arbitrary split needs.
     any_split = [1] * (num_stages - 1) + [search.layers - num_stages + 1]
     low = math.floor(search.limit)
     high = math.ceil(search.largest(any_split).bytes)

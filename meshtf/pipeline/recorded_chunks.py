@@ -215,7 +215,7 @@ class RecordedChunks:
             loss_of = self.loss_of
             loss_inputs = tf.nest.flatten(self.loss_inputs)
         # Recording `run` appends the output and the deferred calls.
-        recorded: list[Any] = []
+        output_and_deferred: list[Any] = []
 
         def run(index: Tensor, *xs: Tensor) -> Sequence[Tensor]:
             def run_layers(*xs: Tensor) -> Any:
@@ -234,14 +234,14 @@ class RecordedChunks:
                 run_layers = recompute(run_layers)
             with deferred_calls() as deferred:
                 output = run_layers(*xs)
-            recorded.extend([output, deferred])
+            output_and_deferred.extend([output, deferred])
             deferred_tensors = [x for entry in deferred for x in entry.tensors]
             return [*tf.nest.flatten(output), *deferred_tensors]
 
         with context(stage=stage_index):
             specs = [x.spec for x in (*flat, *loss_inputs)]
             body = record_body(run, [_INDEX_SPEC, *specs])
-        output, deferred = recorded
+        output, deferred = output_and_deferred
         num_outputs = len(tf.nest.flatten(output))
         outputs = body.results[:num_outputs]
         chunk = _Chunk(

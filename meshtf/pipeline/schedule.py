@@ -82,7 +82,7 @@ class Schedule:
     def __post_init__(self) -> None:
         for stage_tasks in as_sequence("tasks", self.tasks, "the tasks of each stage"):
             as_tasks("tasks", stage_tasks)
-        missing = {
+        missing_tasks = {
             Task(stage, microbatch, kind, chunk)
             for stage, microbatch, kind, chunk in itertools.product(
                 range(self.stages),
@@ -93,16 +93,16 @@ class Schedule:
         }
         for stage, stage_tasks in enumerate(self.tasks):
             for task in stage_tasks:
-                if task.stage != stage or task not in missing:
+                if task.stage != stage or task not in missing_tasks:
                     raise PlanError(
                         f"stage {stage} has {task}, which is another stage's or is "
                         "there twice."
                     )
-                missing.remove(task)
-        if missing:
+                missing_tasks.remove(task)
+        if missing_tasks:
             raise PlanError(
                 f"a schedule of {self.stages} stages, {self.microbatches} microbatches "
-                f"and {self.chunks} chunks has no {min(missing)}."
+                f"and {self.chunks} chunks has no {min(missing_tasks)}."
             )
 
     @property
@@ -164,10 +164,10 @@ class Schedule:
         finished: set[Task | None] = {None}
         while any(queues):
             remaining_queues = [queue for queue in queues if queue]
-            ready = [
+            ready_queues = [
                 queue for queue in remaining_queues if self.before(queue[0]) in finished
             ]
-            if not ready:
+            if not ready_queues:
                 next_tasks = [queue[0] for queue in remaining_queues]
                 waits = [f"{task} waits for {self.before(task)}" for task in next_tasks]
                 raise PlanError(
@@ -176,7 +176,7 @@ class Schedule:
                         tasks="\n".join(waits),
                     )
                 )
-            round_tasks = [queue.popleft() for queue in ready]
+            round_tasks = [queue.popleft() for queue in ready_queues]
             ordered_tasks += round_tasks
             finished.update(round_tasks)
         return tuple(ordered_tasks)
@@ -327,15 +327,15 @@ def peak_activations(
         sizes = as_numbers("sizes", sizes, "a number for each chunk")
     order = as_tasks("order", order)
     stages = 1 + max(task.stage for task in order)
-    current: list[float] = [0] * stages
-    peak: list[float] = [0] * stages
+    current_sizes: list[float] = [0] * stages
+    peak_sizes: list[float] = [0] * stages
     for task in order:
         stage = task.stage
         chunk = task.chunk * stages + stage
         size = 1 if sizes is None else sizes[chunk]
         if task.kind == "forward":
-            current[stage] += size
+            current_sizes[stage] += size
         else:
-            current[stage] -= size
-        peak[stage] = max(peak[stage], current[stage])
-    return tuple(peak)
+            current_sizes[stage] -= size
+        peak_sizes[stage] = max(peak_sizes[stage], current_sizes[stage])
+    return tuple(peak_sizes)

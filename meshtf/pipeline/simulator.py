@@ -167,23 +167,23 @@ def simulate(
         backward = [2 * cost for cost in forward_costs]
     backward_costs = _chunk_costs(backward, num_chunks)
     stage_ends: list[float] = [0] * schedule.stages  # of each stage's latest task
-    # None is the task before the first chunk: the input of the model exists at time 0.
+    # None is the source of the first chunk: the input of the model exists at time 0.
     task_ends: dict[Task | None, float] = {None: 0}
     spans = []
     for task in schedule.order():
         chunk = schedule.model_chunk(task)
-        before = schedule.before(task)
-        ready = task_ends[before]
-        if before is not None and before.stage != task.stage:
-            ready += send
+        source_task = schedule.before(task)
+        ready_time = task_ends[source_task]
+        if source_task is not None and source_task.stage != task.stage:
+            ready_time += send
         start = stage_ends[task.stage]
         if not early:
-            start = max(start, ready)
+            start = max(start, ready_time)
         if task.kind == "backward" and recompute_costs[chunk]:
             end = start + recompute_costs[chunk]
             spans.append(Span(task, "recompute", start, end))
             start = end
-        start = max(start, ready)
+        start = max(start, ready_time)
         costs = backward_costs
         if task.kind == "forward":
             costs = forward_costs

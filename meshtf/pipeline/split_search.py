@@ -32,10 +32,6 @@ class ChunkRange(NamedTuple):
     end: int
     bytes: float
 
-    def size(self) -> float:
-        """Returns the bytes of the chunk."""
-        return self.bytes
-
     def __str__(self) -> str:
         layers = f"layers {self.start} to {self.end - 1}"
         if self.end == self.start + 1:
@@ -122,7 +118,7 @@ class SplitSearch:
             else:
                 yield [*map(min, cost_ends, memory_ends)]
 
-    def reach(self, max_cost: int) -> list[int]:
+    def possible_starts(self, max_cost: int) -> list[int]:
         """Returns for each stage the layers at which it may start, as a bit mask: bit i
         is set if the stage may start at layer i.
 
@@ -148,10 +144,12 @@ class SplitSearch:
         low = max(self.largest_layer, mean_cost)
         high = low
         # Raises the upper bound by a sixteenth until a split keeps to it.
-        while not self.reach(high):
+        while not self.possible_starts(high):
             low = high + 1
             high += high // 16 + 1
-        return least_integer(low, high, lambda max_cost: bool(self.reach(max_cost)))
+        return least_integer(
+            low, high, lambda max_cost: bool(self.possible_starts(max_cost))
+        )
 
     def least_squares(self, min_cost: int, max_cost: int) -> tuple[int, ...]:
         """Returns the split whose chunks' costs have the least sum of squares, among the
@@ -164,7 +162,7 @@ class SplitSearch:
         squares = {self.layers: 0}
         # For each stage, from the last to the first: {start: end of the best chunk}.
         best_ends: list[dict[int, int]] = []
-        stages = [*zip(self.reach(max_cost), self.ends(max_cost))]
+        stages = [*zip(self.possible_starts(max_cost), self.ends(max_cost))]
         for starts, largest_ends in reversed(stages):
             squares, ends = self._best_chunks(starts, largest_ends, min_cost, squares)
             best_ends.append(ends)
@@ -236,7 +234,7 @@ class SplitSearch:
 
     def largest(self, sizes: Sequence[int]) -> ChunkRange:
         """Returns the chunk of a split that has the most bytes."""
-        return max(self.chunks(sizes), key=ChunkRange.size)
+        return max(self.chunks(sizes), key=lambda chunk: chunk.bytes)
 
 
 def _bits(mask: int) -> Iterator[int]:

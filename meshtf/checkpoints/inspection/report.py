@@ -162,14 +162,16 @@ def compare(folder: str, other_folder: str) -> dict[str, Any]:
     for name in sorted(first_tensors):
         if name not in second_tensors:
             continue
-        first = first_tensors[name]
-        second = second_tensors[name]
-        type_change = difference(first, Shape(second.shape), second.dtype)
+        first_saved = first_tensors[name]
+        second_saved = second_tensors[name]
+        type_change = difference(
+            first_saved, Shape(second_saved.shape), second_saved.dtype
+        )
         if type_change:
             type_change = type_change.replace(" now", " in the second")
             type_changes[name] = type_change.replace(" saved", " in the first")
-        if first.sizes == second.sizes:
-            value_change = _compare_values(paths, name, [first, second])
+        if first_saved.sizes == second_saved.sizes:
+            value_change = _compare_values(paths, name, [first_saved, second_saved])
             if value_change["numbers"]:
                 value_changes[name] = value_change
             elif not type_change:

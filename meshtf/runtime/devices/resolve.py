@@ -56,7 +56,7 @@ def logical_devices(count: int) -> None:
     """
     count = as_int("count", count, least=1)
     share_threads(count)
-    cpu = tf.config.list_physical_devices("CPU")[0]
+    cpu, *_ = tf.config.list_physical_devices("CPU")
     if len(tf.config.get_logical_device_configuration(cpu) or ()) >= count:
         return
     logical = [tf.config.LogicalDeviceConfiguration()] * count

@@ -90,7 +90,8 @@ def run_branch(executor: BodyRunner, step: BranchStep) -> None:
     with _after(executor, step.wait_for):
         shards = executor.values[step.predicate]
         # The predicate is equal on all devices, so any shard will do.
-        predicate = tf.identity(executor.distinct_shards(step.predicate, shards)[0])
+        any_shard, *_ = executor.distinct_shards(step.predicate, shards)
+        predicate = tf.identity(any_shard)
     results = tf.cond(predicate, lambda: run(0), lambda: run(1))
     remaining_results = iter(tf.nest.flatten(results))
     for value in step.outs:
@@ -187,7 +188,8 @@ class _Loop:
         inputs = self._body_inputs(iteration, iter(variables))
         (shards,) = self.executor.run_body(test, inputs, once=True)
         # The result is equal on all devices, so any shard will do.
-        return self.executor.distinct_shards(test.results[0], shards)[0]
+        any_shard, *_ = self.executor.distinct_shards(test.results[0], shards)
+        return any_shard
 
     def iterate(self, iteration: Any, *variables: Any) -> list[Any]:
         """Returns the loop variables after an iteration."""

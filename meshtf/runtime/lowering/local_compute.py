@@ -18,11 +18,12 @@ from meshtf.runtime.lowering.local_context import DeviceContext, MeshCoordinates
 from meshtf.runtime.lowering.op_names import shared_scope_of
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
-Flat = list[Any]  # tensors of one device, in order
+TensorList = list[Any]  # tensors of one device, in order
 # outline(key, body, specs) returns the function that all ops with an equal key call: `body`,
 # traced once for arguments with these specs.
 Outline = Callable[
-    [Any, Callable[..., Flat], Sequence[tf.TensorSpec]], Callable[[Sequence[Any]], Flat]
+    [Any, Callable[..., TensorList], Sequence[tf.TensorSpec]],
+    Callable[[Sequence[Any]], TensorList],
 ]
 
 
@@ -30,10 +31,10 @@ def run_segment(
     segment: Segment,
     mesh: Mesh,
     coords: MeshCoordinates,
-    inputs: Flat,
+    inputs: TensorList,
     jit: bool = False,
     outline: Outline | None = None,
-) -> Flat:
+) -> TensorList:
     """Returns the outputs of a segment on one device.
 
     Args:
@@ -108,7 +109,7 @@ def run_compute(
 def _local_outputs(
     compute: Compute,
     context: DeviceContext,
-    xs: Flat,
+    xs: TensorList,
     shard_of: Mapping[Value, Any],
     outline: Outline | None,
 ) -> Sequence[Any]:
@@ -136,7 +137,7 @@ def _local_outputs(
 def _outlined_outputs(
     compute: Compute,
     context: DeviceContext,
-    xs: Flat,
+    xs: TensorList,
     outline: Outline,
 ) -> Sequence[Any]:
     """Returns the outputs of `Op.local`, called as a function that all equal nodes

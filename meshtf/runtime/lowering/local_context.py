@@ -140,7 +140,9 @@ class DeviceContext:
         sharded.
         """
         index = self.shard_index(factor)
-        return index if isinstance(index, int) else index * self.local_size(factor)
+        if isinstance(index, int):
+            return 0
+        return index * self.local_size(factor)
 
     def axis(self, i: int, dim: str) -> int:
         """Returns the axis of a dimension of input i."""

@@ -105,6 +105,9 @@ class StepExecutor:
         """Returns the entry of `values` for a value with these distinct shards."""
         raise NotImplementedError
 
+    # Each of the methods below executes one type of step, and returns the entry of `values`
+    # for its output; `_write` and `_bucket` return the entries for several outputs.
+
     def _read(self, store: Store) -> Any:
         raise NotImplementedError
 

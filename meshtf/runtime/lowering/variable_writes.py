@@ -1,7 +1,7 @@
 """Runs ops that write variables, on one device: by a fused in-place kernel if the op has
 one, otherwise by assigning the values that it computes.
 
-    outputs = write(op, [slot.variable for slot in slots], inputs)
+    outputs = write(op, [slot.variable for slot in slots], inputs, num_outputs=1)
 
 Ops get resource handles and tensors, never a tf.Variable.
 """
@@ -45,7 +45,7 @@ def write(
     op: WriteOp,
     variables: Sequence[Any],
     inputs: Sequence[Any],
-    outputs: int,
+    num_outputs: int,
     temporaries: bool = True,
 ) -> Sequence[Any]:
     """Writes the shards of an op's variables on one device, and returns its outputs.
@@ -54,17 +54,17 @@ def write(
       op: the op.
       variables: the shards: tf.Variables or `ShardVariable`s.
       inputs: the shards of the op's inputs.
-      outputs: the number n of the op's outputs. The op updates them like variables: the
-        last n inputs are their initial values.
+      num_outputs: the number of the op's outputs. The op updates them like variables: the
+        last `num_outputs` inputs are their initial values.
       temporaries: whether a fused op may compute outputs in temporary resources, which
         XLA does not support.
     """
     handles = [variable.handle for variable in variables]
     temporaries = temporaries and private("bare_handles")
-    if outputs and (tf.executing_eagerly() or not temporaries):
+    if num_outputs and (tf.executing_eagerly() or not temporaries):
         # Creating a temporary resource eagerly takes longer than a fused op saves.
-        return _write_new_values(op, variables, inputs, outputs)
-    num_read_only = len(inputs) - outputs
+        return _write_new_values(op, variables, inputs, num_outputs)
+    num_read_only = len(inputs) - num_outputs
     initial_outputs = inputs[num_read_only:]
     with contextlib.ExitStack() as stack:
         output_handles = [
@@ -76,18 +76,18 @@ def write(
                 tf.raw_ops.ReadVariableOp(resource=handle, dtype=x.dtype)
                 for handle, x in zip(output_handles, initial_outputs)
             ]
-    return _write_new_values(op, variables, inputs, outputs)
+    return _write_new_values(op, variables, inputs, num_outputs)
 
 
 def _write_new_values(
     op: WriteOp,
     variables: Sequence[Any],
     inputs: Sequence[Any],
-    outputs: int,
+    num_outputs: int,
 ) -> Sequence[Any]:
     """Computes new values, assigns them, and returns the outputs of the op."""
     present_values = [variable.value() for variable in variables]
     values = op.new_values(*inputs, *present_values)
-    for variable, value in zip(variables, values[outputs:], strict=True):
+    for variable, value in zip(variables, values[num_outputs:], strict=True):
         variable.assign(value, read_value=False)
-    return values[:outputs]
+    return values[:num_outputs]

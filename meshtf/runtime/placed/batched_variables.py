@@ -38,7 +38,7 @@ from meshtf.runtime.placed.variables.batched_functions import (
     slicing,
     updating,
 )
-from meshtf.runtime.placed.variables.packed_handles import Handles, unpack_handles
+from meshtf.runtime.placed.variables.packed_handles import PackedHandles, unpack_handles
 from meshtf.runtime.placed.variables.read_write_phases import (
     phases_of,
     touches_variables,
@@ -204,7 +204,7 @@ class BatchedVariables:
             yield _Batch(batch_steps, positions)
 
     @functools.cached_property
-    def _handles(self) -> Handles | None:
+    def _handles(self) -> PackedHandles | None:
         """The variable handles, packed into one tensor for each position; None: handles
         are passed one by one, since packing is impossible or does not pay.
 
@@ -216,7 +216,7 @@ class BatchedVariables:
             return None
         if len(stores) < 2 or not share_memory(self.devices):
             return None
-        handles = Handles(self.devices, stores)
+        handles = PackedHandles(self.devices, stores)
         if not handles.on_several_positions():
             return None
         return handles

@@ -19,11 +19,11 @@ from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Segment, Step, Value, WriteStep
 from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.devices.resolve import devices_of
-from meshtf.runtime.lowering.local_compute import Flat, run_compute
+from meshtf.runtime.lowering.local_compute import TensorList, run_compute
 from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.resharding import Shards
-from meshtf.runtime.placed.segment_functions import Caller
+from meshtf.runtime.placed.segment_functions import Caller, SegmentResult
 from meshtf.runtime.placed.variables.read_write_phases import phases_of
 
 # A part of XLA's error message for an op that it has no kernel for.
@@ -100,9 +100,7 @@ def explain_failure(
 def _caller_of_ops(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that runs ops one by one. It raises `_RerunStopped`."""
 
-    def call(
-        device: str, coords: dict[str, Any], inputs: Flat
-    ) -> tuple[Flat, set[str]]:
+    def call(device: str, coords: dict[str, Any], inputs: TensorList) -> SegmentResult:
         coordinates = MeshCoordinates(coords)
         values: dict[Value, Any] = dict(zip(segment.ins, inputs))
         for compute in segment.computes:
@@ -111,7 +109,8 @@ def _caller_of_ops(segment: Segment, mesh: Mesh) -> Caller:
                     run_compute(compute, mesh, coordinates, values)
             except tf.errors.OpError as problem:
                 raise _RerunStopped(compute.node, problem) from problem
-        return [values[v] for v in segment.outs], coordinates.used
+        outputs = [values[v] for v in segment.outs]
+        return SegmentResult(outputs, axes_used=coordinates.used)
 
     return call
 
@@ -122,9 +121,7 @@ def _caller_of_compiled_ops(segment: Segment, mesh: Mesh) -> Caller:
     """
     call_ops = _caller_of_ops(segment, mesh)
 
-    def call(
-        device: str, coords: dict[str, Any], inputs: Flat
-    ) -> tuple[Flat, set[str]]:
+    def call(device: str, coords: dict[str, Any], inputs: TensorList) -> SegmentResult:
         values: dict[Value, Any] = dict(zip(segment.ins, inputs))
         for compute in segment.computes:
             arguments = [values[v] for v in compute.inputs]

@@ -37,7 +37,7 @@ from meshtf.runtime.tf_internals.call_options import (
 )
 
 
-class Compiled:
+class PlacedExecutable:
     """A recorded function for one combination of argument specs, ready to run: the
     placed runtime's `Executable`.
 
@@ -158,9 +158,9 @@ class Compiled:
 
     def _fill_stores(self, flat: Sequence[Any]) -> None:
         """Fills the stores of the arguments; each takes its tensors from the list."""
-        remaining = list(flat)
+        remaining_tensors = list(flat)
         for store in self.stores:
-            store.fill(remaining)
+            store.fill(remaining_tensors)
 
     def _sharded_values(self, flat: Sequence[Any]) -> list[ShardedValue]:
         """Returns the results, from the distinct shards of all results in order."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from meshtf.graph import Store
 from meshtf.graph.recorder import Recorded
-from meshtf.runtime.placed.program_function import Compiled
+from meshtf.runtime.placed.program_function import PlacedExecutable
 from meshtf.runtime.storage.slot import TensorFlowSlot
 from meshtf.runtime.storage.variable_slots import tensorflow_slots
 
@@ -28,11 +28,11 @@ class PlacedRuntime:
         recorded: Recorded,
         arguments: Sequence[Store],
         jit: bool,
-    ) -> Compiled:
+    ) -> PlacedExecutable:
         """Returns an executable, whose TensorFlow function is written at its first
         call.
         """
-        return Compiled(recorded, arguments, jit)
+        return PlacedExecutable(recorded, arguments, jit)
 
     def slots(self, variable: Any) -> Sequence[TensorFlowSlot | None]:
         """Returns the slot of each mesh position, on the device of the position; None:

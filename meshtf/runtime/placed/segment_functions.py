@@ -10,33 +10,43 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from meshtf.mesh import Mesh
 from meshtf.partition import Segment
-from meshtf.runtime.lowering.local_compute import Flat, run_segment
+from meshtf.runtime.lowering.local_compute import TensorList, run_segment
 from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.program_writer import ProgramWriter, call_on
 
-# caller(device, coordinates, shards) runs a segment on one device. It returns (outputs,
-# the mesh axes whose coordinates the segment reads).
-Caller = Callable[[str, dict[str, Any], Flat], tuple[Flat, set[str]]]
+
+class SegmentResult(NamedTuple):
+    """The result of running a segment on one device.
+
+    Attributes:
+      outputs: the outputs of the segment, on this device.
+      axes_used: the mesh axes whose coordinates the segment reads.
+    """
+
+    outputs: TensorList
+    axes_used: set[str]
+
+
+# caller(device, coordinates, shards) runs a segment on one device.
+Caller = Callable[[str, dict[str, Any], TensorList], SegmentResult]
 MakeCaller = Callable[[Segment, Mesh], Caller]
 
 
 def run_directly(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that runs the ops one by one, for eager mode."""
 
-    def call(
-        device: str, coords: dict[str, Any], shards: Flat
-    ) -> tuple[Flat, set[str]]:
+    def call(device: str, coords: dict[str, Any], shards: TensorList) -> SegmentResult:
         coordinates = MeshCoordinates(coords)
         with tf.device(device):
             outputs = run_segment(segment, mesh, coordinates, shards)
-        return outputs, coordinates.used
+        return SegmentResult(outputs, axes_used=coordinates.used)
 
     return call
 
@@ -73,8 +83,8 @@ class TracedSegment:
         program: ProgramWriter | None,
         device: str,
         coords: dict[str, Any],
-        shards: Flat,
-    ) -> tuple[Flat, set[str]]:
+        shards: TensorList,
+    ) -> SegmentResult:
         """Calls the segment on a device: in the program that is written or, if `program`
         is None, in the graph that TensorFlow traces. See `Caller`.
         """
@@ -86,9 +96,9 @@ class TracedSegment:
         is_nested = any(item != 0 for item in self.structure)
         if is_nested:
             outputs = tf.nest.pack_sequence_as(self.structure, outputs)
-        return outputs, self.axes_used
+        return SegmentResult(outputs, self.axes_used)
 
-    def _trace(self, shards: Flat, flat: Flat) -> None:
+    def _trace(self, shards: TensorList, flat: TensorList) -> None:
         """Traces the function for inputs like `shards`, whose tensors are `flat`; sets
         `function`, `axes_used` and `structure`.
         """
@@ -154,7 +164,7 @@ class Tracer:
     def outline(
         self,
         key: Any,
-        body: Callable[..., Flat],
+        body: Callable[..., TensorList],
         specs: Sequence[tf.TensorSpec],
     ) -> GraphFunction:
         """Returns the function with this key, which all segments share. It is traced when

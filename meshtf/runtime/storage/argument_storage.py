@@ -58,7 +58,8 @@ class ArrayStore:
         assert self.mesh is not None
         layout = self.mesh.layout_in(self.region)
         check_layout([self.spec], self.mesh, layout, self.source)
-        return self.mesh.place(self.spec.shape, layout)[0]
+        placement, _conflicts = self.mesh.place(self.spec.shape, layout)
+        return placement
 
     def fill(self, flat: list[Any]) -> None:
         """Removes the first element from `flat`, the array, and stores it."""
@@ -180,7 +181,7 @@ def as_array(array: Any, dtype: object = None, name: str = "array") -> tf.Tensor
     try:
         return tf.convert_to_tensor(array, tf_dtype)
     except (TypeError, ValueError) as error:
-        reason = str(error).split("\n")[0]
+        reason, *_ = str(error).split("\n")
         refuse(
             name,
             array,

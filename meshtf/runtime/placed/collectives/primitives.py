@@ -28,7 +28,8 @@ def combine(
     if kind == "sum":
         return binary("AddV2", x, y, device)
     if x.dtype == tf.bool:
-        return binary("LogicalOr" if kind == "max" else "LogicalAnd", x, y, device)
+        logical_op = "LogicalOr" if kind == "max" else "LogicalAnd"
+        return binary(logical_op, x, y, device)
     return binary("Maximum" if kind == "max" else "Minimum", x, y, device)
 
 
@@ -59,4 +60,6 @@ def shard(
 
 def send(x: Any, source: str, target: str) -> Any:
     """Returns x on device `target`; x itself if both devices are the same."""
-    return x if source == target else identity(x, target)
+    if source == target:
+        return x
+    return identity(x, target)

@@ -62,14 +62,7 @@ class SectionNodes:
         self._prefix = prefix + "/"
         self.nodes = list(definition.node_def)
         for node_def in self.nodes:
-            node_def.name = self._prefix + node_def.name
-            node_def.input[:] = [self._renamed(x) for x in node_def.input]
-            node_def.ClearField("experimental_debug_info")
-            # The attribute "_class" has the names of colocated nodes.
-            if "_class" in node_def.attr:
-                colocated = node_def.attr["_class"].list.s
-                names = [x.removeprefix(b"loc:@") for x in colocated]
-                colocated[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
+            self._prepare(node_def)
         outputs = definition.signature.output_arg
         results = [self._renamed(definition.ret[x.name]) for x in outputs]
         self.results = self._without_identities(results)
@@ -78,6 +71,17 @@ class SectionNodes:
         self.resources = list(dict.fromkeys(self._arguments[x] for x in handles))
         resource_users = {name for x in self.resources for name in self.users(x)}
         self.host_effects = [x for x in self.must_run if x not in resource_users]
+
+    def _prepare(self, node_def: Any) -> None:
+        """Renames a node and its inputs, and removes its stack trace."""
+        node_def.name = self._prefix + node_def.name
+        node_def.input[:] = [self._renamed(x) for x in node_def.input]
+        node_def.ClearField("experimental_debug_info")
+        # The attribute "_class" has the names of colocated nodes, as b"loc:@name".
+        if "_class" in node_def.attr:
+            colocated = node_def.attr["_class"].list.s
+            names = [x.removeprefix(b"loc:@") for x in colocated]
+            colocated[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
 
     def users(self, resource: str) -> list[str]:
         """Returns the names of the nodes that take a variable handle."""

@@ -24,14 +24,14 @@ def identity(x: Any, device: str, after: Any = None) -> Any:
     if not isinstance(x, SymbolicTensor):
         with tf.device(device), tf.control_dependencies(awaited_tensors):
             return tf.identity(x)
-    return _add_node(
+    return _node_output(
         "Identity",
         [x],
         attributes={},
-        shapes=[x.shape],
+        shape=x.shape,
         device=device,
         controls=[tensor.node for tensor in awaited_tensors],
-    )[0]
+    )
 
 
 def concat(xs: Sequence[Any], axis: int, device: str) -> Any:
@@ -44,7 +44,7 @@ def concat(xs: Sequence[Any], axis: int, device: str) -> Any:
     shape = _resized(xs[0].shape, axis, sum(x.shape[axis] for x in xs))
     axis_tensor = xs[0].program.constant(axis, device=device)
     attributes = {"N": len(xs), "Tidx": tf.int32}
-    return _add_node("ConcatV2", [*xs, axis_tensor], attributes, [shape], device)[0]
+    return _node_output("ConcatV2", [*xs, axis_tensor], attributes, shape, device)
 
 
 def stack(xs: Sequence[Any], device: str) -> Any:
@@ -53,7 +53,7 @@ def stack(xs: Sequence[Any], device: str) -> Any:
         with tf.device(device):
             return tf.stack(list(xs))
     shape = tf.TensorShape([len(xs), *xs[0].shape])
-    return _add_node("Pack", xs, {"N": len(xs), "axis": 0}, [shape], device)[0]
+    return _node_output("Pack", xs, {"N": len(xs), "axis": 0}, shape, device)
 
 
 def split(
@@ -91,7 +91,7 @@ def reshape(x: Any, shape: Sequence[int], device: str) -> Any:
     new_shape = tf.TensorShape([missing_size if n < 0 else n for n in shape])
     sizes = x.program.constant(list(shape), device=device)
     attributes = {"Tshape": tf.int32}
-    return _add_node("Reshape", [x, sizes], attributes, [new_shape], device)[0]
+    return _node_output("Reshape", [x, sizes], attributes, new_shape, device)
 
 
 def slice_of(
@@ -106,7 +106,7 @@ def slice_of(
             return tf.slice(x, begin, sizes)
     bounds = [x.program.constant(n, device=device) for n in (begin, sizes)]
     shape = tf.TensorShape(sizes)
-    return _add_node("Slice", [x, *bounds], {"Index": tf.int32}, [shape], device)[0]
+    return _node_output("Slice", [x, *bounds], {"Index": tf.int32}, shape, device)
 
 
 def pad(
@@ -126,7 +126,7 @@ def pad(
         x.program.constant(fill, x.dtype, device),
     ]
     attributes = {"Tpaddings": tf.int32}
-    return _add_node("PadV2", inputs, attributes, [tf.TensorShape(shape)], device)[0]
+    return _node_output("PadV2", inputs, attributes, tf.TensorShape(shape), device)
 
 
 def add_n(xs: Sequence[Any], device: str) -> Any:
@@ -134,14 +134,14 @@ def add_n(xs: Sequence[Any], device: str) -> Any:
     if not isinstance(xs[0], SymbolicTensor):
         with tf.device(device):
             return tf.raw_ops.AddN(inputs=list(xs))
-    return _add_node(
+    return _node_output(
         "AddN",
         xs,
         attributes={"N": len(xs)},
-        shapes=[xs[0].shape],
+        shape=xs[0].shape,
         device=device,
         output_name="sum",
-    )[0]
+    )
 
 
 # The names of binary ops in graphs, and the functions that run them.
@@ -171,14 +171,38 @@ def binary(
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
             return _BINARY[kind](x, y)
-    return _add_node(
+    return _node_output(
         kind,
         [x, y],
         attributes={},
-        shapes=[x.shape],
+        shape=x.shape,
         device=device,
         output_name="z",
-    )[0]
+    )
+
+
+def _node_output(
+    kind: str,
+    inputs: Sequence[SymbolicTensor],
+    attributes: dict[str, Any],
+    shape: tf.TensorShape,
+    device: str,
+    output_name: str = "output",
+    controls: Sequence[str] = (),
+) -> SymbolicTensor:
+    """Adds a node with one output to a program, and returns this output. The arguments are
+    those of `_add_node`.
+    """
+    (output,) = _add_node(
+        kind,
+        inputs,
+        attributes,
+        shapes=[shape],
+        device=device,
+        output_name=output_name,
+        controls=controls,
+    )
+    return output
 
 
 def _add_node(

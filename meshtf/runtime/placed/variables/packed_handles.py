@@ -4,7 +4,7 @@ A function of hundreds of variables that is called on many devices has thousands
 and each input is a node of the program. On CPUs of one process, a tensor of data type
 resource can contain several handles, so a device needs few inputs.
 
-    handles = Handles(devices, stores)
+    handles = PackedHandles(devices, stores)
     tensors, indices = handles.of(slots)
 """
 
@@ -34,7 +34,7 @@ class _Pack(NamedTuple):
     owners: tuple[int, ...]
 
 
-class Handles:
+class PackedHandles:
     """The packed handles of variables.
 
     Args:
