@@ -43,13 +43,9 @@ from meshtf.errors import (
     TraceWarning,
 )
 from meshtf.forecast import Forecast
-from meshtf.function.function import (
-    compile_for,
-    explain,
-    export,
-    function,
-    run_functions_eagerly,
-)
+from meshtf.function.compiled_forecast import CompiledForecast
+from meshtf.function.function import function, run_functions_eagerly
+from meshtf.function.without_running import compile_for, explain, export
 from meshtf.graph import gradients, Tensor
 from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.module import Module, scope
@@ -165,7 +161,7 @@ from meshtf.runtime.devices.resolve import logical_devices
 from meshtf.runtime.host_batches import HostReader
 from meshtf.runtime.placed.numerics_check import check_numerics
 from meshtf.runtime.process import configure_process
-from meshtf.runtime.spmd import CompiledForecast, Export
+from meshtf.runtime.spmd import Export
 from meshtf.runtime.storage.asarray import asarray, constant
 from meshtf.runtime.variable import Variable
 from meshtf.saved_model.saved_model import export_saved_model, SavedModel

@@ -41,13 +41,9 @@ def usage_error(argv: Sequence[str]) -> str:
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, compiles a step, and prints the comparison."""
-    from meshtf.runtime.spmd.live.jax_host import load_jax
     from transformer.data.atomic_files import atomic_file, check_writable
 
     with command_line.exit_on_user_errors():
-        jax = load_jax()
-        if not jax.config.jax_platforms:  # it is to look for no devices
-            jax.config.update("jax_platforms", "cpu")
         if _HLO.value:
             check_writable(_HLO.value, "--hlo")
         command_line.configure_by_flags(argv, 'Mesh.devices = "abstract"')
@@ -57,4 +53,4 @@ def main(argv: Sequence[str]) -> None:
     print(compiled, flush=True)
     if _HLO.value:
         with atomic_file(_HLO.value) as unfinished:
-            unfinished.write_text(compiled.hlo, encoding="utf-8")
+            unfinished.write_text(compiled.compiled.hlo, encoding="utf-8")

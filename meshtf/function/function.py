@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
@@ -47,7 +46,7 @@ from meshtf.graph.arguments import as_mesh
 from meshtf.graph.context import RESET_IN_TRACES, is_traceable
 from meshtf.graph.used_layouts import recorded_layout_use
 from meshtf.mesh import Mesh
-from meshtf.names.arguments import as_bool, as_bytes
+from meshtf.names.arguments import as_bool
 from meshtf.runtime.eager import EAGER, InPlace
 from meshtf.runtime.heartbeat import beat
 from meshtf.runtime.runtimes import (
@@ -56,7 +55,7 @@ from meshtf.runtime.runtimes import (
     runtime_named,
     runtime_of,
 )
-from meshtf.runtime.spmd import CompiledForecast, Export
+from meshtf.runtime.spmd import CompiledProgram, Export
 from meshtf.runtime.spmd import compile_for as compile_program_for
 from meshtf.runtime.spmd import export as export_program
 
@@ -156,95 +155,6 @@ def run_functions_eagerly() -> Iterator[None]:
     """
     with context(functions_run_eagerly=True):
         yield
-
-
-def explain(
-    fn: Callable[..., Any],
-    *args: Any,
-    device_memory: float | str | None = None,
-    **kwargs: Any,
-) -> Forecast:
-    """Returns a forecast of a call fn(*args, **kwargs): its ops, communication, FLOPs and
-    memory. Nothing runs.
-
-    With `Mesh(..., devices="abstract")` neither devices nor memory for variables are
-    needed, so a laptop can explain a large model on thousands of mesh positions.
-
-    Args:
-      fn: a `mtf.function`, or a function of tensors.
-      *args: the arguments of the call; only the shape and dtype of an array are read, so a
-        `tf.TensorSpec` may replace it.
-      device_memory: the bytes of one device, as a number or as text such as "40GiB": the
-        forecast then says whether the program fits, and if not, what would save memory;
-        None: the memory is unknown.
-      **kwargs: the keyword arguments of the call.
-
-    Returns:
-      A `Forecast`: print it, or save it as JSON or HTML. If recording raises an error, the
-      forecast has the ops before it, and `error` is its text.
-    """
-    function, args = as_function(fn, args)
-    result = function.explain(*args, **kwargs)
-    if device_memory is None:
-        return result
-    size = as_bytes("device_memory", device_memory)
-    return dataclasses.replace(result, device_memory=size)
-
-
-def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
-    """Returns a call fn(*args, **kwargs) as one StableHLO module, which each device of
-    the mesh runs.
-
-    The mesh may be abstract. The arguments are those of `explain`.
-
-    Raises:
-      PlanError: XLA cannot compile an op.
-    """
-    function, args = as_function(fn, args)
-    return function.export(*args, **kwargs)
-
-
-def compile_for(
-    fn: Callable[..., Any], *args: Any, topology: str, **kwargs: Any
-) -> CompiledForecast:
-    """Returns what XLA makes of a call fn(*args, **kwargs) on devices that need not be
-    there: its peak of memory and its collectives, beside the forecast.
-
-    The mesh may be abstract; it must have as many positions as the topology has devices.
-    Arguments are as those of `explain`.
-
-    Args:
-      fn: a `mtf.function`, or a function of tensors.
-      *args: its arguments.
-      topology: the kind and the number of devices: "h100:8", "v5e:8", "v5p:16", or the
-        grid of TPUs: "v5e:2x4". Compilers are in the extras "cuda" and "tpu".
-      **kwargs: likewise arguments of fn.
-
-    Raises:
-      MeshError: the topology is unknown or does not fit the mesh, or its compiler is not
-        installed.
-      PlanError: XLA cannot compile an op.
-    """
-    function, args = as_function(fn, args)
-    return function.compile_for(topology, *args, **kwargs)
-
-
-def as_function(
-    fn: Callable[..., Any], args: tuple[Any, ...]
-) -> tuple[Function[..., Any], tuple[Any, ...]]:
-    """Returns `fn` as a `mtf.function`, and the positional arguments of a call.
-
-    Args:
-      fn: a `mtf.function`, a bound method that is one, or a function of tensors.
-      args: the positional arguments of a call, without the object of a bound method.
-    """
-    if isinstance(fn, Function):
-        return fn, args
-    # For a bound method `Function.__get__` returns a partial with the object.
-    if isinstance(fn, functools.partial) and isinstance(fn.func, Function):
-        if not fn.keywords:
-            return fn.func, (*fn.args, *args)
-    return Function(fn), args
 
 
 class _CompiledCall(NamedTuple):
@@ -354,16 +264,11 @@ class Function(Generic[P, R]):
         recording = self._python.record(Graph(call.mesh), call)
         return export_program(recording.recorded, recording.arguments)
 
-    def compile_for(self, topology: str, *args: Any, **kwargs: Any) -> CompiledForecast:
+    def compile_for(self, topology: str, *args: Any, **kwargs: Any) -> CompiledProgram:
         """Compiles a call for devices that need not be there: see `mtf.compile_for`."""
         call = self._python.bind(args, kwargs, runs=False)
         recording = self._python.record(Graph(call.mesh), call)
-        return compile_program_for(
-            recording.recorded,
-            recording.arguments,
-            self.explain(*args, **kwargs),
-            topology,
-        )
+        return compile_program_for(recording.recorded, recording.arguments, topology)
 
     def record_on(
         self, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]

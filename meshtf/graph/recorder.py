@@ -166,6 +166,7 @@ class EagerStore:
 
     @property
     def placement(self) -> Placement:
+        """The placement of the tensor."""
         assert self.tensor.sharded_value is not None
         return self.tensor.sharded_value.placement
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.function.function import as_function
+from meshtf.function.without_running import as_function
 from meshtf.graph import (
     Node,
     Spec,

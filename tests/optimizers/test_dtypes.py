@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import optimizers
-from meshtf.runtime.spmd.module.module_runner import Runner
+from meshtf.runtime.spmd.live.module_runner import Runner
 from meshtf.runtime.tf_internals.switches import private
 from tests.optimizers.steps import LAYOUTS
 from tests.optimizers.test_adafactor import Paper as AdafactorPaper

@@ -19,7 +19,7 @@ import meshtf as mtf
 from benchmarks.step.cases.cases import Case
 from benchmarks.step.cases.feeds import Batch, batches
 from benchmarks.step.cases.meshtf_model import MeshModel
-from meshtf.runtime.spmd.module.module_runner import Runner
+from meshtf.runtime.spmd.live.module_runner import Runner
 
 
 class ExportedModel(MeshModel):

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from meshtf.function.function import export
+from meshtf.function.without_running import export
 from meshtf.graph import Op, Sample, ShardedValue, Tensor
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.runtime.spmd.module.module_runner import Runner
+from meshtf.runtime.spmd.live.module_runner import Runner
 from meshtf.testing.conformance.recorded_suite import Program, check_program
 from meshtf.testing.conformance.reference import ReferenceCase, reference_case
 from meshtf.testing.conformance.report import Report

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from meshtf.errors import MeshError, explain_error
-from meshtf.forecast import Forecast
 from meshtf.graph import Spec, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh, Placement
@@ -29,13 +28,9 @@ from meshtf.runtime.spmd.live.jax_host import load_jax
 from meshtf.runtime.spmd.live.module_call import ModuleCall
 from meshtf.runtime.spmd.module.stablehlo_module import lower
 
-_MIB = 2**20
-# Reshards of plans that XLA has no collective of the same name for.
-_PLANNED_KINDS = {"window": "collective_permute", "gather_statistics": "all_gather"}
-
 
 @dataclasses.dataclass(frozen=True)
-class CompiledForecast:
+class CompiledProgram:
     """What XLA makes of a program for devices that need not be there.
 
     Attributes:
@@ -44,8 +39,7 @@ class CompiledForecast:
       peak: the bytes of a device at the peak.
       arguments: the bytes of variables and arguments on a device.
       collectives: the collectives of the compiled program.
-      seconds: how long lowering and compiling took.
-      forecast: the forecast of the same program.
+      seconds: the time of lowering and compiling.
       hlo: the scheduled program of one device, as text.
     """
 
@@ -55,67 +49,17 @@ class CompiledForecast:
     arguments: int
     collectives: tuple[HloCollective, ...]
     seconds: float
-    forecast: Forecast
     hlo: str = dataclasses.field(repr=False)
-
-    def __str__(self) -> str:
-        forecast = self.forecast
-        lines = [
-            f"compiled for {self.topology}, {self.mesh}, in {self.seconds:.1f} s",
-            f"{'':20}{'forecast':>14}{'XLA':>14}{'forecast / XLA':>16}",
-            _row("peak MiB", forecast.memory.peak / _MIB, self.peak / _MIB),
-        ]
-        planned = self._planned()
-        compiled = self._compiled()
-        for kind in sorted({*planned, *compiled}):
-            label = f"{kind} MiB"
-            lines.append(
-                _row(label, planned.get(kind, 0) / _MIB, compiled.get(kind, 0) / _MIB)
-            )
-        total = sum(x.received * x.times for x in self.collectives)
-        hidden = sum(x.received * x.times for x in self.collectives if x.overlapped)
-        if total:
-            lines.append(
-                f"{len(self.collectives)} collectives in the program; "
-                f"{hidden / total:.0%} of their bytes move beside a matrix product"
-            )
-        return "\n".join(lines)
-
-    def _planned(self) -> dict[str, float]:
-        """Returns the bytes that a device receives, by kind, as planned."""
-        received: dict[str, float] = {}
-        for collective in self.forecast.collectives:
-            kind = _PLANNED_KINDS.get(collective.kind, collective.kind)
-            if collective.total:
-                received[kind] = received.get(kind, 0.0) + collective.total
-        return received
-
-    def _compiled(self) -> dict[str, float]:
-        """Returns the bytes that a device receives, by kind, as compiled."""
-        received: dict[str, float] = {}
-        for x in self.collectives:
-            received[x.kind] = received.get(x.kind, 0.0) + x.received * x.times
-        return received
-
-
-def _row(label: str, forecast: float, compiled: float) -> str:
-    """Returns a row of the table: two numbers, and their ratio."""
-    ratio = f"{forecast / compiled:.2f}" if compiled else "-"
-    return f"{label:20}{forecast:>14,.1f}{compiled:>14,.1f}{ratio:>16}"
 
 
 def compile_for(
-    recorded: Recorded,
-    arguments: Sequence[Store],
-    forecast: Forecast,
-    topology: str,
-) -> CompiledForecast:
+    recorded: Recorded, arguments: Sequence[Store], topology: str
+) -> CompiledProgram:
     """Returns what XLA makes of a recorded function.
 
     Args:
       recorded: the function.
       arguments: the stores of its arguments, in order.
-      forecast: the forecast of the function.
       topology: the devices; see `absent_devices`.
 
     Raises:
@@ -144,14 +88,13 @@ def compile_for(
         donated=[lowered.variables.index(store) for store in lowered.written],
     )
     memory = call.compiled.memory_analysis()
-    return CompiledForecast(
+    return CompiledProgram(
         topology=topology,
         mesh=mesh,
         peak=_peak(memory),
         arguments=memory.argument_size_in_bytes,
         collectives=tuple(collectives_of_hlo(call.hlo)),
         seconds=time.perf_counter() - start,
-        forecast=forecast,
         hlo=call.hlo,
     )
 

@@ -50,6 +50,7 @@ class VariableArray:
 
     @array.setter
     def array(self, array: Any) -> None:
+        """Replaces the array, as a program that wrote the variable does."""
         self._array = array
         self._shards = None
 

@@ -78,13 +78,13 @@ class ModuleCall:
         exported = _as_exported(name, module, inputs, outputs, mesh)
         body = _on_all_devices(exported, inputs, outputs, mesh)
 
-        def program(donated: Mapping[int, Any], remaining: Mapping[int, Any]) -> Any:
+        def run_module(donated: Mapping[int, Any], remaining: Mapping[int, Any]) -> Any:
             arrays = {**donated, **remaining}
             return body(*(arrays[k] for k in range(len(inputs))))
 
-        program.__name__ = name
+        run_module.__name__ = name
         jax = load_jax()
-        jitted = jax.jit(program, donate_argnums=(0,))
+        jitted = jax.jit(run_module, donate_argnums=(0,))
         shapes = [
             jax.ShapeDtypeStruct(x.global_sizes, x.dtype, sharding=x.sharding)
             for x in inputs

@@ -13,7 +13,7 @@ import pytest
 
 from meshtf.runtime.spmd.live.jax_host import cpu_mesh, load_jax
 from meshtf.runtime.spmd.live.module_call import ModuleCall
-from meshtf.runtime.spmd.module.module_runner import (
+from meshtf.runtime.spmd.live.module_runner import (
     QUICK,
     StackedLayout,
     collectives,

@@ -15,7 +15,7 @@ from meshtf.ops.random.random_ops import DropoutMask, Random
 from meshtf.runtime.lowering.padding import take_elements
 from meshtf.runtime.spmd.live.jax_host import cpu_mesh, load_jax
 from meshtf.runtime.spmd.live.module_call import ModuleCall
-from meshtf.runtime.spmd.module.module_runner import StackedLayout
+from meshtf.runtime.spmd.live.module_runner import StackedLayout
 from meshtf.runtime.spmd.module.portable_module import portable
 from meshtf.runtime.spmd.module.window_exchange import exchange
 from meshtf.runtime.storage.asarray import asarray
