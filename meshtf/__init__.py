@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshtf.command_line import answer_usage
 
-# `python -m meshtf --help`, before the imports below take seconds for TensorFlow.
+# Answers `python -m meshtf --help` before the imports below, which take seconds.
 answer_usage()
 
 from meshtf import (
@@ -103,13 +103,8 @@ from meshtf.ops.indexing.dynamic_slice import (
     dynamic_slice,
     dynamic_update,
 )
-from meshtf.ops.indexing.gather import (
-    gather,
-    one_hot,
-    range,
-    segment_sum,
-    take_along_axis,
-)
+from meshtf.ops.indexing.gather import gather, segment_sum, take_along_axis
+from meshtf.ops.indexing.one_hot_and_range import one_hot, range
 from meshtf.ops.indexing.scatter import scatter, scatter_add, scatter_update
 from meshtf.ops.indexing.top_k import argmax, argmin, top_1, top_k
 from meshtf.ops.linear.einsum import einsum, matmul
@@ -155,9 +150,10 @@ from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.ops.sorting.sort import argsort, sort
 from meshtf.ops.variables.fill import full, ones, ones_like, zeros, zeros_like
 from meshtf.ops.variables.print_and_summary import print, scalar_summary
-from meshtf.ops.windows.convolution import conv, conv_transpose, separable_conv
+from meshtf.ops.windows.convolution import conv, conv_transpose
 from meshtf.ops.windows.halo import halo_exchange
 from meshtf.ops.windows.pooling import avg_pool, max_pool
+from meshtf.ops.windows.separable_conv import separable_conv
 from meshtf.ops.windows.shift import roll, shift
 from meshtf.runtime.devices.resolve import logical_devices
 from meshtf.runtime.host_batches import HostReader
@@ -377,7 +373,8 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+# With `__getattr__`, a type checker would accept any name as an attribute of this module.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         raise unknown_name(__name__, name, __all__)

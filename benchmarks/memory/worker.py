@@ -38,12 +38,12 @@ from meshtf.runtime.placed import program_function
 from meshtf.runtime.placed.batched_variables import BatchedVariables
 from meshtf.runtime.placed.collectives import bucketed
 from meshtf.runtime.placed.collectives.primitives import combine
-from meshtf.runtime.placed.executor import Placed
+from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.program.tensor_ops import identity, stack
 from meshtf.runtime.variable import Variable
 
 
-class FirstPosition(Placed):
+class FirstPosition(PlacedExecutor):
     """Executes a program for the first position of the mesh only."""
 
     def __init__(self, *args: Any) -> None:
@@ -190,7 +190,7 @@ def main() -> None:
     # Only one position runs, and may use all cores.
     tf.config.threading.set_intra_op_parallelism_threads(max(2, os.cpu_count() or 1))
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    program_function.Placed = FirstPosition
+    program_function.PlacedExecutor = FirstPosition
     step, args = case.build(
         size,
         devices="separate:8" if case is not ONE else None,

@@ -1,10 +1,10 @@
-"""Loops and branches: their bodies are planned with the placements of the tensors around
-them.
+"""Plans loops and branches. Their bodies are planned with the placements that the
+captured tensors have in the surrounding program.
 
-The carries of a loop have the placement of the layout, so one plan of the body serves
-all iterations. Partial sums are reduced before the loop. What no iteration changes (a
-cast of a weight, its all_gather) is computed before the loop; sums over iterations stay
-partial sums until after the loop.
+The carries of a loop have the preferred placement of its outputs, so one plan of the body
+fits all iterations. Partial sums are reduced before the loop. Steps that give the same
+values in all iterations, such as the cast of a weight or its all_gather, run once, before
+the loop. Sums over iterations stay partial sums until after the loop.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def plan_loop(builder: Builder, node: Node) -> None:
 
 
 def _scanned_inputs(builder: Builder, node: Node, op: Loop) -> list[Value]:
-    """Returns the inputs that a loop scans, each replicated along the scanned
-    dimension.
+    """Returns the values of the inputs that a loop scans, each replicated along the
+    scanned dimension.
     """
     values = []
     for x in node.inputs[op.num_carries : op.num_carries + op.num_scanned]:
@@ -94,8 +94,14 @@ def _body_arguments(
     placements: Sequence[Placement],
     scanned_inputs: Sequence[Value],
 ) -> tuple[Value, tuple[Value, ...], tuple[Value, ...]]:
-    """Returns the arguments of a loop's body: index of the iteration, carries,
-    elements.
+    """Returns the arguments of a loop's body: (index of the iteration, carries,
+    elements of scanned inputs).
+
+    Args:
+      builder: the builder of the program around the loop.
+      op: the loop.
+      placements: the placements of the carries.
+      scanned_inputs: the values from which the elements are taken.
     """
     iteration, *arguments = op.body.arguments
     carries = tuple(
@@ -116,7 +122,7 @@ def _plan_loop_body(
     arguments: Sequence[Value],
     placements: Sequence[Placement],
 ) -> Program:
-    """Returns the program of one iteration; carries end in these placements."""
+    """Returns the program of one iteration; `placements` are those of the carries."""
     captures = node.inputs[op.num_carries + op.num_scanned :]
     body = plan_body(builder, node, op.body, arguments, captures)
     results = _loop_results(body, node, op, placements)
@@ -126,12 +132,12 @@ def _plan_loop_body(
 def _plan_test(
     builder: Builder, node: Node, op: Loop, arguments: Sequence[Value]
 ) -> Program | None:
-    """Returns the program that says whether there is another iteration; None: the count
-    is known.
+    """Returns the program that computes whether there is another iteration; None: the
+    number of iterations is known.
 
     Args:
-      builder: of the program around the loop.
-      node: of the loop.
+      builder: the builder of the program around the loop.
+      node: the node of the loop.
       op: the loop.
       arguments: the index of the iteration, and the carries.
     """
@@ -146,11 +152,11 @@ def _plan_test(
 def _loop_results(
     body: Builder, node: Node, op: Loop, placements: Sequence[Placement]
 ) -> list[Value]:
-    """Returns the results of a body: carries in these placements, terms of sums and
-    stacked outputs where the planner leaves them.
+    """Returns the results of a loop's body: the carries in the given placements, the
+    terms of sums and the stacked outputs in the placements that the planner chose.
 
-    Partial maxima and minima of sums are reduced: only partial sums can be added up.
-    The reshards count for the loop, `node`.
+    A term that is a partial maximum or minimum is reduced, since only partial sums can
+    be added up over iterations. The reshards are reported as those of the loop's node.
     """
     carries = op.body.results[: op.num_carries]
     sums = op.body.results[op.num_carries : op.num_carries + op.num_sums]
@@ -176,7 +182,9 @@ def plan_branch(builder: Builder, node: Node) -> None:
     placements = [builder.preferred.placement(node, y) for y in node.outputs]
     programs = []
     for body, captures in zip((op.then, op.otherwise), op.captures(node.inputs)):
-        inner = plan_body(builder, node, body, [], captures)
+        inner = plan_body(
+            builder=builder, node=node, body=body, arguments=[], captures=captures
+        )
         results = [
             inner.reshard_to(x, placement, node)
             for x, placement in zip(body.results, placements)
@@ -206,15 +214,15 @@ def plan_body(
     """Returns a builder with the steps of a body.
 
     Captures are resharded to the stage where the body runs. Their cotangents are on
-    that stage as well: sums over iterations or calls stay there, and are sent once,
-    afterwards.
+    that stage as well: a sum of cotangents over iterations or calls stays there, and is
+    sent to another stage once, after the last iteration or call.
 
     Args:
-      builder: of the surrounding program.
-      node: of the loop, branch or call.
-      body: what to plan.
-      arguments: values for the arguments of the body.
-      captures: tensors of the surrounding program that the body captures.
+      builder: the builder of the surrounding program.
+      node: the node of the loop, branch or call.
+      body: the body to plan.
+      arguments: the value of each argument of the body.
+      captures: the tensors of the surrounding program that the body captures.
     """
     inner = Builder(builder.mesh, builder.planners, builder.notes)
     for tensor, value in zip(body.arguments, arguments):
@@ -231,12 +239,14 @@ def plan_body(
             # Forward and backward calls alternate, so gathered parameters are not freed.
             inner.backward_values[tensor] = inner.values[tensor]
     for body_node in body.nodes:
-        inner.node(body_node)
+        inner.add_node(body_node)
     return inner
 
 
 def _unsharded(placement: Placement, dim: Dimension | None) -> Placement:
-    """Returns a placement without partial sums, replicated along a scanned `dim`."""
+    """Returns a placement without partial sums, and not sharded along `dim`; None: there
+    is no scanned dimension.
+    """
     placement = reduced_placement(placement)
     if dim is None:
         return placement
@@ -246,11 +256,13 @@ def _unsharded(placement: Placement, dim: Dimension | None) -> Placement:
 def hoist_invariant_steps(
     program: Program, varying: set[Value]
 ) -> tuple[Program, list[Step]]:
-    """Returns a body without the steps that no iteration changes, and these steps.
+    """Returns (body, invariant steps): the body without the steps that give the same
+    values in all iterations, and these steps, which can run before the loop.
 
     Args:
       program: the body.
-      varying: the arguments of the body; the values that depend on them are added.
+      varying: the arguments of the body; this function adds to the set all values of
+        the body that depend on them.
     """
     invariant: list[Step] = []
     remaining: list[Step] = []
@@ -259,7 +271,7 @@ def hoist_invariant_steps(
             varying.update(outputs_of(step))
             remaining.append(step)
         elif isinstance(step, ReshardStep):
-            # What it waits for may belong to an iteration.
+            # Its `wait_for` may be a value that only exists within an iteration.
             invariant.append(dataclasses.replace(step, wait_for=None))
         else:
             invariant.append(step)
@@ -269,20 +281,25 @@ def hoist_invariant_steps(
 def captured_values(
     programs: Iterable[Program | None], arguments: set[Value]
 ) -> tuple[Value, ...]:
-    """Returns the values of the surrounding program that bodies use."""
+    """Returns the values of the surrounding program that bodies use, each once.
+
+    Args:
+      programs: the bodies; None is skipped.
+      arguments: the arguments of the bodies, which are not captured.
+    """
     captured: dict[Value, None] = {}
     for program in programs:
         if program is None:
             continue
         used = [value for step in program.steps for value in dependencies_of(step)]
         used += program.results
-        known = {value for step in program.steps for value in outputs_of(step)}
-        known |= arguments
-        captured |= dict.fromkeys(value for value in used if value not in known)
+        computed = {value for step in program.steps for value in outputs_of(step)}
+        local_values = computed | arguments
+        captured |= dict.fromkeys(value for value in used if value not in local_values)
     return tuple(captured)
 
 
 def set_outputs(builder: Builder, node: Node, outs: Sequence[Value]) -> None:
-    """Adds the outputs of a node to a builder."""
+    """Adds the outputs of a node, with their values, to a builder."""
     for y, value in zip(node.outputs, outs):
         builder.add_tensor(y, {value.placement: value}, value.placement)

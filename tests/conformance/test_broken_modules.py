@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.ops.indexing.gather import Gather, OneHot
+from meshtf.ops.indexing.gather import Gather
+from meshtf.ops.indexing.one_hot_and_range import OneHot
 from meshtf.ops.reductions.reduce import Reduce
 from meshtf.ops.scans.cumulative import Cumsum
 from meshtf.ops.shapes.reshape import Rename

@@ -20,7 +20,8 @@ from meshtf.ops.elementwise.scalar_op import Scalar
 from meshtf.ops.elementwise.unary_op import Unary
 from meshtf.ops.elementwise.where_cast_clip import Where
 from meshtf.ops.indexing.dynamic_slice import DynamicUpdate
-from meshtf.ops.indexing.gather import Gather, OneHot, Range, SegmentSum
+from meshtf.ops.indexing.gather import Gather, SegmentSum
+from meshtf.ops.indexing.one_hot_and_range import OneHot, Range
 from meshtf.ops.indexing.scatter import SegmentExtreme
 from meshtf.ops.indexing.top_k import ArgMax, TopK
 from meshtf.ops.linear.einsum import Einsum
@@ -28,7 +29,7 @@ from meshtf.ops.linear.fourier import FFT, IRFFT, RFFT
 from meshtf.ops.nn.cross_entropy import CrossEntropy
 from meshtf.ops.nn.normalization import Normalize
 from meshtf.ops.nn.softmax import Softmax
-from meshtf.ops.random.random import DropoutMask, Random
+from meshtf.ops.random.random_ops import DropoutMask, Random
 from meshtf.ops.reductions.logsumexp import LogSumExp
 from meshtf.ops.reductions.moments import Prod, ProdGrad
 from meshtf.ops.reductions.reduce import Reduce

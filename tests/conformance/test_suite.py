@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from meshtf.graph import Sample, Window, WindowedOp
 from meshtf.mesh import Partial
-from meshtf.ops.indexing.gather import OneHot
+from meshtf.ops.indexing.one_hot_and_range import OneHot
 from meshtf.ops.nn.softmax import Softmax
 from meshtf.partition import planner
 from meshtf.runtime.placed import resharding

@@ -85,9 +85,9 @@ CONSTRUCTS = (
     Mutant(
         "windows of all shards begin alike",
         WINDOW,
-        "Slide.leads",
-        "a - self.forward.low(self.backward.low(a))",
-        "0 * a - self.forward.low(self.backward.low(0))",
+        "SlidingWindow.shard_offsets",
+        "start - elements.low(windows.low(start))",
+        "0 * start - elements.low(windows.low(0))",
         ("tests/conformance/test_conformance.py::test_eager[convolution.Conv-3]",),
     ),
     Mutant(

@@ -1,10 +1,10 @@
-"""How commands start: the process belongs to the command, so it is configured for speed.
+"""Starts a command: parses its flags, and configures the process for speed.
 
     if __name__ == "__main__":
         run_main(main)
 
-TensorFlow's log level counts at import; so each command sets TF_CPP_MIN_LOG_LEVEL in its
-first lines.
+TensorFlow reads its log level when it is imported, so each command sets
+TF_CPP_MIN_LOG_LEVEL in its first lines.
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from transformer.cli import command_line
 
 def run_main(main: Callable[[list[str]], Any]) -> None:
     """Parses the flags, configures the process, calls `main` with the remaining command
-    line, and exits; --verbosity=0 logs the configuration of the process.
-
-    Help and errors of usage come before TensorFlow is imported.
+    line, and exits. --verbosity=0 logs the configuration of the process.
     """
 
-    def configured(argv: list[str]) -> Any:
+    def configure_and_run(argv: list[str]) -> Any:
         _exit_on_usage_error(argv)
         import meshtf as mtf
 
         mtf.configure_process()
         return main(argv)
 
-    app.run(configured, flags_parser=_parse_flags)
+    app.run(configure_and_run, flags_parser=_parse_flags)
 
 
 def answer_usage() -> None:

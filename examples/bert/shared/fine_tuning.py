@@ -258,7 +258,7 @@ def start(
     if examples is not None:
         num_examples = len(examples.task.source.train())
         description = f"{examples.task.name}, {num_examples:,} training examples"
-        trainer.record = run_record.of_run(
+        trainer.record = run_record.make_record(
             trainer, examples, {"data": description, **trainer.record}
         )
     if trainer.restore(OUTPUT.value):
@@ -298,16 +298,18 @@ def _report_restored(
     changed_settings = []
     if examples is not None:
         run_record.check_vocabulary(
-            trainer.restored, examples.vocabulary, f"the run in {OUTPUT.value}"
+            trainer.restored_extra, examples.vocabulary, f"the run in {OUTPUT.value}"
         )
-        changed_settings = run_record.differences(trainer.restored, trainer.record)
+        changed_settings = run_record.differences(
+            trainer.restored_extra, trainer.record
+        )
     if not TRAIN.value:
         print(f"the model is that of step {steps_done} in {OUTPUT.value}", flush=True)
         return
     for line in changed_settings:
         print(f"changed  {line}", flush=True)
     if steps_done >= steps > 0:
-        line = run_report.finished(
+        line = run_report.finished_text(
             steps_done, steps, bool(changed_settings), "output_dir"
         )
     else:

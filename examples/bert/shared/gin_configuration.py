@@ -59,7 +59,7 @@ def read(argv: Sequence[str], overlaps: Mapping[str, flags.FlagHolder[Any]]) -> 
         if is_given(flag):
             record_override(name, flag)
             continue
-        value = gin_settings.resolved(gin.query_parameter(name))
+        value = gin_settings.resolve_macros(gin.query_parameter(name))
         other_name, other_value = values.setdefault(flag.name, (name, value))
         if other_value != value:
             raise command_line.ConfigError(
@@ -91,7 +91,7 @@ def record_override(name: str, flag: flags.FlagHolder[Any]) -> None:
     mark_used(name)
     _notes.append(
         f"--{flag.name}={flag.value} wins over {name} = "
-        f"{gin_settings.resolved(gin.query_parameter(name))!r}"
+        f"{gin_settings.resolve_macros(gin.query_parameter(name))!r}"
     )
 
 

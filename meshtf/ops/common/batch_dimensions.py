@@ -1,19 +1,23 @@
-"""Maps dimensions that were made of a microbatch's examples back to the batch.
+"""Maps indices of dimensions that were made of a microbatch's examples to the batch.
 
     with microbatch("batch", 4, index):          # examples index, index + 4, ... of the batch
       y = mtf.flatten(x, ["batch", "length"], "tokens")
       y = mtf.dropout(y, 0.1)                    # the mask that the batch has for these tokens
 
-A random op inside a microbatch must draw the numbers that it would draw for the same
-elements of the batch. For this, `rename`, `flatten`, `unflatten` and `reshape` record here
-what they make of the batch's dimension.
+A random op in a microbatch must draw the numbers that it would draw for the same elements
+of the batch. For this, `rename`, `flatten`, `unflatten` and `reshape` record here how new
+dimensions follow from the batch's dimension.
 
-An index of a dimension is written in mixed radix, as *digits* with the major one first:
-index = digit * (product of the sizes of the digits after it) + ... Where one digit
-counts all examples of the microbatch, each index has a known index in the batch. Where a
-dimension holds only a section of that digit it has none: the batch would have been split
-into other sections, since groups of 4 examples of a microbatch are not groups of the
-batch. Random ops then draw numbers that differ by microbatch.
+An index of a dimension is written in mixed radix, as *digits*, the most significant first:
+
+    index = digit_0 * size_1 * size_2 + digit_1 * size_2 + digit_2
+
+    tokens:32 of batch:4 and length:8    two digits: the example, of size 4; and one of size 8
+
+If one digit counts all examples of the microbatch, each index has a known index in the
+batch. If a dimension has only a section of the digit, it has none: the batch would be split
+into other sections, since groups of 4 examples of a microbatch are no groups of the batch.
+Random ops then draw numbers that differ by microbatch.
 """
 
 from __future__ import annotations
@@ -31,44 +35,64 @@ from meshtf.names import Dimension, Shape
 class Digit(NamedTuple):
     """One digit of a mixed-radix index.
 
-    It counts examples of a microbatch, or anything else if `batch` is None.
+    Attributes:
+      batch: the dimension of the microbatch whose examples the digit counts; None: it
+        counts something else.
+      size: the number of values of the digit.
+      stride: the distance between its values in examples of the microbatch; 0: not known.
+      num_examples: the number of examples of the microbatch.
     """
 
-    batch: str | None  # the microbatch's dimension
+    batch: str | None
     size: int
-    stride: int = 1  # in examples of the microbatch; 0: not known
-    num_examples: int = 0  # of the microbatch
+    stride: int = 1
+    num_examples: int = 0
 
     @property
     def counts_examples(self) -> bool:
-        """Whether it counts examples of a microbatch."""
+        """Whether the digit counts examples of a microbatch."""
         return self.batch is not None
 
     @property
     def is_section(self) -> bool:
-        """Whether it counts only a section of the microbatch's examples."""
+        """Whether the digit counts only a section of the microbatch's examples."""
         if not self.counts_examples:
             return False
         return self.stride != 1 or self.size != self.num_examples
 
 
 Digits = tuple[Digit, ...]
-DigitsByDim = dict[tuple[str, int], Digits]  # by name and size of a dimension
-_AMBIGUOUS: Digits = (Digit("", 0),)  # of a dimension that was made in two ways
+# The digits of dimensions, by the name and size of the dimension.
+DigitsByDim = dict[tuple[str, int], Digits]
+# The digits of a dimension that was made of the batch in two ways.
+_AMBIGUOUS: Digits = (Digit("", 0),)
 
 
 class Microbatch(NamedTuple):
-    """Examples index, index + num_microbatches, ... of a batch."""
+    """The examples index, index + num_microbatches, ... of a batch.
+
+    Attributes:
+      num_microbatches: the number of microbatches of the batch.
+      index: the index of this microbatch: an int, or a scalar int32 tensor.
+      has_batch_indices: whether its examples have known indices in the batch.
+    """
 
     num_microbatches: int
-    index: Any  # an int, or a scalar int32 tensor
-    has_batch_indices: bool = True  # whether examples have known indices in the batch
+    index: Any
+    has_batch_indices: bool = True
 
 
 class Strided(NamedTuple):
-    """Index i of `dim` is index
+    """Maps the indices of a dimension of a microbatch to those of the batch.
+
+    Index i of `dim` is index
     (i // inner_size * num_microbatches + microbatch) * inner_size + i % inner_size
-    of the batch.
+    of the batch, where `microbatch` is the index of the microbatch.
+
+    Attributes:
+      dim: the name of the dimension.
+      num_microbatches: the number of microbatches of the batch.
+      inner_size: the number of consecutive indices that belong to one example.
     """
 
     dim: str
@@ -77,7 +101,7 @@ class Strided(NamedTuple):
 
 
 class UnknownIndex(NamedTuple):
-    """An ambiguous index in the batch. Only random ops raise its error."""
+    """An ambiguous index in the batch, in place of which random ops raise the error."""
 
     error: PlanError
 
@@ -103,7 +127,9 @@ class MicrobatchState:
         return (Digit(None, dim.size),)
 
     def record(self, dim: Dimension, digits: Digits) -> None:
-        """Records the digits of `dim`; two different records make it ambiguous."""
+        """Records the digits of `dim`. If it has other digits already, it becomes
+        ambiguous.
+        """
         key = dim.name, dim.size
         if _AMBIGUOUS[0] in digits:
             if key not in self.digits_by_dim and dim.name not in self.microbatches:
@@ -120,24 +146,26 @@ class MicrobatchState:
         index: Any,
         digits_by_dim: DigitsByDim,
     ) -> MicrobatchState:
-        """Returns the state inside one further microbatch.
+        """Returns the state in a microbatch within this context.
 
         Args:
-          dim: the dimension of its examples.
-          num_microbatches: into how many the batch is divided.
-          index: the index of this one.
-          digits_by_dim: where the digits of dimensions made inside are recorded.
+          dim: the name of the dimension of its examples.
+          num_microbatches: the number of microbatches.
+          index: the index of the microbatch.
+          digits_by_dim: the dictionary in which the digits of new dimensions are recorded.
         """
         outer = self.microbatches.get(dim)
-        if outer is not None:  # a microbatch of a microbatch
+        if outer is not None:
+            # A microbatch of a microbatch.
             index = index * outer.num_microbatches + outer.index
             num_microbatches *= outer.num_microbatches
             has_batch_indices = outer.has_batch_indices
         else:
             has_batch_indices = not self._is_made_of_batch(dim)
-        for key, digits in self.digits_by_dim.items():
-            if key[0] != dim and not any(d.batch == dim for d in digits):
-                digits_by_dim.setdefault(key, digits)
+        # Dimensions that do not count examples of `dim` keep their digits.
+        for (name, size), digits in self.digits_by_dim.items():
+            if name != dim and not any(d.batch == dim for d in digits):
+                digits_by_dim.setdefault((name, size), digits)
         microbatch = Microbatch(num_microbatches, index, has_batch_indices)
         return MicrobatchState({**self.microbatches, dim: microbatch}, digits_by_dim)
 
@@ -149,7 +177,8 @@ class MicrobatchState:
         return False
 
     def strided(self, dim: Dimension) -> Strided | None:
-        """Returns how indices of `dim` map to the batch; None if they have no index there.
+        """Returns how indices of `dim` map to the batch; None if they have no known index
+        in the batch.
 
         Raises:
           PlanError: the dimension is ambiguous.
@@ -157,16 +186,17 @@ class MicrobatchState:
         digits = self.digits(dim)
         if digits == _AMBIGUOUS:
             raise _ambiguity_error(dim)
-        positions = [k for k, d in enumerate(digits) if d.counts_examples]
-        if len(positions) != 1:
+        batch_positions = [k for k, d in enumerate(digits) if d.counts_examples]
+        if len(batch_positions) != 1:
             return None
-        batch_digit = digits[positions[0]]
+        (position,) = batch_positions
+        batch_digit = digits[position]
         if batch_digit.is_section:
             return None
         microbatch = self.microbatches.get(batch_digit.batch or "")
         if microbatch is None or not microbatch.has_batch_indices:
             return None
-        inner_size = math.prod(d.size for d in digits[positions[0] + 1 :])
+        inner_size = math.prod(d.size for d in digits[position + 1 :])
         return Strided(dim.name, microbatch.num_microbatches, inner_size)
 
     def has_examples(self, dim: Dimension) -> bool:
@@ -181,9 +211,8 @@ class MicrobatchState:
         raise AssertionError(f"{dim!r} counts no examples of a microbatch")
 
     def num_microbatches(self, name: str) -> int:
-        """Returns into how many microbatches the examples of a dimension are divided.
-
-        It is 1 for a dimension that counts no examples.
+        """Returns the number of microbatches into which the examples of a dimension are
+        divided: 1 for a dimension that counts no examples.
         """
         if name in self.microbatches:
             return self.microbatches[name].num_microbatches
@@ -203,6 +232,7 @@ class MicrobatchState:
 
 
 def _ambiguity_error(dim: Dimension) -> PlanError:
+    """Returns the error of a random op for a dimension with ambiguous digits."""
     return PlanError(
         explain_error(
             f'dimension "{dim.name}" of size {dim.size} is made of the batch '
@@ -216,11 +246,16 @@ def _ambiguity_error(dim: Dimension) -> PlanError:
 
 
 def record_rename(shape: Shape, pairs: Mapping[str, str]) -> None:
-    """Records that dimensions of a shape got other names: pairs of old and new."""
+    """Records that dimensions of a shape are renamed.
+
+    Args:
+      shape: the shape before.
+      pairs: the new name of each renamed dimension, by its old name.
+    """
     microbatches = current().microbatches
     if microbatches is None or _has_internal_name((*pairs, *pairs.values())):
         return
-    # All digits are read before any is recorded: names may be exchanged.
+    # All digits are read before any are recorded, since names may be exchanged.
     records = [
         (Dimension(new, shape[old]), microbatches.digits(shape.dim(old)))
         for old, new in pairs.items()
@@ -244,15 +279,15 @@ def record_reshape(old: Sequence[Dimension], new: Sequence[Dimension]) -> None:
 
 
 def _has_internal_name(names: Iterable[str]) -> bool:
-    """Returns whether a name is one that only ops give, for a temporary dimension."""
+    """Returns whether one of the names is that of a temporary dimension of an op."""
     return any(name.startswith(".") for name in names)
 
 
 def index_in_batch(dim: Dimension, index: Any) -> Any:
-    """Returns the index in the batch of an element of `dim`, for use in a random key.
+    """Returns the index in the batch of the element `index` of `dim`, for a random key.
 
-    Where there is no such index, the result differs by microbatch. Where it is
-    ambiguous, it is an `UnknownIndex`.
+    If the index in the batch is not known, the result is a number that differs by
+    microbatch. If it is ambiguous, the result is an `UnknownIndex`.
     """
     microbatches = current().microbatches
     if microbatches is None or not microbatches.has_examples(dim):
@@ -276,11 +311,11 @@ def index_in_batch(dim: Dimension, index: Any) -> Any:
 
 
 def _distribute(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
-    """Returns the digits of each of several dimensions of the given sizes.
+    """Returns the digits of each of several dimensions.
 
     Args:
-      digits: of the index over all of these dimensions in row-major order.
-      sizes: of the dimensions.
+      digits: the digits of the index over all of these dimensions in row-major order.
+      sizes: the sizes of the dimensions.
     """
     if _AMBIGUOUS[0] in digits:
         return [_AMBIGUOUS] * len(sizes)
@@ -298,15 +333,16 @@ def _distribute(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
 def _take_digits(
     remaining: deque[Digit], size: int, next_is_one: bool
 ) -> list[Digit] | None:
-    """Takes the digits of one dimension from the start of `remaining`, which changes.
+    """Removes the digits of one dimension from the start of `remaining`, and returns them.
 
     Args:
       remaining: the digits of this dimension and of those after it.
-      size: of this dimension.
-      next_is_one: whether the next dimension has size 1, and so takes the next digit of
+      size: the size of this dimension.
+      next_is_one: whether the next dimension has size 1, and so gets the next digit of
         size 1.
 
-    Returns the digits, or None if no product of digits is `size`.
+    Returns:
+      The digits; None if no product of digits is `size`.
     """
     result: list[Digit] = []
     while remaining:
@@ -315,13 +351,11 @@ def _take_digits(
             break
         digit = remaining.popleft()
         if digit.size > size and digit.size % size == 0:
-            rest = digit.size // size
-            remaining.appendleft(digit._replace(size=rest))
-            # Sections that count no examples are all equal, wherever they come from.
-            if digit.batch is None:
-                stride = 1
-            else:
-                stride = digit.stride * rest
+            # The digit is split: this dimension gets its upper section.
+            lower_size = digit.size // size
+            remaining.appendleft(digit._replace(size=lower_size))
+            # A digit that counts no examples has no stride.
+            stride = 1 if digit.batch is None else digit.stride * lower_size
             digit = digit._replace(size=size, stride=stride)
         elif size % digit.size:
             return None
@@ -331,7 +365,9 @@ def _take_digits(
 
 
 def _unknown_digits(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
-    """Returns digits of dimensions whose examples have unknown strides."""
+    """Returns one digit for each dimension, with an unknown stride if `digits` count
+    examples.
+    """
     batch_digit = next((d for d in digits if d.counts_examples), None)
     if batch_digit is None:
         return [(Digit(None, size),) for size in sizes]
@@ -341,7 +377,7 @@ def _unknown_digits(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digit
 
 
 def _merge_adjacent(digits: Sequence[Digit]) -> Digits:
-    """Returns the digits, with adjacent ones merged where they count as one digit."""
+    """Returns the digits, with adjacent digits merged where possible."""
     merged: list[Digit] = []
     for digit in digits:
         if merged and _are_mergeable(merged[-1], digit):
@@ -352,7 +388,7 @@ def _merge_adjacent(digits: Sequence[Digit]) -> Digits:
 
 
 def _are_mergeable(major: Digit, minor: Digit) -> bool:
-    """Returns whether two adjacent digits count as one: (i, j) -> i * minor.size + j."""
+    """Returns whether two adjacent digits (i, j) can be merged to i * minor.size + j."""
     if major.batch != minor.batch:
         return False
     if minor.batch is None:

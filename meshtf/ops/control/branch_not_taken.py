@@ -1,9 +1,9 @@
 """Gradients of an eager cond: zeros for tensors that only the other branch uses.
 
-In eager mode only one branch runs, op by op. The other branch is recorded but never runs,
-to find the variables and tensors that it uses. These get gradients of zeros, as from a
-recorded cond, so that an optimizer treats a variable equally in both modes, whichever
-branch runs.
+In eager mode only one branch runs, op by op. The other branch is recorded, but never run,
+to find the variables and tensors that it uses. Their gradients are zeros, as those of a
+recorded cond are. So an optimizer treats a variable equally in both modes, whichever branch
+runs.
 
     with_zeros_of_other_branch(mesh, branch(), other_branch)
 """
@@ -57,15 +57,16 @@ class _NeverRun(BodyGraph):
 def with_zeros_of_other_branch(
     mesh: Mesh | None, result: Any, other_branch: Callable[[], Any]
 ) -> Any:
-    """Returns the result of a branch, with zero gradients by what the other branch uses.
+    """Returns the result of a branch, whose gradients by tensors that only the other
+    branch uses are zeros.
 
-    A branch that reads values of a tensor, for example in a debugger, cannot be recorded:
-    then there are no zeros.
+    If the other branch reads the values of a tensor, for example in a debugger, it cannot
+    be recorded, and there are no zeros.
 
     Args:
-      mesh: of the cond.
+      mesh: the mesh of the cond, or None.
       result: the result of the branch that ran: tensors in any nesting.
-      other_branch: takes nothing; it is recorded.
+      other_branch: a function without arguments, which is recorded.
 
     Raises:
       ShapeError, DTypeError, PlanError: the results of the branches differ.
@@ -89,14 +90,15 @@ def with_zeros_of_other_branch(
     eager_values = _eager_values(body.captures)
     if not eager_values:
         return result
-    rule = _zeros_rule(len(ys), ys, body, eager_values)
+    rule = _zeros_rule(num_results=len(ys), ys=ys, body=body, eager_values=eager_values)
     return pack(result, [result_of(rule, k, y) for k, y in enumerate(ys)])
 
 
 def _eager_values(captures: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Returns eager tensors for the captures of a body that may have gradients.
+    """Returns an eager tensor for each capture of a body that may have a gradient.
 
-    These captures are eager tensors, which stay as they are, and reads of variables.
+    Such a capture is either an eager tensor, which is returned as it is, or a read of a
+    variable, which is read again.
     """
     values = {}
     for x in captures:
@@ -128,10 +130,10 @@ def _zeros_rule(
     """Returns a gradient rule that passes cotangents to `ys`, and zeros to captures.
 
     Args:
-      num_results: how many cotangents it takes.
-      ys: its leading inputs: the results of the branch that ran.
-      body: of the other branch.
-      eager_values: by capture of `body`, the inputs that get zeros.
+      num_results: the number of cotangents that the rule takes.
+      ys: the leading inputs of the rule: the results of the branch that ran.
+      body: the recorded body of the other branch.
+      eager_values: the inputs that get zeros, by capture of `body`.
     """
     captures = [x for x in body.captures if x in eager_values]
     inputs = (*ys, *(eager_values[x] for x in captures))
@@ -146,16 +148,25 @@ def _gradient(
     eager_values: Mapping[Tensor, Tensor],
     dys: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """Returns the cotangents of the branch's results, and zeros for `captures`.
+    """Returns the cotangents of a branch's results, and zeros for `captures`.
 
-    The zeros have gradients in turn, which are zeros by what the other branch's gradient
+    The zeros have gradients too: zeros by the tensors that the gradient of the other branch
     uses. A capture that this gradient does not reach gets None.
+
+    Args:
+      num_ys: the number of leading inputs of the rule, whose cotangents are passed on.
+      captures: the captures of `body` that may have gradients.
+      body: the recorded body of the other branch.
+      eager_values: the inputs that get zeros, by capture of `body`.
+      dys: the cotangents of the rule's results.
     """
     backward = branch_gradient(body, dys)
     reached = [x for x in backward.cotangents if x in eager_values]
     backward_body = backward.body([backward.cotangents[x] for x in reached])
     values = {**eager_values, **backward.outer_cotangents}
-    rule = _zeros_rule(len(reached), (), backward_body, values)
+    rule = _zeros_rule(
+        num_results=len(reached), ys=(), body=backward_body, eager_values=values
+    )
     zeros = {}
     for k, x in enumerate(reached):
         with context(primals=(eager_values[x],)):

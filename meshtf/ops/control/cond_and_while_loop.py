@@ -1,9 +1,10 @@
-"""Control flow by a boolean tensor: while_loop, cond. It is the same on all devices.
+"""Control flow by a boolean tensor: while_loop and cond.
 
     x, n = mtf.while_loop(lambda x, n: mtf.reduce_max(x) > 1, halve_and_count, (x, zero))
     y = mtf.cond(loss > 1, lambda: x / 2, lambda: x)
 
-Outside of a mtf.function they run in Python, op by op.
+All devices take the same branches and do the same iterations. Outside of a mtf.function
+both run in Python, op by op.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ def while_loop(test: Callable[..., Tensor], body: Callable[..., Any], init: Any)
     """Returns the first carry for which `test` is false.
 
     It has no gradient, in eager mode or recorded, since the number of iterations is not
-    known in advance (`scan` has one).
+    known in advance (`scan` has a gradient).
 
     Args:
-      test: takes the carry (its elements as arguments if it is a tuple), and returns
-        bool [].
-      body: takes the carry in the same way, and returns the next carry.
+      test: a function that takes the carry and returns bool []. If the carry is a tuple,
+        its elements are the arguments.
+      body: a function that takes the carry in the same way and returns the next carry.
       init: the initial carry: tensors in any nesting.
 
     Raises:
@@ -79,14 +80,15 @@ def while_loop(test: Callable[..., Tensor], body: Callable[..., Any], init: Any)
 
     def record_iteration(index: Tensor, *carry: Tensor) -> Sequence[Tensor]:
         with iteration(index):
-            new = _call(body, pack(init, carry))
-        return tensors_of(next_carry(init, new, specs), "carry")
+            new_carry = _call(body, pack(init, carry))
+        return tensors_of(next_carry(init, new_carry, specs), "carry")
 
-    tested = record_body(record_test, [ITERATION, *specs])
-    recorded = record_body(record_iteration, [ITERATION, *specs])
-    loop = Loop(recorded, len(specs), condition=tested)
-    captures = [*recorded.captures, *tested.captures]
-    return pack(init, apply_all(loop, *tensors_of(init, "carry"), *captures))
+    recorded_test = record_body(record_test, [ITERATION, *specs])
+    recorded_body = record_body(record_iteration, [ITERATION, *specs])
+    loop = Loop(recorded_body, len(specs), condition=recorded_test)
+    captures = [*recorded_body.captures, *recorded_test.captures]
+    last_carry = apply_all(loop, *tensors_of(init, "carry"), *captures)
+    return pack(init, last_carry)
 
 
 def _eager_while(
@@ -95,15 +97,20 @@ def _eager_while(
     init: Any,
     specs: Sequence[Spec],
 ) -> Any:
-    """Runs a while loop op by op."""
+    """Returns the result of a while loop, which is run op by op.
+
+    Args:
+      test, body, init: the arguments of `while_loop`.
+      specs: the specs of the tensors of `init`.
+    """
     carry = init
     with alternatives() as alternative:
         for i in itertools.count():
             with alternative(), iteration(i):
                 if not bool(_boolean(_call(test, carry))):
                     break
-                new = _call(body, carry)
-            carry = next_carry(carry, new, specs)
+                new_carry = _call(body, carry)
+            carry = next_carry(carry, new_carry, specs)
     tensors = tensors_of(carry, "carry")
     if tensors:
         return pack(init, apply_all(WhileResult(), *tensors))
@@ -111,7 +118,9 @@ def _eager_while(
 
 
 class WhileResult(Op):
-    """The result of an eager while loop. Its gradient raises, as a recorded loop's does."""
+    """The result of an eager while loop, whose gradient raises as that of a recorded loop
+    does.
+    """
 
     linearity = "joint"
     samples = (Sample((), ("b:4;h:6",), gradient=False),)
@@ -134,17 +143,17 @@ class WhileResult(Op):
 def cond(
     predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]
 ) -> Any:
-    """Returns then() if the predicate is true, else otherwise().
+    """Returns then() if the predicate is true, and otherwise() if it is false.
 
-    Only one branch runs, but both are called, since the other one is recorded: gradients
-    by tensors that only it uses are zeros. Both must return tensors of equal names, sizes
-    and data types. Random ops of one path in both branches draw the same numbers; give
-    them different names (name=) if they should not.
+    Only one branch runs, but both are called, since the other branch is recorded: gradients
+    by tensors that only this branch uses are zeros. Both must return tensors of equal
+    names, sizes and data types. Random ops of one path in both branches draw the same
+    numbers; give them different names (name=) if they should not.
 
     Args:
-      predicate: bool [].
-      then: takes nothing; may use any tensors and variables around it.
-      otherwise: as `then`.
+      predicate: a scalar boolean tensor.
+      then: a function without arguments. It may use any tensors and variables.
+      otherwise: a function without arguments, like `then`.
 
     Raises:
       ShapeError, DTypeError: the results of the branches differ, or the predicate is not
@@ -163,9 +172,10 @@ def _eager_cond(
     predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]
 ) -> Any:
     """Runs one branch op by op, and records the other one for its zero gradients."""
-    branch = then
-    other_branch = otherwise
-    if not bool(predicate):
+    if bool(predicate):
+        branch = then
+        other_branch = otherwise
+    else:
         branch = otherwise
         other_branch = then
     with alternatives() as alternative:
@@ -178,7 +188,9 @@ def _eager_cond(
 def _recorded_cond(
     predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]
 ) -> Any:
-    """Records both branches as one `Branch` in the current graph."""
+    """Records both branches as one `Branch` op in the current graph, and returns its
+    results.
+    """
     results: list[Any] = []
 
     def record(
@@ -203,13 +215,14 @@ def _recorded_cond(
 
 
 def _call(fn: Callable[..., Any], carry: Any) -> Any:
+    """Returns fn of the carry; if this is a tuple, of its elements as arguments."""
     if isinstance(carry, tuple):
         return fn(*carry)
     return fn(carry)
 
 
 def _boolean(x: Any) -> Tensor:
-    """Returns a condition, bool []. Raises ShapeError or DTypeError for others."""
+    """Returns x if it is a scalar boolean tensor. Raises ShapeError or DTypeError if not."""
     if not isinstance(x, Tensor) or x.shape.names:
         raise ShapeError(
             explain_error(

@@ -4,9 +4,9 @@
     def clipped(x):                      # the identity, with a clipped gradient
       return x, lambda dy: [mtf.clip(dy, -1.0, 1.0)]
 
-The rule takes the cotangent of each result, and returns the cotangent of each argument.
-It may use intermediate tensors of the function; under `mtf.recompute` these are
-recomputed like all others.
+The function returns its result and a rule. The rule takes the cotangent of each result, and
+returns the cotangent of each argument. It may use intermediate tensors of the function;
+under `mtf.recompute` these are recomputed like all others.
 """
 
 from __future__ import annotations
@@ -77,37 +77,38 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns fn with the gradient that it defines.
 
     A rule that is not linear in cotangents, such as one that clips, is meant for first
-    gradients. In a gradient of a gradient it may get the terms of a cotangent one by one,
-    if fn is called within a mtf.function or mtf.recompute, which compute it again. With
-    microbatches it gets the cotangent of each microbatch's loss.
+    gradients. In a gradient of a gradient, the rule may get the terms of a cotangent one by
+    one, if fn is called within a mtf.function or mtf.recompute, which compute fn again.
+    With microbatches, the rule gets the cotangent of each microbatch's loss.
 
     Args:
-      fn: takes tensors, variables and other values in any nesting, and returns a pair of
-        its result (tensors in any nesting) and a rule. The rule takes the cotangent of
-        each tensor of the result (zeros if there is none). It returns a list with the
+      fn: a function of tensors, variables and other values in any nesting. It returns a
+        pair: its result (tensors in any nesting) and a rule. The rule takes the cotangent
+        of each tensor of the result (zeros if there is none). It returns a list with the
         cotangent of each tensor or variable among the positional arguments, in order, or
-        None. For a single argument it may return the cotangent itself.
+        None. For a single argument it may return the cotangent instead of a list.
 
-    Raises, when the result is called or its gradient is computed:
+    Raises, when the returned function is called or its gradient is computed:
       PlanError: fn does not return such a pair, or the rule returns another number of
         cotangents; or fn captures a tensor or variable by which we differentiate: its
         gradient covers only its arguments.
-      ShapeError, DTypeError: a cotangent has not the shape or type of its argument.
+      ShapeError, DTypeError: a cotangent has another shape or data type than its argument.
     """
     as_callable("fn", fn)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         source = Source.of_caller()
-        arguments = [x.tensor() if hasattr(x, "tensor") else x for x in flatten(args)]
-        inputs = tuple(x for x in arguments if isinstance(x, Tensor))
+        flat_args = [x.tensor() if hasattr(x, "tensor") else x for x in flatten(args)]
+        inputs = tuple(x for x in flat_args if isinstance(x, Tensor))
         start_serial = next_serial()
-        nodes = getattr(current_executor(), "nodes", [])  # none in eager mode
-        start = len(nodes)
-        positional = tf.nest.pack_sequence_as(args, arguments)
-        returned = fn(*positional, **kwargs)
+        # The list of a graph, to which fn appends; in eager mode there is none.
+        nodes = getattr(current_executor(), "nodes", [])
+        num_nodes_before = len(nodes)
+        args_read = tf.nest.pack_sequence_as(args, flat_args)
+        returned = fn(*args_read, **kwargs)
         intermediates: list[Tensor] = []
-        for node in nodes[start:]:
+        for node in nodes[num_nodes_before:]:
             intermediates.extend(node.outputs)
         result, user_rule = _result_and_rule(returned, fn, source)
         ys = [as_tensor("result", y) for y in leaves(result)]
@@ -118,7 +119,8 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         rule = CustomGradientRule(
             inputs, captures, len(ys), tuple(intermediates), cotangents
         )
-        return pack(result, [result_of(rule, k, y) for k, y in enumerate(ys)])
+        ys_with_rule = [result_of(rule, k, y) for k, y in enumerate(ys)]
+        return pack(result, ys_with_rule)
 
     return wrapped
 
@@ -126,7 +128,9 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
 def _result_and_rule(
     returned: Any, fn: Callable[..., Any], source: Source
 ) -> tuple[Any, Callable[..., Any]]:
-    """Returns the pair that fn returned. Raises PlanError if it is no such pair."""
+    """Returns the result and the rule that fn returned. Raises PlanError if it returned
+    something else.
+    """
     is_pair = isinstance(returned, tuple) and len(returned) == 2
     if not is_pair or not callable(returned[1]):
         raise PlanError(
@@ -143,12 +147,13 @@ def _result_and_rule(
 def _captures(
     ys: Sequence[Tensor], inputs: Sequence[Tensor], start_serial: int
 ) -> tuple[Tensor, ...]:
-    """Returns the tensors that a function captures, and that its results depend on.
+    """Returns the tensors that a function captures and that its results depend on.
 
     Args:
-      ys: its results.
-      inputs: its arguments, which are not captures.
-      start_serial: tensors of nodes with a smaller serial were made before the call.
+      ys: the results of the function.
+      inputs: the arguments of the function, which are not captures.
+      start_serial: the serial number of nodes at the call. A node with a smaller number is
+        older than the call.
     """
     input_ops = [x.node.op for x in inputs]
     input_stores = [op.store for op in input_ops if isinstance(op, ReadOp)]
@@ -188,13 +193,13 @@ def _cotangents(
     forward: Context,
     dys: Sequence[Any],
 ) -> list[Any]:
-    """Returns the cotangents that the user's rule returns, checked.
+    """Returns the cotangents of the inputs that the user's rule returns, checked.
 
     Args:
       rule: the user's rule. It runs in the iterations of loops and the layers of a Repeat
         in which the function was called.
-      inputs: the tensors among the arguments.
-      ys: the results.
+      inputs: the tensors among the arguments of the function.
+      ys: the results of the function.
       source: the line of the call, for errors.
       forward: the context of the call.
       dys: the cotangent of each result, or None.
@@ -220,22 +225,23 @@ def _cotangents(
                 way_out="Return one for each tensor among the arguments, or None.",
             )
         )
-    checked = []
+    input_cotangents = []
     for x, dx in zip(inputs, dxs):
         if hasattr(dx, "tensor"):
             dx = dx.tensor()
         if dx is not None:
-            dx = _like(dx, x, source)
-        checked.append(dx)
-    return checked
+            dx = _check_cotangent(dx, x, source)
+        input_cotangents.append(dx)
+    return input_cotangents
 
 
-def _like(dx: Any, x: Tensor, source: Source) -> Tensor:
+def _check_cotangent(dx: Any, x: Tensor, source: Source) -> Tensor:
     """Returns a cotangent with its dimensions in the order of x.
 
     Raises:
-      PlanError: it is no tensor.
-      ShapeError, DTypeError: it has not the dimensions or the type of x.
+      PlanError: the cotangent is no tensor.
+      ShapeError, DTypeError: the cotangent has other dimensions or another data type than
+        x.
     """
     facts = {"argument": repr(x), "cotangent": repr(dx), "from": source}
     if not isinstance(dx, Tensor):

@@ -42,22 +42,24 @@ def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
     the forward tensors.
 
     Args:
-      changes: of the active rules: "heads:model" adds or replaces a rule, "heads:"
-        removes one, "*:" removes all.
+      changes: changes of the active rules: "heads:model" adds or replaces a rule,
+        "heads:" removes one, "*:" removes all.
 
     Raises:
       ParseError: `changes` cannot be read, or a rule names several axes.
     """
-    return context(region=current().region.then(_checked(changes)))
+    region = current().region.then(_as_layout(changes))
+    return context(region=region)
 
 
 def stage(index: int) -> AbstractContextManager[Any]:
-    """Places tensors and variables that are made inside a `with` block on one stage.
+    """Places tensors and variables that are made inside a `with` block on one pipeline
+    stage.
 
     Stages are the coordinates along the mesh's axis of stages (`Mesh(stages=...)`, by
-    default the axis "stage"). Inputs from other stages are sent. Gradients are computed on
-    the stage of the forward op. On a mesh without such an axis there is one stage, and
-    nothing changes.
+    default the axis "stage"). Inputs on other stages are sent to this one. Gradients are
+    computed on the stage of the forward op. On a mesh without such an axis there is one
+    stage, and nothing changes.
 
     Args:
       index: the index of the stage.
@@ -69,7 +71,7 @@ def stage(index: int) -> AbstractContextManager[Any]:
 
 
 class Relayout(ReshardOp):
-    """The input, resharded at once as the active rules say."""
+    """The inputs, resharded as the active layout rules say."""
 
     samples = (
         Sample((), ("b:4;h:8",)),
@@ -104,8 +106,8 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
         all axes may be absent.
     """
     x = as_tensor("x", x)
-    rules = _checked(layout, tensor=repr(x.shape))
-    _check_names(x, (name for name, _ in rules.items()))
+    rules = _as_layout(layout, tensor=repr(x.shape))
+    _check_names(x, [name for name, _ in rules.items()])
     for name, axes in rules.items():
         _check_axes_exist(x, name, axes)
     return _reshard(x, Layout.changes("*:").then(rules))
@@ -117,8 +119,8 @@ def replicate(x: Any) -> Tensor:
 
 
 def split(x: Any, dim: str, axis: str) -> Tensor:
-    """Returns x [..., dim, ...] with `dim` sharded along `axis`, and other dimensions
-    as the rules say.
+    """Returns x [..., dim, ...] with `dim` sharded along `axis`, and with the other
+    dimensions sharded as the active rules say.
 
     To divide a tensor into several tensors, see `chunk`.
 
@@ -148,13 +150,16 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
         )
     _check_names(x, [dim])
     _check_axes_exist(x, dim, (axis,))
-    # `axis` shards one dimension: other dimensions that the rules give it are replicated.
-    changes = {name: "" for name in x.shape.names if _axes(x, name) == (axis,)}
+    # An axis shards one dimension, so rules that shard others along it are removed.
+    changes = {}
+    for name in x.shape.names:
+        if _axes_of(x, name) == (axis,):
+            changes[name] = ""
     changes[dim] = axis
     return _reshard(x, Layout.changes(changes))
 
 
-def _axes(x: Any, name: str) -> tuple[str, ...]:
+def _axes_of(x: Any, name: str) -> tuple[str, ...]:
     """Returns the axes along which the active rules shard a dimension."""
     if x.mesh is None:
         layout = current().region
@@ -171,10 +176,13 @@ def _check_axes_exist(x: Tensor, dim: str, axes: Iterable[str]) -> None:
     for axis in axes:
         if axis not in (*mesh.axes, *mesh.optional_axes):
             close = near_misses(axis, mesh.axes)
+            suggestion = ""
+            if close:
+                suggestion = f" Did you mean {close}?"
             raise LayoutError(
                 explain_error(
                     f'"{dim}" cannot be sharded along "{axis}": the mesh has no axis '
-                    f"{axis!r}." + (f" Did you mean {close}?" if close else ""),
+                    f"{axis!r}.{suggestion}",
                     mesh=str(mesh),
                     tensor=repr(x.shape),
                     **{"from": Source.of_caller()},
@@ -184,20 +192,25 @@ def _check_axes_exist(x: Tensor, dim: str, axes: Iterable[str]) -> None:
             )
 
 
-def _checked(changes: LayoutLike, **facts: object) -> Layout:
-    """Returns changes of layout rules; an error names the `facts`."""
+def _as_layout(changes: LayoutLike, **facts: object) -> Layout:
+    """Returns changes of layout rules as a `Layout`.
+
+    Raises:
+      ParseError: they cannot be read, or a rule names several axes; it shows `facts`.
+    """
     rules = Layout.changes(changes)
     rules.check_axes(**facts, **{"from": Source.of_caller()})
     return rules
 
 
 def _reshard(x: Any, changes: Layout) -> Tensor:
+    """Returns x, resharded as the active rules say after these changes."""
     with context(region=current().region.then(changes)):
         return apply(Relayout(), x)
 
 
 def _check_names(x: Any, names: Iterable[str]) -> None:
-    """Raises ShapeError for names of which x has no dimension."""
+    """Raises ShapeError if x lacks a dimension of one of the names."""
     for name in names:
         if name not in x.shape:
             close = near_misses(name, x.shape.names)

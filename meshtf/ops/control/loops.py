@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
@@ -29,7 +29,8 @@ from meshtf.graph import (
     executing,
     record_body,
 )
-from meshtf.graph.control_flow.loop import stacked_spec, unused_dim_name
+from meshtf.graph.control_flow.scan_dimension import unused_dim_name
+from meshtf.graph.control_flow.stacking import stacked_spec
 from meshtf.names import Dimension, accumulation_dtype
 from meshtf.names.arguments import as_bool, as_callable, as_dim, as_int
 from meshtf.ops.common.batch_dimensions import index_in_batch
@@ -60,17 +61,17 @@ def scan(
 ) -> tuple[Any, Any]:
     """Returns the last carry, and the outputs of all iterations stacked along `dim`.
 
-    As `jax.lax.scan`. It has a gradient: each iteration stores the residuals that the
-    backward pass needs, or only its carry if the body is wrapped in `mtf.recompute`. The
+    It is like `jax.lax.scan`. It has a gradient: each iteration stores the residuals that
+    the backward pass needs, or only its carry if the body is wrapped in `mtf.recompute`. The
     gradient of a captured tensor that every iteration uses, such as a weight of a
     recurrent network, is summed locally, and reduced over devices once, after the loop.
 
     Args:
-      body: takes the carry and one slice of `xs` (or None), and returns the next carry
-        and the outputs to stack.
-      init: the initial carry: tensors in any nesting, with None; or None.
-      xs: the inputs: tensors with dimension `dim` in any nesting; iteration i gets
-        element i along `dim`, without this dimension.
+      body: a function that takes the carry and one slice of `xs` (or None), and returns
+        the next carry and the outputs to stack.
+      init: the initial carry: tensors and None in any nesting.
+      xs: the inputs: tensors with dimension `dim` in any nesting. Iteration i gets element
+        i along `dim`, without this dimension.
       dim: the name of the dimension that is scanned over; it is the first dimension of
         stacked outputs.
       length: the number of iterations if there are no `xs`. If it is 0, the result is
@@ -86,8 +87,8 @@ def scan(
     as_callable("body", body)
 
     def body_without_sums(carry: Any, x: Any) -> tuple[Any, Any, Any]:
-        new, outputs = _pair(body(carry, x))
-        return new, None, outputs
+        new_carry, outputs = _pair(body(carry, x))
+        return new_carry, None, outputs
 
     carry, _, stacks = scan_and_sum(body_without_sums, init, xs, dim, length, reverse)
     return carry, stacks
@@ -101,12 +102,13 @@ def scan_and_sum(
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any, Any]:
-    """Returns (last carry, sums over all iterations, stacked outputs): see `scan`.
+    """Returns the last carry, the sums over all iterations, and the stacked outputs: see
+    `scan`.
 
-    The body returns (carry, summands, outputs to stack). A sum may stay a partial sum in
-    all iterations: devices reduce it once, after the loop, while a carry would be reduced
-    in each iteration. float16 and bfloat16 are accumulated in float32. Arguments and
-    errors are those of `scan`.
+    The body returns the next carry, the summands, and the outputs to stack. Devices reduce
+    a sum once, after the loop, while they would reduce a carry in each iteration. float16
+    and bfloat16 are accumulated in float32. Other arguments, and errors, are those of
+    `scan`.
     """
     as_callable("body", body)
     dim = as_dim("dim", dim)
@@ -114,18 +116,16 @@ def scan_and_sum(
     reverse = as_bool("reverse", reverse)
     if not scan_dim.size:
         return _empty_scan(body, init, xs, scan_dim)
-    is_recording = isinstance(current_executor(), Graph)
-    run = _eager_scan
-    if is_recording:
-        run = _recorded_scan
-    return run(body, init, xs, scan_dim, reverse)
+    if isinstance(current_executor(), Graph):
+        return _recorded_scan(body, init, xs, scan_dim, reverse)
+    return _eager_scan(body, init, xs, scan_dim, reverse)
 
 
 def _length(xs: Any, dim: str, length: int | None) -> int:
-    """Returns the number of iterations.
+    """Returns the number of iterations of a scan with these arguments.
 
     Raises:
-      ShapeError: `xs` and `length` give none, or several.
+      ShapeError: `xs` and `length` do not determine it, or conflict.
     """
     lengths = set()
     if length is not None:
@@ -163,18 +163,29 @@ def _no_scan_dim(x: Tensor, dim: str) -> ShapeError:
     )
 
 
+class _RecordedIteration(NamedTuple):
+    """The recorded body of a scan, and the structures of its results.
+
+    Attributes:
+      body: takes the iteration index, the carry, and the inputs of one iteration. It
+        returns the next carry, the summands, and the outputs to stack.
+      summands: the nested structure of the summands.
+      outputs: the nested structure of the outputs.
+    """
+
+    body: Body
+    summands: Any
+    outputs: Any
+
+
 def _record(
     body: Callable[..., Any], init: Any, xs: Any, dim: Dimension
-) -> tuple[Body, Any, Any]:
-    """Returns the recorded body, and the structures of its summands and its outputs.
-
-    The recorded body takes the iteration index, the carry, and the inputs of one
-    iteration. It returns the next carry, the summands, and the outputs to stack.
-    """
+) -> _RecordedIteration:
+    """Records the body of a scan. The arguments are those of `scan_and_sum`."""
     init_tensors = tensors_of(init, "carry")
-    scanned = tensors_of(xs, "xs")
+    input_tensors = tensors_of(xs, "xs")
     carry_specs = [x.spec for x in init_tensors]
-    input_specs = [Spec(x.shape.without(dim.name), x.dtype) for x in scanned]
+    slice_specs = [Spec(x.shape.without(dim.name), x.dtype) for x in input_tensors]
     summands: Any = None
     outputs: Any = None
 
@@ -186,40 +197,50 @@ def _record(
         with iteration(index_in_batch(dim, index)):
             returned = body(carry, inputs)
         new_carry, summands, outputs = _triple(returned)
-        flat_summands = _widened(summands)
-        next_tensors = tensors_of(next_carry(init, new_carry, carry_specs), "carry")
-        return [*next_tensors, *flat_summands, *tensors_of(outputs, "result")]
+        flat_summands = _widen_summands(summands)
+        carry_tensors = tensors_of(next_carry(init, new_carry, carry_specs), "carry")
+        return [*carry_tensors, *flat_summands, *tensors_of(outputs, "result")]
 
-    recorded = record_body(record, [ITERATION, *carry_specs, *input_specs])
-    return recorded, summands, outputs
+    recorded_body = record_body(record, [ITERATION, *carry_specs, *slice_specs])
+    return _RecordedIteration(recorded_body, summands, outputs)
 
 
 def _recorded_scan(
     body: Callable[..., Any], init: Any, xs: Any, dim: Dimension, reverse: bool
 ) -> tuple[Any, Any, Any]:
-    """Records a scan as one `Loop` in the current graph."""
+    """Records a scan as one `Loop` op in the current graph, and returns the results of
+    `scan_and_sum`.
+    """
     init_tensors = tensors_of(init, "carry")
-    recorded, summands, outputs = _record(body, init, xs, dim)
+    recorded_body, summands, outputs = _record(body, init, xs, dim)
     num_sums = len(leaves(summands))
     stack_start = len(init_tensors) + num_sums
-    for result in recorded.results[stack_start:]:
-        # Raises if `dim` is already a name.
+    for result in recorded_body.results[stack_start:]:
+        # Raises ShapeError if the result has a dimension of this name.
         stacked_spec(result.spec, dim, Source.of_caller())
-    # A body may use the name itself, as a nested loop does: then the loop scans over a
-    # dimension of another name.
-    inner = Dimension(unused_dim_name(recorded, dim.name), dim.size)
-    scanned = [_renamed(x, dim, inner) for x in tensors_of(xs, "xs")]
-    loop = Loop(recorded, len(init_tensors), len(scanned), num_sums, inner, reverse)
-    results = apply_all(loop, *init_tensors, *scanned, *recorded.captures)
-    stacks = [_renamed(y, inner, dim) for y in results[stack_start:]]
-    ys = iter([*results[:stack_start], *stacks])
-    carry = pack_next(init, ys)
-    sums = _narrowed(summands, ys)
-    stacked_outputs = pack_next(outputs, ys)
+    # The body may use the name of `dim` too, as a nested loop does. Then the loop scans over
+    # a dimension of another name.
+    loop_dim = Dimension(unused_dim_name(recorded_body, dim.name), dim.size)
+    loop_inputs = [_rename_dim(x, dim, loop_dim) for x in tensors_of(xs, "xs")]
+    loop = Loop(
+        recorded_body,
+        len(init_tensors),
+        len(loop_inputs),
+        num_sums,
+        loop_dim,
+        reverse,
+    )
+    results = apply_all(loop, *init_tensors, *loop_inputs, *recorded_body.captures)
+    stacks = [_rename_dim(y, loop_dim, dim) for y in results[stack_start:]]
+    remaining = iter([*results[:stack_start], *stacks])
+    carry = pack_next(init, remaining)
+    sums = _pack_sums(summands, remaining)
+    stacked_outputs = pack_next(outputs, remaining)
     return carry, sums, stacked_outputs
 
 
-def _renamed(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
+def _rename_dim(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
+    """Returns x with the dimension `old` called `new`."""
     if old == new:
         return x
     return rename(x, {old.name: new.name})
@@ -228,28 +249,25 @@ def _renamed(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
 def _eager_scan(
     body: Callable[..., Any], init: Any, xs: Any, dim: Dimension, reverse: bool
 ) -> tuple[Any, Any, Any]:
-    """Runs a scan op by op, outside of functions."""
-    slices = [unstack(x, dim.name) for x in tensors_of(xs, "xs")]
+    """Returns the results of `scan_and_sum`, which is run op by op."""
+    slices_of_inputs = [unstack(x, dim.name) for x in tensors_of(xs, "xs")]
     specs = [x.spec for x in tensors_of(init, "carry")]
     indices = list(range(dim.size))
-    order = indices
-    if reverse:
-        order = indices[::-1]
     carry = init
     summands = []  # in the order of iterations
-    outputs = {}  # by index
+    outputs = {}  # by index along `dim`
     with alternatives() as alternative:
-        for i in order:
-            inputs = pack(xs, [slices_of_x[i] for slices_of_x in slices])
+        for i in reversed(indices) if reverse else indices:
+            inputs = pack(xs, [slices[i] for slices in slices_of_inputs])
             with alternative(), iteration(index_in_batch(dim, i)):
                 returned = body(carry, inputs)
             new_carry, summand, outputs[i] = _triple(returned)
             carry = next_carry(carry, new_carry, specs)
             summands.append(summand)
     totals = []
-    for terms in zip(*map(_widened, summands)):
+    for terms in zip(*map(_widen_summands, summands)):
         totals.append(functools.reduce(operator.add, terms))
-    sums = _narrowed(summands[0], iter(totals))
+    sums = _pack_sums(summands[0], iter(totals))
     flat_outputs = [tensors_of(outputs[i], "result") for i in indices]
     stacks = [stack(list(ys), dim.name) for ys in zip(*flat_outputs)]
     return carry, sums, pack(outputs[0], stacks)
@@ -258,9 +276,10 @@ def _eager_scan(
 def _empty_scan(
     body: Callable[..., Any], init: Any, xs: Any, dim: Dimension
 ) -> tuple[Any, Any, Any]:
-    """Returns the results of a scan of no iteration: zero sums, and empty stacks.
+    """Returns the results of a scan without iterations: the initial carry, sums of zero, and
+    empty stacks.
 
-    The body is recorded for their shapes, and never runs.
+    The body is recorded to find their shapes, and never runs.
     """
     init_tensors = tensors_of(init, "carry")
     tensors = [*init_tensors, *tensors_of(xs, "xs")]
@@ -268,24 +287,26 @@ def _empty_scan(
     if not isinstance(graph, Graph):
         graph = Graph(tensors[0].mesh if tensors else None)
     with executing(graph):
-        recorded, summands, outputs = _record(body, init, xs, dim)
-    specs = iter([result.spec for result in recorded.results])
-    for _ in init_tensors:
-        next(specs)  # the carry is `init`
-    sum_specs = [next(specs) for _ in leaves(summands)]
+        recorded_body, summands, outputs = _record(body, init, xs, dim)
+    specs = [result.spec for result in recorded_body.results]
+    sums_start = len(init_tensors)
+    stack_start = sums_start + len(leaves(summands))
+    sum_specs = specs[sums_start:stack_start]
     source = Source.of_caller()
-    stack_specs = [stacked_spec(spec, dim, source) for spec in specs]
-    mesh = recorded.graph.mesh
+    stack_specs = [stacked_spec(spec, dim, source) for spec in specs[stack_start:]]
+    mesh = recorded_body.graph.mesh
     zeros = [full(mesh, s.shape, 0, s.dtype) for s in (*sum_specs, *stack_specs)]
-    ys = iter([*init_tensors, *zeros])
-    carry = pack_next(init, ys)
-    sums = _narrowed(summands, ys)
-    stacked_outputs = pack_next(outputs, ys)
+    remaining = iter([*init_tensors, *zeros])
+    carry = pack_next(init, remaining)
+    sums = _pack_sums(summands, remaining)
+    stacked_outputs = pack_next(outputs, remaining)
     return carry, sums, stacked_outputs
 
 
 def _triple(returned: Any) -> tuple[Any, Any, Any]:
-    """Returns what the body of scan_and_sum returned. Raises PlanError for others."""
+    """Returns the three results of the body of scan_and_sum. Raises PlanError if there are
+    more or fewer.
+    """
     if not isinstance(returned, tuple) or len(returned) != 3:
         raise PlanError(
             explain_error(
@@ -298,12 +319,11 @@ def _triple(returned: Any) -> tuple[Any, Any, Any]:
     return returned
 
 
-def _widened(sums: Any) -> list[Tensor]:
-    """Returns the tensors to be summed, float16 and bfloat16 as float32.
-
-    A bfloat16 sum of ones would stop at 256.
+def _widen_summands(summands: Any) -> list[Tensor]:
+    """Returns the tensors to be summed; those of float16 and bfloat16 as float32, since a
+    bfloat16 sum of ones would stop at 256.
     """
-    tensors = tensors_of(sums, "sum")
+    tensors = tensors_of(summands, "sum")
     for x in tensors:
         if x.dtype == "bool":
             raise DTypeError(
@@ -317,14 +337,18 @@ def _widened(sums: Any) -> list[Tensor]:
     return [cast(x, accumulation_dtype(x.dtype)) for x in tensors]
 
 
-def _narrowed(sums: Any, totals: Iterator[Tensor]) -> Any:
-    """Returns the structure of summands with their totals, in the types of summands."""
-    dtypes = [x.dtype for x in tensors_of(sums, "sum")]
-    return pack(sums, [cast(next(totals), dtype) for dtype in dtypes])
+def _pack_sums(summands: Any, totals: Iterator[Tensor]) -> Any:
+    """Returns the structure of summands with the next totals as leaves, in the data types
+    of the summands.
+    """
+    dtypes = [x.dtype for x in tensors_of(summands, "sum")]
+    return pack(summands, [cast(next(totals), dtype) for dtype in dtypes])
 
 
 def _pair(returned: Any) -> tuple[Any, Any]:
-    """Returns what the body of scan returned. Raises PlanError for others."""
+    """Returns the two results of the body of scan. Raises PlanError if there are more or
+    fewer.
+    """
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise PlanError(
             explain_error(

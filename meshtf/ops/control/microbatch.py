@@ -1,12 +1,12 @@
-"""Microbatches: divisions of a batch that draw the random numbers of the batch.
+"""Microbatches: divisions of a batch, in which random ops draw the numbers of the batch.
 
     split = split_into_microbatches(x, "batch", 4)
     microbatches = unstack(split, MICROBATCH)       # examples 0, 4, 8, ...; 1, 5, 9, ...; ...
     with microbatch("batch", 4, index):
-      h = mtf.dropout(layer(microbatches[index]), 0.1)      # the mask of just these examples
+      h = mtf.dropout(layer(microbatches[index]), 0.1)      # the batch's mask of these examples
 
-A microbatch takes every n-th example of the batch, for n microbatches. So each device
-holds examples of every microbatch, and a batch that is sharded stays where it is.
+If there are n microbatches, each has every n-th example of the batch. So each device has
+examples of every microbatch, and a sharded batch is divided without communication.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def merge_microbatches(x: Tensor, dim: str) -> Tensor:
 def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
     """Calls fn(*tensors), which updates statistics of a layer, such as moving averages.
 
-    Where the batch comes in microbatches (a pipeline, gradient accumulation), fn is
-    called once for all of them, with the means of the tensors [...] over them, each of the
-    shape of its tensor.
+    Where the batch is divided into microbatches (a pipeline, gradient accumulation), fn is
+    called once, after the last one. It gets the mean of each tensor over the microbatches,
+    in the shape of the tensor.
     """
     as_callable("fn", fn)
     tensors = tuple(as_tensors("tensors", tensors))
@@ -83,11 +83,17 @@ def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
 
 
 class DeferredCall(NamedTuple):
-    """A call of `once_per_batch`, to be done after the last microbatch."""
+    """A call of `once_per_batch`, which is done after the last microbatch.
+
+    Attributes:
+      fn: the function to call.
+      tensors: the tensors of one microbatch.
+      context: the context in which `once_per_batch` was called.
+    """
 
     fn: Callable[..., None]
     tensors: tuple[Tensor, ...]
-    context: Context  # of the call of `once_per_batch`
+    context: Context
 
 
 @contextlib.contextmanager
@@ -104,15 +110,15 @@ def call_with_means(
     """Does deferred calls with the means of their tensors over the microbatches.
 
     Args:
-      calls: the deferred calls.
-      sums: over the microbatches, of the tensors of all calls in order; each has the
-        shape of its tensor.
-      num_microbatches: by which sums are divided.
+      calls: the deferred calls of one microbatch.
+      sums: the sum over the microbatches of each tensor of all calls, in order.
+      num_microbatches: the number of microbatches, by which sums are divided.
     """
-    means = iter([x * (1.0 / num_microbatches) for x in sums])
+    remaining_means = iter([x * (1.0 / num_microbatches) for x in sums])
     for fn, tensors, caller in calls:
+        means = [next(remaining_means) for _ in tensors]
         with context(region=caller.region, stage=caller.stage, path=caller.path):
-            fn(*(next(means) for _ in tensors))
+            fn(*means)
 
 
 @contextlib.contextmanager
@@ -122,33 +128,30 @@ def microbatch(
     index: Any,
     digits_by_dim: DigitsByDim | None = None,
 ) -> Iterator[None]:
-    """Declares that `dim` counts the examples index, index + num_microbatches, ... of a
-    batch, in a `with` block.
+    """Declares that, in a `with` block, `dim` counts the examples of a microbatch: index,
+    index + num_microbatches, ... of the batch.
 
-    Random ops inside draw the numbers that they would draw for these examples of the
+    Random ops in the block draw the numbers that they would draw for these examples of the
     batch.
 
     Args:
       dim: the name of the batch's dimension.
-      num_microbatches: into how many the batch is divided.
-      index: of this one: an int, or a scalar int32 tensor.
-      digits_by_dim: of dimensions that an earlier block of this microbatch made of the
-        batch. The block adds its own.
+      num_microbatches: the number of microbatches of the batch.
+      index: the index of this microbatch: an int, or a scalar int32 tensor.
+      digits_by_dim: the digits of dimensions that an earlier block of this microbatch made
+        of the batch; None: there is no such block. This block adds its dimensions.
     """
     outer = current().microbatches or MicrobatchState({}, {})
     if digits_by_dim is None:
         digits_by_dim = {}
-    with context(
-        microbatches=outer.nested(dim, num_microbatches, index, digits_by_dim)
-    ):
+    state = outer.nested(dim, num_microbatches, index, digits_by_dim)
+    with context(microbatches=state):
         yield
 
 
 def microbatches_of(dim: str) -> int:
-    """Returns into how many microbatches the examples of `dim` are divided at this
-    point.
-
-    It is 1 outside of pipelines and gradient accumulation.
+    """Returns the number of microbatches into which the examples of `dim` are divided in
+    the current context: 1 outside of pipelines and gradient accumulation.
     """
     dim = as_dim("dim", dim)
     state = current().microbatches
@@ -158,17 +161,28 @@ def microbatches_of(dim: str) -> int:
 
 
 class MicrobatchInputs(NamedTuple):
-    """What a random op needs to find the elements of its shape in the batch."""
+    """The attributes and inputs of a random op that depend on microbatches.
 
-    strided: tuple[Strided, ...]  # dimensions with known indices in the batch
-    indices: tuple[Tensor, ...]  # of the microbatch of each of them, int32 []
-    seeds: tuple[Tensor, ...]  # further seeds, for dimensions without such indices
+    Attributes:
+      strided: the dimensions of its shape with known indices in the batch.
+      indices: for each entry of `strided`, the index of its microbatch, int32 [].
+      seeds: further seeds, if a dimension has examples without known indices.
+    """
+
+    strided: tuple[Strided, ...]
+    indices: tuple[Tensor, ...]
+    seeds: tuple[Tensor, ...]
 
 
 def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
-    """Returns how the elements of a shape map to the batch.
+    """Returns how a random op of a shape finds its elements in the batch.
 
-    A shape whose dimensions count no examples is the same in each microbatch.
+    If no dimension of the shape counts examples, there are no such inputs, and the numbers
+    are equal in all microbatches.
+
+    Args:
+      mesh: the mesh of the op.
+      shape: the shape of its output.
 
     Raises:
       PlanError: a dimension is ambiguous: it was made of the batch in two ways.
@@ -178,6 +192,7 @@ def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
         return MicrobatchInputs((), (), ())
 
     def as_input(index: Any) -> Tensor:
+        """Returns the index of a microbatch as a tensor."""
         if isinstance(index, Tensor):
             return index
         return scalar_input(mesh, index, "int32")

@@ -1,8 +1,8 @@
 """Nested structures of tensors in loops and branches: tuples, lists, dicts, None.
 
-Example:
-
-    tensors_of({"h": h, "cache": None}, "carry")       # [h]
+nest = {"h": h, "cache": None}
+tensors_of(nest, "carry")           # [h]
+pack(nest, [new_h])                 # {"h": new_h, "cache": None}
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from meshtf.graph import Source, Spec, Tensor
 from meshtf.names import Shape
 from meshtf.ops.shapes.reshape import transpose
 
-ITERATION = Spec(Shape(), "int32")  # of the iteration index, an argument of bodies
+# The spec of the iteration index, which is the first argument of recorded bodies.
+ITERATION = Spec(Shape(), "int32")
 
 
 def tensors_of(nest: Any, label: str) -> list[Tensor]:
-    """Returns the tensors of a nested structure, of any shapes [...], with variables
-    read.
+    """Returns the tensors of a nested structure, in order; variables are read.
 
     Args:
-      nest: tensors and variables in any nesting, with None.
-      label: what the structure is, for the error.
+      nest: tensors, variables and None in any nesting.
+      label: the name of the structure in errors, such as "carry".
 
     Raises:
       PlanError: a leaf is no tensor, variable or None.
     """
     tensors = []
     for x in leaves(nest):
-        x = x.tensor() if hasattr(x, "tensor") else x
+        if hasattr(x, "tensor"):
+            x = x.tensor()
         if not isinstance(x, Tensor):
             raise PlanError(
                 explain_error(
@@ -53,10 +54,10 @@ def leaves(nest: Any) -> list[Any]:
 
 
 def flatten(nest: Any) -> list[Any]:
-    """Returns all leaves of a nested structure, with None.
+    """Returns all leaves of a nested structure, None included.
 
     Raises:
-      PlanError: it has a dict whose keys have no order.
+      PlanError: the structure has a dict whose keys have no order.
     """
     try:
         flat: list[Any] = tf.nest.flatten(nest)
@@ -72,25 +73,29 @@ def flatten(nest: Any) -> list[Any]:
 
 
 def pack_next(nest: Any, flat: Iterator[Any]) -> Any:
-    """Returns the structure with as many tensors from `flat` as it has leaves."""
+    """Returns the structure `nest` with the next tensors of `flat` as its leaves.
+
+    It takes as many tensors from `flat` as the structure has leaves that are not None.
+    """
     return pack(nest, [next(flat) for _ in leaves(nest)])
 
 
 def pack(nest: Any, flat: Sequence[Any]) -> Any:
-    """Returns the structure with these tensors as its leaves; None stays."""
+    """Returns the structure `nest` with the tensors `flat` as its leaves. A leaf that is
+    None stays None.
+    """
     remaining = iter(flat)
     return tf.nest.map_structure(lambda x: None if x is None else next(remaining), nest)
 
 
 def next_carry(old: Any, new: Any, specs: Sequence[Spec]) -> Any:
-    """Returns the carry for the next iteration.
-
-    Each tensor has its dimensions in the order of the initial carry.
+    """Returns the carry that the body of a loop returned, checked, with the dimensions of
+    each tensor in the order of the initial carry.
 
     Args:
-      old: the carry before.
+      old: the carry before the iteration.
       new: the carry that the body returned.
-      specs: of the tensors of the initial carry.
+      specs: the specs of the tensors of the initial carry.
 
     Raises:
       PlanError, ShapeError, DTypeError: the new carry has another structure, or tensors
@@ -147,9 +152,8 @@ def require_same_structure(old: Any, new: Any, message: str) -> None:
 
 
 def same_structure(old: Any, new: Any) -> bool:
-    """Returns whether two nested structures are the same, keys included.
-
-    A list and a tuple count as the same.
+    """Returns whether two nested structures are the same, including the keys of dicts. A
+    list and a tuple of equal structures are the same.
     """
     if isinstance(old, Mapping) or isinstance(new, Mapping):
         return (

@@ -34,28 +34,31 @@ Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
 
 @contextlib.contextmanager
 def seed(*values: Any) -> Iterator[None]:
-    """Sets the seeds of the random ops in a `with` block: ints, or scalar int32
-    tensors.
+    """Sets the seeds of the random ops in a `with` block.
+
+    Args:
+      *values: ints, or scalar int32 tensors or variables.
 
     Raises:
-      PlanError: no value, or one that is no 32-bit integer.
+      PlanError: there is no value, or a value is no 32-bit integer.
     """
     if not values:
         raise PlanError(
             "mtf.seed() needs at least one value, such as mtf.seed(run_seed, step)."
         )
-    with context(seeds=tuple(map(_checked, values)), random_paths=set()):
+    with context(seeds=tuple(map(_as_seed, values)), random_paths=set()):
         yield
 
 
-def _checked(value: Any) -> Any:
+def _as_seed(value: Any) -> Any:
     """Returns a seed as an int in the range of int32, or as a scalar int32 tensor.
 
     Raises:
-      PlanError: it is neither, or does not fit in 32 bits.
+      PlanError: `value` is neither, or does not fit in 32 bits.
     """
     if not isinstance(value, Tensor) and hasattr(value, "tensor"):
-        value = value.tensor()  # a variable, such as a step counter
+        # A variable, such as a step counter.
+        value = value.tensor()
     if isinstance(value, Tensor):
         if value.shape.names or value.dtype != "int32":
             raise PlanError(
@@ -80,6 +83,7 @@ def _checked(value: Any) -> Any:
             )
         )
     if integer >= 2**31:
+        # The int32 of the same bits.
         return integer - 2**32
     return integer
 
@@ -93,26 +97,26 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
 
     Args:
       mesh: the mesh of the op.
-      seed: one or several; None: those of the enclosing `mtf.seed`.
-      name: of the op, the last part of its path.
+      seed: one seed or several; None: the seeds of the enclosing `mtf.seed`.
+      name: the name of the op, which is the last component of its path.
     """
     as_text("name", name)
     path = "/".join((*current().path, name))
     if seed is None:
         values = _active_seeds(path)
     else:
-        if isinstance(seed, (tuple, list)):
-            several = seed
-        else:
-            several = (seed,)
-        values = tuple(map(_checked, several))
-    inputs = [path_hash(mesh, _checked(zlib.crc32(path.encode())))]
+        seeds = seed if isinstance(seed, (tuple, list)) else (seed,)
+        values = tuple(map(_as_seed, seeds))
+    path_seed = _as_seed(zlib.crc32(path.encode()))
+    inputs = [path_hash(mesh, path_seed)]
     for value in values:
-        is_tensor = isinstance(value, Tensor)
-        inputs.append(value if is_tensor else full(mesh, "", value, "int32"))
+        if not isinstance(value, Tensor):
+            value = full(mesh, "", value, "int32")
+        inputs.append(value)
     for index in iterations():
-        is_tensor = isinstance(index, Tensor)
-        inputs.append(index if is_tensor else scalar_input(mesh, index, "int32"))
+        if not isinstance(index, Tensor):
+            index = scalar_input(mesh, index, "int32")
+        inputs.append(index)
     return inputs
 
 
@@ -120,7 +124,7 @@ def iterations() -> tuple[Any, ...]:
     """Returns the iteration indices of all enclosing loops, from the outermost.
 
     Raises:
-      PlanError: one of them is ambiguous: see `batch_dimensions.index_in_batch`.
+      PlanError: an index is ambiguous: see `batch_dimensions.index_in_batch`.
     """
     indices = current().iterations
     for index in indices:
@@ -142,35 +146,36 @@ def iteration(index: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alternatives() -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
-    """Yields a function that returns a context for each of several alternatives.
+    """Yields a function that returns a new context for each of several alternatives.
 
-    Alternatives, such as the branches of a cond, may have random ops of one path. In each
-    of them, the random ops before all of them are already used. After the `with` block,
-    those of all alternatives are.
+    Alternatives, such as the branches of a cond, may have random ops of one path. Each
+    starts with the paths that were used before the `with` block. After the block, the
+    paths of all alternatives count as used.
     """
-    used = current().random_paths
-    if used is None:
+    used_paths = current().random_paths
+    if used_paths is None:
         yield contextlib.nullcontext
         return
-    used_before = set(used)
-    used_inside: list[set[Any]] = []
+    paths_before = set(used_paths)
+    paths_of_alternatives: list[set[Any]] = []
 
     def alternative() -> contextlib.AbstractContextManager[Any]:
-        used_inside.append(set(used_before))
-        return context(random_paths=used_inside[-1])
+        paths = set(paths_before)
+        paths_of_alternatives.append(paths)
+        return context(random_paths=paths)
 
     yield alternative
-    used.update(*used_inside)
+    used_paths.update(*paths_of_alternatives)
 
 
 def _active_seeds(path: str) -> tuple[Any, ...]:
     """Returns the seeds of the enclosing `with mtf.seed(...)`, once for each path.
 
     Raises:
-      PlanError: there are none, or another random op with this path has used them.
+      PlanError: there are no seeds, or another random op of this path has used them.
     """
     seeds = current().seeds
-    used = current().random_paths
+    used_paths = current().random_paths
     if seeds is None:
         raise PlanError(
             explain_error(
@@ -182,7 +187,7 @@ def _active_seeds(path: str) -> tuple[Any, ...]:
         )
     # The depth of loops is part of the key, since it changes the numbers.
     key = len(current().iterations), path
-    if key in used:
+    if key in used_paths:
         raise PlanError(
             explain_error(
                 f"two random ops are called {path!r} under one seed: they would draw "
@@ -192,5 +197,5 @@ def _active_seeds(path: str) -> tuple[Any, ...]:
                 "`with mtf.seed(run_seed, step, i):`.",
             )
         )
-    used.add(key)
+    used_paths.add(key)
     return seeds

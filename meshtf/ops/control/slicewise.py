@@ -1,4 +1,10 @@
-"""A user's own TensorFlow function as an op, run on each shard."""
+"""A user's TensorFlow function as an op, run on each shard.
+
+    y = mtf.slicewise(tf.math.softsign, [x], shardable="batch;d")    # the shape of x
+
+The function gets the local shards of its inputs along the dimensions in `shardable`, and
+all elements of the other dimensions. Its gradient is computed by TensorFlow's tape.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +33,22 @@ from meshtf.ops.control.slicewise_check import check_names, check_slices
 
 
 def _bounded_matmul(x: Any, w: Any) -> Any:
+    """A function of the samples."""
     return tf.tanh(x @ w)
 
 
 class Slicewise(Op):
-    """A user's TensorFlow function, run on each shard."""
+    """A user's TensorFlow function, run on each shard.
+
+    Attributes:
+      fn: the function.
+      result_specs: the global spec of each result.
+      shardable: the names of the dimensions that may be sharded.
+    """
 
     fn: Callable[..., Any]
     result_specs: tuple[Spec, ...]
-    shardable: frozenset[str]  # dimensions that may be sharded
+    shardable: frozenset[str]
     samples = (
         Sample(
             (
@@ -86,12 +99,13 @@ class Slicewise(Op):
     def wrong_result(
         self, result: str, announced: str, inputs: str, source: str
     ) -> str:
-        """Returns the text of the error for a result of fn of another shape or data type.
+        """Returns the text of the error for a result of fn whose shape or data type is not
+        the expected one. The runtime calls it.
 
         Args:
-          result: data type and shape of what fn returned on one device.
-          announced: those that follow from `shapes` and `dtypes`.
-          inputs: the shapes of what fn got.
+          result: the data type and shape of the result of fn on one device.
+          announced: the data type and shape that follow from `shapes` and `dtypes`.
+          inputs: the shapes of the arguments of fn.
           source: the user's line.
         """
         return explain_error(
@@ -106,26 +120,33 @@ class Slicewise(Op):
         )
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
-        dys = dy if isinstance(dy, tuple) else (dy,)
+        dys = _as_tuple(dy)
         has_cotangent = tuple(d is not None for d in dys)
         cotangents = [d for d in dys if d is not None]
         input_specs = tuple(x.spec for x in xs)
         op = SlicewiseGrad(self.fn, input_specs, has_cotangent, self.shardable)
-        dxs = iter(apply_all(op, *xs, *cotangents))
-        return [next(dxs) if has_gradient(x.dtype) else None for x in xs]
+        # The op returns gradients only of inputs that can have one.
+        remaining = iter(apply_all(op, *xs, *cotangents))
+        return [next(remaining) if has_gradient(x.dtype) else None for x in xs]
 
 
 class SlicewiseGrad(Op):
     """The gradient of a user's function, by TensorFlow's tape on each shard.
 
-    Inputs are those of the function, and then the cotangents. Outputs are the gradients
-    of the floating and complex inputs.
+    The inputs are those of the function, followed by the cotangents. The outputs are the
+    gradients of the floating and complex inputs.
+
+    Attributes:
+      fn: the function.
+      input_specs: the spec of each input of the function.
+      has_cotangent: for each result of the function, whether it has a cotangent.
+      shardable: the names of the dimensions that may be sharded.
     """
 
     fn: Callable[..., Any]
     input_specs: tuple[Spec, ...]
-    has_cotangent: tuple[bool, ...]  # for each result of the function
-    shardable: frozenset[str]  # dimensions that may be sharded
+    has_cotangent: tuple[bool, ...]
+    shardable: frozenset[str]
     samples = (
         Sample(
             (
@@ -155,13 +176,16 @@ class SlicewiseGrad(Op):
         return Role.SUM
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
-        inputs = xs[: len(self.input_specs)]
-        cotangents = list(xs[len(self.input_specs) :])
+        num_inputs = len(self.input_specs)
+        inputs = xs[:num_inputs]
+        cotangents = list(xs[num_inputs:])
         sources = [x for x in inputs if has_gradient(x.dtype.name)]
         with tf.GradientTape() as tape:
             tape.watch(sources)
             ys = _as_tuple(self.fn(*inputs))
-            targets = [y for y, used in zip(ys, self.has_cotangent) if used]
+        targets = [
+            y for y, has_cotangent in zip(ys, self.has_cotangent) if has_cotangent
+        ]
         gradients = tape.gradient(
             targets,
             sources,
@@ -201,20 +225,20 @@ def slicewise(
     shardable: Names = (),
     check: bool = True,
 ) -> Any:
-    """Returns fn(*xs), run on each shard: your own TensorFlow function as an op.
+    """Returns fn(*xs), run on each shard: your TensorFlow function as an op.
 
     Args:
       fn: a pure function of TensorFlow tensors that have the local shapes of xs; it
         returns one tensor or several.
-      xs: its inputs.
+      xs: the inputs of fn, tensors or variables.
       shapes: the global shape of the output, or a list of shapes for several outputs;
-        default: the shape of xs[0].
-      dtypes: the data type, or a list of them; default: that of xs[0].
+        None: the shape of xs[0].
+      dtypes: the data type of the outputs, or a list of data types; None: that of xs[0].
       shardable: names of dimensions along which fn may get shards, since element i of the
-        outputs depends only on element i of the inputs, such as "batch". Of all other
-        dimensions fn gets all elements.
-      check: whether to test this at the first call of fn, on a small input, by comparing
-        results of two halves with the result of all.
+        outputs depends only on element i of the inputs, such as "batch". fn gets all
+        elements of the other dimensions.
+      check: whether to test at the first call of fn, on a small input, that the results
+        for two halves are halves of the result.
 
     Raises:
       ShapeError: `shardable` has a name that no input has, or that an output lacks.
@@ -241,7 +265,12 @@ def slicewise(
 
 
 def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:
-    """Returns the outputs' specs, by default that of the input x."""
+    """Returns the specs of the outputs.
+
+    Args:
+      x: the first input, whose shape and data type are the default.
+      shapes, dtypes: the arguments of `slicewise`.
+    """
     if shapes is None:
         shapes = x.shape
     if isinstance(shapes, list):
@@ -261,6 +290,7 @@ def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:
 
 
 def _as_tuple(ys: Any) -> tuple[Any, ...]:
+    """Returns a value as a tuple of one element, and a tuple or list as a tuple."""
     if isinstance(ys, (tuple, list)):
         return tuple(ys)
     return (ys,)

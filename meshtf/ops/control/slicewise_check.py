@@ -2,11 +2,10 @@
 
     mtf.slicewise(tf.nn.softmax, [x], shardable="d")        # error: each half would sum to 1
 
-A function is tested at its first call, outside of any program, by TensorFlow on a CPU:
-its results for two halves of a small input, concatenated, must equal its result for all
-of the input. If it cannot run on so small an input, the dimensions that are not sharded
-get their full sizes, and then all dimensions. If it cannot run on these either, it is not
-tested.
+A function is tested at its first call, outside of any program, by TensorFlow on a CPU. Its
+results for two halves of a small input, concatenated, must equal its result for the complete
+input. If the function cannot run on so small an input, the dimensions that are not sharded
+get their full sizes, and then all dimensions do. If it still cannot run, it is not tested.
 """
 
 from __future__ import annotations
@@ -22,22 +21,32 @@ from meshtf.errors import PlanError, ShapeError, explain_error, near_misses
 from meshtf.graph import Source, Spec
 from meshtf.names import dtype_bytes, is_complex, is_floating
 
-_SMALL_SIZE = 3  # of a dimension that is not sharded
-_SMALL_HALF = 2  # elements of each half of one that is
-_MAX_ELEMENTS = 2**20  # of all inputs: larger inputs are not tested
-_MAX_TESTED = 1000  # functions that are remembered
-# By bytes of an element: halves may add up terms in another order.
+_SMALL_SIZE = 3  # the size of a dimension that is not sharded
+_SMALL_HALF = 2  # the size of each half of a sharded dimension
+_MAX_ELEMENTS = 2**20  # the number of elements up to which inputs are tested
+_MAX_PASSED = 1000  # the number of functions that are remembered
+# Relative tolerance by the number of bytes of an element: for halves, a function may add up
+# terms in another order.
 _TOLERANCE = {2: 0.05, 4: 1e-3, 8: 1e-3}
 
-_Sizes = dict[str, int]  # by dimension
-_EMPTY = types.CellType()
-_tested: dict[Any, None] = {}  # keys of functions that passed, the oldest at the start
+_Sizes = dict[str, int]  # the size of each dimension
+_EMPTY_CELL = types.CellType()  # a closure's variable without a value
+_passed: dict[
+    Any, None
+] = {}  # the keys of functions that passed, the oldest at the start
 
 
 def check_names(
     dims: Sequence[str], inputs: Sequence[Spec], outputs: Sequence[Spec]
 ) -> None:
-    """Raises ShapeError for dimensions along which no function can be sharded."""
+    """Raises ShapeError for dimensions along which no function can be sharded, since all
+    inputs or an output lack them.
+
+    Args:
+      dims: the dimensions named by `shardable`.
+      inputs: the specs of all inputs of the function.
+      outputs: the specs of all its outputs.
+    """
     facts = {
         "inputs": " ".join(repr(x.shape) for x in inputs),
         "outputs": " ".join(repr(y.shape) for y in outputs),
@@ -75,16 +84,17 @@ def check_slices(
     outputs: Sequence[Spec],
     dims: Sequence[str],
 ) -> None:
-    """Raises PlanError for a function whose results differ between halves and all.
+    """Raises PlanError for a function whose results for halves of an input are not halves
+    of its result.
 
     Args:
       fn: the function, of TensorFlow tensors.
-      inputs: of all its inputs.
-      outputs: of all its outputs.
+      inputs: the specs of all its inputs.
+      outputs: the specs of all its outputs.
       dims: the dimensions along which inputs are halved, one after another.
     """
     key = (_function_key(fn), tuple(inputs), tuple(outputs), tuple(dims))
-    if key in _tested:
+    if key in _passed:
         return
     for sizes in _candidate_sizes(inputs, outputs, dims):
         with tf.init_scope(), tf.device("CPU:0"):
@@ -103,9 +113,10 @@ def check_slices(
                 "results may differ, pass check=False.",
             )
         )
-    while len(_tested) >= _MAX_TESTED:
-        del _tested[next(iter(_tested))]
-    _tested[key] = None
+    while len(_passed) >= _MAX_PASSED:
+        oldest = next(iter(_passed))
+        del _passed[oldest]
+    _passed[key] = None
 
 
 def _function_key(fn: Any, depth: int = 3) -> Any:
@@ -121,18 +132,21 @@ def _function_key(fn: Any, depth: int = 3) -> Any:
     code = getattr(fn, "__code__", None)
     if code is None or not depth:
         return type(fn), getattr(fn, "__qualname__", "")
-    closure = [cell.cell_contents for cell in fn.__closure__ or () if cell != _EMPTY]
-    defaults = fn.__defaults__ or ()
-    return (code, *(_function_key(x, depth - 1) for x in (*closure, *defaults)))
+    values = []
+    for cell in fn.__closure__ or ():
+        if cell != _EMPTY_CELL:
+            values.append(cell.cell_contents)
+    values.extend(fn.__defaults__ or ())
+    return (code, *(_function_key(value, depth - 1) for value in values))
 
 
 def _candidate_sizes(
     inputs: Sequence[Spec], outputs: Sequence[Spec], dims: Sequence[str]
 ) -> Iterator[_Sizes]:
-    """Yields sizes of all dimensions to test with.
+    """Yields the sizes of all dimensions with which to test, in the order of attempts.
 
-    These are small sizes, then full sizes of dimensions that are not sharded, and then
-    full sizes of all.
+    First all sizes are small; then dimensions that are not sharded have their full sizes;
+    then all dimensions have.
     """
     full = {d.name: d.size for spec in (*inputs, *outputs) for d in spec.shape}
     halved = dict.fromkeys(dims, 2 * _SMALL_HALF)
@@ -149,14 +163,15 @@ def _first_mismatch(
     dims: Sequence[str],
     sizes: _Sizes,
 ) -> str | None:
-    """Returns the first of `dims` along which results of halves differ from all.
+    """Returns the first of `dims` along which the results for halves differ from the
+    result for the complete input.
 
     Returns "" if there is none, and None if the function could not be tested.
     """
     num_elements = sum(int(np.prod(_sizes_of(x, sizes))) for x in inputs)
     if num_elements > _MAX_ELEMENTS:
         return None
-    for draw in (_normal, _between):
+    for draw in (_draw_normal, _draw_from_unit_interval):
         arrays = [draw(i, x, sizes) for i, x in enumerate(inputs)]
         expected = _run(fn, arrays, outputs, sizes)
         if expected is None:
@@ -164,10 +179,10 @@ def _first_mismatch(
         for name in dims:
             if sizes[name] < 2 or sizes[name] % 2:
                 continue
-            joined = _run_halves(fn, arrays, inputs, outputs, name, sizes)
-            if joined is None:
+            joined_halves = _run_halves(fn, arrays, inputs, outputs, name, sizes)
+            if joined_halves is None:
                 return None
-            if not all(map(_are_close, expected, joined)):
+            if not all(map(_are_close, expected, joined_halves)):
                 return name
     return ""
 
@@ -180,51 +195,55 @@ def _run_halves(
     name: str,
     sizes: _Sizes,
 ) -> list[Any] | None:
-    """Returns the results for both halves along a dimension, concatenated.
-
-    Returns None if the function cannot run on them.
+    """Returns the results for both halves of the inputs along dimension `name`,
+    concatenated along it. Returns None if the function cannot run on a half.
     """
     half_sizes = sizes | {name: sizes[name] // 2}
-    results = []
-    for i in range(2):
-        arrays_of_half = [
-            _half_of(array, x, name, i) for array, x in zip(arrays, inputs)
+    results_of_halves = []
+    for half in range(2):
+        half_arrays = [
+            _half_of(array, x, name, half) for array, x in zip(arrays, inputs)
         ]
-        result = _run(fn, arrays_of_half, outputs, half_sizes)
-        if result is None:
+        results = _run(fn, half_arrays, outputs, half_sizes)
+        if results is None:
             return None
-        results.append(result)
-    axes = [y.shape.index(name) for y in outputs]
-    return [np.concatenate(ys, axis) for *ys, axis in zip(*results, axes)]
+        results_of_halves.append(results)
+    joined = []
+    for output, halves in zip(outputs, zip(*results_of_halves)):
+        joined.append(np.concatenate(halves, output.shape.index(name)))
+    return joined
 
 
 def _sizes_of(x: Spec, sizes: _Sizes) -> list[int]:
+    """Returns the sizes of the dimensions of x in the test."""
     return [sizes[name] for name in x.shape.names]
 
 
-def _normal(seed: int, x: Spec, sizes: _Sizes) -> Any:
+def _draw_normal(seed: int, x: Spec, sizes: _Sizes) -> Any:
     """Returns normal numbers; for integer and boolean types, 0 and 1."""
     rng = np.random.default_rng(seed)
     shape = _sizes_of(x, sizes)
     if not is_floating(x.dtype) and not is_complex(x.dtype):
-        # Small ones, since they may be indices.
+        # Small integers, since they may be indices.
         return rng.integers(0, 2, shape).astype(x.dtype)
     return rng.normal(size=shape).astype(tf.as_dtype(x.dtype).as_numpy_dtype)
 
 
-def _between(seed: int, x: Spec, sizes: _Sizes) -> Any:
-    """Returns numbers between 0 and 1, for functions that take no others."""
-    y = _normal(seed, x, sizes)
+def _draw_from_unit_interval(seed: int, x: Spec, sizes: _Sizes) -> Any:
+    """Returns numbers between 0 and 1, for functions that take only these."""
+    y = _draw_normal(seed, x, sizes)
     if y.dtype.kind in "biu":
         return y
     return (0.1 + 0.8 * abs(np.tanh(y))).astype(y.dtype)
 
 
-def _half_of(array: Any, x: Spec, name: str, i: int) -> Any:
-    """Returns half i of an input along a dimension; all of it if it lacks that."""
+def _half_of(array: Any, x: Spec, name: str, half: int) -> Any:
+    """Returns one half (0 or 1) of the array of an input x along dimension `name`, or the
+    complete array if x lacks the dimension.
+    """
     if name not in x.shape:
         return array
-    return np.split(array, 2, x.shape.index(name))[i]
+    return np.split(array, 2, x.shape.index(name))[half]
 
 
 def _run(
@@ -233,9 +252,8 @@ def _run(
     outputs: Sequence[Spec],
     sizes: _Sizes,
 ) -> list[Any] | None:
-    """Returns the results of fn as arrays.
-
-    Returns None if it cannot run, or if its results have other shapes or types.
+    """Returns the results of fn for arrays, as arrays. Returns None if fn cannot run, or
+    if its results have not the shapes and data types of `outputs`.
     """
     try:
         ys = fn(*map(tf.constant, arrays))
@@ -246,25 +264,29 @@ def _run(
         if [(y.shape, y.dtype.name) for y in ys] != expected:
             return None
         return [y.numpy() for y in ys]
-    except Exception:  # an error that concerns the true input is raised again with it
+    except Exception:
+        # If fn also fails on the true input, its error is raised when the program runs.
         return None
 
 
 def _are_close(y: Any, joined: Any) -> bool:
-    """Returns whether a result and the joined results of halves are equal, or almost."""
+    """Returns whether a result and the joined results of halves agree within
+    `_TOLERANCE`; integers, booleans and strings must be equal.
+    """
     if y.dtype.kind in "biuOSU":
         return bool(np.array_equal(y, joined))
     tolerance = _TOLERANCE[min(8, dtype_bytes(y.dtype.name))]
+    # Relative to the largest number, since small ones may be differences of large ones.
     magnitudes = np.abs(y[np.isfinite(y)].astype("complex128"))
     maximum = 0.0
     if magnitudes.size:
         maximum = magnitudes.max()
-    wide = "float64"
+    wide_dtype = "float64"
     if y.dtype.kind == "c":
-        wide = "complex128"
+        wide_dtype = "complex128"
     close = np.allclose(
-        y.astype(wide),
-        joined.astype(wide),
+        y.astype(wide_dtype),
+        joined.astype(wide_dtype),
         rtol=tolerance,
         atol=tolerance * maximum,
         equal_nan=True,

@@ -1,8 +1,7 @@
 """stop_gradient, and recompute (activation checkpointing).
 
-Example:
-
-    y = mtf.recompute(layer)(x)       # the backward pass computes the layer again
+y = mtf.stop_gradient(x)          # a constant for gradients
+y = mtf.recompute(layer)(x)       # the backward pass computes the layer again
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ R = TypeVar("R")
 
 
 class StopGradient(GradientBarrier):
-    """The input, through which no gradient flows."""
+    """The identity, through which no gradient flows."""
 
     linearity = "joint"
     samples = (Sample((), ("b:4;h:8",), gradient=False),)
@@ -52,9 +51,12 @@ class StopGradient(GradientBarrier):
 
 
 class OrderingToken(Op):
-    """A scalar zero that is available once the input is. Other stages wait for it."""
+    """A scalar zero that is available only after the input is, so that ops of other
+    pipeline stages can wait for it instead of for the input.
+    """
 
-    linearity = "each"  # zero is also a partial sum, so it needs no reduction
+    # Partial sums of zero are zeros, so the token needs no reduction.
+    linearity = "each"
     samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
     def output_specs(self, *xs: Spec) -> Specs:
@@ -77,6 +79,7 @@ def stop_gradient(x: Any) -> Tensor:
 
 
 def _ordering_token(x: Tensor) -> Tensor:
+    """Returns a scalar zero that is available only after x is."""
     return apply(OrderingToken(), x)
 
 
@@ -84,10 +87,10 @@ OPERATORS["ordering_token"] = _ordering_token
 
 
 def recompute(fn: Callable[P, R]) -> Callable[P, R]:
-    """Returns fn, whose intermediate tensors are recomputed in the backward pass.
+    """Returns fn, whose intermediate tensors are recomputed in the backward pass instead
+    of stored, which saves device memory.
 
-    They are not stored, which saves device memory. As `jax.checkpoint`. Random ops inside
-    draw the same numbers again.
+    It is like `jax.checkpoint`. Random ops in fn draw the same numbers again.
     """
     as_callable("fn", fn)
 

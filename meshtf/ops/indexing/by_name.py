@@ -1,12 +1,12 @@
-"""Indexing by name: entries of dimensions, as `x["length", 0]`.
+"""Indexing by name: the entries of a dimension, as in `x["length", 0]`.
 
     x["length", 0]                        # [batch, length] -> [batch]
     x["length", 2:8]                      # length:6
     x[{"batch": 0, "length": ids}]        # [batch, length], [k] -> [k]
 
-An integer and a tensor of integers are `gather`, a slice is `slice` or, with a step, a
-gather of constant indices. So each layout of x is legal, and the result must fit the
-layout like any other tensor: where `length` is sharded, so is the slice of it.
+An integer or a tensor of integers is a `gather`. A slice is a `slice` or, with a step, a
+gather of constant indices. So any layout of x is allowed, and the result must fit the layout
+like any other tensor: where `length` is sharded, a slice of it is sharded too.
 """
 
 from __future__ import annotations
@@ -22,53 +22,57 @@ from meshtf.names.arguments import as_dim, as_int, refuse
 from meshtf.ops.common.checks import require_dim
 from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.indexing.gather import gather, gather_with_bounds
-from meshtf.ops.indexing.gather import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import rename, transpose
 from meshtf.ops.shapes.slice import slice as slice_
 from meshtf.ops.variables.fill import full
 
 _TAKES = "an integer, a slice or a tensor of integers"
 
-Checked: TypeAlias = int | slice | Tensor
+DimIndex: TypeAlias = int | slice | Tensor
 
 
 def index_by_name(x: Any, index: Any) -> Tensor:
     """Returns entries of x [batch, length, ...]: see `Operators.__getitem__`."""
     x = as_tensor("x", x)
-    tensors = {}
-    constants = {}
-    for dim, index_of_dim in _indices_by_name(x, index):
-        checked = _checked(x, dim, index_of_dim)
-        if isinstance(checked, Tensor):
-            tensors[dim] = checked
+    tensor_indices = {}
+    constant_indices = {}
+    for dim, value in _indices_by_name(x, index):
+        dim_index = _check_index(x, dim, value)
+        if isinstance(dim_index, Tensor):
+            tensor_indices[dim] = dim_index
         else:
-            constants[dim] = checked
-    for dim, constant in constants.items():
+            constant_indices[dim] = dim_index
+    for dim, constant in constant_indices.items():
         if isinstance(constant, slice):
             x = _entries_of_slice(x, dim, constant)
         else:
             ids = full(x.mesh, "", constant, "int32")
             x = gather_with_bounds(x, ids, dim, "trusted")
-    # Last, since they may have dimensions that integers have removed.
-    for dim, ids in tensors.items():
+    # Tensors are last, since they may have dimensions that integers have removed from x.
+    for dim, ids in tensor_indices.items():
         x = _entries_at(x, dim, ids)
     return x
 
 
 def _indices_by_name(x: Tensor, index: Any) -> list[tuple[str, Any]]:
-    """Returns pairs of the name of a dimension and an index. Raises ArgumentError."""
+    """Returns the argument of `x[index]` as pairs: the name of a dimension, and its index.
+
+    Raises:
+      ArgumentError: `index` is neither a pair nor a mapping with names of dimensions.
+    """
     if isinstance(index, Mapping):
         return [(as_dim("index", dim, x.shape), i) for dim, i in index.items()]
     if isinstance(index, tuple) and len(index) == 2:
-        dim, i = index
+        dim, dim_index = index
         if isinstance(dim, (str, Dimension)):
-            return [(as_dim("index", dim), i)]
+            return [(as_dim("index", dim), dim_index)]
     if isinstance(index, str):
         headline = f'x["{index}"] names a dimension, and no entry of it.'
         way_out = f'Its size is x.shape["{index}"], an entry is x["{index}", 0].'
     else:
         headline = "a tensor is indexed by the names of dimensions, not by their order."
-        way_out = _by_names(x, index)
+        way_out = _suggest_names(x, index)
     raise ArgumentError(
         explain_error(
             headline,
@@ -80,16 +84,17 @@ def _indices_by_name(x: Tensor, index: Any) -> list[tuple[str, Any]]:
     )
 
 
-def _by_names(x: Tensor, index: Any) -> str:
-    """Returns a sentence that says what to write in place of an index by position."""
+def _suggest_names(x: Tensor, index: Any) -> str:
+    """Returns a sentence that says how to write `x[0, 2:8]`, an index without names."""
     positional = index if isinstance(index, tuple) else (index,)
     if any(i is None or i is Ellipsis for i in positional):
+        # The dimension of each index is not known.
         positional = ()
     texts = {}
-    for name, index_of_dim in zip(x.shape.names, positional):
-        if isinstance(index_of_dim, int):
-            texts[name] = str(index_of_dim)
-        elif isinstance(index_of_dim, slice) and index_of_dim != slice(None):
+    for name, dim_index in zip(x.shape.names, positional):
+        if isinstance(dim_index, int):
+            texts[name] = str(dim_index)
+        elif isinstance(dim_index, slice) and dim_index != slice(None):
             texts[name] = "..."
     if len(texts) == 1:
         ((name, text),) = texts.items()
@@ -100,12 +105,12 @@ def _by_names(x: Tensor, index: Any) -> str:
     return 'Write x["length", 0], x["length", 0:8] or x[{"batch": 0, "length": ids}].'
 
 
-def _checked(x: Tensor, dim: str, index: Any) -> Checked:
-    """Returns an index of a dimension of x: an integer from 0 on, a slice with such a
-    start, or a tensor.
+def _check_index(x: Tensor, dim: str, index: Any) -> DimIndex:
+    """Returns an index of a dimension of x: an integer that is not negative, a slice of
+    integers, or a tensor.
 
     Raises:
-      ArgumentError: it is of another type.
+      ArgumentError: the index is of another type.
       ShapeError: x lacks the dimension, or the dimension lacks the entry.
     """
     require_dim(x.shape, dim)
@@ -118,7 +123,7 @@ def _checked(x: Tensor, dim: str, index: Any) -> Checked:
                 as_int("index", bound)
         return index
     if isinstance(index, (bool, str, float)) or getattr(index, "shape", ()) != ():
-        refuse(f"index of {dim}", index, _TAKES, _way_out(index))
+        refuse(f"index of {dim}", index, _TAKES, _suggest_type(index))
     integer = as_int(f"index of {dim}", index)
     if not -size <= integer < size:
         raise ShapeError(
@@ -132,8 +137,10 @@ def _checked(x: Tensor, dim: str, index: Any) -> Checked:
     return integer % size
 
 
-def _way_out(index: Any) -> str:
-    """Returns a sentence that says what to write in place of an index of a wrong type."""
+def _suggest_type(index: Any) -> str:
+    """Returns a sentence that says what to write in place of an index of a wrong type, or
+    "" if there is no advice.
+    """
     if isinstance(index, bool) or str(getattr(index, "dtype", "")) == "bool":
         return "A mask chooses elements in mtf.where(mask, x, 0.0)."
     if hasattr(index, "dtype"):
@@ -142,7 +149,11 @@ def _way_out(index: Any) -> str:
 
 
 def _entries_of_slice(x: Tensor, dim: str, index: slice) -> Tensor:
-    """Returns the entries of a slice of a dimension. Raises ShapeError if there are none."""
+    """Returns x with the entries of a dimension that a slice selects.
+
+    Raises:
+      ShapeError: the slice selects no entries.
+    """
     entries = range(*index.indices(x.shape[dim]))
     if not entries:
         raise ShapeError(
@@ -155,28 +166,31 @@ def _entries_of_slice(x: Tensor, dim: str, index: slice) -> Tensor:
         )
     if entries.step == 1:
         return slice_(x, dim, entries.start, len(entries))
-    slice_dim = Dimension("." + dim, len(entries))  # no layout shards a name with a dot
-    counts = range_(x.mesh, slice_dim)
-    ids = add(multiply(counts, entries.step), entries.start)
+    # No layout shards a name with a dot.
+    slice_dim = Dimension("." + dim, len(entries))
+    steps = index_range(x.mesh, slice_dim)
+    ids = add(multiply(steps, entries.step), entries.start)
     y = rename(gather_with_bounds(x, ids, dim, "trusted"), {slice_dim.name: dim})
     return transpose(y, x.shape.names)
 
 
 def _entries_at(x: Tensor, dim: str, ids: Tensor) -> Tensor:
-    """Returns the entries of a dimension that a tensor points to, with the dimensions of
-    the tensor in its place.
+    """Returns the entries of x at the indices `ids` of a dimension, with the dimensions of
+    ids in place of that dimension.
     """
-    if dim not in ids.shape:
+    if dim in ids.shape:
+        # Indices of `gather` cannot have the dimension that they index.
+        renamed_dim = "." + dim
+        y = gather(x, rename(ids, {dim: renamed_dim}), dim)
+        y = rename(y, {renamed_dim: dim})
+    else:
         y = gather(x, ids, dim)
-    else:  # indices of `gather` cannot have the dimension itself
-        inner_dim = "." + dim
-        y = gather(x, rename(ids, {dim: inner_dim}), dim)
-        y = rename(y, {inner_dim: dim})
     new_names = [n for n in ids.shape.names if n == dim or n not in x.shape]
-    position = x.shape.index(dim)
-    outer_names = x.shape.names[:position]
-    inner_names = x.shape.names[position + 1 :]
-    return transpose(y, [*outer_names, *new_names, *inner_names])
+    axis = x.shape.index(dim)
+    names_before = x.shape.names[:axis]
+    names_after = x.shape.names[axis + 1 :]
+    return transpose(y, [*names_before, *new_names, *names_after])
 
 
+# `Operators.__getitem__` calls it by this table: classes of `meshtf.graph` cannot import ops.
 OPERATORS["index_by_name"] = index_by_name

@@ -1,13 +1,13 @@
 """Slices whose start is a tensor: dynamic_slice, dynamic_update, dynamic_shift.
 
-    window = mtf.dynamic_slice(x, "length", begin, "window:4")   # elements begin .. begin + 4
+    window = mtf.dynamic_slice(x, "length", begin, "window:4")   # elements begin .. begin + 3
     cache = mtf.dynamic_update(cache, "length", step, entry)     # entry[batch d], at index step
     y = mtf.dynamic_shift(x, "length", by)                       # y[i] = x[i - by]
 
-The start is an integer tensor: a scalar, or one index for each element of dimensions that
-x has, as [batch]. Where the dimension is sharded, each shard compares the indices with its
-own range: an update communicates only the new elements, and what is read is a partial sum
-over the shards.
+The start is an integer tensor: a scalar, or a tensor of some of the other dimensions of x,
+such as [batch], with a start for each of their elements. Where the sliced dimension is
+sharded, each shard compares the indices with its range. So an update communicates only the
+new elements, and a slice is a partial sum over the shards.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from meshtf.ops.common.checks import require_dim, same_dtype, single_dim, tensor
 from meshtf.ops.elementwise.arithmetic import add, floormod, less, outer, subtract
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
 from meshtf.ops.indexing.gather import gather_with_bounds
-from meshtf.ops.indexing.gather import range as index_range
 from meshtf.ops.indexing.index_bounds import OutOfRange
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import rename, reshape, transpose
 from meshtf.ops.variables.fill import zeros_like
 
 
 class DynamicUpdate(Op):
-    """x[*outer, dim, *inner] with elements begin[*outer] .. begin + size of `dim` replaced
-    by updates[*outer, update_dim, *inner].
+    """x with a slice of `dim`, which starts at `begin`, replaced by updates.
 
-    `begin` may lack dimensions; all updates lie within x. Where `begin` is a scalar and x
-    is not used again, as in a loop, TensorFlow updates x in place.
+    x and the output are [*outer, dim, *inner], updates [*outer, update_dim, *inner], and
+    begin has any of the outer dimensions. All updates lie within x. Where `begin` is a
+    scalar and x is not used again, as in a loop, TensorFlow updates x in place.
 
     Attributes:
       dim: the dimension of x that is updated.
-      update_dim: the dimension of the updates in its place.
+      update_dim: the dimension of the updates in place of `dim`.
     """
 
     dim: str
@@ -78,22 +78,24 @@ class DynamicUpdate(Op):
     ) -> LocalTensors:
         x_shape, begin_shape, _ = context.inputs
         axis = context.axis(0, self.dim)
-        outer = x_shape.only(x_shape.names[:axis])
+        outer_shape = x_shape.only(x_shape.names[:axis])
         local_size = context.local_size(self.dim)
         num_updates = context.local_size(self.update_dim)
         is_sharded = context.num_shards(self.dim) > 1
         if is_sharded:
             begin = begin - context.shard_offset(self.dim)
-        x_3d = tf.reshape(x, [outer.size, local_size, -1])
-        updates = tf.reshape(updates, [outer.size, num_updates, -1])
+        x_3d = tf.reshape(x, [outer_shape.size, local_size, -1])
+        updates = tf.reshape(updates, [outer_shape.size, num_updates, -1])
         crosses_shards = is_sharded and num_updates > 1
         if context.compiled or begin_shape.names or crosses_shards:
-            begins = tf.broadcast_to(align(begin, begin_shape, outer), outer.sizes)
+            begins = align(begin, begin_shape, outer_shape)
+            begins = tf.broadcast_to(begins, outer_shape.sizes)
             begins = tf.reshape(begins, [-1, 1, 1])
             y = _scatter_slices(x_3d, begins, updates)
         else:
             if is_sharded:
-                # Where the element lies in another shard, one of x is written back.
+                # There is one update. If it lies in another shard, the element of x at
+                # its index modulo the local size is replaced by itself.
                 is_local = (begin >= 0) & (begin < local_size)
                 begin = begin % local_size
                 current = tf.expand_dims(tf.gather(x_3d, begin, axis=1), 1)
@@ -107,17 +109,20 @@ class DynamicUpdate(Op):
         dx = apply(self, dy, begin, zeros_like(updates))
         steps = index_range(x.mesh, updates.shape.dim(self.update_dim))
         indices = add(begin, steps)
+        # An index that is too large becomes negative, which the gather ignores.
         indices = where(less(indices, x.shape[self.dim]), indices, -1)
         dupdates = gather_with_bounds(dy, indices, self.dim, "zeros")
         return [dx, None, transpose(dupdates, updates.shape.names)]
 
 
 def _write_slice(x: Any, begin: Any, updates: Any) -> Any:
-    """Returns x[groups, n, inner] with updates[groups, size, inner] from index begin[] on,
-    all within x.
+    """Returns x with updates from index `begin` of axis 1 on, by a kernel that works in
+    place where x is not used again. XLA would need `begin` to be a constant.
 
-    Of TensorFlow's update kernels this one works in place where x is not used again. XLA
-    would need `begin` to be a constant.
+    Args:
+      x: a TensorFlow tensor [groups, n, inner].
+      begin: the start index, a scalar TensorFlow tensor.
+      updates: the new elements, [groups, size, inner], all within x.
     """
     groups, _, inner = x.shape
     size = updates.shape[1]
@@ -131,12 +136,18 @@ def _write_slice(x: Any, begin: Any, updates: Any) -> Any:
 
 
 def _scatter_slices(x: Any, begin: Any, updates: Any) -> Any:
-    """Returns x[groups, n, inner] with updates[groups, size, inner] from index
-    begin[groups, 1, 1] on; updates out of range are dropped.
+    """Returns x with updates of each group from its index `begin` of axis 1 on; updates out
+    of range are dropped.
+
+    Args:
+      x: a TensorFlow tensor [groups, n, inner].
+      begin: the start index of each group, [groups, 1, 1].
+      updates: the new elements, [groups, size, inner].
     """
     groups, size = updates.shape[:2]
+    # The pairs (group, step), [groups, size, 2]; `begin` is added to the steps.
     grid = np.meshgrid(range(groups), range(size), indexing="ij")
-    group_and_step = np.stack(grid, -1).astype("int32")  # [groups, size, 2]
+    group_and_step = np.stack(grid, -1).astype("int32")
     indices = group_and_step + begin * np.array([0, 1], "int32")
     return tf.raw_ops.TensorScatterUpdate(
         tensor=x,
@@ -147,17 +158,17 @@ def _scatter_slices(x: Any, begin: Any, updates: Any) -> Any:
 
 
 def dynamic_slice(x: Tensor, dim: str, begin: Tensor, size: int | ShapeLike) -> Tensor:
-    """Returns a slice of one dimension from index `begin` on: [..., dim, ...] ->
+    """Returns a slice of one dimension that starts at index `begin`: [..., dim, ...] ->
     [..., size, ...].
 
     As in XLA, `begin` is clamped so that the slice lies within x.
 
     Args:
-      x: any tensor.
+      x: a tensor.
       dim: the name of the dimension to slice.
-      begin: the start index, an integer tensor, scalar or with names of x.
-      size: of the slice; or with a new name, such as "window:4", which a layout
-        of `dim` does not shard.
+      begin: the start index, an integer tensor: a scalar, or with names of x.
+      size: the size of the slice; or its new dimension, such as "window:4", which is
+        not sharded by the layout of `dim`.
 
     Raises:
       ShapeError: x lacks `dim` or a name of `begin`, or `dim` is smaller than the slice.
@@ -176,18 +187,18 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, size: int | ShapeLike) -> 
 
 
 def dynamic_update(x: Tensor, dim: str, begin: Tensor, updates: Tensor) -> Tensor:
-    """Returns x [..., dim, ...] with the elements of one dimension from index `begin` on
-    replaced.
+    """Returns x [..., dim, ...] with a slice of one dimension, which starts at index
+    `begin`, replaced by updates.
 
     As in XLA, `begin` is clamped so that all new elements lie within x.
 
     Args:
-      x: any tensor.
+      x: a tensor.
       dim: the name of the dimension to update.
-      begin: the start index, an integer tensor, scalar or with names of x.
-      updates: the new elements, a tensor like x, which has instead of `dim` another size
-        of it, or another name, or no such dimension: then it is one element of `dim`.
-        Dimensions may be in any order.
+      begin: the start index, an integer tensor: a scalar, or with names of x.
+      updates: the new elements, a tensor with the dimensions of x in any order, except
+        for `dim`: it has another size or another name, or is missing if one element of
+        `dim` is updated.
 
     Raises:
       ShapeError: x lacks `dim` or a name of `begin`, or `updates` do not fit.
@@ -212,7 +223,8 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, updates: Tensor) -> Tenso
 
 
 def _update_dim(x: Tensor, dim: str, updates: Tensor) -> Dimension | None:
-    """Returns the dimension of updates that replaces `dim` of x, or None if they lack one.
+    """Returns the dimension of updates in place of `dim` of x; None if updates have none,
+    since they are one element of `dim`.
 
     Raises:
       ShapeError: updates and x differ in other dimensions.
@@ -239,16 +251,22 @@ def _arrange_updates(
     new_name: str,
     order: list[str],
 ) -> Tensor:
-    """Returns updates in the order of dimensions `order`, with `new_name` in place of
-    `dim`.
+    """Returns updates with dimensions in the order of x.
+
+    Args:
+      updates: the new elements.
+      update_dim: the dimension of updates in place of `dim`, or None: it is added.
+      dim: the name of the dimension of x that is updated.
+      new_name: the name that replaces that of `update_dim`.
+      order: the names of x, in order.
     """
     axis = order.index(dim)
-    before = order[:axis]
-    after = order[axis + 1 :]
+    names_before = order[:axis]
+    names_after = order[axis + 1 :]
     if update_dim is not None:
         updates = rename(updates, {update_dim.name: new_name})
-        return transpose(updates, [*before, new_name, *after])
-    updates = transpose(updates, [*before, *after])
+        return transpose(updates, [*names_before, new_name, *names_after])
+    updates = transpose(updates, [*names_before, *names_after])
     dims = list(updates.shape)
     dims.insert(axis, Dimension(new_name, 1))
     return reshape(updates, dims)
@@ -258,15 +276,16 @@ def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor
     """Returns x [..., dim, ...] shifted along one dimension: element i is element i - by
     of x.
 
-    Where `dim` is sharded, every shard may need any element, so this communicates as much
-    as all of x; `shift` and `roll`, whose offset is a Python integer, communicate only
+    Where `dim` is sharded, every shard may need any element, so this communicates as many
+    bytes as x has. `shift` and `roll`, whose offset is a Python integer, communicate only
     the elements that cross shards.
 
     Args:
-      x: any tensor of numbers.
-      dim: the name along which elements move.
-      by: an integer tensor, scalar or with names of x.
-      wrap: whether elements that leave at one end enter at the other; else zeros enter.
+      x: a tensor of numbers.
+      dim: the name of the dimension along which elements move.
+      by: the number of indices by which elements move, an integer tensor: a scalar, or
+        with names of x.
+      wrap: whether elements that leave at one end enter at the other; if not, zeros enter.
 
     Raises:
       ShapeError: x lacks `dim` or a name of `by`.
@@ -279,7 +298,7 @@ def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor
     sources = outer(index_range(x.mesh, Dimension("." + dim, size)), by, subtract)
     if wrap:
         return _gather_along(x, dim, floormod(sources, size), dim)
-    return _gather_along(x, dim, sources, dim, "zeros")
+    return _gather_along(x, dim, sources, dim, out_of_range="zeros")
 
 
 def _gather_along(
@@ -289,8 +308,14 @@ def _gather_along(
     new_dim: str,
     out_of_range: OutOfRange = "trusted",
 ) -> Tensor:
-    """Returns the elements of x at indices[..., "." + dim], as `new_dim` in place of
-    `dim`.
+    """Returns the elements of x at indices along `dim`, in the order of x.
+
+    Args:
+      x: a tensor [..., dim, ...].
+      dim: the name of the dimension that is indexed.
+      indices: an integer tensor [..., "." + dim].
+      new_dim: the name in the result in place of `dim`.
+      out_of_range: what indices out of range do, see `OutOfRange`.
     """
     y = gather_with_bounds(x, indices, dim, out_of_range)
     y = rename(y, {"." + dim: new_dim})
@@ -298,7 +323,13 @@ def _gather_along(
 
 
 def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
-    """Returns `begin`, clamped so that `size` elements of `dim` follow it."""
+    """Returns `begin` clamped to [0, size of `dim` - size], so that a slice of `size`
+    elements of `dim` lies within x.
+
+    Raises:
+      ShapeError: the slice is longer than the dimension, or as in `_check_index`.
+      DTypeError: `begin` is no integer.
+    """
     begin = _check_index(x, dim, begin)
     if not 0 < size <= x.shape[dim]:
         raise ShapeError(
@@ -310,11 +341,11 @@ def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
 
 
 def _check_index(x: Tensor, dim: str, index: Tensor) -> Tensor:
-    """Returns an index into `dim` of x as int32.
+    """Returns an index into `dim` of x as an int32 tensor.
 
     Raises:
       ShapeError: x lacks `dim`, or `index` has it or a dimension that x lacks.
-      DTypeError: it is no integer.
+      DTypeError: the index is no integer.
     """
     index = as_tensor("begin", index)
     require_dim(x.shape, dim)

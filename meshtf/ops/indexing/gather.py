@@ -1,16 +1,15 @@
-"""Lookup by integer index: gather, its transpose segment_sum, one_hot, and the indices of a
-dimension, range.
+"""Lookup by integer index, gather, and its transpose, segment_sum.
 
     emb = mtf.gather(table, ids, "vocab")        # [vocab d], [batch length] -> [batch length d]
     best = mtf.gather(x, top, "vocab")           # [batch vocab], [batch k] -> [batch k]
     sums = mtf.segment_sum(x, ids, "bins:16")    # [batch d], [batch] -> [bins d]
-    y = mtf.take_along_axis(x, order, "length")       # [batch length], twice -> [batch length]
+    y = mtf.take_along_axis(x, order, "length")  # two of [batch length] -> [batch length]
 
-Names that table and ids share are batch dimensions. The dimension that is looked up may
-be sharded: each device looks up the ids of its shard and gives zeros for the rest, so
-neither the complete table nor a one-hot tensor is ever computed. The gradient of gather
-is segment_sum, and the other way round. Ids out of range are refused, under every layout
-(`meshtf.ops.indexing.index_bounds`); one_hot, like TensorFlow's, gives zeros for them.
+Names that table and ids share are batch dimensions. The dimension that ids index may be
+sharded: each device looks up the ids that lie in its shard and gives zeros for the others,
+and these partial sums are reduced. So neither the complete table nor a one-hot tensor is
+ever computed. The gradient of gather is a segment_sum, and the gradient of segment_sum is a
+gather. Ids out of range are errors, under every layout (`meshtf.ops.indexing.index_bounds`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import (
     Cotangents,
     LocalContext,
@@ -33,14 +32,10 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.mesh import Mesh
 from meshtf.names import (
-    Dimension,
     Names,
     Shape,
     ShapeLike,
-    dtype_name,
-    is_integer,
     names_of,
 )
 from meshtf.names.arguments import as_choice, check_bools
@@ -51,6 +46,7 @@ from meshtf.ops.indexing.index_bounds import (
     OutOfRange,
     as_index_dtype,
     check_bounds,
+    check_ids,
     mark_out_of_range,
     reduce_segments,
     to_local_ids,
@@ -59,7 +55,13 @@ from meshtf.ops.shapes.reshape import arrange, rename, transpose
 
 
 class Gather(Op):
-    """table [*batch, dim, *rest], ids [*batch, *lookups] -> [*batch, *lookups, *rest]."""
+    """The elements of a table at ids: table [*batch, dim, *rest], ids [*batch, *lookups] ->
+    [*batch, *lookups, *rest].
+
+    Attributes:
+      dim: the dimension of the table that ids index.
+      out_of_range: what an index outside of [0, size of `dim`) does.
+    """
 
     dim: str
     out_of_range: OutOfRange = "error"
@@ -75,7 +77,7 @@ class Gather(Op):
 
     def output_specs(self, table: Spec, ids: Spec) -> Specs:
         require_dim(table.shape, self.dim)
-        _check_ids(ids, self.dim)
+        check_ids(ids, self.dim)
         _check_sizes(table.shape, ids.shape)
         rest = table.shape.without(self.dim, *ids.shape.names)
         return (Spec(ids.shape + rest, table.dtype),)
@@ -85,36 +87,42 @@ class Gather(Op):
 
     def local(self, context: LocalContext, table: Any, ids: Any) -> LocalTensors:
         global_ids = ids
-        is_local = None
         is_sharded = context.num_shards(self.dim) > 1
-        all_valid = self.out_of_range in ("error", "trusted")
-        if is_sharded or not all_valid or not context.kernels_refuse:
+        ignores_ids = self.out_of_range in ("negative", "zeros")
+        gives_zeros = is_sharded or ignores_ids
+        if gives_zeros or not context.kernels_refuse:
             ids = check_bounds(context, self.dim, ids, self.out_of_range)
-        if is_sharded or not all_valid:
+        if gives_zeros:
             ids, is_local = to_local_ids(context, self.dim, ids)
-            ids = tf.where(is_local, ids, 0)
-        y = self._lookup(context, table, ids)
-        if is_local is not None:
+            # Ids outside of the shard look up element 0, which is replaced by zero.
+            y = self._lookup(context, table, tf.where(is_local, ids, 0))
             ids_sizes = context.inputs[1].sizes
             num_rest = len(y.shape) - len(ids_sizes)
             is_local = tf.reshape(is_local, [*ids_sizes, *[1] * num_rest])
             y = tf.where(is_local, y, tf.zeros([], y.dtype))
+        else:
+            y = self._lookup(context, table, ids)
         return (mark_out_of_range(context, self.dim, y, global_ids, self.out_of_range),)
 
     def _lookup(self, context: LocalContext, table: Any, ids: Any) -> Any:
-        """Returns table at ids in range, with the dimensions of the output."""
+        """Returns the elements of the local table at local ids, all of them in range, in
+        the order of the output.
+        """
         table_shape, ids_shape = context.inputs
         batch = [n for n in ids_shape.names if n in table_shape]
         lookups = [n for n in ids_shape.names if n not in table_shape]
-        rest = [n for n in table_shape.names if n not in ids_shape]
-        axis = rest.index(self.dim)
+        dim_and_rest = [n for n in table_shape.names if n not in ids_shape]
+        axis = dim_and_rest.index(self.dim)
         y = tf.gather(
-            arrange(table, table_shape.names, batch + rest),
+            arrange(table, table_shape.names, batch + dim_and_rest),
             as_index_dtype(arrange(ids, ids_shape.names, batch + lookups)),
             axis=len(batch) + axis,
             batch_dims=len(batch),
         )
-        names = [*batch, *rest[:axis], *lookups, *rest[axis + 1 :]]
+        # tf.gather puts the dimensions of ids in place of the indexed one.
+        rest_before = dim_and_rest[:axis]
+        rest_after = dim_and_rest[axis + 1 :]
+        names = [*batch, *rest_before, *lookups, *rest_after]
         return arrange(y, names, context.outputs[0].names)
 
     def gradient(self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor) -> Cotangents:
@@ -123,8 +131,13 @@ class Gather(Op):
 
 
 class SegmentSum(Op):
-    """Sums by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] -> like
+    """The sums of x by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] ->
     [*batch, dim, *rest].
+
+    Attributes:
+      dim: the new dimension, which ids index.
+      like: the shape of the output, [*batch, dim, *rest] in any order.
+      out_of_range: what an index outside of [0, size of `dim`) does.
     """
 
     dim: str
@@ -149,11 +162,12 @@ class SegmentSum(Op):
         return Role.MAP if factor in self.like else Role.SUM
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
+        widened = widen(x)  # sums of ones in bfloat16 would stop at 256
         sums = reduce_segments(
             tf.math.unsorted_segment_sum,
             context,
             self.dim,
-            widen(x),  # bfloat16 sums of ones would stop at 256
+            widened,
             ids,
             self.out_of_range,
         )
@@ -168,88 +182,46 @@ class SegmentSum(Op):
         return x.shape.size
 
 
-class OneHot(Op):
-    """A new last dimension with 1 at the index, 0 elsewhere: ids [*shape] -> [*shape,
-    dim].
-    """
-
-    dim: Dimension
-    dtype: str = "float32"
-    samples = (
-        Sample((Dimension("v", 8),), ("int b:4",), gradient=False),
-        Sample((Dimension("v", 4), "int32"), ("int b:4;c:3",), gradient=False),
-        Sample((Dimension("v", 6), "bfloat16"), ("int b:2;c:2",), gradient=False),
-        Sample((Dimension("v", 8), "bool"), ("int b:3",), gradient=False),
-    )
-
-    def output_specs(self, ids: Spec) -> Specs:
-        _check_ids(ids, self.dim.name)
-        return (Spec(ids.shape + self.dim, self.dtype),)
-
-    def local(self, context: LocalContext, ids: Any) -> LocalTensors:
-        if context.num_shards(self.dim.name) > 1:
-            offset = context.shard_offset(self.dim.name)
-            ids = tf.cast(ids, tf.int64) - tf.cast(offset, tf.int64)
-        ids = as_index_dtype(ids)
-        size = context.local_size(self.dim.name)
-        if self.dtype == "bool":  # the default values 1 and 0 do not convert to bool
-            return (tf.one_hot(ids, size, True, False, dtype=tf.bool),)
-        return (tf.one_hot(ids, size, dtype=tf.as_dtype(self.dtype)),)
-
-    def gradient(self, dy: Tensor, y: Tensor, ids: Tensor) -> Cotangents:
-        return [None]
-
-
-class Range(Op):
-    """The indices 0, 1, 2... along one dimension."""
-
-    dim: Dimension
-    dtype: str = "int32"
-    samples = (
-        Sample((Dimension("a", 8),), gradient=False),
-        Sample((Dimension("a", 6), "float32"), gradient=False),
-        Sample((Dimension("a", 5), "int64"), gradient=False),
-    )
-
-    def output_specs(self) -> Specs:
-        return (Spec(Shape(self.dim), self.dtype),)
-
-    def local(self, context: LocalContext) -> LocalTensors:
-        # The offset is added after tf.range, whose length must be static.
-        indices = tf.range(context.local_size(self.dim.name))
-        if context.num_shards(self.dim.name) > 1:
-            indices += context.shard_offset(self.dim.name)
-        return (tf.cast(indices, tf.as_dtype(self.dtype)),)
-
-    def gradient(self, dy: Tensor, y: Tensor) -> Cotangents:
-        return []
-
-
 def check_segments(op_name: str, dim: str, like: Shape, x: Spec, ids: Spec) -> None:
-    """Checks the inputs of a segment op whose output has the shape `like`.
+    """Checks the inputs of a segment op.
+
+    Args:
+      op_name: the name of the op, for errors.
+      dim: the dimension that ids index.
+      like: the shape of the output.
+      x: the spec of the values, [*batch, *reduced, *rest].
+      ids: the spec of the segment ids, [*batch, *reduced].
 
     Raises:
-      ShapeError: `like` is not [*batch, dim, *rest] of x and ids, in any order.
+      ShapeError: `like` is not [*batch, dim, *rest], in any order.
       DTypeError: ids are no integers, or x is bool.
     """
-    _check_ids(ids, dim)
+    check_ids(ids, dim)
     require_dim(x.shape, *ids.shape.names)
     _check_sizes(x.shape, ids.shape)
     if x.dtype == "bool":
         raise DTypeError(f"{op_name} takes numbers, not bool.")
     output_dims = like.without(dim)
-    missing = [
+    lost_dims = [
         d for d in x.shape if d.name not in ids.shape and d.name not in output_dims
     ]
-    if dim in x.shape or missing or not set(output_dims) <= set(x.shape):
+    if dim in x.shape or lost_dims or not set(output_dims) <= set(x.shape):
         raise ShapeError(f'{op_name} into {like!r} along "{dim}" takes no {x.shape!r}.')
 
 
 def segments_like(
     x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names
 ) -> tuple[str, Shape]:
-    """Returns the name of the segment dimension, and the output shape
-    [*batch, dim, *(x without names of ids)].
+    """Returns the attributes `dim` and `like` of a segment op.
+
+    Args:
+      x: the values, [*batch, *reduced, *rest].
+      ids: the segment ids, [*batch, *reduced].
+      dim: the new dimension, such as "bins:16".
+      batch: the names of ids that are not reduced.
+
+    Returns:
+      The name of the new dimension, and the shape of the output, [*batch, dim, *rest].
     """
     x = as_tensor("x", x)
     ids = as_tensor("ids", ids)
@@ -261,26 +233,8 @@ def segments_like(
     return segment_dim.name, Shape([*batch_dims, segment_dim, *rest])
 
 
-def _check_ids(ids: Spec, dim: str) -> None:
-    if not is_integer(ids.dtype):
-        raise DTypeError(
-            explain_error(
-                f"indices are integers, not {ids.dtype}.",
-                way_out='Convert them: mtf.cast(ids, "int32").',
-            )
-        )
-    if dim in ids.shape:
-        raise ShapeError(
-            explain_error(
-                f'"{dim}" is the dimension that the indices point into, so they cannot '
-                "have it themselves.",
-                ids=repr(ids.shape),
-                way_out=f'Rename it: mtf.rename(ids, "{dim}", "{dim}_out").',
-            )
-        )
-
-
 def _check_sizes(shape: Shape, ids: Shape) -> None:
+    """Checks that shared names have one size. Raises ShapeError."""
     for dim in ids:
         if shape.get(dim.name, dim.size) != dim.size:
             raise ShapeError(
@@ -298,15 +252,15 @@ def gather(
     """Returns the elements of table at the indices `ids` of `dim`:
     [*ids, *(table without dim and names of ids)].
 
-    Names that both have are batch dimensions. An index that is not in [0, size of `dim`)
-    is an error of TensorFlow, InvalidArgumentError, when the program runs: it names the
-    op, the line and the index. XLA cannot raise errors: there the result for such an
+    Names that table and ids share are batch dimensions. An index that is not in [0, size
+    of `dim`) raises TensorFlow's InvalidArgumentError when the program runs, which names
+    the op, the line and the index. XLA cannot raise errors: there the result for such an
     index is NaN, or the smallest integer.
 
     Args:
-      table: any tensor with `dim`.
-      ids: integers.
-      dim: the name of the dimension that ids index.
+      table: a tensor or variable with `dim`, such as [vocab, d].
+      ids: an integer tensor, such as [batch, length].
+      dim: the name of the dimension of table that ids index.
       zero_negative: whether negative indices give zeros, instead of being errors.
       out_of_range: "zeros" gives zeros for all indices that are not in range.
 
@@ -326,11 +280,12 @@ def gather(
 def gather_with_bounds(
     table: Any, ids: Tensor, dim: str, out_of_range: OutOfRange
 ) -> Tensor:
-    """Returns [*ids, *(table without dim)], as `gather`, with any policy for indices
+    """Returns the elements of table at ids, as `gather` does, under any policy for indices
     out of range: see `meshtf.ops.indexing.index_bounds`.
     """
     table, dim = tensor_along(table, dim, "table")
-    if table.dtype == "bool":  # shards give partial sums, which bool does not have
+    if table.dtype == "bool":
+        # Shards give partial sums, which booleans do not have.
         y = gather_with_bounds(cast(table, "int8"), ids, dim, out_of_range)
         return cast(y, "bool")
     return apply(Gather(dim, out_of_range), table, ids)
@@ -342,10 +297,15 @@ def take_along_axis(
     """Returns the elements of x at the indices `ids` along `dim`, as
     numpy.take_along_axis.
 
-    x [..., dim, ...], ids [..., dim, ...] -> [..., dim, ...]: in the result `dim` has the
-    size that it has in ids. Dimensions are in the order of x,
-    followed by those that only ids have. `take_along_axis(x, argsort(x, "d"), "d")` is sorted.
-    Indices out of range are errors, or give zeros, as in `gather`.
+    `take_along_axis(x, argsort(x, "d"), "d")` is x sorted along d. The dimensions of the
+    result are in the order of x, followed by those that only ids have; `dim` has the size
+    that it has in ids.
+
+    Args:
+      x: a tensor [..., dim, ...].
+      ids: an integer tensor [..., dim, ...].
+      dim: the name of the dimension of x that ids index.
+      out_of_range: as in `gather`: whether indices out of range are errors or give zeros.
 
     Raises:
       ShapeError: x or ids lack `dim`, or another name has two sizes.
@@ -361,33 +321,20 @@ def take_along_axis(
 
 
 def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns sums of x by segment: element i of the new `dim` is the sum of x where
-    ids are i; negative ids are ignored.
+    """Returns sums of x by segment, [*batch, dim, *(x without names of ids)]: element i of
+    the new `dim` is the sum of x where ids are i.
 
-    An id that is too large is refused, as by `gather`; under XLA it is ignored. The
-    dimensions of ids are summed, except those in `batch`; the result is
-    [*batch, dim, *(x without names of ids)].
+    Negative ids are ignored. An id that is too large is an error, as in `gather`; under
+    XLA it is ignored.
+
+    Args:
+      x: the values, a tensor with all names of ids.
+      ids: the segment of each value, an integer tensor.
+      dim: the new dimension, such as "bins:16".
+      batch: the names of ids that are not summed over.
 
     Raises:
       ShapeError: x lacks a name of ids, or has `dim`.
       DTypeError: ids are no integers, or x is bool.
     """
     return apply(SegmentSum(*segments_like(x, ids, dim, batch)), x, ids)
-
-
-def one_hot(ids: Tensor, dim: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns [*ids, dim] with 1 where the index along `dim` is the id, else 0, as
-    one_hot(ids, "vocab:256").
-
-    An id that is out of range gives zeros, as in TensorFlow.
-
-    Raises:
-      ShapeError: ids have `dim` already.
-      DTypeError: ids are no integers.
-    """
-    return apply(OneHot(single_dim(dim), dtype_name(dtype)), ids)
-
-
-def range(mesh: Mesh | None, dim: ShapeLike, dtype: object = "int32") -> Tensor:
-    """Returns the indices 0, 1, 2... [dim] along one dimension, such as "length:8"."""
-    return apply(Range(single_dim(dim), dtype_name(dtype)), mesh=mesh)

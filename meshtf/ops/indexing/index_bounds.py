@@ -1,17 +1,19 @@
 """Bounds checks of integer indices into a dimension, and their conversion to local indices.
 
-What an op does with an index outside of [0, size) is its policy (`OutOfRange`):
+An op has a policy (`OutOfRange`) for indices outside of [0, size):
 
-    "error"      any index out of range is an error, with the op and its line
+    "error"      any index out of range is an error, which names the op and its line
     "negative"   a negative index is ignored; one that is too large is an error
     "zeros"      an index out of range is ignored
-    "trusted"    no index is out of range: an op has computed them
+    "trusted"    no index is out of range, since an op has computed the indices
 
-What is refused does not depend on the layout. TensorFlow's CPU kernels refuse indices
-that are too large by themselves. They do not where the dimension is sharded, where there
-are batch dimensions, or on a GPU: there the check is one comparison, one reduction and an
-assertion. XLA cannot raise errors: under every layout, `gather` then gives NaN (the
-smallest integer, for integers), a cross entropy NaN, and segment sums ignore the index.
+To ignore an index means that a lookup gives zero, and that a segment sum drops the value.
+
+Which indices are errors does not depend on the layout. TensorFlow's CPU kernels raise errors
+for indices that are too large. They do not if the dimension is sharded, if there are batch
+dimensions, or on a GPU: then the check is one comparison, one reduction and an assertion.
+XLA cannot raise errors: under every layout, `gather` then gives NaN (for integers, the
+smallest integer), a cross entropy gives NaN, and segment sums ignore the index.
 """
 
 from __future__ import annotations
@@ -22,21 +24,52 @@ from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 
-from meshtf.graph import LocalContext
-from meshtf.names import Shape
+from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.graph import LocalContext, Spec
+from meshtf.names import Shape, is_integer
 from meshtf.ops.shapes.reshape import arrange
 
 OutOfRange: TypeAlias = Literal["error", "negative", "zeros", "trusted"]
 
 
+def check_ids(ids: Spec, dim: str) -> None:
+    """Checks that ids are integers without the dimension that they index.
+
+    Raises:
+      DTypeError: ids are no integers.
+      ShapeError: ids have `dim`.
+    """
+    if not is_integer(ids.dtype):
+        raise DTypeError(
+            explain_error(
+                f"indices are integers, not {ids.dtype}.",
+                way_out='Convert them: mtf.cast(ids, "int32").',
+            )
+        )
+    if dim in ids.shape:
+        raise ShapeError(
+            explain_error(
+                f'"{dim}" is the dimension that the indices point into, so they cannot '
+                "have it themselves.",
+                ids=repr(ids.shape),
+                way_out=f'Rename it: mtf.rename(ids, "{dim}", "{dim}_out").',
+            )
+        )
+
+
 def bounds_checks(
     context: LocalContext, dim: str, ids: Any, out_of_range: OutOfRange
 ) -> list[Any]:
-    """Returns the assertion to run before indices of `dim` are used; empty if none is
-    needed.
+    """Returns the assertions to run before ids are used, in a list that may be empty.
+
+    Args:
+      context: the shard that uses the ids.
+      dim: the dimension that they index.
+      ids: the global indices, any shape.
+      out_of_range: the policy for indices out of range.
 
     Raises:
-      InvalidArgumentError: an index is out of range, where values are known already.
+      InvalidArgumentError: an index is out of range, in eager execution.
     """
     if context.compiled or out_of_range in ("zeros", "trusted"):
         return []
@@ -58,7 +91,7 @@ def bounds_checks(
 def check_bounds(
     context: LocalContext, dim: str, ids: Any, out_of_range: OutOfRange
 ) -> Any:
-    """Returns ids, computed after their `bounds_checks`."""
+    """Returns ids, which are available only after their `bounds_checks` have run."""
     return with_dependencies(bounds_checks(context, dim, ids, out_of_range), ids)
 
 
@@ -71,8 +104,8 @@ def with_dependencies(dependencies: list[Any], x: Any) -> Any:
 
 
 def to_local_ids(context: LocalContext, dim: str, ids: Any) -> tuple[Any, Any]:
-    """Returns int64 indices relative to the start of the local shard of `dim`, and a mask
-    of those that lie in it.
+    """Returns int64 indices relative to the start of the local shard of `dim`, and a
+    boolean mask that is true for indices that lie in the shard.
     """
     # In int64: TensorFlow computes int32 on the host, even for a GPU.
     ids = tf.cast(ids, tf.int64)
@@ -92,10 +125,17 @@ def as_index_dtype(ids: Any) -> Any:
 def mark_out_of_range(
     context: LocalContext, dim: str, y: Any, ids: Any, out_of_range: OutOfRange
 ) -> Any:
-    """Returns y[*ids, ...], under XLA with NaN or the smallest integer where an index of
-    `dim` is an error.
+    """Returns y; under XLA, with a marker in place of elements whose index is an error.
 
-    Shards of `dim` give partial sums of y, so only the first one marks.
+    The marker is NaN, or the smallest integer. If `dim` is sharded, the shards' y are
+    partial sums, so only the first shard marks.
+
+    Args:
+      context: the shard.
+      dim: the dimension that ids index.
+      y: the result of a lookup, [*ids, ...].
+      ids: the global indices of the lookup.
+      out_of_range: the policy for indices out of range.
     """
     if not context.compiled or out_of_range in ("zeros", "trusted"):
         return y
@@ -117,7 +157,8 @@ def reduce_segments(
     ids: Any,
     out_of_range: OutOfRange,
 ) -> Any:
-    """Returns the segments of the local shard of `dim`, reduced by a TensorFlow kernel.
+    """Returns the local shard [*batch, dim, *rest] of a reduction by segment, in the order
+    of the output.
 
     Args:
       kernel: an unsorted segment kernel, such as tf.math.unsorted_segment_sum. It ignores
@@ -126,37 +167,39 @@ def reduce_segments(
       dim: the dimension of the segments.
       x: `[*batch, *reduced, *rest]`, in any order.
       ids: the segment of each element, `[*batch, *reduced]`, in any order.
-      out_of_range: what ids out of range do.
+      out_of_range: the policy for ids out of range.
     """
     x_shape, ids_shape = context.inputs
-    out = context.outputs[0]
-    batch = [n for n in ids_shape.names if n in out]
-    reduced = [n for n in ids_shape.names if n not in out]
-    rest = [n for n in out.names if n not in batch and n != dim]
+    (output_shape,) = context.outputs
+    batch = [n for n in ids_shape.names if n in output_shape]
+    reduced = [n for n in ids_shape.names if n not in output_shape]
+    rest = [n for n in output_shape.names if n not in batch and n != dim]
     num_segments = context.local_size(dim)
     is_sharded = context.num_shards(dim) > 1
-    kernel_checks = (
+    kernel_checks_bounds = (
         context.kernels_refuse
         and not batch
         and not is_sharded
         and out_of_range != "error"
     )
-    if not kernel_checks:
+    if not kernel_checks_bounds:
         ids = check_bounds(context, dim, ids, out_of_range)
     ids = arrange(ids, ids_shape.names, batch + reduced)
-    num_groups = math.prod(out[n] for n in batch)
+    # A group is one index of the batch dimensions.
+    num_groups = math.prod(output_shape[n] for n in batch)
     if batch or is_sharded or out_of_range == "zeros":
         ids, is_local = to_local_ids(context, dim, ids)
-        if batch:  # segment i of group g is segment g * num_segments + i of the kernel
+        if batch:
+            # Segment i of group g is segment g * num_segments + i of the kernel.
             ids += _group_offsets(batch, reduced, ids_shape, num_groups, num_segments)
         ids = tf.where(is_local, ids, -1)
     x = arrange(x, x_shape.names, batch + reduced + rest)
     y = kernel(x, as_index_dtype(ids), num_groups * num_segments)
     if batch:
-        batch_sizes = [out[n] for n in batch]
-        rest_sizes = [out[n] for n in rest]
+        batch_sizes = [output_shape[n] for n in batch]
+        rest_sizes = [output_shape[n] for n in rest]
         y = tf.reshape(y, [*batch_sizes, num_segments, *rest_sizes])
-    return arrange(y, [*batch, dim, *rest], out.names)
+    return arrange(y, [*batch, dim, *rest], output_shape.names)
 
 
 def _group_offsets(
@@ -166,8 +209,8 @@ def _group_offsets(
     num_groups: int,
     num_segments: int,
 ) -> Any:
-    """Returns the offset of each group's segments, to broadcast with ids
-    `[*batch, *reduced]`.
+    """Returns the index of each group's first segment, g * num_segments, in a shape that
+    broadcasts with ids: `[*batch, 1, ..., 1]`.
     """
     offsets = tf.range(0, num_groups * num_segments, num_segments, dtype=tf.int64)
     batch_sizes = [ids_shape[n] for n in batch]
@@ -175,10 +218,11 @@ def _group_offsets(
 
 
 def _is_in_range(ids: Any, size: int, out_of_range: OutOfRange) -> Any:
-    """Returns a mask of the ids that are no error: below `size`, and for the policy
-    "error" not negative.
+    """Returns a boolean mask that is true for ids that are no error: those below `size`
+    that, under the policy "error", are not negative.
     """
-    if size > ids.dtype.max:  # the type has no constant `size`, and no larger index
+    if size > ids.dtype.max:
+        # Every id is below `size`, which the type cannot represent.
         is_below = tf.ones_like(ids, tf.bool)
     else:
         is_below = ids < tf.constant(size, ids.dtype)

@@ -5,11 +5,11 @@ scatter_add, scatter_update.
     y = mtf.scatter(updates, ids, "slots:8")                 # [batch d], [batch] -> [slots d]
     cache = mtf.scatter_update(cache, ids, updates, "slots") # cache, with updates at ids
 
-Updates with a negative id are dropped. An id that is too large is refused under every
-layout, as by gather, but under XLA its update is dropped. Of several updates with one id
-scatter and scatter_update take the last, under every layout. Where the updated dimension
-is sharded, each device computes its own shard; where the updates are sharded, devices
-reduce their results by max or by sum.
+Updates with a negative id are dropped. An id that is too large is an error under every
+layout, as in gather; under XLA its update is dropped. If several updates have one id,
+scatter and scatter_update take the last of them, under every layout. Where the updated
+dimension is sharded, each device computes its shard of the result. Where the updates are
+sharded, devices reduce their results by maximum or by sum.
 """
 
 from __future__ import annotations
@@ -44,18 +44,26 @@ from meshtf.ops.indexing.gather import (
     segment_sum,
     segments_like,
 )
-from meshtf.ops.indexing.gather import range as index_range
 from meshtf.ops.indexing.index_bounds import reduce_segments
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.shapes.reshape import flatten, reshape, transpose
 from meshtf.ops.variables.fill import ones
 
-_KERNELS = {"max": tf.math.unsorted_segment_max, "min": tf.math.unsorted_segment_min}
+_SEGMENT_KERNELS = {
+    "max": tf.math.unsorted_segment_max,
+    "min": tf.math.unsorted_segment_min,
+}
 
 
 class SegmentExtreme(Op):
-    """Max or min by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] ->
-    like [*batch, dim, *rest].
+    """The maximum or minimum of x by segment: x [*batch, *reduced, *rest], ids
+    [*batch, *reduced] -> [*batch, dim, *rest].
+
+    Attributes:
+      kind: "max" or "min".
+      dim: the new dimension, which ids index.
+      like: the shape of the output, [*batch, dim, *rest] in any order.
     """
 
     kind: str
@@ -78,9 +86,17 @@ class SegmentExtreme(Op):
         return Role(self.kind)
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
-        y = reduce_segments(_KERNELS[self.kind], context, self.dim, x, ids, "negative")
+        y = reduce_segments(
+            _SEGMENT_KERNELS[self.kind],
+            context,
+            self.dim,
+            x,
+            ids,
+            out_of_range="negative",
+        )
         if y.dtype.is_floating:
-            # Of an empty segment, and of infinities, the kernels give a finite number.
+            # For empty segments, and for segments of infinities only, the kernels return
+            # the type's lowest or highest finite number.
             if self.kind == "max":
                 is_lowest = y <= y.dtype.min
                 y = tf.where(is_lowest, tf.constant(-np.inf, y.dtype), y)
@@ -95,9 +111,10 @@ class SegmentExtreme(Op):
             values = gather_with_bounds(segments, ids, self.dim, "zeros")
             return transpose(values, x.shape)
 
-        # Equal elements share the cotangent, as in TensorFlow.
+        # If several elements are the extreme of a segment, each gets an equal share of the
+        # cotangent, as in TensorFlow.
         is_extreme = equal(x, at_elements(y))
-        count_op = SegmentSum(self.dim, self.like, "zeros")
+        count_op = SegmentSum(self.dim, self.like, out_of_range="zeros")
         count = apply(count_op, cast(is_extreme, x.dtype), ids)
         share = divide(dy, maximum(count, 1.0))
         return [where(is_extreme, at_elements(share), 0.0), None]
@@ -107,29 +124,37 @@ class SegmentExtreme(Op):
 
 
 def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns maxima [..., dim] of x by segment: element i of the new `dim` is the
-    largest where ids are i.
+    """Returns maxima of x by segment, [*batch, dim, *(x without names of ids)]: element i
+    of the new `dim` is the largest of the elements of x where ids are i.
 
-    Empty segments are -inf, or the smallest integer. Equal elements share the gradient.
-    Shapes, arguments and errors are those of `segment_sum`.
+    Empty segments are -inf, or the smallest integer. Equal largest elements share the
+    gradient. Arguments and errors are those of `segment_sum`.
     """
-    return apply(SegmentExtreme("max", *segments_like(x, ids, dim, batch)), x, ids)
+    dim_name, like = segments_like(x, ids, dim, batch)
+    return apply(SegmentExtreme("max", dim_name, like), x, ids)
 
 
 def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns minima [..., dim] of x by segment; empty segments are inf, or the largest
-    integer: see `segment_max`.
+    """Returns minima of x by segment, [*batch, dim, *(x without names of ids)]: element i
+    of the new `dim` is the smallest of the elements of x where ids are i.
+
+    Empty segments are inf, or the largest integer. Equal smallest elements share the
+    gradient. Arguments and errors are those of `segment_sum`.
     """
-    return apply(SegmentExtreme("min", *segments_like(x, ids, dim, batch)), x, ids)
+    dim_name, like = segments_like(x, ids, dim, batch)
+    return apply(SegmentExtreme("min", dim_name, like), x, ids)
 
 
 def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns means [..., dim] of floats by segment, 0 for empty ones: see
-    `segment_sum`.
+    """Returns means of x by segment, [*batch, dim, *(x without names of ids)]; 0 for empty
+    segments.
+
+    x is a tensor of floats. Arguments and errors are those of `segment_sum`.
     """
     x = as_tensor("x", x)
     ids = as_tensor("ids", ids)
-    dtype = accumulation_dtype(x.dtype)  # bfloat16 counts to 256 only
+    # bfloat16 could count to 256 only.
+    dtype = accumulation_dtype(x.dtype)
     count = segment_sum(ones(ids.mesh, ids.shape, dtype), ids, dim, batch)
     total = segment_sum(cast(x, dtype), ids, dim, batch)
     mean = divide(total, maximum(count, 1.0))
@@ -137,10 +162,10 @@ def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> T
 
 
 def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns updates placed by index, [..., dim]: element i of the new `dim` is the
-    last update whose id is i, or 0.
+    """Returns updates placed by index, [*batch, dim, *(updates without names of ids)]:
+    element i of the new `dim` is the last update whose id is i, or 0 if there is none.
 
-    Shapes and arguments are those of `segment_sum`, which adds the updates instead.
+    Arguments are those of `segment_sum`, which adds updates of the same id.
 
     Raises:
       ShapeError: updates lack a name of ids, or have `dim`.
@@ -154,14 +179,15 @@ def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> 
 
 
 def scatter_add(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
-    """Returns x with updates added at the indices `ids` of `dim`; updates with the same
-    id are all added.
+    """Returns x with updates added at the indices `ids` of `dim`; all updates with the same
+    id are added.
 
     Args:
-      x: [*batch, dim, *rest], in any order.
-      ids: integers [*batch, *scattered]; names that x has too are batch dimensions.
-      updates: [*batch, *scattered, *rest], in any order.
-      dim: the name of the dimension that ids index.
+      x: a tensor [*batch, dim, *rest], in any order.
+      ids: an integer tensor [*batch, *scattered]; names that x has too are batch
+        dimensions.
+      updates: a tensor [*batch, *scattered, *rest], in any order.
+      dim: the name of the dimension of x that ids index.
 
     Raises:
       ShapeError: the shapes do not fit.
@@ -175,8 +201,8 @@ def scatter_add(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
 
 
 def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
-    """Returns x [..., dim, ...] with the elements at the indices `ids` of `dim`
-    replaced, by the last of the updates with the same id.
+    """Returns x [..., dim, ...] with the elements at the indices `ids` of `dim` replaced by
+    updates; the last of several updates with the same id counts.
 
     Arguments and errors are those of `scatter_add`.
     """
@@ -184,15 +210,25 @@ def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
     ids = as_tensor("ids", ids)
     updates = as_tensor("updates", updates)
     _check_updates(x, ids, updates, dim)
-    new, update_index = _last_updates(updates, ids, dim, x.shape)
-    return transpose(where(greater_equal(update_index, 0), new, x), x.shape)
+    new_values, update_index = _last_updates(updates, ids, dim, x.shape)
+    is_updated = greater_equal(update_index, 0)
+    return transpose(where(is_updated, new_values, x), x.shape)
 
 
 def _last_updates(
     updates: Tensor, ids: Tensor, dim: str, like: Shape
 ) -> tuple[Tensor, Tensor]:
-    """Returns the last update of each element of `dim`, of shape `like` and 0 where
-    there is none, and its index [*batch, dim], negative where there is none.
+    """Returns the last update of each element of `dim`, and the index of that update.
+
+    Args:
+      updates: the updates, [*batch, *scattered, *rest].
+      ids: the index of each update in `dim`, [*batch, *scattered].
+      dim: the name of the updated dimension.
+      like: the shape of the result, [*batch, dim, *rest].
+
+    Returns:
+      The updates, of shape `like`; 0 where there is none. Their indices in the merged
+      scattered dimensions, [*batch, dim]; negative where there is none.
     """
     scattered = [n for n in ids.shape.names if n not in like]
     ids = _merge_scattered(ids, scattered)
@@ -209,8 +245,8 @@ _SCATTERED = ".updates"
 
 
 def _merge_scattered(x: Tensor, scattered: list[str]) -> Tensor:
-    """Returns x with one dimension in place of the dimensions `scattered`; of size 1 if
-    there are none.
+    """Returns x with the dimensions `scattered` merged into one, or with an added dimension
+    of size 1 if there are none.
     """
     if not scattered:
         return reshape(x, [Dimension(_SCATTERED, 1), *x.shape])
@@ -220,6 +256,7 @@ def _merge_scattered(x: Tensor, scattered: list[str]) -> Tensor:
 
 
 def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:
+    """Checks the shapes of the arguments of `scatter_add`. Raises ShapeError."""
     require_dim(x.shape, dim)
     expected = ids.shape + x.shape.without(dim, *ids.shape.names)
     if dim in ids.shape or set(expected) != set(updates.shape):

@@ -1,13 +1,13 @@
-"""The largest elements along a dimension: top_k, argmax, nth_largest and their
-counterparts; the lowest index wins ties.
+"""The largest and smallest elements along a dimension: top_k, argmax, argmin, top_1,
+nth_largest, nth_smallest. Of equal elements, the one with the lowest index comes first.
 
-    values, indices = mtf.top_k(logits, "vocab", "k:3")      # [batch vocab] -> [batch k], twice
+    values, indices = mtf.top_k(logits, "vocab", "k:3")      # [batch vocab] -> both [batch k]
     label = mtf.argmax(logits, "vocab")                      # [batch]
-    third = mtf.math.nth_largest(logits, "vocab", 2)              # [batch]
+    third = mtf.math.nth_largest(logits, "vocab", 2)         # [batch]
 
 Where the dimension is sharded, shards exchange their k largest elements, and every device
-selects the k largest of those. The gradient of top_k adds dvalues at the indices: a
-segment_sum.
+selects the k largest of all exchanged ones. The gradient of top_k adds dvalues at the
+indices, which is a segment_sum.
 """
 
 from __future__ import annotations
@@ -41,9 +41,17 @@ from meshtf.ops.indexing.gather import SegmentSum
 from meshtf.ops.shapes.reshape import arrange, reshape
 from meshtf.ops.shapes.slice import slice as slice_
 
+_K = ".k"  # the name of the dimension k where the result drops it
+
 
 class TopK(OpWithStatistics):
-    """x[*rest, dim] -> values and indices [*rest, k], the largest first."""
+    """The k largest elements along `dim` and their indices, the largest first: x[*rest, dim]
+    -> values and indices, both [*rest, k].
+
+    Attributes:
+      dim: the dimension that is searched.
+      k: the new dimension.
+    """
 
     dim: str
     k: Dimension
@@ -56,7 +64,7 @@ class TopK(OpWithStatistics):
     )
 
     def output_specs(self, x: Spec) -> Specs:
-        _check(x, self.dim)
+        _check_ordered(x, self.dim)
         if self.k.name == self.dim:
             raise ShapeError(
                 f'the {self.k.size} largest need a name other than "{self.dim}": '
@@ -86,25 +94,29 @@ class TopK(OpWithStatistics):
         return (values, indices)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return self._top(context, x)
+        return self._local_top_k(context, x)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        values, indices = self._top(context, x)
-        return Statistics(exchanged=(values, indices + context.shard_offset(self.dim)))
+        values, local_indices = self._local_top_k(context, x)
+        indices = local_indices + context.shard_offset(self.dim)
+        return Statistics(exchanged=(values, indices))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
-        # In the order of shards, so that the lowest index wins ties.
-        all_values, all_indices = gathered
-        all_values = tf.concat(tf.unstack(all_values), -1)
-        all_indices = tf.concat(tf.unstack(all_indices), -1)
+        # Values and indices of all shards, [shards, *rest, k], are concatenated along k in
+        # the order of the shards, so that the lowest index comes first among equals.
+        shard_values, shard_indices = gathered
+        all_values = tf.concat(tf.unstack(shard_values), -1)
+        all_indices = tf.concat(tf.unstack(shard_indices), -1)
         values, selected = tf.math.top_k(all_values, self.k.size)
         batch_dims = len(selected.shape) - 1
         return values, tf.gather(all_indices, selected, batch_dims=batch_dims)
 
-    def _top(self, context: LocalContext, x: Any) -> tuple[Any, Any]:
-        """Returns the largest local elements and their local indices."""
+    def _local_top_k(self, context: LocalContext, x: Any) -> tuple[Any, Any]:
+        """Returns the k largest elements of the local shard and their local indices, both
+        [*rest, min(k, local size)].
+        """
         names = context.inputs[0].names
         rest = [n for n in names if n != self.dim]
         x = arrange(x, names, [*rest, self.dim])
@@ -115,7 +127,8 @@ class TopK(OpWithStatistics):
     def gradient(self, dys: Any, ys: Any, x: Tensor) -> Cotangents:
         dvalues, _ = dys
         _, indices = ys
-        return [apply(SegmentSum(self.dim, x.shape, "trusted"), dvalues, indices)]
+        scatter_sum = SegmentSum(self.dim, x.shape, out_of_range="trusted")
+        return [apply(scatter_sum, dvalues, indices)]
 
     def flops(self, x: Spec) -> int:
         return x.shape.size
@@ -134,7 +147,7 @@ class ArgMax(OpWithStatistics):
     )
 
     def output_specs(self, x: Spec) -> Specs:
-        _check(x, self.dim)
+        _check_ordered(x, self.dim)
         return (Spec(x.shape.without(self.dim), "int32"),)
 
     def role(self, factor: str) -> Role:
@@ -161,11 +174,12 @@ class ArgMax(OpWithStatistics):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
+        # The largest element of each shard and its index, both [shards, *rest].
         largest, indices = gathered
         indices = tf.stack(tf.unstack(indices), -1)  # [*rest, shards]
-        shard = tf.argmax(largest, 0, output_type=tf.int32)
-        rank = len(shard.shape)
-        return (tf.gather(indices, shard, batch_dims=rank, axis=rank),)
+        best_shard = tf.argmax(largest, 0, output_type=tf.int32)  # [*rest]
+        rank = len(best_shard.shape)
+        return (tf.gather(indices, best_shard, batch_dims=rank, axis=rank),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [None]
@@ -174,7 +188,7 @@ class ArgMax(OpWithStatistics):
         return x.shape.size
 
 
-def _check(x: Spec, dim: str) -> None:
+def _check_ordered(x: Spec, dim: str) -> None:
     """Checks that x has a largest element along `dim`. Raises ShapeError or DTypeError."""
     require_dim(x.shape, dim)
     if x.dtype == "bool" or x.dtype.startswith("complex"):
@@ -184,17 +198,17 @@ def _check(x: Spec, dim: str) -> None:
 
 
 def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
-    """Returns the k largest values along `dim` and their indices, the largest first:
-    both [*rest, k].
+    """Returns the k largest values along `dim` and their indices, the largest first: both
+    [..., k], without `dim`.
 
     Args:
-      x: numbers.
-      dim: the name that is searched.
+      x: a tensor [..., dim, ...] of real numbers.
+      dim: the name of the dimension that is searched.
       k: the new dimension, such as "k:3" for the 3 largest.
 
     Raises:
-      ShapeError: x lacks `dim`, has fewer elements, or has a dimension named as k.
-      DTypeError: x is bool.
+      ShapeError: x lacks `dim`, has fewer elements, or has a dimension of the name of k.
+      DTypeError: x is boolean or complex.
     """
     x, dim = tensor_along(x, dim)
     values, indices = apply_all(TopK(dim, single_dim(k)), x)
@@ -206,8 +220,8 @@ def argmax(x: Tensor, dim: str) -> Tensor:
     x [..., dim, ...] -> int32 [...].
 
     Raises:
-      ShapeError: x lacks `dim`.
-      DTypeError: x is bool.
+      ShapeError: x lacks `dim`, or `dim` has no elements.
+      DTypeError: x is boolean or complex.
     """
     x, dim = tensor_along(x, dim)
     return apply(ArgMax(dim), x)
@@ -215,10 +229,10 @@ def argmax(x: Tensor, dim: str) -> Tensor:
 
 def argmin(x: Tensor, dim: str) -> Tensor:
     """Returns the index of the smallest element along `dim`, the lowest among equals:
-    x [..., dim, ...] -> int32 [...].
+    x [..., dim, ...] -> int32 [...]. Errors are those of `argmax`.
     """
     x, dim = tensor_along(x, dim)
-    _check(x.spec, dim)
+    _check_ordered(x.spec, dim)
     return argmax(_reverse_order(x), dim)
 
 
@@ -234,21 +248,20 @@ def top_1(x: Tensor, dim: str) -> tuple[Tensor, Tensor]:
 
 
 def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
-    """Returns element n of x sorted along `dim` from the largest on:
-    x [..., dim, ...] -> [...].
+    """Returns element n of x in descending order along `dim`: x [..., dim, ...] -> [...].
 
     Args:
-      x: numbers.
-      dim: the name that is searched.
-      n: from 0, which is the largest, to below the size of `dim`.
+      x: a tensor of real numbers.
+      dim: the name of the dimension that is searched.
+      n: the rank of the element, an integer in [0, size of `dim`); 0 is the largest.
 
     Raises:
       ShapeError: x lacks `dim`, or n is out of range.
-      DTypeError: x is bool.
+      DTypeError: x is boolean or complex.
     """
     x, dim = tensor_along(x, dim)
     n = as_int("n", n)
-    _check(x.spec, dim)
+    _check_ordered(x.spec, dim)
     if not 0 <= n < x.shape[dim]:
         raise ShapeError(
             explain_error(
@@ -262,26 +275,26 @@ def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
 
 
 def nth_smallest(x: Tensor, dim: str, n: int) -> Tensor:
-    """Returns element n of x sorted along `dim` from the smallest on: x [..., dim, ...]
-    -> [...]; see `nth_largest`."""
+    """Returns element n of x in ascending order along `dim`: x [..., dim, ...] -> [...].
+
+    Arguments and errors are those of `nth_largest`; n = 0 is the smallest.
+    """
     x, dim = tensor_along(x, dim)
-    _check(x.spec, dim)
+    _check_ordered(x.spec, dim)
     return _reverse_order(nth_largest(_reverse_order(x), dim, n))
 
 
-_K = ".k"
-
-
 def _select(x: Tensor, n: int) -> Tensor:
-    """Returns element n of the dimension `_K`, without that dimension."""
+    """Returns element n of x along the dimension `_K`: [..., _K] -> [...]."""
     return reshape(slice_(x, _K, n, 1), x.shape.without(_K))
 
 
 def _reverse_order(x: Tensor) -> Tensor:
-    """Returns numbers in the reverse order, so that the smallest is the largest; twice
-    it is x.
+    """Returns numbers whose order is the reverse of that of x: -x for floats, and for
+    integers a difference that does not overflow. It is its own inverse.
     """
     if is_floating(x.dtype):
         return negative(x)
     is_unsigned = x.dtype.startswith("u")
-    return subtract(np.iinfo(x.dtype).max if is_unsigned else -1, x)
+    total = np.iinfo(x.dtype).max if is_unsigned else -1
+    return subtract(total, x)

@@ -41,7 +41,7 @@ from meshtf.ops.common.checks import require_dim
 from meshtf.ops.common.local_reshape import transpose
 from meshtf.ops.elementwise.arithmetic import equal, logical_or, multiply
 from meshtf.ops.elementwise.where_cast_clip import cast, where
-from meshtf.ops.indexing.gather import range as index_range
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 
 
 class _Transform(Op):

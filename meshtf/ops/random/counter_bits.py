@@ -1,14 +1,14 @@
 """A counter-based random generator: 32 bits as a hash of (key, global index).
 
-Each index i_d of dimension d has two 32-bit words, from 1-D tensors. An element adds up
-the words of its indices, and mixes the two sums. Only these additions and this mixing run
-for every element:
+Each index i_d of dimension d has two words of 32 bits, word0 and word1, which are computed
+once for all elements, in 1-D tensors. For each element, the words of its indices are added
+up, and the two sums are mixed:
 
     a = sum_d word0(i_d)      b = sum_d word1(i_d)      bits = mix(a, b)
 
-With one word per index, two of 250,000 indices would almost surely have the same word,
-and so the same bits; with two words they have not. All arithmetic is in uint32, since
-TensorFlow runs int32 ops of a GPU on the host. On one CPU core a million numbers take
+With one word per index, two of 250,000 indices would almost surely have the same word, and
+so the same bits. With two words, they almost surely do not. All arithmetic is in uint32,
+since TensorFlow runs int32 ops of a GPU on the host. On one CPU core a million numbers take
 5 ms op by op and 1.3 ms compiled by XLA; tf.random.stateless_uniform takes 6 ms.
 
 In eager mode NumPy computes keys and words. On a CPU it computes the elements as well, in
@@ -30,19 +30,27 @@ _BLOCK = 1 << 16  # elements: a few arrays of this size fit a core's cache
 _GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio, as in Weyl sequences
 _SALT = np.array([[0x68E31DA4], [0xB5297A4D]], np.uint32)  # differs for the two words
 
-Words = tuple[list[Any], list[Any]]  # two lists of 1-D tensors or arrays, by dimension
+# Two lists, of word0 and of word1, with a 1-D tensor or array for each dimension.
+Words = tuple[list[Any], list[Any]]
 
 
 class IndexStride(NamedTuple):
-    """Which indices of the batch a microbatch's dimension has.
+    """Maps the indices of a dimension that counts examples of a microbatch to those of the
+    batch.
 
-    Index i is index (i // inner_size * num_microbatches + microbatch) * inner_size
-    + i % inner_size of the batch.
+    Index i of the dimension is index
+    (i // inner_size * num_microbatches + microbatch) * inner_size + i % inner_size
+    of the batch.
+
+    Attributes:
+      num_microbatches: the number of microbatches of the batch.
+      inner_size: the number of consecutive indices that belong to one example.
+      microbatch: the index of the microbatch, int32 [].
     """
 
     num_microbatches: int
     inner_size: int
-    microbatch: Any  # the index of the microbatch, int32 []
+    microbatch: Any
 
 
 _NO_STRIDES: Mapping[str, IndexStride] = {}
@@ -70,10 +78,10 @@ def index_words(
     They are NumPy arrays if the key is one.
 
     Args:
-      context: of the op.
-      names: of the dimensions.
-      key: see `random_key`.
-      strides: of dimensions that count examples of a microbatch.
+      context: the shard for which the op runs.
+      names: the names of the dimensions; without any, a scalar has one index.
+      key: the result of `random_key`.
+      strides: the strides of dimensions that count examples of a microbatch, by name.
     """
     sizes = [context.local_size(name) for name in names] or [1]
     indices = [
@@ -88,7 +96,13 @@ def index_words(
 
 
 def _array_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
-    """Returns `index_words` of NumPy arrays."""
+    """Returns the result of `index_words` as NumPy arrays.
+
+    Args:
+      indices: the distinct indices of each dimension, uint32 [size].
+      key: the result of `random_key`, uint32 [2, 1].
+      sizes: the size of each dimension.
+    """
     index = np.concatenate(indices)
     hashed = _avalanche(index + key)
     words_a, words_b = _avalanche(hashed + key[::-1] + _SALT)
@@ -99,7 +113,9 @@ def _array_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
 
 
 def _tensor_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
-    """Returns `index_words` of tensors."""
+    """Returns the result of `index_words` as tensors; the arguments are those of
+    `_array_words`.
+    """
     if len(indices) > 1:
         index = tf.concat(indices, 0)
     else:
@@ -118,9 +134,9 @@ def map_elements(
     """Returns function(a, b) for the sums a and b of the words of each element.
 
     Args:
-      function: elementwise, of NumPy arrays or of tensors.
-      words: see `index_words`.
-      sizes: of the result.
+      function: an elementwise function of two NumPy arrays or of two tensors.
+      words: the result of `index_words`.
+      sizes: the shape of the result.
     """
     words_a, words_b = words
     if isinstance(words_a[0], np.ndarray):
@@ -135,12 +151,17 @@ def map_elements(
 
 
 def element_sums(words: Words) -> tuple[Any, Any]:
-    """Returns the sums of words of all elements: two 1-D or 2-D tensors, row-major."""
-    return _outer_sum(words[0]), _outer_sum(words[1])
+    """Returns the sums a and b of the words of each element: two 1-D or 2-D tensors with
+    the elements in row-major order.
+    """
+    words_a, words_b = words
+    return _outer_sum(words_a), _outer_sum(words_b)
 
 
 def mix_high(a: Any, b: Any) -> Any:
-    """Returns 32 bits from two words; only the upper 16 are as random as those of `mix`."""
+    """Returns 32 bits from two words, of which only the upper 16 are as random as those of
+    `mix`.
+    """
     h = _shift_right(a, 16)
     h ^= a  # in place for NumPy, a new tensor for TensorFlow
     h *= np.uint32(0x7FEB352D)
@@ -166,7 +187,8 @@ def upper_bits(bits: Any, count: int) -> Any:
 
 
 def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
-    """Returns function(*xs), where equal inputs give equal bits at every position.
+    """Returns function(*xs), computed so that equal elements of the inputs give equal
+    results at every index.
 
     TensorFlow computes the elements after the last full vector register with other code,
     whose logarithms and cosines differ in the last bit. So the inputs are padded to full
@@ -184,21 +206,26 @@ def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
     padding = -size % _PACKET
     if not padding:
         return function(*xs)
-    padded = [tf.pad(tf.reshape(x, [size]), [[0, padding]]) for x in xs]
-    y = function(*padded)
+    padded_xs = [tf.pad(tf.reshape(x, [size]), [[0, padding]]) for x in xs]
+    y = function(*padded_xs)
     return tf.reshape(y[:size], shape)
 
 
 def _distinct_indices(
     context: LocalContext, name: str, d: int, stride: IndexStride | None
 ) -> Any:
-    """Returns the global indices of the local elements of dimension d, uint32 [size].
+    """Returns the indices in the batch of the local elements of dimension d, uint32 [size].
 
-    A constant that depends on d keeps them distinct from those of other dimensions.
+    A constant that depends on d is added, so that equal indices of two dimensions differ.
+
+    Args:
+      context: the shard for which the op runs.
+      name: the name of the dimension.
+      d: the index of the dimension in the shape.
+      stride: the stride of a dimension that counts examples of a microbatch, or None.
     """
-    eager = tf.executing_eagerly()
     size = context.local_size(name)
-    if eager:
+    if tf.executing_eagerly():
         index = np.arange(size, dtype=np.int32)
     else:
         index = tf.range(size)
@@ -211,6 +238,7 @@ def _distinct_indices(
 
 
 def _array_if_eager(x: Any) -> Any:
+    """Returns an eager tensor as a NumPy array, and a tensor of a graph as it is."""
     return x.numpy() if tf.executing_eagerly() else x
 
 
@@ -242,41 +270,47 @@ def _as_uint32(x: Any) -> Any:
 
 
 def _outer_sum(words: list[Any]) -> Any:
-    """Returns the sums of one word of each dimension, for all combinations of indices.
+    """Returns the sum of the words of all dimensions, for all combinations of indices.
 
-    The result is [elements of all dimensions but the last, size of the last].
+    Args:
+      words: the words of each dimension, uint32 [size].
+
+    Returns:
+      [product of the sizes of all dimensions but the last, size of the last].
     """
     total = words[0]
-    for word in words[1:]:
-        library = tf
-        if isinstance(word, np.ndarray):
-            library = np
-        total = library.reshape(total, [-1, 1]) + word
+    for dim_words in words[1:]:
+        library = np if isinstance(dim_words, np.ndarray) else tf
+        total = library.reshape(total, [-1, 1]) + dim_words
     return total
 
 
 def _map_blocks(function: Callable[[Any, Any], Any], words: Words) -> Any:
     """Returns function(a, b) for all elements, computed in blocks of NumPy arrays."""
-    a_outer, a_last = _leading_sums_and_last(words[0])
-    b_outer, b_last = _leading_sums_and_last(words[1])
+    words_a, words_b = words
+    a_leading, a_last = _leading_sums_and_last(words_a)
+    b_leading, b_last = _leading_sums_and_last(words_b)
     step = max(1, _BLOCK // a_last.size)
 
     def block(start: int) -> Any:
-        section = slice(start, start + step)
-        a = a_outer[section] + a_last
-        b = b_outer[section] + b_last
+        stop = start + step
+        a = a_leading[start:stop] + a_last
+        b = b_leading[start:stop] + b_last
         return np.asarray(function(a, b))
 
-    start_block = block(0)
-    out = np.empty([len(a_outer), *start_block.shape[1:]], start_block.dtype)
-    out[:step] = start_block
-    for start in range(step, len(a_outer), step):
-        out[start : start + step] = block(start)
-    return out
+    # The first block has the data type of the result.
+    first_block = block(0)
+    result = np.empty([len(a_leading), *first_block.shape[1:]], first_block.dtype)
+    result[:step] = first_block
+    for start in range(step, len(a_leading), step):
+        result[start : start + step] = block(start)
+    return result
 
 
 def _leading_sums_and_last(words: list[Any]) -> tuple[Any, Any]:
-    """Returns the sums over all dimensions but the last, [n, 1], and the last's words."""
+    """Returns the outer sum of all dimensions but the last, [n, 1], and the words of the
+    last dimension, [size]. A single dimension counts as leading.
+    """
     if len(words) == 1:
         return words[0].reshape(-1, 1), np.zeros([1], np.uint32)
     leading_sums = _outer_sum(words[:-1])
@@ -284,10 +318,12 @@ def _leading_sums_and_last(words: list[Any]) -> tuple[Any, Any]:
 
 
 def _avalanche(h: Any) -> Any:
+    """Returns a hash of 32 bits, in which each bit depends on all bits of h."""
     return mix(h, np.uint32(0))
 
 
 def _shift_right(h: Any, count: int) -> Any:
+    """Returns uint32 numbers shifted right by `count` bits."""
     if isinstance(h, np.ndarray):
         return h >> np.uint32(count)
     return tf.bitwise.right_shift(h, np.uint32(count))

@@ -1,9 +1,9 @@
-"""Random distributions: functions of the two words of an element (see `counter_bits`).
+"""Random distributions, as functions of the two words of an element (see `counter_bits`).
 
-    draw = DISTRIBUTIONS["normal"]("float32", 0.02, 0.0)       # type, scale, shift
-    y = draw(a, b)                                             # of NumPy arrays or of tensors
+    draw = DISTRIBUTIONS["normal"]("float32", 0.02, 0.0)       # dtype, scale, shift
+    y = draw(a, b)                                             # NumPy arrays or tensors
 
-The caller casts the result to the type: float16 and bfloat16 are computed in float32.
+The caller casts y to the data type: float16 and bfloat16 are computed in float32.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import tensorflow as tf
 
 from meshtf.ops.random.counter_bits import by_packets, mix, upper_bits
 
-# Random bits of a number in [0, 1), as many as the type holds exactly. With more, a number
-# could be rounded up to 1.
+# The number of random bits of a number in [0, 1), by data type. A type represents so many
+# bits exactly; with more, a number could be rounded up to 1.
 _UNIFORM_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 31}
 
+# Returns random numbers for the two words of each element, all of one shape.
 Draw = Callable[[Any, Any], Any]
 
 
 def _uniform(dtype: str, scale: float, shift: float) -> Draw:
-    """Floats, uniform in [shift, shift + scale)."""
+    """Returns a function that draws floats, uniform in [shift, shift + scale)."""
     num_bits = _UNIFORM_BITS[dtype]
     compute_dtype = "float32"
     if dtype == "float64":
@@ -39,7 +40,9 @@ def _uniform(dtype: str, scale: float, shift: float) -> Draw:
 
 
 def _integers(dtype: str, count: float, minval: float) -> Draw:
-    """Integers, uniform in [minval, minval + count): minval + bits * count // 2**32."""
+    """Returns a function that draws integers, uniform in [minval, minval + count): minval +
+    bits * count // 2**32.
+    """
 
     def draw(a: Any, b: Any) -> Any:
         bits = _cast(mix(a, b), "uint64")
@@ -55,9 +58,9 @@ def _integers(dtype: str, count: float, minval: float) -> Draw:
 
 
 def _normal(dtype: str, scale: float, shift: float) -> Draw:
-    """Normal numbers, by the Box-Muller transform.
+    """Returns a function that draws normal numbers, by the Box-Muller transform.
 
-    They agree within 1e-6 op by op and under XLA; with erfinv they would differ by 2e-3.
+    Its results agree within 1e-6 op by op and under XLA; with erfinv they would differ by 2e-3.
     """
 
     def radius(x: Any) -> Any:
@@ -75,7 +78,9 @@ def _normal(dtype: str, scale: float, shift: float) -> Draw:
 
 
 def _truncated(dtype: str, scale: float, shift: float) -> Draw:
-    """Normal numbers within two standard deviations, by the inverse distribution."""
+    """Returns a function that draws normal numbers within two standard deviations of the
+    mean, by the inverse of the distribution function.
+    """
     mass = math.erf(math.sqrt(2))  # the probability of two standard deviations
 
     def quantile(bits: Any) -> Any:
@@ -84,22 +89,28 @@ def _truncated(dtype: str, scale: float, shift: float) -> Draw:
         midpoints = (_upper_float(bits, 23) + 0.5) * interval - mass
         return tf.math.erfinv(midpoints) * math.sqrt(2)
 
-    return _scale_and_shift(lambda a, b: by_packets(quantile, mix(a, b)), scale, shift)
+    def draw(a: Any, b: Any) -> Any:
+        return by_packets(quantile, mix(a, b))
+
+    return _scale_and_shift(draw, scale, shift)
 
 
 def _gumbel(dtype: str, scale: float, shift: float) -> Draw:
-    """Numbers of the Gumbel distribution: -log(-log(1 - p)) of uniform p."""
+    """Returns a function that draws numbers of the Gumbel distribution: -log(-log(1 - p))
+    for uniform p.
+    """
 
     def double_log(bits: Any) -> Any:
-        # By log1p, small p keep all their digits: they are the upper tail.
+        # log1p keeps all digits of a small p, which gives the upper tail.
         midpoints = _upper_float(bits, 31) + 0.5
         minus_p = midpoints * -(2.0**-31)
         exponential = -tf.math.log1p(minus_p)
         return -tf.math.log(exponential)
 
-    return _scale_and_shift(
-        lambda a, b: by_packets(double_log, mix(a, b)), scale, shift
-    )
+    def draw(a: Any, b: Any) -> Any:
+        return by_packets(double_log, mix(a, b))
+
+    return _scale_and_shift(draw, scale, shift)
 
 
 def _scale_and_shift(draw: Draw, scale: float, shift: float) -> Draw:
@@ -122,11 +133,13 @@ def _upper_float(bits: Any, count: int) -> Any:
 
 
 def _cast(x: Any, dtype: str) -> Any:
+    """Returns a NumPy array or a tensor, cast to a data type."""
     if isinstance(x, np.ndarray):
         return x.astype(dtype)
     return tf.cast(x, dtype)
 
 
+# Functions of dtype, scale and shift.
 DISTRIBUTIONS: dict[str, Callable[[str, float, float], Draw]] = {
     "uniform": _uniform,
     "integers": _integers,

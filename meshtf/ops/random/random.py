@@ -3,32 +3,18 @@
     with mtf.seed(run_seed, step):                  # ints, or scalar int32 tensors
       x = mtf.dropout(x, 0.1)                       # key: run_seed, step and "encoder/dropout"
 
-Any shard of any dimension, on any device, eager, recorded, recomputed or compiled, gets
-the same bits (see `counter_bits`). The key is an input, so a new step needs no new trace.
-The numbers depend on the order of a tensor's dimensions, but not on their names or sizes.
+An element gets the same bits under any layout, on any device, in eager mode, in a trace,
+when it is recomputed and when XLA compiles it (see `counter_bits`). The key is an input of
+the op, so a new step needs no new trace. The numbers depend on the order of a tensor's
+dimensions, but not on their names or sizes.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
 from meshtf.errors import DTypeError, PlanError
-from meshtf.graph import (
-    Cotangents,
-    LocalContext,
-    LocalTensors,
-    Op,
-    Sample,
-    Spec,
-    Specs,
-    Tensor,
-    apply,
-)
+from meshtf.graph import Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
 from meshtf.names import (
@@ -42,177 +28,14 @@ from meshtf.names import (
     names_of,
 )
 from meshtf.names.arguments import as_float, as_text
-from meshtf.ops.common.batch_dimensions import Strided
-from meshtf.ops.common.broadcasting import align, check_scalar, is_scalar
+from meshtf.ops.common.broadcasting import check_scalar, is_scalar
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.control.microbatch import microbatch_inputs
 from meshtf.ops.control.seeds import Seed, seeds_of
 from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.top_k import argmax
-from meshtf.ops.random.counter_bits import (
-    IndexStride,
-    Words,
-    index_words,
-    map_elements,
-    mix_high,
-    random_key,
-)
-from meshtf.ops.random.distributions import DISTRIBUTIONS
-
-
-def _sample(*attributes: Any, num_inputs: int = 1) -> Sample:
-    """Returns a sample of a random op, for conformance tests: all inputs are int32 []."""
-    return Sample(attributes, ("int",) * num_inputs, gradient=False)
-
-
-class Random(Op):
-    """Random numbers of a distribution: standard numbers * scale + shift.
-
-    Kinds are uniform in [0, 1), integers in [0, scale), normal, truncated (normal, within
-    two standard deviations), and gumbel. Inputs are the seeds, and then for each entry of
-    `strided` the index of its microbatch; all are scalars of int32.
-    """
-
-    kind: str
-    shape: Shape
-    dtype: str
-    scale: float = 1.0
-    shift: float = 0.0
-    strided: tuple[Strided, ...] = ()  # dimensions that count examples of microbatches
-
-    share_trace = True
-    samples = (
-        _sample("uniform", Shape("b:4;d:8"), "float32"),
-        _sample("uniform", Shape("b:3;c:5"), "float32", 2.0, -1.0, num_inputs=2),
-        _sample("uniform", Shape("d:8"), "bfloat16"),
-        _sample("uniform", Shape(""), "float64"),
-        _sample("integers", Shape("b:4;c:2;d:6"), "int32", 10, -3),
-        _sample("normal", Shape("d:6;b:4"), "float32"),
-        _sample("normal", Shape("c:3;b:4;d:5"), "float32", 0.1, 1.0),
-        _sample("truncated", Shape("b:4;d:6"), "float32"),
-        _sample("gumbel", Shape("b:3;d:8"), "float32"),
-        _sample(
-            "uniform",
-            Shape("b:4;d:6"),
-            "float32",
-            1.0,
-            0.0,
-            (Strided("b", 3, 1),),
-            num_inputs=2,
-        ),
-        _sample(
-            "uniform",
-            Shape("t:8;b:4"),
-            "float32",
-            1.0,
-            0.0,
-            (Strided("t", 3, 2), Strided("b", 2, 1)),
-            num_inputs=3,
-        ),
-    )
-
-    def output_specs(self, *seeds: Spec) -> Specs:
-        return (Spec(self.shape, self.dtype),)
-
-    def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
-        distribution = DISTRIBUTIONS[self.kind]
-        draw = distribution(self.dtype, self.scale, self.shift)
-        words = _words(context, self.shape, self.strided, seeds)
-        y = map_elements(draw, words, context.outputs[0].sizes)
-        return (tf.cast(y, self.dtype),)
-
-    def gradient(self, dy: Any, y: Any, *seeds: Any) -> Cotangents:
-        return [None] * len(seeds)
-
-    def flops(self, *seeds: Spec) -> int:
-        return 12 * self.shape.size
-
-
-def _words(
-    context: LocalContext,
-    shape: Shape,
-    strided: Sequence[Strided],
-    inputs: Sequence[Any],
-) -> Words:
-    """Returns the words of each index of each dimension of a random tensor.
-
-    Args:
-      context: of the op.
-      shape: of its output.
-      strided: dimensions that count examples of a microbatch.
-      inputs: the seeds, and then the microbatch index of each entry of `strided`.
-    """
-    num_seeds = len(inputs) - len(strided)
-    key = random_key(inputs[:num_seeds])
-    strides = {
-        s.dim: IndexStride(s.num_microbatches, s.inner_size, microbatch)
-        for s, microbatch in zip(strided, inputs[num_seeds:])
-    }
-    return index_words(context, shape.names, key, strides)
-
-
-class DropoutMask(Op):
-    """True with the probability 1 - rate. Inputs are those of `Random`."""
-
-    rate: float
-    shape: Shape
-    strided: tuple[Strided, ...] = ()  # dimensions that count examples of microbatches
-
-    share_trace = True
-    samples = (
-        _sample(0.4, Shape("b:4;d:6")),
-        _sample(0.5, Shape("d:5;b:3"), num_inputs=2),
-        _sample(0.1, Shape("b:8;c:2;d:3")),
-        _sample(0.4, Shape("b:4;d:6"), (Strided("b", 2, 1),), num_inputs=2),
-        _sample(0.4, Shape("d:3;t:8"), (Strided("t", 2, 4),), num_inputs=2),
-    )
-
-    def output_specs(self, *seeds: Spec) -> Specs:
-        return (Spec(self.shape, "bool"),)
-
-    def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
-        threshold = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
-        words = _words(context, self.shape, self.strided, seeds)
-
-        def is_kept(a: Any, b: Any) -> Any:
-            return mix_high(a, b) >= threshold
-
-        return (map_elements(is_kept, words, context.outputs[0].sizes),)
-
-    def gradient(self, dy: Any, y: Any, *seeds: Any) -> Cotangents:
-        return [None] * len(seeds)
-
-    def flops(self, *seeds: Spec) -> int:
-        return 12 * self.shape.size
-
-
-@dataclasses.dataclass(frozen=True)
-class Dropout(Op):
-    """x * scale where the mask is true, else 0. The mask may lack names of x."""
-
-    scale: float
-
-    linearity = "each"
-    samples = (
-        Sample((2.0,), ("b:4;d:6", "bool b:4;d:6")),
-        Sample((1.5,), ("d:5;b:3", "bool b:3")),
-        Sample((2.0,), ("b:4;c:2;d:6", "bool c:2;d:6")),
-    )
-
-    def output_specs(self, x: Spec, mask: Spec) -> Specs:
-        return (x,)
-
-    def local(self, context: LocalContext, x: Any, mask: Any) -> LocalTensors:
-        x_names, mask_names = context.inputs
-        aligned_mask = align(mask, mask_names, x_names)
-        scaled = x * tf.constant(self.scale, x.dtype)
-        zero = tf.zeros([], x.dtype)
-        y = tf.where(aligned_mask, scaled, zero)
-        return (y,)
-
-    def gradient(self, dy: Any, y: Any, x: Any, mask: Any) -> Cotangents:
-        return [apply(self, dy, mask), None]
+from meshtf.ops.random.random_ops import Dropout, DropoutMask, Random
 
 
 def _draw(
@@ -225,7 +48,14 @@ def _draw(
     seed: Seed,
     name: str,
 ) -> Tensor:
-    """Returns random numbers of a kind of `Random`: standard numbers * scale + shift."""
+    """Returns random numbers: those of the op `Random`, for the seeds of this program.
+
+    Args:
+      mesh: the mesh of the result.
+      kind: as in `Random`; so are `shape`, `dtype`, `scale` and `shift`.
+      seed: the seed or seeds; None: those of `with mtf.seed(...)`.
+      name: the name that distinguishes random ops of one module.
+    """
     as_text("name", name)
     shape = Shape(shape)
     microbatch = microbatch_inputs(mesh, shape)
@@ -247,18 +77,17 @@ def random_uniform(
     seed: Seed = None,
     name: str = "random_uniform",
 ) -> Tensor:
-    """Returns uniformly distributed numbers, floats or integers from minval to below
-    maxval, [*shape].
+    """Returns uniformly distributed floats or integers in [minval, maxval), [*shape].
 
     Args:
       mesh: the mesh of the result.
       shape: the named shape, such as "batch:8;d_model:4".
       minval: the lower bound, included.
       maxval: the upper bound, excluded; for integers at most minval + 2**32.
-      dtype: any floating or integer type.
-      seed: an int or a scalar int32 tensor, or several; default: those of
+      dtype: the data type of the result, floating or integer.
+      seed: an int or a scalar int32 tensor, or several; None: the seeds of
         `with mtf.seed(...)`.
-      name: distinguishes random ops of one module.
+      name: the name that distinguishes random ops of one module.
 
     Raises:
       PlanError: there is no seed, or two ops of one name have the same seed.
@@ -274,12 +103,21 @@ def random_uniform(
             )
         check_scalar(minval, dtype)
         check_scalar(maxval - 1, dtype)
-        return _draw(
-            mesh, "integers", shape, dtype, maxval - minval, minval, seed, name
-        )
-    if not is_floating(dtype):
+        kind = "integers"
+    elif is_floating(dtype):
+        kind = "uniform"
+    else:
         raise DTypeError(f"random_uniform returns floats or integers, not {dtype}.")
-    return _draw(mesh, "uniform", shape, dtype, maxval - minval, minval, seed, name)
+    return _draw(
+        mesh,
+        kind,
+        shape=shape,
+        dtype=dtype,
+        scale=maxval - minval,
+        shift=minval,
+        seed=seed,
+        name=name,
+    )
 
 
 def random_normal(
@@ -291,12 +129,22 @@ def random_normal(
     seed: Seed = None,
     name: str = "random_normal",
 ) -> Tensor:
-    """Returns normally distributed numbers [*shape]; other arguments as in
-    `random_uniform`.
+    """Returns normally distributed numbers, [*shape].
+
+    Args:
+      mesh: the mesh of the result.
+      shape: the named shape, such as "batch:8;d_model:4".
+      mean: the mean of the distribution.
+      stddev: the standard deviation of the distribution.
+      dtype: the data type of the result, floating.
+      seed: as in `random_uniform`.
+      name: as in `random_uniform`.
+
+    Raises:
+      PlanError: there is no seed, or two ops of one name have the same seed.
+      DTypeError: `dtype` is not floating.
     """
-    mean = as_float("mean", mean)
-    stddev = as_float("stddev", stddev)
-    return _draw(mesh, "normal", shape, _floating(dtype), stddev, mean, seed, name)
+    return _draw_normal("normal", mesh, shape, mean, stddev, dtype, seed, name)
 
 
 def truncated_normal(
@@ -313,16 +161,37 @@ def truncated_normal(
 
     Arguments and errors are those of `random_normal`.
     """
+    return _draw_normal("truncated", mesh, shape, mean, stddev, dtype, seed, name)
+
+
+def _draw_normal(
+    kind: str,
+    mesh: Mesh | None,
+    shape: ShapeLike,
+    mean: float,
+    stddev: float,
+    dtype: Any,
+    seed: Seed,
+    name: str,
+) -> Tensor:
+    """Returns numbers of the kind "normal" or "truncated", for the arguments of
+    `random_normal`.
+    """
     mean = as_float("mean", mean)
     stddev = as_float("stddev", stddev)
-    return _draw(mesh, "truncated", shape, _floating(dtype), stddev, mean, seed, name)
-
-
-def _floating(dtype: Any) -> str:
     dtype = dtype_name(dtype)
     if not is_floating(dtype):
         raise DTypeError(f"normal numbers are floats, not {dtype}.")
-    return dtype
+    return _draw(
+        mesh,
+        kind,
+        shape=shape,
+        dtype=dtype,
+        scale=stddev,
+        shift=mean,
+        seed=seed,
+        name=name,
+    )
 
 
 def categorical(
@@ -332,13 +201,12 @@ def categorical(
     seed: Seed = None,
     name: str = "categorical",
 ) -> Tensor:
-    """Returns samples from softmax(logits / temperature) along `dim`.
-
-    The result has the shape of `logits` without `dim`, and type int32.
+    """Returns indices of `dim`, sampled with the probabilities softmax(logits /
+    temperature): logits [..., dim, ...] -> int32 [...].
 
     Args:
       logits: unnormalized log-probabilities, floats.
-      dim: the name of the classes' dimension.
+      dim: the name of the dimension of classes.
       temperature: a number or a tensor; at 0 the result is argmax(logits).
       seed: as in `random_uniform`.
       name: as in `random_uniform`.
@@ -347,7 +215,16 @@ def categorical(
     if not is_scalar(temperature):
         temperature = as_tensor("temperature", temperature)
     # Gumbel-max: argmax(logits + Gumbel noise) is a sample from softmax(logits).
-    noise = _draw(logits.mesh, "gumbel", logits.shape, "float32", 1.0, 0.0, seed, name)
+    noise = _draw(
+        logits.mesh,
+        "gumbel",
+        shape=logits.shape,
+        dtype="float32",
+        scale=1.0,
+        shift=0.0,
+        seed=seed,
+        name=name,
+    )
     dtype = accumulation_dtype(logits.dtype)
     noise = cast(multiply(noise, temperature), dtype)
     return argmax(add(cast(logits, dtype), noise), dim)
@@ -360,11 +237,11 @@ def dropout(
     broadcast: Names = (),
     name: str = "dropout",
 ) -> Tensor:
-    """Returns x [...] with each element 0 with probability `rate`, else divided by 1 -
-    rate.
+    """Returns x [...] in which each element is 0 with probability `rate`, and otherwise
+    divided by 1 - rate.
 
     Args:
-      x: floats.
+      x: a tensor of floats.
       rate: the probability of 0, in [0, 1); at 0 the result is x itself.
       seed: as in `random_uniform`.
       broadcast: names along which all elements share one mask.

@@ -3,12 +3,12 @@
     shards           [7 8] [3 9] [1 2]   each sorted locally
     iteration 0      [3 7] [8 9] [1 2]   shards 0 and 1 merge: the left keeps the smaller elements
     iteration 1      [3 7] [1 2] [8 9]   shards 1 and 2 merge
-    iteration 2      [1 2] [3 7] [8 9]   shards 0 and 1: as many iterations as shards sort all
+    iteration 2      [1 2] [3 7] [8 9]   shards 0 and 1 merge
 
-This is odd-even transposition sort with merge-splitting (Baudet and Stevenson 1978). In
-each iteration a device receives one shard, its partner's, through a window. This module
-does not ask for the number of devices: it reshapes the dimension to `[blocks, elements]`,
-and sharding the dimension shards the blocks.
+As many iterations as there are shards sort any input. This is odd-even transposition sort
+with merge-splitting (Baudet and Stevenson 1978). In each iteration a device receives one
+shard, that of its partner, by a window exchange. The dimension is reshaped to
+`[blocks, elements]`: a layout that shards the dimension shards the blocks.
 """
 
 from __future__ import annotations
@@ -34,19 +34,28 @@ from meshtf.graph import (
 )
 from meshtf.names import Dimension
 from meshtf.ops.elementwise.arithmetic import add, multiply
-from meshtf.ops.indexing.gather import range as range_of
 from meshtf.ops.indexing.gather import take_along_axis
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import arrange, reshape, unflatten
 from meshtf.ops.sorting.sort_op import Reorder, Sort, sort_last_axis
 
-BLOCKS, ELEMENTS = ".blocks", ".elements"  # no layout can name them
+# Names of temporary dimensions. No layout shards a name that starts with a dot.
+BLOCKS = ".blocks"
+ELEMENTS = ".elements"
 
 
 class MergeSplit(WindowedOp):
-    """Sorts each pair of neighbouring blocks by its keys: (0 1)(2 3), odd: (1 2)(3 4).
+    """Sorts each pair of neighbouring blocks by its keys: blocks (0 1) (2 3) ...
 
-    The first input holds the keys; all other inputs are reordered like the keys. It has
-    no gradient: `Carried` provides that of the sorted tensor.
+    The first input has the keys; all other inputs are reordered like the keys. The op has
+    no gradient: `WithGradientOf` provides that of the sorted tensor.
+
+    Attributes:
+      blocks: the dimension of blocks.
+      elements: the dimension of the elements of a block.
+      odd: whether the pairs are (1 2) (3 4) ...; then blocks at the ends may have no
+        partner, and stay as they are.
+      descending: whether the largest comes first.
     """
 
     blocks: str
@@ -72,48 +81,60 @@ class MergeSplit(WindowedOp):
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim != self.blocks:
             return None
-        return Window(
-            lambda a: a - (a + self.odd) % 2, lambda b: b + (b + self.odd) % 2
-        )
+
+        # A range of blocks is extended to whole pairs. It starts in the middle of a pair if
+        # its first block is a right one, and ends there if the block after it is.
+        def low(a: int) -> int:
+            return a - (a + self.odd) % 2
+
+        def high(b: int) -> int:
+            return b + (b + self.odd) % 2
+
+        return Window(low, high)
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         inner = (self.blocks, self.elements)
         outer = [n for n in context.inputs[0].names if n not in inner]
         order = [*outer, *inner]
-        windows = []  # [*outer, blocks, elements]
+        # The local blocks of each input and their partners, [*outer, blocks, elements].
+        windows = []
         for i, x in enumerate(xs):
             window = context.window(i, self.blocks, x)
             windows.append(arrange(window, context.inputs[i].names, order))
-        merged = self._merge_pairs(windows)
-        size = context.local_size(self.blocks)
-        unpaired = self._unpaired(context, size)
+        merged_pairs = self._merge_pairs(windows)
+        num_local = context.local_size(self.blocks)
+        is_unpaired = self._is_unpaired(context, num_local)
+        # The index of the first local block in the window: 1 if it is a right block.
         start = (context.shard_offset(self.blocks) + self.odd) % 2
         outputs = []
-        for window, pairs, output in zip(windows, merged, context.outputs):
-            unchanged = _local_blocks(window, start, size)
+        for window, pairs, output in zip(windows, merged_pairs, context.outputs):
+            unchanged_blocks = _local_blocks(window, start, num_local)
             merged_blocks = tf.reshape(pairs, window.shape)
-            sorted_blocks = _local_blocks(merged_blocks, start, size)
-            y = tf.where(unpaired, unchanged, sorted_blocks)
+            sorted_blocks = _local_blocks(merged_blocks, start, num_local)
+            y = tf.where(is_unpaired, unchanged_blocks, sorted_blocks)
             outputs.append(arrange(y, order, output.names))
         return tuple(outputs)
 
     def _merge_pairs(self, windows: list[Any]) -> list[Any]:
-        """Returns tensors `[..., pairs, 2 * elements]`, sorted by the first of them."""
-        pairs = []
+        """Returns the windows as pairs of blocks, `[*outer, pairs, 2 * elements]`, each
+        pair sorted by the first window.
+        """
+        pairs_of_inputs = []
         for x in windows:
             *outer, num_blocks, block_size = x.shape
-            pairs.append(tf.reshape(x, [*outer, num_blocks // 2, 2 * block_size]))
-        keys, *values = pairs
+            pairs = tf.reshape(x, [*outer, num_blocks // 2, 2 * block_size])
+            pairs_of_inputs.append(pairs)
+        keys, *values = pairs_of_inputs
         sorted_keys, order = sort_last_axis(keys, self.descending)
         batch_dims = len(order.shape) - 1
         sorted_values = [tf.gather(x, order, batch_dims=batch_dims) for x in values]
         return [sorted_keys, *sorted_values]
 
-    def _unpaired(self, context: LocalContext, size: int) -> Any:
-        """Returns a mask `[size, 1]` over the local blocks, true for those at the ends
-        of the dimension that have no partner.
+    def _is_unpaired(self, context: LocalContext, num_local: int) -> Any:
+        """Returns a mask `[num_local, 1]`, true for local blocks without a partner, at the
+        ends of the dimension.
         """
-        block = context.shard_offset(self.blocks) + tf.range(size)
+        block = context.shard_offset(self.blocks) + tf.range(num_local)
         is_right = (block + self.odd) % 2
         partner = block + 1 - 2 * is_right
         num_blocks = context.global_size(self.blocks)
@@ -124,18 +145,29 @@ class MergeSplit(WindowedOp):
         return [None] * len(xs)
 
 
-def _local_blocks(window: Any, start: Any, size: int) -> Any:
-    """Returns the `size` blocks of a window from `start`: those of this device."""
+def _local_blocks(window: Any, start: Any, num_local: int) -> Any:
+    """Returns the blocks [start, start + num_local) of a window, which are this device's.
+
+    Args:
+      window: `[*outer, blocks, elements]`.
+      start: the index of the first local block, a scalar.
+      num_local: the number of local blocks.
+    """
     *outer, _num_blocks, block_size = window.shape
     begin = [0] * len(outer) + [start, 0]
-    sizes = [*outer, size, block_size]
+    sizes = [*outer, num_local, block_size]
     return tf.slice(window, begin, sizes)
 
 
-class Carried(Op):
-    """Returns y, which equals x reordered by `order`; gives x, not y, the gradient.
+class WithGradientOf(Op):
+    """Returns y, which equals x reordered by `order`, and passes the gradient to x.
 
-    back: y is x with that reordering undone.
+    So `MergeSplit`, which computes y, needs no gradient.
+
+    Attributes:
+      dim: the dimension along which x is reordered.
+      blocks: the number of blocks of `dim`.
+      back: whether y is instead the tensor of which x is the reordering.
     """
 
     dim: str
@@ -169,45 +201,54 @@ def merge_sorted(
     the shape of x.
 
     Args:
-      x: floats or integers.
-      dim: the name along which x is sorted.
+      x: a tensor of floats or integers.
+      dim: the name of the dimension along which x is sorted.
       blocks: the number of shards of `dim`; it divides the size of `dim`.
       descending: whether the largest comes first.
     """
-    keys, indices = apply_all(Sort(ELEMENTS, descending), _in_blocks(x, dim, blocks))
+    x_blocks = _split_into_blocks(x, dim, blocks)
+    keys, indices_in_block = apply_all(Sort(ELEMENTS, descending), x_blocks)
     assert x.mesh is not None
-    block = range_of(x.mesh, Dimension(BLOCKS, blocks))
+    block = index_range(x.mesh, Dimension(BLOCKS, blocks))
     offsets = multiply(block, x.shape[dim] // blocks)
-    keys, indices = _merged(keys, add(indices, offsets), descending)
+    indices = add(indices_in_block, offsets)
+    keys, indices = _merge_blocks(keys, indices, descending)
     y = reshape(keys, x.shape)
     order = reshape(indices, x.shape)
-    return apply(Carried(dim, blocks), x, y, order), order
+    return apply(WithGradientOf(dim, blocks), x, y, order), order
 
 
 def _undo_order(y: Tensor, order: Tensor, dim: str, blocks: int) -> Tensor:
-    """Returns x, where y is x reordered by `order`: y sorted by the indices in x."""
-    order_blocks = _in_blocks(order, dim, blocks)
-    y_blocks = _in_blocks(y, dim, blocks)
-    keys, indices = apply_all(Sort(ELEMENTS), order_blocks)
-    values = apply(Reorder(ELEMENTS), y_blocks, indices)
-    _, x_blocks = _merged(keys, values, False)
+    """Returns the tensor x of which y is the reordering by `order`.
+
+    x is y sorted by `order`, which has the index in x of each element of y.
+    """
+    order_blocks = _split_into_blocks(order, dim, blocks)
+    y_blocks = _split_into_blocks(y, dim, blocks)
+    keys, indices_in_block = apply_all(Sort(ELEMENTS), order_blocks)
+    values = apply(Reorder(ELEMENTS), y_blocks, indices_in_block)
+    _, x_blocks = _merge_blocks(keys, values, descending=False)
     x = reshape(x_blocks, y.shape)
-    return apply(Carried(dim, blocks, back=True), y, x, order)
+    return apply(WithGradientOf(dim, blocks, back=True), y, x, order)
 
 
-def _in_blocks(x: Tensor, dim: str, blocks: int) -> Tensor:
-    """Returns x with `dim` split into blocks and the elements of a block."""
+def _split_into_blocks(x: Tensor, dim: str, blocks: int) -> Tensor:
+    """Returns x [..., dim, ...] as [..., BLOCKS, ELEMENTS, ...]."""
     elements = x.shape[dim] // blocks
     return unflatten(x, dim, [Dimension(BLOCKS, blocks), Dimension(ELEMENTS, elements)])
 
 
-def _merged(keys: Tensor, values: Tensor, descending: bool) -> tuple[Tensor, ...]:
-    """Returns keys sorted over all blocks, each block being sorted already, and values
-    in the same order.
+def _merge_blocks(
+    keys: Tensor, values: Tensor, descending: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns the keys of sorted blocks, sorted over all blocks, and values in the same
+    order. All are [..., BLOCKS, ELEMENTS, ...].
     """
     blocks = keys.shape[BLOCKS]
-    iterations = blocks if blocks > 2 else 1
-    for iteration in range(iterations):
-        merge = MergeSplit(BLOCKS, ELEMENTS, bool(iteration % 2), descending)
+    # Two blocks are sorted by one merge.
+    num_iterations = blocks if blocks > 2 else 1
+    for iteration in range(num_iterations):
+        is_odd = iteration % 2 == 1
+        merge = MergeSplit(BLOCKS, ELEMENTS, odd=is_odd, descending=descending)
         keys, values = apply_all(merge, keys, values)
     return keys, values

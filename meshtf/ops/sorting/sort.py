@@ -4,17 +4,17 @@
     order = mtf.argsort(scores, "items", descending=True)
     z = mtf.take_along_axis(x, order, "items")
 
-Where the dimension is sharded, one of two algorithms is used, neither of which gathers it:
+Where the dimension is sharded, there are two algorithms. Neither gathers the dimension:
 
-    another dimension can be sharded instead   all-to-all, a local sort, and all-to-all back:
-                                               see `partition.plan`
-    no other dimension can                     each device sorts its shard; then neighbours merge
-                                               their shards (`ops.sorting.merge_sort`), in as many
-                                               iterations as there are shards
+    if another dimension can be sharded instead   all-to-all, a local sort, and all-to-all
+                                                  back: see `partition.plan`
+    if no other dimension can be sharded          each device sorts its shard; then neighbours
+                                                  merge their shards (`ops.sorting.merge_sort`),
+                                                  in as many iterations as there are shards
 
-The second moves about as many bytes as an all-gather, and each iteration waits for a
-neighbour, but a device stores at most three shards. To sort long dimensions, leave
-another dimension for the first.
+The second algorithm moves about as many bytes as an all-gather, and each iteration waits for
+a neighbour, but a device stores at most three shards. To sort a long dimension by the first
+algorithm, have another dimension that the mesh axis divides and that is not sharded.
 """
 
 from __future__ import annotations
@@ -30,43 +30,47 @@ from meshtf.ops.sorting.sort_op import Sort
 
 
 def sort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
-    """Returns x [..., dim, ...] sorted along `dim`, the smallest first. It is
-    differentiable.
+    """Returns x [..., dim, ...] sorted along `dim`, the smallest first.
 
-    The index of a NaN is not defined.
+    Where a NaN is sorted to is not defined.
 
     Args:
-      x: floats or integers.
-      dim: the name along which x is sorted.
+      x: a tensor of floats or integers.
+      dim: the name of the dimension along which x is sorted.
       descending: whether the largest comes first.
 
     Raises:
       ShapeError: x lacks `dim`.
       DTypeError: x has no order.
     """
-    return _sorted(x, dim, descending)[0]
+    values, _ = _sort_with_order(x, dim, descending)
+    return values
 
 
 def argsort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
-    """Returns the index in x of each element of `sort`, ascending among equal elements:
-    int32, the shape of x.
+    """Returns the index in x of each element of `sort(x, dim)`, int32 [..., dim, ...].
+
+    Indices of equal elements ascend.
 
     Arguments and errors are those of `sort`.
     """
-    return _sorted(x, dim, descending)[1]
+    _, order = _sort_with_order(x, dim, descending)
+    return order
 
 
-def _sorted(x: Tensor, dim: str, descending: bool) -> tuple[Tensor, ...]:
+def _sort_with_order(x: Tensor, dim: str, descending: bool) -> tuple[Tensor, Tensor]:
+    """Returns the results of `sort` and `argsort`."""
     x, dim = tensor_along(x, dim)
     as_bool("descending", descending)
     num_shards = _shards_to_merge(x, dim)
     if num_shards > 1:
         return merge_sorted(x, dim, num_shards, descending)
-    return apply_all(Sort(dim, descending), x)
+    values, order = apply_all(Sort(dim, descending), x)
+    return values, order
 
 
 def _shards_to_merge(x: Tensor, dim: str) -> int:
-    """Returns the number of shards of `dim`, or 1 if another dimension can be sharded
+    """Returns the number of shards of `dim`; 1 if another dimension can be sharded
     instead.
     """
     if x.mesh is None:
@@ -77,7 +81,7 @@ def _shards_to_merge(x: Tensor, dim: str) -> int:
         for state, size in zip(placement, x.mesh.axes.values())
         if state == Sharded(dim)
     )
-    free = [d for d in x.shape if Sharded(d.name) not in placement]
-    if any(d.size % num_shards == 0 for d in free):
+    unsharded_dims = [d for d in x.shape if Sharded(d.name) not in placement]
+    if any(d.size % num_shards == 0 for d in unsharded_dims):
         return 1
     return num_shards

@@ -1,11 +1,10 @@
-"""Ops of sorting on one device: sort with the indices of the elements, and
-reorder.
+"""Ops that sort along a dimension of one device: Sort, and Reorder.
 
-    values, order = apply_all(Sort("d"), x)       # [batch d], twice
-    apply(Reorder("d"), x, order)                 # equals values; back=True undoes it
+    values, order = apply_all(Sort("d"), x)              # both [batch d]
+    apply(Reorder("d"), x, order)                        # equals values
+    apply(Reorder("d", back=True), values, order)        # equals x
 
-Both need their dimension unsharded: where it can, the planner shards another dimension
-instead.
+Both ops need `dim` unsharded. Where possible, the planner shards another dimension instead.
 """
 
 from __future__ import annotations
@@ -63,21 +62,29 @@ class Sort(Op):
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         names = context.inputs[0].names
-        order = _last(names, self.dim)
-        return tuple(
-            arrange(y, order, names)
-            for y in sort_last_axis(arrange(x, names, order), self.descending)
-        )
+        dim_last = _move_last(names, self.dim)
+        x = arrange(x, names, dim_last)
+        values, order = sort_last_axis(x, self.descending)
+        return arrange(values, dim_last, names), arrange(order, dim_last, names)
 
     def gradient(self, dys: Any, ys: Any, x: Tensor) -> Cotangents:
-        return [apply(Reorder(self.dim, back=True), dys[0], ys[1])]
+        dvalues, _ = dys
+        _, order = ys
+        return [apply(Reorder(self.dim, back=True), dvalues, order)]
 
     def flops(self, x: Spec) -> int:
-        return x.shape.size * max(1, math.ceil(math.log2(max(x.shape[self.dim], 1))))
+        comparisons = math.ceil(math.log2(max(x.shape[self.dim], 1)))
+        return x.shape.size * max(1, comparisons)
 
 
 class Reorder(Op):
-    """y[i] = x[order[i]] along `dim`; back: y[order[i]] += x[i], from zeros."""
+    """x reordered along `dim`: y[i] = x[order[i]].
+
+    Attributes:
+      dim: the dimension.
+      back: whether to undo the reordering instead: y[order[i]] = x[i]. Of several equal
+        entries of `order`, the elements of x are added up; without any, y is 0.
+    """
 
     dim: str
     back: bool = False
@@ -97,48 +104,55 @@ class Reorder(Op):
 
     def local(self, context: LocalContext, x: Any, order: Any) -> LocalTensors:
         names = context.inputs[0].names
-        last = _last(names, self.dim)
-        x = arrange(x, names, last)
-        order = arrange(order, context.inputs[1].names, last)
+        dim_last = _move_last(names, self.dim)
+        x = arrange(x, names, dim_last)
+        order = arrange(order, context.inputs[1].names, dim_last)
         if self.back:
             y = _scatter_last_axis(x, order)
         else:
-            y = tf.gather(x, order, batch_dims=len(last) - 1)
-        return (arrange(y, last, names),)
+            y = tf.gather(x, order, batch_dims=len(dim_last) - 1)
+        return (arrange(y, dim_last, names),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor, order: Tensor) -> Cotangents:
         return [apply(Reorder(self.dim, not self.back), dy, order), None]
 
 
 def _scatter_last_axis(x: Any, order: Any) -> Any:
-    """Returns y of the shape of x with y[..., order[..., i]] += x[..., i], from zeros."""
-    groups = math.prod(x.shape[:-1])
+    """Returns y, in the shape of x: zeros, to which y[..., order[..., i]] += x[..., i]."""
+    num_groups = math.prod(x.shape[:-1])
     size = x.shape[-1]
-    offsets = tf.range(0, groups * size, size, dtype=order.dtype)
-    ids = tf.reshape(order, [groups, size]) + offsets[:, None]
+    # Element i of group g is segment g * size + order[g, i] of one sum for all groups.
+    offsets = tf.range(0, num_groups * size, size, dtype=order.dtype)
+    segment_ids = tf.reshape(order, [num_groups, size]) + offsets[:, None]
     y = tf.math.unsorted_segment_sum(
-        tf.reshape(x, [-1]), tf.reshape(ids, [-1]), groups * size
+        data=tf.reshape(x, [-1]),
+        segment_ids=tf.reshape(segment_ids, [-1]),
+        num_segments=num_groups * size,
     )
     return tf.reshape(y, x.shape)
 
 
 def sort_last_axis(x: Any, descending: bool) -> tuple[Any, Any]:
-    """Returns x sorted along its last axis, and the index of each element in x; stable
-    among equal elements.
+    """Returns x sorted along its last axis, and the index in x of each sorted element.
+
+    Equal elements keep their order.
     """
+    # top_k returns elements in descending order, and the lowest index first among equals.
     size = x.shape[-1]
     if descending:
         return tf.math.top_k(x, size)
-    values, order = tf.math.top_k(_flipped(x), size)
-    return _flipped(values), order
+    values, order = tf.math.top_k(_reverse_order(x), size)
+    return _reverse_order(values), order
 
 
-def _flipped(x: Any) -> Any:
-    """Returns x with its order reversed, smallest as largest; its own inverse."""
+def _reverse_order(x: Any) -> Any:
+    """Returns numbers whose order is the reverse of that of x. It is its own inverse."""
     if x.dtype.is_floating:
         return -x
+    # -x - 1, which does not overflow.
     return tf.bitwise.invert(x)
 
 
-def _last(names: tuple[str, ...], dim: str) -> tuple[str, ...]:
+def _move_last(names: tuple[str, ...], dim: str) -> tuple[str, ...]:
+    """Returns the names with `dim` as the last one."""
     return (*(n for n in names if n != dim), dim)

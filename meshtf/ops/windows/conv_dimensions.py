@@ -1,9 +1,19 @@
-"""The roles of names in a convolution: spatial, taps, summed, new, groups, batch.
+"""The roles of names in a convolution: spatial, taps, summed, added, groups, batch.
 
 Example:
 
     x[batch h w c_in]   kernel[k_h k_w c_in c_out]   windows of k_h over h, of k_w over w
-    c_in is summed over, c_out is new; y[batch h w c_out]
+    y[batch h w c_out]  c_in is summed over, c_out is added
+
+The role of a name follows from the tensors that have it:
+
+    role       x     kernel  y
+    batch      yes   no      yes
+    spatial    yes   no      yes   windows slide over it
+    taps       no    yes     no    the elements of a window
+    groups     yes   yes     yes   listed in the argument `groups`
+    summed     yes   yes     no
+    added      no    yes     yes
 """
 
 from __future__ import annotations
@@ -11,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import LocalContext, Spec
@@ -19,42 +29,61 @@ from meshtf.names import Dimension, Names, Shape, names_of, parse_pairs
 from meshtf.names.arguments import as_mapping
 from meshtf.ops.common.checks import require_dim, require_floating
 from meshtf.ops.common.local_reshape import reshape, transpose
-from meshtf.ops.windows.conv_kernels import Kernels
-from meshtf.ops.windows.sliding_window import MAX_DIMS, Slide, slides
+from meshtf.ops.windows.conv_kernels import ConvKernels
+from meshtf.ops.windows.sliding_window import MAX_DIMS, SlidingWindow, sliding_windows
 
-PackedAxes = list[tuple[str, ...]]  # the names that each axis of a packed tensor merges
+# The names that each axis of a packed tensor merges: [("batch",), ("h",), ("c", "d")].
+PackedAxes = list[tuple[str, ...]]
+
+
+class ConvAxes(NamedTuple):
+    """The packed axes of the three tensors of a convolution, as `ConvKernels` expects."""
+
+    x: PackedAxes  # [batch, *spatial, groups, summed]
+    kernel: PackedAxes  # [*taps, groups, summed, added]
+    y: PackedAxes  # [batch, *spatial, groups, added]
 
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
     """How windows slide over x, and the roles of the names of the kernel.
 
-    `taps` index the elements of windows, `reduced` are summed over, and `new` are those
-    that x lacks.
+    Attributes:
+      windows: how windows slide over each spatial dimension of x.
+      taps: the kernel's names that index the elements of a window, one for each of
+        `windows`.
+      summed: names of x and the kernel that are summed over.
+      added: names of the kernel that x lacks and y has.
     """
 
-    slides: tuple[Slide, ...]
+    windows: tuple[SlidingWindow, ...]
     taps: tuple[str, ...]
-    reduced: tuple[str, ...]
-    new: tuple[str, ...]
+    summed: tuple[str, ...]
+    added: tuple[str, ...]
 
     @property
     def dims(self) -> tuple[str, ...]:
         """The names that windows slide over."""
-        return tuple(s.dim for s in self.slides)
+        return tuple(window.dim for window in self.windows)
 
-    def slide(self, dim: str) -> Slide | None:
-        """Returns how windows slide over a dimension, or None."""
-        return next((s for s in self.slides if s.dim == dim), None)
+    def window_over(self, dim: str) -> SlidingWindow | None:
+        """Returns how windows slide over a dimension; None if they do not."""
+        for window in self.windows:
+            if window.dim == dim:
+                return window
+        return None
 
     def sizes(self, *xs: Spec) -> dict[str, int]:
-        """Returns the sizes of all names but those that windows slide over.
+        """Returns the sizes of all names except for those that windows slide over.
+
+        Args:
+          *xs: the specs of the inputs of an op, two of x, y and the kernel.
 
         Raises:
           ShapeError: a name has two sizes.
           DTypeError: data types differ, or are not of floats.
         """
-        sizes = {tap: s.taps for tap, s in zip(self.taps, self.slides)}
+        sizes = {tap: window.taps for tap, window in zip(self.taps, self.windows)}
         for x in xs:
             require_floating(x, "a convolution")
             if x.dtype != xs[0].dtype:
@@ -65,12 +94,12 @@ class Geometry:
                         way_out=f'Convert one of them: mtf.cast(x, "{xs[0].dtype}").',
                     )
                 )
-            for d in x.shape.without(*self.dims):
-                if sizes.setdefault(d.name, d.size) != d.size:
+            for dim in x.shape.without(*self.dims):
+                if sizes.setdefault(dim.name, dim.size) != dim.size:
                     raise ShapeError(
                         explain_error(
-                            f'"{d.name}" has size {sizes[d.name]} in one input and '
-                            f"{d.size} in another.",
+                            f'"{dim.name}" has size {sizes[dim.name]} in one input and '
+                            f"{dim.size} in another.",
                             inputs=" ".join(repr(x.shape) for x in xs),
                             way_out="A name that joins inputs has one size: rename one "
                             "of them.",
@@ -79,42 +108,65 @@ class Geometry:
         return sizes
 
     def packed_axes(
-        self, x: Sequence[str], kernel: Sequence[str]
-    ) -> tuple[PackedAxes, PackedAxes, PackedAxes]:
-        """Returns the names that form each axis of x, kernel and y, as `Kernels` expects."""
-        groups = tuple(n for n in x if n in kernel and n not in self.reduced)
-        batch = tuple(n for n in x if n not in (*self.dims, *groups, *self.reduced))
-        dims = [(n,) for n in self.dims]
-        taps = [(n,) for n in self.taps]
-        return (
-            [batch, *dims, groups, self.reduced],
-            [*taps, groups, self.reduced, self.new],
-            [batch, *dims, groups, self.new],
+        self, x_names: Sequence[str], kernel_names: Sequence[str]
+    ) -> ConvAxes:
+        """Returns the names that form each axis of x, the kernel and y."""
+        groups = tuple(
+            name for name in x_names if name in kernel_names and name not in self.summed
+        )
+        other_roles = (*self.dims, *groups, *self.summed)
+        batch = tuple(name for name in x_names if name not in other_roles)
+        spatial = [(name,) for name in self.dims]
+        taps = [(name,) for name in self.taps]
+        return ConvAxes(
+            x=[batch, *spatial, groups, self.summed],
+            kernel=[*taps, groups, self.summed, self.added],
+            y=[batch, *spatial, groups, self.added],
         )
 
     def kernels(
-        self, context: LocalContext, sizes: Sequence[int], channels: Sequence[int]
-    ) -> Kernels:
-        """Returns the TensorFlow ops for x of these spatial sizes on this device.
+        self,
+        context: LocalContext,
+        x_sizes: Sequence[int],
+        groups: int,
+        c_in: int,
+        c_out: int,
+    ) -> ConvKernels:
+        """Returns the TensorFlow ops of this convolution on this device.
 
-        Sharded dimensions are padded already.
+        Args:
+          context: the device. Its dimensions that are sharded are padded already.
+          x_sizes: the spatial sizes of x on the device.
+          groups: the number of groups.
+          c_in: the number of channels of x in a group.
+          c_out: the number of channels of y in a group.
         """
-        pads = [
-            (s.before, s.after) if context.num_shards(s.dim) == 1 else (0, 0)
-            for s in self.slides
-        ]
-        return Kernels(
-            tuple(sizes),
-            tuple(s.taps for s in self.slides),
-            tuple(s.stride for s in self.slides),
-            tuple(s.dilation for s in self.slides),
-            tuple(pads),
-            *channels,
+        pads = []
+        for window in self.windows:
+            if context.num_shards(window.dim) == 1:
+                pads.append((window.pad_before, window.pad_after))
+            else:
+                pads.append((0, 0))
+        return ConvKernels(
+            sizes=tuple(x_sizes),
+            taps=tuple(window.taps for window in self.windows),
+            strides=tuple(window.stride for window in self.windows),
+            dilations=tuple(window.dilation for window in self.windows),
+            pads=tuple(pads),
+            groups=groups,
+            c_in=c_in,
+            c_out=c_out,
         )
 
 
 def pack(x: Any, names: Sequence[str], axes: PackedAxes) -> Any:
-    """Returns a TensorFlow tensor whose axes merge the names of each of `axes`."""
+    """Returns a TensorFlow tensor whose axes merge the names of each of `axes`.
+
+    Args:
+      x: the TensorFlow tensor.
+      names: the name of each axis of x.
+      axes: the names that each axis of the result merges.
+    """
     sizes = dict(zip(names, x.shape))
     order = [names.index(name) for axis in axes for name in axis]
     packed_shape = []
@@ -125,45 +177,56 @@ def pack(x: Any, names: Sequence[str], axes: PackedAxes) -> Any:
 
 
 def unpack(x: Any, shape: Shape, axes: PackedAxes) -> Any:
-    """Undoes `pack`."""
-    order = [n for axis in axes for n in axis]
-    x = reshape(x, [shape[n] for n in order])
-    return transpose(x, [order.index(n) for n in shape.names])
+    """Returns the TensorFlow tensor of `shape` of which x is the packed form."""
+    order = [name for axis in axes for name in axis]
+    x = reshape(x, [shape[name] for name in order])
+    return transpose(x, [order.index(name) for name in shape.names])
 
 
 def replace_names(
-    names: Sequence[str], kernel: Sequence[str], old: Sequence[str], new: Sequence[str]
+    names: Sequence[str],
+    kernel_names: Sequence[str],
+    *,
+    removed: Sequence[str],
+    added: Sequence[str],
 ) -> tuple[str, ...]:
-    """Returns names without the old ones, and with the new ones.
+    """Returns `names` without the removed names, and with the added names.
 
-    The new ones follow the last name that the kernel has as well.
+    The added names follow the last of `names` that the kernel has too, or else are last.
     """
     end = len(names)
-    kernel_indices = [i for i, name in enumerate(names) if name in kernel]
-    if kernel_indices:
-        end = kernel_indices[-1] + 1
-    order = [*names[:end], *new, *names[end:]]
-    return tuple(name for name in order if name not in old)
+    shared_indices = [i for i, name in enumerate(names) if name in kernel_names]
+    if shared_indices:
+        end = shared_indices[-1] + 1
+    order = [*names[:end], *added, *names[end:]]
+    return tuple(name for name in order if name not in removed)
 
 
 def resized(shape: Shape, sizes: Mapping[str, int], names: Sequence[str]) -> Shape:
-    """Returns a shape of these names, with sizes of `sizes`, or else of `shape`."""
-    return Shape(Dimension(n, sizes[n] if n in sizes else shape[n]) for n in names)
+    """Returns a shape of these names.
+
+    The size of a name is that in `sizes`, or, where `sizes` lacks it, that in `shape`.
+    """
+    dims = []
+    for name in names:
+        size = sizes[name] if name in sizes else shape[name]
+        dims.append(Dimension(name, size))
+    return Shape(dims)
 
 
 def read_window(
     window: Mapping[str, str] | str, x: Shape, kernel: Shape, groups: Names
 ) -> dict[str, str]:
-    """Returns, for each name of x that windows slide over, the kernel's name of its taps.
+    """Returns the argument `window` of a convolution as a dictionary: for each name of x
+    that windows slide over, the name of its taps in the kernel.
 
     Raises:
-      ShapeError: names are missing or clash.
+      ShapeError: names are missing or conflict.
     """
-    if not isinstance(window, str):
-        as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
     if isinstance(window, str):
         pairs = parse_pairs(window, kind="window")
     else:
+        as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
         pairs = list(window.items())
     taps = dict(pairs)
     require_dim(x, *taps)
@@ -200,24 +263,34 @@ def convolution_geometry(
     dilation: Any,
     groups: Names,
 ) -> tuple[Geometry, tuple[str, ...]]:
-    """Returns the geometry of a convolution of x, and the names of its result."""
+    """Returns the geometry of a convolution of x, and the names of its result.
+
+    Args:
+      x: the shape of x.
+      kernel: the shape of the kernel.
+      taps: the result of `read_window`.
+      stride, padding, dilation, groups: the arguments of `conv`.
+    """
     window_sizes = {dim: kernel[tap] for dim, tap in taps.items()}
-    over = slides(x, window_sizes, stride, padding, dilation)
-    reduced, new = reduced_and_new(x, kernel, taps, groups)
-    geometry = Geometry(over, tuple(taps.values()), reduced, new)
-    return geometry, replace_names(x.names, kernel.names, reduced, new)
+    windows = sliding_windows(x, window_sizes, stride, padding, dilation)
+    summed, added = summed_and_added(x, kernel, taps, groups)
+    geometry = Geometry(windows, tuple(taps.values()), summed, added)
+    names = replace_names(x.names, kernel.names, removed=summed, added=added)
+    return geometry, names
 
 
-def reduced_and_new(
+def summed_and_added(
     x: Shape, kernel: Shape, taps: dict[str, str], groups: Names
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the names of the kernel that are summed over, and those that are new."""
+    """Returns the names of the kernel that are summed over, and those that x lacks, except
+    for taps.
+    """
     group_names = names_of(groups, x, kernel)
-    reduced = []
-    new = []
+    summed = []
+    added = []
     for name in kernel.names:
         if name not in x and name not in taps.values():
-            new.append(name)
+            added.append(name)
         elif name in x and name not in group_names:
-            reduced.append(name)
-    return tuple(reduced), tuple(new)
+            summed.append(name)
+    return tuple(summed), tuple(added)

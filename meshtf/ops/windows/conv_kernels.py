@@ -1,15 +1,16 @@
 """TensorFlow's convolutions, for any sizes, groups and dilations, forward and backward.
 
     x [batch, *sizes, groups, c_in]   kernel [*taps, groups, c_in, c_out]
-    y [batch, *windows, groups, c_out]
+    y [batch, *num_windows, groups, c_out]
 
-TensorFlow has kernels for two and three spatial dimensions, for one group or groups of
-one channel each. Convolutions that a CPU without oneDNN lacks are converted to these:
+TensorFlow has kernels for two and three spatial dimensions, and for one group or groups of
+one channel each (depthwise). A CPU without oneDNN lacks other convolutions, so these are
+computed by the available kernels:
 
-    one dimension        two, of which one has size 1
-    dilation d           d interleaved convolutions, concatenated along the batch
-    dilated and strided  stride 1, then every stride-th window
-    other groups         one after another
+    one dimension        as two, one of size 1
+    dilation d           as d interleaved convolutions, concatenated along the batch
+    dilated and strided  with stride 1, then every stride-th window is taken
+    other groups         by one convolution for each group
 """
 
 from __future__ import annotations
@@ -35,10 +36,18 @@ Ints = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernels:
-    """One convolution, as the TensorFlow ops that make y, dx and dkernel.
+class ConvKernels:
+    """One convolution, as the TensorFlow ops that compute y, dx and dkernel.
 
-    `sizes` are the spatial sizes of x, and `pads` the zeros before and after.
+    Attributes:
+      sizes: the spatial sizes of x.
+      taps: the spatial sizes of the kernel.
+      strides: the stride of each spatial dimension.
+      dilations: the dilation of each spatial dimension.
+      pads: the numbers of zeros before and after each spatial dimension of x.
+      groups: the number of groups of channels.
+      c_in: the number of channels of x in a group.
+      c_out: the number of channels of y in a group.
     """
 
     sizes: Ints
@@ -53,49 +62,63 @@ class Kernels:
     def forward(self, x: Any, kernel: Any) -> Any:
         """Returns y."""
         if self._unrolled:
-            return self._each_group(Kernels.forward, (x, -2), (kernel, -3), -2)
-        y = self._ops[0](
-            input=self._wide(x), filter=self._flat_kernel(kernel), **self._attributes
+            return self._for_each_group(
+                ConvKernels.forward, x, kernel, axes=(-2, -3), result_axis=-2
+            )
+        forward_op, _, _ = self._ops
+        y = forward_op(
+            input=self._op_input(x),
+            filter=self._op_filter(kernel),
+            **self._op_attributes,
         )
-        return self._strided(
-            self._from_kernel_shape(y, [(0, e) for e in self._extra], self.c_out)
-        )
+        margins = [(0, extra) for extra in self._dilation_padding]
+        y = self._from_op_layout(y, margins, self.c_out)
+        return self._subsampled(y)
 
     def input_gradient(self, dy: Any, kernel: Any) -> Any:
         """Returns dx, which is the transposed convolution of dy."""
         if self._unrolled:
-            return self._each_group(Kernels.input_gradient, (dy, -2), (kernel, -3), -2)
-        dy = self._narrow(dy)
-        sizes = [dy.shape[0], *self._lift(self._block_sizes), self.groups * self.c_in]
-        dx = self._ops[1](
-            input_sizes=sizes,
-            filter=self._flat_kernel(kernel),
+            return self._for_each_group(
+                ConvKernels.input_gradient, dy, kernel, axes=(-2, -3), result_axis=-2
+            )
+        _, input_gradient_op, _ = self._ops
+        dy = self._op_output_gradient(dy)
+        batch = dy.shape[0]
+        spatial = self._at_least_2d(self._block_sizes)
+        dx = input_gradient_op(
+            input_sizes=[batch, *spatial, self.groups * self.c_in],
+            filter=self._op_filter(kernel),
             out_backprop=dy,
-            **self._attributes,
+            **self._op_attributes,
         )
-        return self._from_kernel_shape(dx, self._margins, self.c_in)
+        return self._from_op_layout(dx, self._margins, self.c_in)
 
     def kernel_gradient(self, x: Any, dy: Any) -> Any:
         """Returns dkernel."""
         if self._unrolled:
-            return self._each_group(Kernels.kernel_gradient, (x, -2), (dy, -2), -3)
-        sizes = [*self._lift(self.taps), self.groups * self.c_in, self.c_out]
-        dkernel = self._ops[2](
-            input=self._wide(x),
-            filter_sizes=sizes,
-            out_backprop=self._narrow(dy),
-            **self._attributes,
+            return self._for_each_group(
+                ConvKernels.kernel_gradient, x, dy, axes=(-2, -2), result_axis=-3
+            )
+        _, _, kernel_gradient_op = self._ops
+        taps = self._at_least_2d(self.taps)
+        dkernel = kernel_gradient_op(
+            input=self._op_input(x),
+            filter_sizes=[*taps, self.groups * self.c_in, self.c_out],
+            out_backprop=self._op_output_gradient(dy),
+            **self._op_attributes,
         )
         return reshape(dkernel, [*self.taps, self.groups, self.c_in, self.c_out])
 
-    # The choice of TensorFlow's kernel, and its attributes.
+    # The choice of TensorFlow's ops, and their attributes.
 
     @property
     def _depthwise(self) -> bool:
+        """Whether each group has one channel, and TensorFlow's depthwise ops apply."""
         return self.groups > 1 and self.c_in == 1 and len(self.taps) <= 2
 
     @property
     def _unrolled(self) -> bool:
+        """Whether groups are computed by one op each."""
         return self.groups > 1 and not self._depthwise
 
     @property
@@ -103,13 +126,17 @@ class Kernels:
         return max(self.dilations) > 1
 
     @property
-    def _subsampled(self) -> bool:
-        """Whether the kernel runs with stride 1, and strides are applied to its output."""
-        uneven = self._depthwise and len(set(self.strides)) > 1
-        return max(self.strides) > 1 and (self._dilated or uneven)
+    def _needs_subsampling(self) -> bool:
+        """Whether the op runs with stride 1, and strides are applied to its output."""
+        if max(self.strides) == 1:
+            return False
+        # Depthwise ops take one stride for both dimensions.
+        has_unequal_strides = len(set(self.strides)) > 1
+        return self._dilated or (self._depthwise and has_unequal_strides)
 
     @property
     def _ops(self) -> tuple[Callable[..., Any], ...]:
+        """The TensorFlow ops that compute y, dx and dkernel."""
         if self._depthwise:
             return _DEPTHWISE
         if len(self.taps) == 3:
@@ -117,107 +144,116 @@ class Kernels:
         return _DENSE_2D
 
     @property
-    def _steps(self) -> Ints:
-        """The strides that the kernel takes."""
-        if self._subsampled:
+    def _op_strides(self) -> Ints:
+        """The strides that the op is given."""
+        if self._needs_subsampling:
             return (1,) * len(self.taps)
         return self.strides
 
     @property
     def _has_same_padding(self) -> bool:
-        """Whether the kernel's "SAME" padding is that of x: faster than to pad first."""
+        """Whether `pads` equals the op's "SAME" padding, which is faster than `tf.pad`."""
         if self._dilated:
             return False
         same_pads = []
-        for size, step, taps in zip(self.sizes, self._steps, self.taps):
-            num_windows = -(-size // step)
-            total = max((num_windows - 1) * step + taps - size, 0)
+        for size, stride, taps in zip(self.sizes, self._op_strides, self.taps):
+            num_windows = -(-size // stride)  # the ceiling of the quotient
+            total = max((num_windows - 1) * stride + taps - size, 0)
             before = total // 2
             same_pads.append((before, total - before))
         return self.pads == tuple(same_pads)
 
     @property
-    def _attributes(self) -> dict[str, Any]:
-        # A stride over an added dimension of size 1 has no effect; kernels require
-        # equal strides.
+    def _op_attributes(self) -> dict[str, Any]:
+        """The attributes of the op, for dimensions [batch, *spatial, channels]."""
+        # An added dimension of size 1 gets the stride of the other one, since ops require
+        # equal strides. It has one window, whatever the stride.
+        spatial = self._at_least_2d(self._op_strides, added=self._op_strides[-1])
         return {
-            "strides": [1, *self._lift(self._steps, self._steps[-1]), 1],
+            "strides": [1, *spatial, 1],
             "padding": "SAME" if self._has_same_padding else "VALID",
         }
 
-    # Conversions from and to the shapes that the kernel takes.
+    # Conversions from and to the layout of the ops, [batch, *spatial, channels].
 
     @property
-    def _windows(self) -> list[int]:
-        """The number of windows at stride 1."""
-        windows = []
+    def _stride_1_windows(self) -> list[int]:
+        """The number of windows of each dimension if its stride were 1."""
+        counts = []
         spatial = zip(self.sizes, self.taps, self.dilations, self.pads)
         for size, taps, dilation, pads in spatial:
-            extent = (taps - 1) * dilation
-            windows.append(size + sum(pads) - extent)
-        return windows
+            counts.append(size + sum(pads) - (taps - 1) * dilation)
+        return counts
 
     @property
-    def _extra(self) -> list[int]:
-        """Padding after x that makes its size divisible by the dilation."""
-        pairs = zip(self._windows, self.dilations)
-        return [-windows % dilation for windows, dilation in pairs]
+    def _dilation_padding(self) -> list[int]:
+        """Padding after x that makes the number of windows divisible by the dilation, as
+        `tf.space_to_batch` requires.
+        """
+        pairs = zip(self._stride_1_windows, self.dilations)
+        return [-count % dilation for count, dilation in pairs]
 
     @property
     def _margins(self) -> list[tuple[int, int]]:
-        """Padding of x before and after, other than the kernel's."""
+        """Padding of x before and after, except for that of the op itself."""
         if self._has_same_padding:
             return [(0, 0)] * len(self.sizes)
         margins = []
-        for (before, after), extra in zip(self.pads, self._extra):
+        for (before, after), extra in zip(self.pads, self._dilation_padding):
             margins.append((before, after + extra))
         return margins
 
     @property
     def _block_sizes(self) -> list[int]:
-        """The spatial sizes of x after padding and `space_to_batch`."""
+        """The spatial sizes of x after padding and `tf.space_to_batch`."""
         block_sizes = []
         for size, margin, dilation in zip(self.sizes, self._margins, self.dilations):
             padded = size + sum(margin)
             block_sizes.append(padded // dilation)
         return block_sizes
 
-    def _wide(self, x: Any) -> Any:
-        return self._to_kernel_shape(x, self._margins)
+    def _op_input(self, x: Any) -> Any:
+        """Returns x in the layout of the op, padded."""
+        return self._to_op_layout(x, self._margins)
 
-    def _narrow(self, dy: Any) -> Any:
-        """Returns dy as the kernel takes it, with zeros for windows between strides."""
-        if self._subsampled:
-            pairs = zip(self._windows, self.strides)
-            for axis, (windows, stride) in enumerate(pairs, start=1):
+    def _op_output_gradient(self, dy: Any) -> Any:
+        """Returns dy in the layout of the op, with zeros for windows that strides skip."""
+        if self._needs_subsampling:
+            pairs = zip(self._stride_1_windows, self.strides)
+            for axis, (count, stride) in enumerate(pairs, start=1):
                 if stride > 1:
-                    dy = _insert_zeros(dy, axis, stride, windows)
-        margins = [(0, extra) for extra in self._extra]
-        return self._to_kernel_shape(dy, margins)
+                    dy = _insert_zeros(dy, axis, stride, count)
+        margins = [(0, extra) for extra in self._dilation_padding]
+        return self._to_op_layout(dy, margins)
 
-    def _strided(self, y: Any) -> Any:
-        """Returns every stride-th window."""
-        if not self._subsampled:
+    def _subsampled(self, y: Any) -> Any:
+        """Returns y with every stride-th window, if the op ran with stride 1."""
+        if not self._needs_subsampling:
             return y
         spatial = [slice(None, None, stride) for stride in self.strides]
         return y[[slice(None), *spatial]]
 
-    def _to_kernel_shape(self, x: Any, margins: Sequence[tuple[int, int]]) -> Any:
-        """Returns x padded, with groups and channels merged.
+    def _to_op_layout(self, x: Any, margins: Sequence[tuple[int, int]]) -> Any:
+        """Returns x [batch, *sizes, groups, channels] as [batch, *sizes, groups * channels].
 
-        Where it is dilated, interleaved elements are moved to the batch.
+        Args:
+          x: x or dy.
+          margins: the padding before and after each spatial dimension. If the convolution
+            is dilated, `tf.space_to_batch` also moves interleaved elements to the batch.
         """
         if self._dilated:
             x = tf.space_to_batch(x, self.dilations, margins)
         elif any(map(any, margins)):
             x = tf.pad(x, [(0, 0), *margins, (0, 0), (0, 0)])
         batch, *sizes, groups, channels = x.shape.as_list()
-        return reshape(x, [batch, *self._lift(sizes), groups * channels])
+        return reshape(x, [batch, *self._at_least_2d(sizes), groups * channels])
 
-    def _from_kernel_shape(
+    def _from_op_layout(
         self, x: Any, margins: Sequence[tuple[int, int]], channels: int
     ) -> Any:
-        """Undoes `_to_kernel_shape`."""
+        """Returns the output of an op as [batch, *sizes, groups, channels], without
+        margins: the inverse of `_to_op_layout`.
+        """
         sizes = x.shape.as_list()[-1 - len(self.sizes) : -1]
         x = reshape(x, [x.shape[0], *sizes, self.groups, channels])
         if self._dilated:
@@ -229,45 +265,61 @@ class Kernels:
             x = x[[slice(None), *spatial]]
         return x
 
-    def _flat_kernel(self, kernel: Any) -> Any:
-        return reshape(
-            kernel, [*self._lift(self.taps), self.groups * self.c_in, self.c_out]
-        )
+    def _op_filter(self, kernel: Any) -> Any:
+        """Returns the kernel in the layout of the op, [*taps, groups * c_in, c_out]."""
+        taps = self._at_least_2d(self.taps)
+        return reshape(kernel, [*taps, self.groups * self.c_in, self.c_out])
 
-    def _lift(self, values: Sequence[Any], one: Any = 1) -> list[Any]:
-        """Returns a value for each dimension of the kernel, which has two at least."""
+    def _at_least_2d(self, values: Sequence[Any], added: Any = 1) -> list[Any]:
+        """Returns a value for each spatial dimension of the op.
+
+        Ops have two or three. Before a single one, a dimension with value `added` is
+        inserted.
+        """
         if len(values) == 1:
-            return [one, *values]
+            return [added, *values]
         return list(values)
 
-    def _each_group(
-        self, fn: Callable[..., Any], a: tuple[Any, int], b: tuple[Any, int], axis: int
+    def _for_each_group(
+        self,
+        method: Callable[..., Any],
+        a: Any,
+        b: Any,
+        *,
+        axes: tuple[int, int],
+        result_axis: int,
     ) -> Any:
-        """Returns the results of `fn` for each group, concatenated along `axis`.
+        """Returns the results of a method for each group, concatenated.
 
-        `a` and `b` are the arguments of `fn`, each with its axis of groups.
+        Args:
+          method: `forward`, `input_gradient` or `kernel_gradient`.
+          a, b: its two arguments.
+          axes: the axis of groups of `a`, and that of `b`.
+          result_axis: the axis of groups of the result.
         """
-        single = dataclasses.replace(self, groups=1)
-        a_tensor, a_axis = a
-        b_tensor, b_axis = b
-        a_groups = tf.split(a_tensor, self.groups, a_axis)
-        b_groups = tf.split(b_tensor, self.groups, b_axis)
+        single_group = dataclasses.replace(self, groups=1)
+        a_axis, b_axis = axes
         results = []
-        for a_group, b_group in zip(a_groups, b_groups):
-            results.append(fn(single, a_group, b_group))
-        return tf.concat(results, axis)
+        for a_of_group, b_of_group in zip(
+            tf.split(a, self.groups, a_axis), tf.split(b, self.groups, b_axis)
+        ):
+            results.append(method(single_group, a_of_group, b_of_group))
+        return tf.concat(results, result_axis)
 
 
 def _insert_zeros(x: Any, axis: int, stride: int, size: int) -> Any:
-    """Returns the first `size` elements along `axis` of x with stride - 1 zeros after
-    each element.
+    """Returns x with stride - 1 zeros after each element along an axis, of which the first
+    `size` elements are kept: [a, b, c], stride 2, size 5 -> [a, 0, b, 0, c].
     """
-    before = x.shape.as_list()[:axis]
-    after = x.shape.as_list()[axis + 1 :]
+    sizes_before = x.shape.as_list()[:axis]
+    sizes_after = x.shape.as_list()[axis + 1 :]
+    # Zeros are padded along a new axis, which is then merged with `axis`.
     expanded = tf.expand_dims(x, axis + 1)
     pads = [[0, 0] for _ in expanded.shape]
     pads[axis + 1] = [0, stride - 1]
-    spread_size = x.shape[axis] * stride
-    with_zeros = tf.reshape(tf.pad(expanded, pads), [*before, spread_size, *after])
-    section = [slice(None)] * axis + [slice(size)]
-    return with_zeros[section]
+    merged_size = x.shape[axis] * stride
+    with_zeros = tf.reshape(
+        tf.pad(expanded, pads), [*sizes_before, merged_size, *sizes_after]
+    )
+    kept_slices = [slice(None)] * axis + [slice(size)]
+    return with_zeros[kept_slices]

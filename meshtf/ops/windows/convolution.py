@@ -3,14 +3,18 @@
     y = mtf.conv(x, kernel, "h:k_h;w:k_w")       # x[batch h w c_in], kernel[k_h k_w c_in c_out]
     y = mtf.conv(x, kernel, "h:k_h;w:k_w", groups="c_in")      # depthwise: kernel[k_h k_w c_in]
 
-A convolution is an einsum with windows: names that x and the kernel share are summed
-over, but for `groups`; names that only the kernel has are new; `window` maps each name of
-x that windows slide over to the kernel's name of its taps. x may be sharded along any
-name. Where windows slide over a sharded one, neighbours exchange the elements at the
-border.
+A convolution is an einsum with windows. Names that x and the kernel share are summed over,
+except for `groups`. Names that only the kernel has are added to the result. `window` maps
+each name of x that windows slide over to the name of its taps in the kernel. x may be
+sharded along any name: where windows slide over a sharded one, neighbouring shards exchange
+the elements at the border.
 
-The form sum(y * conv(x, kernel)) is linear in each of x, y and the kernel. Its three
-derivatives are the ops here, and each has the other two as its gradients.
+The scalar sum(y * conv(x, kernel)) is linear in each of x, y and the kernel. Its three
+derivatives are the ops of this file, and the gradients of each are the other two:
+
+    Conv              y from x and the kernel        = d/dy
+    ConvTranspose     x from y and the kernel        = d/dx
+    ConvKernelGrad    the kernel from y and x        = d/dkernel
 """
 
 from __future__ import annotations
@@ -37,15 +41,14 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, Shape, parse_pairs
 from meshtf.names.arguments import as_mapping
-from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.windows.conv_dimensions import (
     Geometry,
     convolution_geometry,
     pack,
     read_window,
-    reduced_and_new,
     replace_names,
     resized,
+    summed_and_added,
     unpack,
 )
 from meshtf.ops.windows.sliding_window import (
@@ -53,13 +56,18 @@ from meshtf.ops.windows.sliding_window import (
     PerDim,
     by_dim,
     crop_to_shard,
-    slides,
+    sliding_windows,
     transposed_sizes,
 )
 
 
-class _Product(WindowedOp):
-    """The base of the three ops; `names` are those of the output, in order."""
+class _ConvOp(WindowedOp):
+    """The base of the three ops.
+
+    Attributes:
+      geometry: how windows slide over x, and the roles of the kernel's names.
+      names: the names of the output, in order.
+    """
 
     geometry: Geometry
     names: tuple[str, ...]
@@ -73,7 +81,7 @@ class _Product(WindowedOp):
 
     def _spatial_sizes(self) -> dict[str, int]:
         """Returns the sizes in the output of the names that windows slide over."""
-        return {s.dim: s.windows for s in self.geometry.slides}
+        return {window.dim: window.num_windows for window in self.geometry.windows}
 
     def output_specs(self, *xs: Spec) -> Specs:
         sizes = self.geometry.sizes(*xs)
@@ -82,21 +90,31 @@ class _Product(WindowedOp):
         return (Spec(shape, xs[0].dtype),)
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        slide = self.geometry.slide(dim)
-        if slide is not None and input_index == 0:
-            return slide.forward
+        window = self.geometry.window_over(dim)
+        if window is not None and input_index == 0:
+            return window.elements_of_windows()
         return None
 
     def flops(self, *xs: Spec) -> int:
-        windows = [s.windows for s in self.geometry.slides]
-        return 2 * math.prod(self.geometry.sizes(*xs).values()) * math.prod(windows)
+        num_windows = math.prod(w.num_windows for w in self.geometry.windows)
+        other_sizes = math.prod(self.geometry.sizes(*xs).values())
+        return 2 * other_sizes * num_windows
 
 
 def _sample(
     x: str, kernel: str, window: str, inputs: str = "xk", **options: Any
 ) -> Sample:
-    """Returns a sample of an op that has these two of x, y and the kernel as inputs."""
-    default: dict[str, Any] = {
+    """Returns a sample of an op that takes two of x, y and the kernel.
+
+    Args:
+      x: the shape of x as text, "b:2;h:8;c:4".
+      kernel: the shape of the kernel as text.
+      window: the argument of `conv`.
+      inputs: one letter for each input of the op: "x", "y", or "k" for the kernel. The
+        third one is its output.
+      **options: `stride`, `padding`, `dilation` and `groups` of `conv`.
+    """
+    defaults: dict[str, Any] = {
         "stride": 1,
         "padding": "same",
         "dilation": 1,
@@ -106,9 +124,9 @@ def _sample(
     x_shape = Shape(x)
     kernel_shape = Shape(kernel)
     geometry, names = convolution_geometry(
-        x_shape, kernel_shape, taps, **(default | options)
+        x_shape, kernel_shape, taps, **(defaults | options)
     )
-    sizes = {slide.dim: slide.windows for slide in geometry.slides}
+    sizes = {window.dim: window.num_windows for window in geometry.windows}
     y_shape = resized(kernel_shape.union(x_shape), sizes, names)
     shapes = {"x": x_shape, "k": kernel_shape, "y": y_shape}
     input_texts = []
@@ -120,8 +138,8 @@ def _sample(
 
 
 @dataclasses.dataclass(frozen=True)
-class Conv(_Product):
-    """y from x and the kernel."""
+class Conv(_ConvOp):
+    """The convolution y of x with the kernel; the inputs are x and the kernel."""
 
     geometry: Geometry
     names: tuple[str, ...]
@@ -148,15 +166,14 @@ class Conv(_Product):
 
     def local(self, context: LocalContext, x: Any, kernel: Any) -> LocalTensors:
         x_names, kernel_names = [shape.names for shape in context.inputs]
-        packed_axes = self.geometry.packed_axes(x_names, kernel_names)
-        x_axes, kernel_axes, y_axes = packed_axes
-        x = pack(x, x_names, x_axes)
-        kernel = pack(kernel, kernel_names, kernel_axes)
-        x_sizes = x.shape[1:-2]
-        channels = kernel.shape[-3:]
-        kernels = self.geometry.kernels(context, x_sizes, channels)
+        axes = self.geometry.packed_axes(x_names, kernel_names)
+        x = pack(x, x_names, axes.x)
+        kernel = pack(kernel, kernel_names, axes.kernel)
+        _batch, *x_sizes, _groups, _c_in = x.shape
+        *_taps, groups, c_in, c_out = kernel.shape
+        kernels = self.geometry.kernels(context, x_sizes, groups, c_in, c_out)
         y = kernels.forward(x, kernel)
-        return (unpack(y, context.outputs[0], y_axes),)
+        return (unpack(y, context.outputs[0], axes.y),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor, kernel: Tensor) -> Cotangents:
         return [
@@ -166,8 +183,11 @@ class Conv(_Product):
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvTranspose(_Product):
-    """x from y and the kernel: the gradient of a convolution in x, and a layer as well."""
+class ConvTranspose(_ConvOp):
+    """The transposed convolution, which is the gradient of a convolution in x.
+
+    The inputs are y, whose elements are the windows of the convolution, and the kernel.
+    """
 
     geometry: Geometry
     names: tuple[str, ...]
@@ -179,33 +199,34 @@ class ConvTranspose(_Product):
     )
 
     def _spatial_sizes(self) -> dict[str, int]:
-        return {s.dim: s.size for s in self.geometry.slides}
+        return {window.dim: window.size for window in self.geometry.windows}
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        slide = self.geometry.slide(dim)
-        if slide is not None and input_index == 0:
-            return slide.backward
+        window = self.geometry.window_over(dim)
+        if window is not None and input_index == 0:
+            return window.windows_of_elements()
         return None
 
     def local(self, context: LocalContext, y: Any, kernel: Any) -> LocalTensors:
         y_names, kernel_names = [shape.names for shape in context.inputs]
-        slides = self.geometry.slides
-        packed_axes = self.geometry.packed_axes(self.names, kernel_names)
-        x_axes, kernel_axes, y_axes = packed_axes
-        y = pack(y, y_names, y_axes)
-        kernel = pack(kernel, kernel_names, kernel_axes)
+        windows = self.geometry.windows
+        axes = self.geometry.packed_axes(self.names, kernel_names)
+        y = pack(y, y_names, axes.y)
+        kernel = pack(kernel, kernel_names, axes.kernel)
+        _batch, *y_sizes, _groups, _c_out = y.shape
+        *_taps, groups, c_in, c_out = kernel.shape
         x_sizes = []
-        for num_windows, slide in zip(y.shape[1:-2], slides):
-            if context.num_shards(slide.dim) == 1:
-                x_sizes.append(slide.size)
+        for num_windows, window in zip(y_sizes, windows):
+            if context.num_shards(window.dim) == 1:
+                x_sizes.append(window.size)
             else:
-                x_sizes.append(slide.reach(num_windows))
-        kernels = self.geometry.kernels(context, x_sizes, kernel.shape[-3:])
+                x_sizes.append(window.covered_size(num_windows))
+        kernels = self.geometry.kernels(context, x_sizes, groups, c_in, c_out)
         x = kernels.input_gradient(y, kernel)
-        for axis, slide in enumerate(slides, start=1):
-            if context.num_shards(slide.dim) > 1:
-                x = crop_to_shard(context, x, axis, slide)
-        return (unpack(x, context.outputs[0], x_axes),)
+        for axis, window in enumerate(windows, start=1):
+            if context.num_shards(window.dim) > 1:
+                x = crop_to_shard(context, x, axis, window)
+        return (unpack(x, context.outputs[0], axes.x),)
 
     def gradient(self, dx: Tensor, x: Tensor, y: Tensor, kernel: Tensor) -> Cotangents:
         return [
@@ -214,10 +235,11 @@ class ConvTranspose(_Product):
         ]
 
 
-class ConvKernelGrad(_Product):
-    """The kernel from y and x: the gradient of a convolution in its kernel.
+class ConvKernelGrad(_ConvOp):
+    """The gradient of a convolution in its kernel; the inputs are y and x.
 
-    y comes first, since its sizes are those of the windows.
+    y comes first, since the size of a factor is that of the first input where no output
+    has it (`WindowedOp`): windows are the factor here, and y has one element for each.
     """
 
     geometry: Geometry
@@ -231,22 +253,21 @@ class ConvKernelGrad(_Product):
     )
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        slide = self.geometry.slide(dim)
-        if slide is not None and input_index == 1:
-            return slide.forward
+        window = self.geometry.window_over(dim)
+        if window is not None and input_index == 1:
+            return window.elements_of_windows()
         return None
 
     def local(self, context: LocalContext, y: Any, x: Any) -> LocalTensors:
         y_names, x_names = [shape.names for shape in context.inputs]
-        packed_axes = self.geometry.packed_axes(x_names, self.names)
-        x_axes, kernel_axes, y_axes = packed_axes
-        y = pack(y, y_names, y_axes)
-        x = pack(x, x_names, x_axes)
+        axes = self.geometry.packed_axes(x_names, self.names)
+        y = pack(y, y_names, axes.y)
+        x = pack(x, x_names, axes.x)
         _batch, *x_sizes, groups, c_in = x.shape
         c_out = y.shape[-1]
-        kernels = self.geometry.kernels(context, x_sizes, (groups, c_in, c_out))
+        kernels = self.geometry.kernels(context, x_sizes, groups, c_in, c_out)
         kernel = kernels.kernel_gradient(x, y)
-        return (unpack(kernel, context.outputs[0], kernel_axes),)
+        return (unpack(kernel, context.outputs[0], axes.kernel),)
 
     def gradient(self, dk: Tensor, kernel: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [
@@ -264,23 +285,24 @@ def conv(
     dilation: PerDim[int] = 1,
     groups: Names = (),
 ) -> Tensor:
-    """Returns a convolution: x with new names of the kernel in place of those summed
-    over.
+    """Returns the convolution of x with a kernel, such as [batch, h, w, c_out].
 
     Args:
-      x: such as [batch, h, w, c_in].
-      kernel: such as [k_h, k_w, c_in, c_out], in any order.
-      window: for each name of x that windows slide over, the kernel's name of its taps:
-        "h:k_h;w:k_w".
-      stride: elements from one window to the next: an integer, or one by name, {"h": 2}.
+      x: a tensor, such as [batch, h, w, c_in].
+      kernel: a tensor or variable, such as [k_h, k_w, c_in, c_out], in any order. Names
+        that x has too are summed over; other names are added to the result.
+      window: for each name of x that windows slide over, the name of its taps in the
+        kernel: "h:k_h;w:k_w".
+      stride: the distance in elements from one window to the next: an integer, or integers
+        by name, {"h": 2}.
       padding: "same" (ceil(size / stride) windows), "valid" (none), "causal" (all
-        before), or the elements before and after; for all names, or by name.
-      dilation: elements of x from one tap of the kernel to the next.
-      groups: names of both that are not summed over: each of their indices has a separate
-        kernel. Where nothing is summed over, the convolution is depthwise.
+        before), or the numbers of elements before and after; for all names, or by name.
+      dilation: the distance in elements of x from one tap of the kernel to the next.
+      groups: names that both have and that are not summed over: each of their indices has
+        a separate kernel. Where nothing is summed over, the convolution is depthwise.
 
     Raises:
-      ShapeError: names are missing or clash, or no window fits.
+      ShapeError: names are missing or conflict, or no window fits.
       DTypeError: x is not of floats, or the kernel is of another data type.
     """
     x = as_tensor("x", x)
@@ -302,19 +324,24 @@ def conv_transpose(
     groups: Names = (),
     output_size: Mapping[str, int] | None = None,
 ) -> Tensor:
-    """Returns a transposed convolution: the gradient of a convolution in its input.
+    """Returns the transposed convolution of x, such as [batch, stride * h, stride * w, c_out].
+
+    It is the gradient of a convolution in its input: that convolution maps the result to
+    the shape of x, and has the same kernel, stride, padding, dilation and groups.
 
     Args:
-      x: such as [batch, h, w, c_in].
-      kernel: such as [k_h, k_w, c_in, c_out], in any order.
-      window: as of `conv`; so are `padding`, `dilation` and `groups`, those of the
-        convolution.
-      stride: elements of the result for one element of x.
-      padding: of the result.
-      dilation: elements of the result from one tap of the kernel to the next.
-      groups: names of both that are not summed over.
-      output_size: sizes of the result, by name. By default stride times those of x for
-        "same" and "causal" padding, else all elements that the windows reach.
+      x: a tensor, such as [batch, h, w, c_in].
+      kernel: a tensor or variable, such as [k_h, k_w, c_in, c_out], in any order.
+      window: as in `conv`: for each name of x that windows slide over, the name of its
+        taps in the kernel.
+      stride: the distance in elements of the result between elements of x.
+      padding: as in `conv`: the padding of the result, as the input of the convolution.
+      dilation: the distance in elements of the result from one tap of the kernel to the
+        next.
+      groups: names that both have and that are not summed over.
+      output_size: sizes of the result, by name. The default for "same" and "causal"
+        padding is stride times the size of x, for other padding the number of elements
+        that the windows span, less the padding.
 
     Raises:
       ShapeError: names are missing or conflict, or a convolution of `output_size`
@@ -324,60 +351,26 @@ def conv_transpose(
     x = as_tensor("x", x)
     kernel = as_tensor("kernel", kernel)
     taps = read_window(window, x.shape, kernel.shape, groups)
-    sizes = {dim: kernel.shape[tap] for dim, tap in taps.items()}
-    result = dict(transposed_sizes(x.shape, sizes, stride, padding, dilation))
+    window_sizes = {dim: kernel.shape[tap] for dim, tap in taps.items()}
+    result_sizes = transposed_sizes(x.shape, window_sizes, stride, padding, dilation)
     if output_size is not None:
         as_mapping("output_size", output_size, 'numbers by name, such as {"h": 8}')
-        named = {dim: result[dim] for dim in output_size if dim in taps}
-        result |= by_dim(output_size, named, 0, "output_size")
-    over = slides(Shape(result.items()), sizes, stride, padding, dilation)
-    for slide in over:
-        size = x.shape[slide.dim]
-        if slide.windows != size:
+        known_dims = {dim: result_sizes[dim] for dim in output_size if dim in taps}
+        result_sizes |= by_dim(output_size, known_dims, 0, "output_size")
+    result_shape = Shape(result_sizes.items())
+    windows = sliding_windows(result_shape, window_sizes, stride, padding, dilation)
+    for sliding_window in windows:
+        dim = sliding_window.dim
+        num_windows = sliding_window.num_windows
+        if num_windows != x.shape[dim]:
             raise ShapeError(
-                f'a convolution of {slide.size} elements of "{slide.dim}" gives '
-                f"{slide.windows}, not the {size} of {x.shape!r}."
+                f'a convolution of {sliding_window.size} elements of "{dim}" gives '
+                f"{num_windows}, not the {x.shape[dim]} of {x.shape!r}."
             )
-    reduced, new = reduced_and_new(x.shape, kernel.shape, taps, groups)
-    geometry = Geometry(over, tuple(taps.values()), reduced=new, new=reduced)
-    names = replace_names(x.shape.names, kernel.shape.names, reduced, new)
-    return apply(ConvTranspose(geometry, names), x, kernel)
-
-
-def separable_conv(
-    x: Tensor,
-    depthwise: Any,
-    pointwise: Any,
-    window: Mapping[str, str] | str,
-    stride: PerDim[int] = 1,
-    padding: PerDim[Padding] = "same",
-    dilation: PerDim[int] = 1,
-) -> Tensor:
-    """Returns a depthwise convolution, then a matmul over channels (Chollet, 2017).
-
-    Args:
-      x: such as [batch, h, w, c_in].
-      depthwise: a kernel for each channel: [k_h, k_w, c_in], perhaps with a name for
-        several each.
-      pointwise: the kernel of the matmul: [c_in, c_out], with that name too if there is
-        one.
-      window: as of `conv`, and so are `stride`, `padding` and `dilation`.
-      stride: elements from one window to the next.
-      padding: "same", "valid", "causal" or the elements before and after.
-      dilation: elements of x from one tap of the kernel to the next.
-
-    Raises:
-      ShapeError: names are missing or clash, or no window fits.
-      DTypeError: x is not of floats, or a kernel is of another data type.
-    """
-    x = as_tensor("x", x)
-    depthwise = as_tensor("depthwise", depthwise)
-    pointwise = as_tensor("pointwise", pointwise)
-    groups = [n for n in depthwise.shape.names if n in x.shape]
-    y = conv(x, depthwise, window, stride, padding, dilation, groups)
-    reduced = [n for n in pointwise.shape.names if n in y.shape]
-    new = [n for n in pointwise.shape.names if n not in y.shape]
-    return einsum(
-        [y, pointwise],
-        replace_names(y.shape.names, pointwise.shape.names, reduced, new),
+    summed, added = summed_and_added(x.shape, kernel.shape, taps, groups)
+    # The geometry is that of the convolution, where the two exchange their roles.
+    geometry = Geometry(windows, tuple(taps.values()), summed=added, added=summed)
+    names = replace_names(
+        x.shape.names, kernel.shape.names, removed=summed, added=added
     )
+    return apply(ConvTranspose(geometry, names), x, kernel)

@@ -1,9 +1,9 @@
-"""Halo exchange: blocks of elements with elements of the neighbouring blocks.
+"""Halo exchange: blocks of elements, extended by elements of the neighbouring blocks.
 
     x = mtf.unflatten(x, "length", "blocks:8;elements:16")
     y = mtf.halo_exchange(x, "blocks", "elements", 4, 0)     # [blocks:8 elements:20]
 
-Where `blocks` is sharded, devices receive only these elements, from the neighbours that
+Where `blocks` is sharded, devices receive only the added elements, from the devices that
 hold them. Convolutions and pooling do not need `halo_exchange`: they exchange the
 elements at the borders of shards themselves.
 """
@@ -21,16 +21,17 @@ from meshtf.ops.windows.shift import roll, shift
 def halo_exchange(
     x: Tensor, blocks: str, elements: str, before: int, after: int, wrap: bool = False
 ) -> Tensor:
-    """Returns blocks, each between elements of the blocks before and after it.
+    """Returns x with each block extended by elements of the blocks before and after it,
+    such as [batch, blocks, before + elements + after].
 
     Args:
-      x: such as [batch, blocks, elements].
-      blocks: the name along which blocks follow each other.
-      elements: the name along which the elements of a block follow each other; the
-        result has `before` + `after` more.
-      before: elements of the blocks before; they may span several blocks.
-      after: elements of the blocks after.
-      wrap: whether the last block precedes the first one; if not, zeros do.
+      x: a tensor, such as [batch, blocks, elements].
+      blocks: the name of the dimension of blocks.
+      elements: the name of the dimension of the elements of a block.
+      before: the number of elements added before each block; they may span several blocks.
+      after: the number of elements added after each block.
+      wrap: whether the last block precedes the first one and the first one follows the
+        last one; if not, zeros do.
 
     Raises:
       ShapeError: x lacks a name, or `before` or `after` is negative.
@@ -48,11 +49,13 @@ def halo_exchange(
     size = x.shape[elements]
     shift_blocks = roll if wrap else shift
     tensors = [x]
+    # The block at `distance` adds its border next to the elements added so far.
     for distance, start in enumerate(range(0, before, size), start=1):
         count = min(size, before - start)
         border = slice(x, elements, size - count, count)
         tensors.insert(0, shift_blocks(border, blocks, distance))
     for distance, start in enumerate(range(0, after, size), start=1):
-        border = slice(x, elements, 0, min(size, after - start))
+        count = min(size, after - start)
+        border = slice(x, elements, 0, count)
         tensors.append(shift_blocks(border, blocks, -distance))
     return concat(tensors, elements)

@@ -1,136 +1,169 @@
 """TensorFlow's pooling over any number of dimensions, of inputs that are padded already.
 
-    x [batch, *sizes, channels]  ->  [batch, *windows, channels]
+    x [batch, *sizes, channels]  ->  [batch, *num_windows, channels]
 
-The maximum over a window is the maximum over one dimension of the maxima over the
-others, and the mean likewise. So the kernels for two dimensions suffice, applied to two
-dimensions at a time, from the last:
+The maximum over a window is the maximum over its first dimension of the maxima over its
+other dimensions, and likewise for the mean. So the kernels for two dimensions suffice.
+They are applied to two dimensions at a time, from the last ones:
 
     x [batch, d, h, w, channels]      over h and w, then over d of [batch, d, h * w * channels]
 
-TensorFlow's own kernels for three dimensions give the whole gradient of a maximum to
-each of equal elements on CPUs, and take neither float16 nor float64 there.
+TensorFlow's kernels for three dimensions are not used: on CPUs they give the full gradient
+of a maximum to each of several equal elements, and take neither float16 nor float64.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from meshtf.ops.common.local_reshape import reshape
-from meshtf.ops.windows.sliding_window import Slide
+from meshtf.ops.windows.sliding_window import SlidingWindow
 
 _RAW = tf.raw_ops
 
-Slides = Sequence[Slide]
+Windows = Sequence[SlidingWindow]
 
 
-def largest(slides: Slides, x: Any) -> Any:
-    """Returns the largest element of each window."""
-    return _steps(slides, x)[-1]
+class _AxisPair(NamedTuple):
+    """One or two adjacent dimensions that a kernel pools at once."""
+
+    first_axis: int  # the axis of the first of them in x
+    windows: Windows  # how windows slide over each of them
 
 
-def largest_gradient(slides: Slides, dy: Any, x: Any) -> Any:
-    """Returns dy at the first maximum of each window of x, zeros elsewhere."""
-    for pair, step in reversed(list(zip(_pairs(slides), _steps(slides, x)))):
-        dy = _run(pair, _largest_gradient, step, dy)
+def window_maxima(windows: Windows, x: Any) -> Any:
+    """Returns the largest element of each window of x."""
+    return _successive_maxima(windows, x)[-1]
+
+
+def maxima_gradient(windows: Windows, dy: Any, x: Any) -> Any:
+    """Returns the gradient of `window_maxima` in x, in the shape of x: dy of each window at
+    its first largest element, zeros elsewhere.
+    """
+    pairs = _axis_pairs(windows)
+    inputs_of_pairs = _successive_maxima(windows, x)[:-1]
+    for pair, pair_input in zip(reversed(pairs), reversed(inputs_of_pairs)):
+        dy = _run_on_images(pair, _max_pool_gradient, pair_input, dy)
     return dy
 
 
-def largest_picks(slides: Slides, z: Any, x: Any) -> Any:
-    """Returns the elements of z at the first maximum of each window of x."""
-    for pair, step in zip(_pairs(slides), _steps(slides, x)):
-        z = _run(pair, _largest_picks, step, z)
+def values_at_maxima(windows: Windows, z: Any, x: Any) -> Any:
+    """Returns the elements of z where x has the first largest element of each window."""
+    inputs_of_pairs = _successive_maxima(windows, x)[:-1]
+    for pair, pair_input in zip(_axis_pairs(windows), inputs_of_pairs):
+        z = _run_on_images(pair, _max_pool_values, pair_input, z)
     return z
 
 
-def average(slides: Slides, x: Any) -> Any:
-    """Returns the mean of each window."""
-    for pair in _pairs(slides):
-        x = _run(pair, lambda x, **attributes: _RAW.AvgPool(value=x, **attributes), x)
+def window_means(windows: Windows, x: Any) -> Any:
+    """Returns the mean of each window of x."""
+    for pair in _axis_pairs(windows):
+        x = _run_on_images(pair, _avg_pool, x)
     return x
 
 
-def average_gradient(slides: Slides, dy: Any) -> Any:
-    """Returns the transpose of `average`, for all elements that the windows read."""
-    for pair in reversed(_pairs(slides)):
-        dy = _run(pair, _average_gradient, dy)
+def means_gradient(windows: Windows, dy: Any) -> Any:
+    """Returns the gradient of `window_means` in x, for all elements that windows read."""
+    for pair in reversed(_axis_pairs(windows)):
+        dy = _run_on_images(pair, _avg_pool_gradient, dy)
     return dy
 
 
-def _largest_gradient(x: Any, dy: Any, **attributes: Any) -> Any:
+def _max_pool(x: Any, **attributes: Any) -> Any:
+    return _RAW.MaxPool(input=x, **attributes)
+
+
+def _max_pool_gradient(x: Any, dy: Any, **attributes: Any) -> Any:
     # The maximum is recomputed, not stored: with it, oneDNN's gradient takes a tenth of
     # the time.
     return _RAW.MaxPoolGrad(
         orig_input=x,
-        orig_output=_RAW.MaxPool(input=x, **attributes),
+        orig_output=_max_pool(x, **attributes),
         grad=dy,
         **attributes,
     )
 
 
-def _largest_picks(x: Any, z: Any, **attributes: Any) -> Any:
+def _max_pool_values(x: Any, z: Any, **attributes: Any) -> Any:
+    """Returns z at the maxima of x, by TensorFlow's gradient of the gradient."""
     return _RAW.MaxPoolGradGrad(
         orig_input=x,
-        orig_output=_RAW.MaxPool(input=x, **attributes),
+        orig_output=_max_pool(x, **attributes),
         grad=z,
         **attributes,
     )
 
 
-def _average_gradient(
+def _avg_pool(x: Any, **attributes: Any) -> Any:
+    return _RAW.AvgPool(value=x, **attributes)
+
+
+def _avg_pool_gradient(
     dy: Any, ksize: Sequence[int], strides: Sequence[int], padding: str
 ) -> Any:
-    sizes = [(n - 1) * s + k for n, s, k in zip(dy.shape, strides, ksize)]
+    x_sizes = []
+    for num_windows, stride, taps in zip(dy.shape, strides, ksize):
+        x_sizes.append((num_windows - 1) * stride + taps)
     return _RAW.AvgPoolGrad(
-        orig_input_shape=sizes, grad=dy, ksize=ksize, strides=strides, padding=padding
+        orig_input_shape=x_sizes,
+        grad=dy,
+        ksize=ksize,
+        strides=strides,
+        padding=padding,
     )
 
 
-def _steps(slides: Slides, x: Any) -> list[Any]:
-    """Returns x, and the maxima after each pair of dimensions."""
-    xs = [x]
-    for pair in _pairs(slides):
-        xs.append(
-            _run(
-                pair,
-                lambda x, **attributes: _RAW.MaxPool(input=x, **attributes),
-                xs[-1],
-            )
-        )
-    return xs
+def _successive_maxima(windows: Windows, x: Any) -> list[Any]:
+    """Returns x, and the maxima after each of `_axis_pairs`; the last is the result."""
+    maxima = [x]
+    for pair in _axis_pairs(windows):
+        maxima.append(_run_on_images(pair, _max_pool, maxima[-1]))
+    return maxima
 
 
-def _pairs(slides: Slides) -> list[tuple[int, Slides]]:
-    """Returns the dimensions in pairs from the last, each with the axis of its start."""
-    return [
-        (1 + max(0, end - 2), slides[max(0, end - 2) : end])
-        for end in range(len(slides), 0, -2)
-    ]
+def _axis_pairs(windows: Windows) -> list[_AxisPair]:
+    """Returns the dimensions in pairs, from the last one; the first may be single."""
+    pairs = []
+    for end in range(len(windows), 0, -2):
+        start = max(0, end - 2)
+        # Axis 0 of x is the batch.
+        pairs.append(_AxisPair(first_axis=1 + start, windows=windows[start:end]))
+    return pairs
 
 
-def _run(pair: tuple[int, Slides], kernel: Any, *xs: Any) -> Any:
-    """Runs a kernel on two axes, or on one and an added axis of size 1."""
-    axis, slides = pair
-    end = axis + len(slides)
-    added = [1] * (2 - len(slides))
+def _run_on_images(pair: _AxisPair, kernel: Callable[..., Any], *xs: Any) -> Any:
+    """Returns the result of a kernel on a pair of axes, or on one and an added axis of
+    size 1.
+
+    Args:
+      pair: the axes, which the kernel takes as height and width.
+      kernel: a function of images [batch, height, width, channels].
+      *xs: the inputs [batch, *sizes, channels], which `kernel` gets as images.
+    """
+    axis, windows = pair
+    end = axis + len(windows)
+    added = [1] * (2 - len(windows))
+    images = [_as_images(x, axis, end) for x in xs]
     y = kernel(
-        *(_as_images(x, axis, end) for x in xs),
-        ksize=[1, *(s.taps for s in slides), *added, 1],
-        strides=[1, *(s.stride for s in slides), *added, 1],
+        *images,
+        ksize=[1, *(window.taps for window in windows), *added, 1],
+        strides=[1, *(window.stride for window in windows), *added, 1],
         padding="VALID",
     )
     sizes = xs[0].shape.as_list()
-    return reshape(y, [*sizes[:axis], *y.shape[1 : 1 + len(slides)], *sizes[end:]])
+    pooled_sizes = y.shape[1 : 1 + len(windows)]
+    return reshape(y, [*sizes[:axis], *pooled_sizes, *sizes[end:]])
 
 
 def _as_images(x: Any, start: int, end: int) -> Any:
-    """Returns x as [batch, height, width, channels], of its axes [start, end) as images.
+    """Returns x as images [batch, height, width, channels].
 
-    A single axis is the height of images of width 1.
+    Axes [start, end) of x are height and width; a single one is the height of images of
+    width 1. The axes before are merged into the batch, those after into the channels.
     """
     sizes = x.shape.as_list()
     added = [1] * (2 - (end - start))

@@ -3,15 +3,15 @@
     y = mtf.max_pool(x, "h:2;w:2")                       # [batch h w c] -> [batch h/2 w/2 c]
     y = mtf.avg_pool(x, "h:3;w:3", stride=2, padding="same")
 
-The dimensions may be sharded. Neighbours then exchange the elements at the border: of x
-in the forward pass, of x and the cotangent in the backward pass. The gradient of a
-maximum goes to the first of equal elements.
+The dimensions may be sharded. Neighbouring shards then exchange the elements at the
+border: those of x in the forward pass, those of x and the cotangent in the backward pass.
+Among equal largest elements of a window, the first gets the gradient.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshtf.errors import ShapeError, explain_error
@@ -38,41 +38,56 @@ from meshtf.ops.elementwise.arithmetic import (
     subtract,
 )
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.indexing.gather import range as named_range
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.windows.conv_dimensions import PackedAxes, pack, unpack
 from meshtf.ops.windows.pool_kernels import (
-    average,
-    average_gradient,
-    largest,
-    largest_gradient,
-    largest_picks,
+    maxima_gradient,
+    means_gradient,
+    values_at_maxima,
+    window_maxima,
+    window_means,
 )
 from meshtf.ops.windows.sliding_window import (
     Padding,
     PerDim,
-    Slide,
+    SlidingWindow,
     crop_to_shard,
-    padded,
-    slides,
+    pad_input,
+    sliding_windows,
 )
 
 
-class _Pool(WindowedOp):
-    """The base of the pooling ops."""
+class _PoolOp(WindowedOp):
+    """The base of the pooling ops.
 
-    slides: tuple[Slide, ...]
+    Attributes:
+      windows: how windows slide over each dimension that is pooled.
+    """
 
-    def _window(self, kind: str, dim: str, fill: float = 0.0) -> Window | None:
-        """Returns the window of one kind: "forward", "backward" or "both_ways"."""
-        for slide in self.slides:
-            if slide.dim == dim:
-                window = getattr(slide, kind)
-                return window._replace(fill=fill)
+    windows: tuple[SlidingWindow, ...]
+
+    def _range_read(
+        self,
+        dim: str,
+        range_method: Callable[[SlidingWindow, float], Window],
+        fill: float = 0.0,
+    ) -> Window | None:
+        """Returns the range of elements of an input that a shard reads; None if no windows
+        slide over the dimension.
+
+        Args:
+          dim: the name of the dimension.
+          range_method: the method of `SlidingWindow` that returns the range.
+          fill: the value of padding.
+        """
+        for sliding_window in self.windows:
+            if sliding_window.dim == dim:
+                return range_method(sliding_window, fill)
         return None
 
     def _resized(self, x: Spec, sizes: dict[str, int]) -> Specs:
-        """Returns the spec of x with other sizes of some dimensions."""
+        """Returns the spec of x with new sizes of the dimensions in `sizes`."""
         require_floating(x, "pooling")
         shape = x.shape
         for dim, size in sizes.items():
@@ -80,117 +95,149 @@ class _Pool(WindowedOp):
         return (Spec(shape, x.dtype),)
 
     def _packed_axes(self, names: Sequence[str]) -> PackedAxes:
-        """Returns the names of each axis: batch, each name of windows, channels."""
-        dims = [slide.dim for slide in self.slides]
+        """Returns the names of each packed axis: batch, each pooled dimension, channels.
+
+        Channels are the names after the last pooled dimension; batch are the other names
+        that are not pooled.
+        """
+        dims = [window.dim for window in self.windows]
         last = max(names.index(dim) for dim in dims)
         batch = tuple(name for name in names[:last] if name not in dims)
         channels = tuple(names[last + 1 :])
         return [batch, *((dim,) for dim in dims), channels]
 
-    def _packed(self, context: LocalContext, i: int, x: Any) -> Any:
-        """Returns input i as [batch, *windows, channels]."""
+    def _packed(self, context: LocalContext, input_index: int, x: Any) -> Any:
+        """Returns an input as [batch, *sizes, channels]."""
         # The names of two inputs may differ in order: all follow that of the output.
         axes = self._packed_axes(context.outputs[0].names)
-        return pack(x, context.inputs[i].names, axes)
+        return pack(x, context.inputs[input_index].names, axes)
 
-    def _padded(self, context: LocalContext, i: int, x: Any, fill: float) -> Any:
-        """Returns input i with all elements that this device's windows read."""
-        x = self._packed(context, i, x)
-        for axis, slide in enumerate(self.slides, start=1):
-            x = padded(context, x, axis, slide, fill)
+    def _packed_and_padded(
+        self, context: LocalContext, input_index: int, x: Any, fill: float
+    ) -> Any:
+        """Returns an input as [batch, *sizes, channels], with all elements that this
+        device's windows read; padding has the value `fill`.
+        """
+        x = self._packed(context, input_index, x)
+        for axis, window in enumerate(self.windows, start=1):
+            x = pad_input(context, x, axis, window, fill)
         return x
 
     def _unpacked(self, context: LocalContext, y: Any) -> LocalTensors:
-        """Returns the output for y [batch, *windows, channels]."""
+        """Returns the output of the op for the packed output [batch, *sizes, channels]."""
         (shape,) = context.outputs
         return (unpack(y, shape, self._packed_axes(shape.names)),)
 
     def _cropped(self, context: LocalContext, x: Any) -> LocalTensors:
-        """Returns the output for x with all elements that this device's windows read."""
-        for axis, slide in enumerate(self.slides, start=1):
-            x = crop_to_shard(context, x, axis, slide)
+        """Returns the output of the op for its packed output with all elements that this
+        device's windows read.
+        """
+        for axis, window in enumerate(self.windows, start=1):
+            x = crop_to_shard(context, x, axis, window)
         return self._unpacked(context, x)
 
     def flops(self, *xs: Spec) -> int:
-        sizes = {dim.name: dim.size for dim in xs[0].shape}
+        output_sizes = {dim.name: dim.size for dim in xs[0].shape}
         taps = 1
-        for slide in self.slides:
-            sizes[slide.dim] = slide.windows
-            taps *= slide.taps
-        return math.prod(sizes.values()) * taps
+        for window in self.windows:
+            output_sizes[window.dim] = window.num_windows
+            taps *= window.taps
+        return math.prod(output_sizes.values()) * taps
 
 
 def _sample(
-    x: str, window: str, kinds: str = "x", kind: str = "", **options: Any
+    x: str, window: str, inputs: str = "x", values: str = "", **options: Any
 ) -> Sample:
-    """Returns a sample of an op whose inputs are as large as x or as the windows."""
-    default: dict[str, Any] = {"stride": None, "padding": "valid"}
-    over = _over(Shape(x), window, **(default | options))
+    """Returns a sample of a pooling op.
+
+    Args:
+      x: the shape of x as text, "b:2;h:8".
+      window: the sizes of a window, "h:3".
+      inputs: one letter for each input of the op: "x" if it has the shape of x, "y" if it
+        has that of the result of pooling.
+      values: the prefix that says how values of "x" are drawn: "ties " for equal ones.
+      **options: `stride` and `padding` of `max_pool`.
+    """
+    defaults: dict[str, Any] = {"stride": None, "padding": "valid"}
+    windows = _pooling_windows(Shape(x), window, **(defaults | options))
     y_shape = Shape(x)
-    for slide in over:
-        y_shape = y_shape.resize(slide.dim, slide.windows)
+    for sliding_window in windows:
+        y_shape = y_shape.resize(sliding_window.dim, sliding_window.num_windows)
     y = ";".join(map(repr, y_shape))
-    texts = {"x": kind + x, "y": y}
-    return Sample((over,), tuple(texts[k] for k in kinds))
+    texts = {"x": values + x, "y": y}
+    return Sample((windows,), tuple(texts[letter] for letter in inputs))
 
 
-def _over(
+def _pooling_windows(
     x: Shape, window: ShapeLike, stride: PerDim[int] | None, padding: PerDim[Padding]
-) -> tuple[Slide, ...]:
-    """Returns how windows slide over x. Raises ShapeError."""
-    taps = {d.name: d.size for d in Shape(window)}
+) -> tuple[SlidingWindow, ...]:
+    """Returns how windows slide over x, for the arguments of `max_pool`.
+
+    Raises:
+      ShapeError: x lacks a name, or a window does not fit or reads only padding.
+    """
+    taps = {dim.name: dim.size for dim in Shape(window)}
     if not taps:
         raise ShapeError("a window has at least one dimension.")
-    over = slides(
-        x, taps, taps if stride is None else stride, padding, 1, default="valid"
+    windows = sliding_windows(
+        x,
+        taps,
+        stride=taps if stride is None else stride,
+        padding=padding,
+        dilation=1,
+        default_padding="valid",
     )
-    for s in over:
-        if s.before >= s.taps or (s.windows - 1) * s.stride >= s.size + s.before:
+    for w in windows:
+        first_is_padding = w.pad_before >= w.taps
+        last_start = (w.num_windows - 1) * w.stride - w.pad_before
+        if first_is_padding or last_start >= w.size:
             raise ShapeError(
                 explain_error(
-                    f'a window over "{s.dim}" has nothing but padding in it.',
-                    size=s.size,
-                    window=s.taps,
-                    stride=s.stride,
+                    f'a window over "{w.dim}" has nothing but padding in it.',
+                    size=w.size,
+                    window=w.taps,
+                    stride=w.stride,
                     padding=padding,
                     way_out="Take less padding, or a larger window.",
                 )
             )
-    return over
+    return windows
 
 
-class MaxPool(_Pool):
-    """The largest of each window."""
+class MaxPool(_PoolOp):
+    """The largest element of each window of x."""
 
-    slides: tuple[Slide, ...]
+    windows: tuple[SlidingWindow, ...]
     samples = (
         _sample("b:2;h:8;c:2", "h:2"),
-        _sample("h:8;c:2", "h:3", kind="ties ", stride=1, padding="same"),
-        _sample("h:8;b:2", "h:3", kind="ties ", stride=3, padding=(2, 2)),
+        _sample("h:8;c:2", "h:3", values="ties ", stride=1, padding="same"),
+        _sample("h:8;b:2", "h:3", values="ties ", stride=3, padding=(2, 2)),
         _sample("h:12;c:2", "h:2", stride=3, padding=(1, 1)),
-        _sample("b:2;w:4;h:8", "h:3;w:2", kind="ties ", stride=2, padding="same"),
-        _sample("d:4;h:2;w:2", "d:3;h:2;w:1", kind="ties ", stride=1, padding="same"),
+        _sample("b:2;w:4;h:8", "h:3;w:2", values="ties ", stride=2, padding="same"),
+        _sample("d:4;h:2;w:2", "d:3;h:2;w:1", values="ties ", stride=1, padding="same"),
     )
 
     def output_specs(self, x: Spec) -> Specs:
-        return self._resized(x, {s.dim: s.windows for s in self.slides})
+        return self._resized(x, {w.dim: w.num_windows for w in self.windows})
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return self._window("forward", dim, fill=-math.inf)
+        return self._range_read(dim, SlidingWindow.elements_of_windows, fill=-math.inf)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return self._unpacked(
-            context, largest(self.slides, self._padded(context, 0, x, -math.inf))
-        )
+        x = self._packed_and_padded(context, 0, x, fill=-math.inf)
+        return self._unpacked(context, window_maxima(self.windows, x))
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [apply(MaxPoolGrad(self.slides), dy, x)]
+        return [apply(MaxPoolGrad(self.windows), dy, x)]
 
 
-class MaxPoolGrad(_Pool):
-    """dy of each window at its first maximum in x, zeros elsewhere."""
+class MaxPoolGrad(_PoolOp):
+    """The gradient of `MaxPool` in x; the inputs are dy and x.
 
-    slides: tuple[Slide, ...]
+    dy of each window is added to the first of its largest elements of x.
+    """
+
+    windows: tuple[SlidingWindow, ...]
     samples = (
         _sample("h:8;c:2", "h:3", "yx", stride=2, padding="same"),
         _sample("h:8", "h:3", "yx", stride=3, padding=(2, 2)),
@@ -201,46 +248,53 @@ class MaxPoolGrad(_Pool):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if input_index == 0:
-            return self._window("backward", dim)
-        return self._window("both_ways", dim, fill=-math.inf)
+            return self._range_read(dim, SlidingWindow.windows_of_elements)
+        return self._range_read(
+            dim, SlidingWindow.elements_sharing_windows, fill=-math.inf
+        )
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
         dy = self._packed(context, 0, dy)
-        x = self._padded(context, 1, x, -math.inf)
-        return self._cropped(context, largest_gradient(self.slides, dy, x))
+        x = self._packed_and_padded(context, 1, x, fill=-math.inf)
+        return self._cropped(context, maxima_gradient(self.windows, dy, x))
 
     def gradient(self, dz: Tensor, z: Tensor, dy: Tensor, x: Tensor) -> Cotangents:
-        return [transpose(apply(MaxPoolPick(self.slides), dz, x), dy.shape), None]
+        return [transpose(apply(MaxPoolPick(self.windows), dz, x), dy.shape), None]
 
 
-class MaxPoolPick(_Pool):
-    """The element of z at the first maximum of each window in x."""
+class MaxPoolPick(_PoolOp):
+    """The element of z where x has the first of each window's largest elements.
 
-    slides: tuple[Slide, ...]
+    The inputs are z and x, of the same shape. It is the gradient of `MaxPoolGrad` in dy.
+    """
+
+    windows: tuple[SlidingWindow, ...]
     samples = (
         _sample("h:8;c:2", "h:3", "xx", stride=2, padding="same"),
         _sample("d:2;h:4;w:3", "d:2;h:3;w:2", "xx"),
     )
 
     def output_specs(self, z: Spec, x: Spec) -> Specs:
-        return self._resized(x, {s.dim: s.windows for s in self.slides})
+        return self._resized(x, {w.dim: w.num_windows for w in self.windows})
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return self._window("forward", dim, fill=-math.inf if input_index else 0.0)
+        z_index = 0
+        fill = 0.0 if input_index == z_index else -math.inf
+        return self._range_read(dim, SlidingWindow.elements_of_windows, fill)
 
     def local(self, context: LocalContext, z: Any, x: Any) -> LocalTensors:
-        z = self._padded(context, 0, z, 0.0)
-        x = self._padded(context, 1, x, -math.inf)
-        return self._unpacked(context, largest_picks(self.slides, z, x))
+        z = self._packed_and_padded(context, 0, z, fill=0.0)
+        x = self._packed_and_padded(context, 1, x, fill=-math.inf)
+        return self._unpacked(context, values_at_maxima(self.windows, z, x))
 
     def gradient(self, dp: Tensor, p: Tensor, z: Tensor, x: Tensor) -> Cotangents:
-        return [transpose(apply(MaxPoolGrad(self.slides), dp, x), z.shape), None]
+        return [transpose(apply(MaxPoolGrad(self.windows), dp, x), z.shape), None]
 
 
-class AvgPool(_Pool):
-    """The mean of each window, padding counted as zeros."""
+class AvgPool(_PoolOp):
+    """The mean of each window of x, in which padding counts as zeros."""
 
-    slides: tuple[Slide, ...]
+    windows: tuple[SlidingWindow, ...]
     linearity = "joint"
     samples = (
         _sample("b:2;h:8;c:2", "h:2"),
@@ -250,40 +304,42 @@ class AvgPool(_Pool):
     )
 
     def output_specs(self, x: Spec) -> Specs:
-        return self._resized(x, {s.dim: s.windows for s in self.slides})
+        return self._resized(x, {w.dim: w.num_windows for w in self.windows})
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return self._window("forward", dim)
+        return self._range_read(dim, SlidingWindow.elements_of_windows)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return self._unpacked(
-            context, average(self.slides, self._padded(context, 0, x, 0.0))
-        )
+        x = self._packed_and_padded(context, 0, x, fill=0.0)
+        return self._unpacked(context, window_means(self.windows, x))
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [apply(AvgPoolGrad(self.slides), dy)]
+        return [apply(AvgPoolGrad(self.windows), dy)]
 
 
-class AvgPoolGrad(_Pool):
-    """The sum at each element of dy of its windows, over the size of a window."""
+class AvgPoolGrad(_PoolOp):
+    """The gradient of `AvgPool` in x; the input is dy.
 
-    slides: tuple[Slide, ...]
+    An element gets the sum of dy over the windows that read it, divided by the size of a
+    window.
+    """
+
+    windows: tuple[SlidingWindow, ...]
     linearity = "joint"
     samples = (_sample("h:8;c:2", "h:3", "y", stride=2, padding="same"),)
 
     def output_specs(self, dy: Spec) -> Specs:
-        return self._resized(dy, {s.dim: s.size for s in self.slides})
+        return self._resized(dy, {w.dim: w.size for w in self.windows})
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        return self._window("backward", dim)
+        return self._range_read(dim, SlidingWindow.windows_of_elements)
 
     def local(self, context: LocalContext, dy: Any) -> LocalTensors:
-        return self._cropped(
-            context, average_gradient(self.slides, self._packed(context, 0, dy))
-        )
+        dy = self._packed(context, 0, dy)
+        return self._cropped(context, means_gradient(self.windows, dy))
 
     def gradient(self, dx: Tensor, x: Tensor, dy: Tensor) -> Cotangents:
-        return [apply(AvgPool(self.slides), dx)]
+        return [apply(AvgPool(self.windows), dx)]
 
 
 def max_pool(
@@ -292,22 +348,23 @@ def max_pool(
     stride: PerDim[int] | None = None,
     padding: PerDim[Padding] = "valid",
 ) -> Tensor:
-    """Returns the largest element of each window; padding is never the largest.
+    """Returns the largest element of each window of x; padding is never the largest.
 
     Args:
-      x: such as [batch, h, w, c].
+      x: a tensor, such as [batch, h, w, c].
       window: the sizes of a window, by name: "h:2;w:2".
-      stride: elements from one window to the next, for all or by name; by default the
-        size of a window.
+      stride: the distance in elements from one window to the next, for all names or by
+        name; None: the size of a window.
       padding: "valid" (none), "same" (ceil(size / stride) windows), "causal" (all
-        before), or the elements before and after; for all names, or by name.
+        before), or the numbers of elements before and after; for all names, or by name.
 
     Raises:
       ShapeError: x lacks a name, or no window fits.
       DTypeError: x is not of floats.
     """
     x = as_tensor("x", x)
-    return apply(MaxPool(_over(x.shape, window, stride, padding)), x)
+    windows = _pooling_windows(x.shape, window, stride, padding)
+    return apply(MaxPool(windows), x)
 
 
 def avg_pool(
@@ -316,29 +373,28 @@ def avg_pool(
     stride: PerDim[int] | None = None,
     padding: PerDim[Padding] = "valid",
 ) -> Tensor:
-    """Returns the mean of each window, of elements of x only, not of padding:
-    [..., height, width, ...] -> the same names, an element for each window.
+    """Returns the mean of the elements of x in each window; padding does not count.
 
-    Arguments and errors are those of `max_pool`.
+    The result has the names of x, and one element for each window. Arguments and errors
+    are those of `max_pool`.
     """
     x = as_tensor("x", x)
-    over = _over(x.shape, window, stride, padding)
-    y = apply(AvgPool(over), x)
-    for slide in over:
-        if slide.before or slide.after:
-            y = cast(
-                multiply(cast(y, accumulation_dtype(x.dtype)), _correction(x, slide)),
-                x.dtype,
-            )
+    windows = _pooling_windows(x.shape, window, stride, padding)
+    y = apply(AvgPool(windows), x)
+    for sliding_window in windows:
+        if sliding_window.pad_before or sliding_window.pad_after:
+            y = cast(y, accumulation_dtype(x.dtype))
+            y = cast(multiply(y, _padding_correction(x, sliding_window)), x.dtype)
     return y
 
 
-def _correction(x: Tensor, slide: Slide) -> Tensor:
-    """Returns, for each window, its size over the number of its elements in x."""
-    index = named_range(x.mesh, Dimension(slide.dim, slide.windows))
-    start = subtract(multiply(index, slide.stride), slide.before)
-    missing = subtract(maximum(start, 0), minimum(start, slide.size - slide.taps))
-    return divide(
-        float(slide.taps),
-        cast(subtract(slide.taps, missing), accumulation_dtype(x.dtype)),
-    )
+def _padding_correction(x: Tensor, window: SlidingWindow) -> Tensor:
+    """Returns, for each window, its size divided by the number of its elements that are
+    not padding: [window.dim:num_windows].
+    """
+    window_index = index_range(x.mesh, Dimension(window.dim, window.num_windows))
+    start = subtract(multiply(window_index, window.stride), window.pad_before)
+    # max(start, 0) - start elements are before x; those after x likewise.
+    num_padding = subtract(maximum(start, 0), minimum(start, window.size - window.taps))
+    num_elements = subtract(window.taps, num_padding)
+    return divide(float(window.taps), cast(num_elements, accumulation_dtype(x.dtype)))

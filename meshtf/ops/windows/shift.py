@@ -3,9 +3,9 @@
     y = mtf.shift(x, "length", 1)              # y[i] = x[i - 1]; y[0] is zeros
     lap = mtf.roll(u, "x", 1) + mtf.roll(u, "x", -1) - 2.0 * u          # on a ring
 
-Where the dimension is sharded, a device receives the elements that it lacks from the
-shards that hold them (windows), and nothing else: one element from one neighbour for
-each shift or roll above.
+Where the dimension is sharded, a device receives only the elements that its shard lacks,
+from the devices that hold them. In each shift or roll above, that is one element from one
+neighbour.
 """
 
 from __future__ import annotations
@@ -32,11 +32,15 @@ from meshtf.names.arguments import as_number
 from meshtf.ops.common.broadcasting import check_scalar
 from meshtf.ops.common.checks import require_dim, tensor_along
 
-_LARGE = 2**16  # elements: TensorFlow's kernel wakes other threads for fewer, too
+# From this number of elements on, TensorFlow's op for rolls is used: it wakes other threads
+# even for few elements, which takes longer than slices.
+_MIN_SIZE_OF_ROLL_OP = 2**16
 
 
 class Shift(WindowedOp):
-    """Element i is element i - by of the input, or `value` outside of it."""
+    """Element i of the output is element i - by of the input, or `value` where the input
+    has no such element.
+    """
 
     dim: str
     by: int
@@ -51,7 +55,7 @@ class Shift(WindowedOp):
 
     @property
     def linearity(self) -> Any:
-        # The sum of shifted partial sums would have the value several times.
+        # Shifted partial sums would add `value` once for each of them.
         return None if self.value else "joint"
 
     def output_specs(self, x: Spec) -> Specs:
@@ -61,7 +65,7 @@ class Shift(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _before(self.by, fill=self.value)
+            return _shifted_window(self.by, fill=self.value)
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
@@ -72,7 +76,7 @@ class Shift(WindowedOp):
 
 
 class Roll(WindowedOp):
-    """Element i is element (i - by) modulo the size of the input."""
+    """Element i of the output is element (i - by) of the input, modulo its size."""
 
     dim: str
     by: int
@@ -91,11 +95,14 @@ class Roll(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _before(self.by, wrap=True)
+            return _shifted_window(self.by, wrap=True)
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        if context.num_shards(self.dim) > 1 or x.shape.num_elements() < _LARGE:
+        if (
+            context.num_shards(self.dim) > 1
+            or x.shape.num_elements() < _MIN_SIZE_OF_ROLL_OP
+        ):
             return (context.window(0, self.dim, x),)
         return (
             tf.raw_ops.Roll(input=x, shift=[self.by], axis=[context.axis(0, self.dim)]),
@@ -105,8 +112,14 @@ class Roll(WindowedOp):
         return [apply(Roll(self.dim, -self.by), dy)]
 
 
-def _before(by: int, wrap: bool = False, fill: float = 0.0) -> Window:
-    """Returns the range `by` elements before, as the window to read."""
+def _shifted_window(by: int, wrap: bool = False, fill: float = 0.0) -> Window:
+    """Returns the window of an op whose element i reads element i - by.
+
+    Args:
+      by: the distance in elements.
+      wrap: whether elements beyond one end are those of the other end, and not `fill`.
+      fill: the value of elements beyond the ends.
+    """
     return Window(lambda a: a - by, lambda b: b - by, wrap, fill)
 
 
@@ -125,15 +138,15 @@ def _as_shift(by: Any) -> int:
 
 
 def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
-    """Returns x [..., dim, ...] shifted along one dimension: element i is element i -
-    by of x, or `fill`.
+    """Returns x [..., dim, ...] shifted along one dimension: element i is element i - by
+    of x, or `fill` where x has no such element.
 
     Args:
-      x: any tensor.
-      dim: the name along which elements move.
-      by: how far, towards higher indices; negative: towards lower ones. It may exceed
-        the size.
-      fill: the value of elements that nothing moves to.
+      x: a tensor.
+      dim: the name of the dimension along which elements move.
+      by: the number of indices by which elements move, towards higher indices; if it is
+        negative, towards lower ones. It may exceed the size.
+      fill: the value of elements to which no element moves.
 
     Raises:
       ShapeError: x lacks `dim`, or `by` is no integer.
@@ -151,14 +164,14 @@ def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
 
 
 def roll(x: Tensor, dim: str, by: int) -> Tensor:
-    """Returns x [..., dim, ...] rolled along one dimension: element i is element (i -
-    by) modulo its size.
+    """Returns x [..., dim, ...] rolled along one dimension: element i is element
+    (i - by) modulo the size of the dimension.
 
     Args:
-      x: any tensor.
-      dim: the name along which elements move.
-      by: how far, towards higher indices; negative: towards lower ones. It may exceed
-        the size.
+      x: a tensor.
+      dim: the name of the dimension along which elements move.
+      by: the number of indices by which elements move, towards higher indices; if it is
+        negative, towards lower ones. It may exceed the size.
 
     Raises:
       ShapeError: x lacks `dim`, or `by` is no integer.

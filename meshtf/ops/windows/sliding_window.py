@@ -4,16 +4,19 @@
     window 0   [.   . .]                  reads indices -1 0 1
     window 1         [. . .]              reads indices  1 2 3
 
-Where the dimension is sharded, a shard of windows reads elements of neighbouring
-shards. So does, in the backward pass, a shard of the input. `forward` and `backward`
-return the ranges that are read. Padding follows TensorFlow: "same" yields
-ceil(size / stride) windows, and an odd element of padding comes after.
+Taps are the elements that a window reads, as in a filter. Where the dimension is sharded,
+a device's windows also read elements of neighbouring shards: `elements_of_windows` has
+their range. In the backward pass, the gradient of a device's elements needs windows of
+neighbouring shards: `windows_of_elements` has their range.
+
+Padding follows TensorFlow: "same" yields ceil(size / stride) windows; if its number of
+padding elements is odd, one more comes after than before.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import tensorflow as tf
@@ -27,15 +30,23 @@ from meshtf.ops.common.checks import require_dim
 MAX_DIMS = 3  # spatial dimensions: TensorFlow has no kernels for more
 
 Value = TypeVar("Value")
+# One value for all dimensions, or a value by dimension.
 PerDim: TypeAlias = Value | Mapping[str, Value]
 Padding: TypeAlias = Literal["same", "valid", "causal"] | tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
-class Slide:
-    """Windows of `taps` elements, `dilation` apart, over the `size` elements of `dim`.
+class SlidingWindow:
+    """A window that slides over one dimension of a tensor.
 
-    `before` elements of padding precede them; there are `windows` windows.
+    Attributes:
+      dim: the name of the dimension.
+      size: the size of the dimension.
+      taps: the number of elements that a window reads.
+      stride: the distance in elements from one window to the next.
+      dilation: the distance in elements from one tap of a window to the next.
+      pad_before: the number of padding elements before the dimension.
+      num_windows: the number of windows, which is the size of the result.
     """
 
     dim: str
@@ -43,85 +54,106 @@ class Slide:
     taps: int
     stride: int
     dilation: int
-    before: int
-    windows: int
+    pad_before: int
+    num_windows: int
 
     @property
     def extent(self) -> int:
-        """The length of the range of elements that a window reads: the dilated taps."""
-        return (self.taps - 1) * self.dilation + 1
+        """The length of the range of elements that one window spans."""
+        return _extent(self.taps, self.dilation)
 
     @property
-    def after(self) -> int:
-        """How many elements of padding the last window reads after the dimension."""
-        return max(0, self.reach(self.windows) - self.before - self.size)
-
-    @property
-    def forward(self) -> Window:
-        """The range of elements that windows [a, b) read."""
-        return Window(
-            lambda a: a * self.stride - self.before,
-            lambda b: (b - 1) * self.stride - self.before + self.extent,
-        )
-
-    @property
-    def backward(self) -> Window:
-        """The range of windows that read elements [a, b).
-
-        It has at least one window, so that no shard is empty.
+    def pad_after(self) -> int:
+        """The number of padding elements that the last window reads after the
+        dimension.
         """
+        covered = self.covered_size(self.num_windows)
+        return max(0, covered - self.pad_before - self.size)
+
+    def elements_of_windows(self, fill: float = 0.0) -> Window:
+        """Returns the range of elements that windows [a, b) read, padded with `fill`."""
 
         def low(a: int) -> int:
-            return -((self.extent - 1 - a - self.before) // self.stride)
+            return a * self.stride - self.pad_before
 
-        return Window(
-            low, lambda b: max((b - 1 + self.before) // self.stride, low(b - 1)) + 1
-        )
+        def high(b: int) -> int:
+            return low(b - 1) + self.extent
 
-    @property
-    def both_ways(self) -> Window:
-        """The range of elements that all windows over elements [a, b) read."""
-        forward = self.forward
-        backward = self.backward
-        return Window(
-            lambda a: forward.low(backward.low(a)),
-            lambda b: forward.high(backward.high(b)),
-        )
+        return Window(low, high, fill=fill)
 
-    def reach(self, windows: int) -> int:
-        """Returns the length of the range of elements that consecutive windows read."""
-        return (windows - 1) * self.stride + self.extent
+    def windows_of_elements(self, fill: float = 0.0) -> Window:
+        """Returns the range of windows that read elements [a, b), padded with `fill`.
 
-    def leads(self, size: int, num_shards: int) -> list[int]:
-        """Returns, for each shard, where it starts in the range of `both_ways`.
+        The range has at least one window, so that no shard is empty.
+        """
+
+        # Window w reads element i if
+        #   w * stride - pad_before <= i <= w * stride - pad_before + extent - 1.
+        def low(a: int) -> int:
+            # The ceiling of (a + pad_before - extent + 1) / stride.
+            return -((self.extent - 1 - a - self.pad_before) // self.stride)
+
+        def high(b: int) -> int:
+            last = (b - 1 + self.pad_before) // self.stride
+            return max(last, low(b - 1)) + 1
+
+        return Window(low, high, fill=fill)
+
+    def elements_sharing_windows(self, fill: float = 0.0) -> Window:
+        """Returns the range of elements that are read by any window that reads an element
+        of [a, b), padded with `fill`.
+        """
+        elements = self.elements_of_windows()
+        windows = self.windows_of_elements()
+
+        def low(a: int) -> int:
+            return elements.low(windows.low(a))
+
+        def high(b: int) -> int:
+            return elements.high(windows.high(b))
+
+        return Window(low, high, fill=fill)
+
+    def covered_size(self, num_windows: int) -> int:
+        """Returns the length of the range of elements that consecutive windows span."""
+        return (num_windows - 1) * self.stride + self.extent
+
+    def shard_offsets(self, shard_size: int, num_shards: int) -> list[int]:
+        """Returns where each shard of the dimension starts in the range of elements that
+        share windows with it.
 
         Args:
-          size: elements of a shard.
-          num_shards: how many shards the dimension has.
+          shard_size: the number of elements of a shard.
+          num_shards: the number of shards of the dimension.
         """
+        elements = self.elements_of_windows()
+        windows = self.windows_of_elements()
         return [
-            a - self.forward.low(self.backward.low(a))
-            for a in range(0, size * num_shards, size)
+            start - elements.low(windows.low(start))
+            for start in range(0, shard_size * num_shards, shard_size)
         ]
 
 
-def slides(
+def sliding_windows(
     shape: Shape,
     taps: Mapping[str, int],
     stride: PerDim[int],
     padding: PerDim[Padding],
     dilation: PerDim[int],
-    default: Padding = "same",
-) -> tuple[Slide, ...]:
-    """Returns how windows slide over a tensor.
+    default_padding: Padding = "same",
+) -> tuple[SlidingWindow, ...]:
+    """Returns how windows slide over each dimension of a tensor that `taps` names.
 
     Args:
-      shape: of the tensor.
-      taps: elements of a window, by dimension.
-      stride: elements from one window to the next, for all dimensions or by dimension.
-      padding: "same", "valid", "causal" (all before), or elements (before, after).
-      dilation: elements from one tap of a window to the next.
-      default: the padding of dimensions that `padding` does not name.
+      shape: the shape of the tensor.
+      taps: the number of elements that a window reads, by dimension.
+      stride: the distance in elements from one window to the next, for all dimensions or
+        by dimension.
+      padding: "same", "valid", "causal" (all before), or numbers of elements (before,
+        after), for all dimensions or by dimension.
+      dilation: the distance in elements from one tap of a window to the next, for all
+        dimensions or by dimension.
+      default_padding: the padding of dimensions that `padding` does not name.
 
     Raises:
       ShapeError: the shape lacks a dimension, an argument is not positive, or no window
@@ -130,11 +162,19 @@ def slides(
     require_dim(shape, *taps)
     strides = by_dim(stride, taps, 1, "stride")
     dilations = by_dim(dilation, taps, 1, "dilation")
-    paddings = by_dim(padding, taps, default, "padding")
-    return tuple(
-        _slide(dim, shape[dim], taps[dim], strides[dim], paddings[dim], dilations[dim])
-        for dim in taps
-    )
+    paddings = by_dim(padding, taps, default_padding, "padding")
+    windows = []
+    for dim in taps:
+        window = _sliding_window(
+            dim=dim,
+            size=shape[dim],
+            taps=taps[dim],
+            stride=strides[dim],
+            padding=paddings[dim],
+            dilation=dilations[dim],
+        )
+        windows.append(window)
+    return tuple(windows)
 
 
 def transposed_sizes(
@@ -143,76 +183,98 @@ def transposed_sizes(
     stride: PerDim[int],
     padding: PerDim[Padding],
     dilation: PerDim[int],
-) -> Iterator[tuple[str, int]]:
-    """Yields each dimension, and the size of the result of a transposed convolution.
+) -> dict[str, int]:
+    """Returns the default sizes of the result of a transposed convolution, by dimension.
 
-    Several sizes have as many windows as `shape` has elements. For "same" and "causal"
-    padding the size is stride times the windows, else that of the range they read.
+    A convolution maps several sizes to one number of windows, so its transpose may choose.
+    For "same" and "causal" padding, the default is stride times the number of windows; for
+    others, the length of the range that the windows span, less the padding.
+
+    Args:
+      shape: the shape of the input, whose elements are the windows of the convolution.
+      taps, stride, padding, dilation: as in `sliding_windows`.
     """
     require_dim(shape, *taps)
     strides = by_dim(stride, taps, 1, "stride")
     dilations = by_dim(dilation, taps, 1, "dilation")
     paddings = by_dim(padding, taps, "same", "padding")
+    sizes = {}
     for dim in taps:
-        windows = shape[dim]
+        num_windows = shape[dim]
         if paddings[dim] in ("same", "causal"):
-            yield dim, windows * strides[dim]
-        else:
-            extent = (taps[dim] - 1) * dilations[dim] + 1
-            padding_size = sum(_padding_elements(paddings[dim], 1, 1, 1, dim))
-            yield dim, (windows - 1) * strides[dim] + extent - padding_size
+            sizes[dim] = num_windows * strides[dim]
+            continue
+        # "valid" or explicit padding, which depends on neither size nor extent.
+        before, after = _padding_elements(
+            paddings[dim], dim=dim, size=1, extent=1, stride=1
+        )
+        extent = _extent(taps[dim], dilations[dim])
+        covered = (num_windows - 1) * strides[dim] + extent
+        sizes[dim] = covered - before - after
+    return sizes
 
 
-def padded(
-    context: LocalContext, x: Any, axis: int, slide: Slide, fill: float = 0.0
+def pad_input(
+    context: LocalContext, x: Any, axis: int, window: SlidingWindow, fill: float = 0.0
 ) -> Any:
-    """Returns the elements that this device's windows read, with `fill` as padding.
+    """Returns the elements along `axis` that this device's windows read, padded with
+    `fill`.
 
     Where the dimension is sharded, the exchange between devices has padded x already.
     """
-    if context.num_shards(slide.dim) > 1:
+    if context.num_shards(window.dim) > 1:
         return x
-    pads = [
-        [slide.before, slide.after] if k == axis else [0, 0]
-        for k in range(len(x.shape))
-    ]
-    if slide.before or slide.after:
+    if window.pad_before or window.pad_after:
+        pads = [[0, 0] for _ in x.shape]
+        pads[axis] = [window.pad_before, window.pad_after]
         x = tf.pad(x, pads, constant_values=tf.cast(fill, x.dtype))
-    return x[(slice(None),) * axis + (slice(slide.reach(slide.windows)),)]
+    covered = slice(window.covered_size(window.num_windows))
+    return x[(slice(None),) * axis + (covered,)]
 
 
-def crop_to_shard(context: LocalContext, x: Any, axis: int, slide: Slide) -> Any:
-    """Returns the elements of this device's shard out of the range that its windows read.
+def crop_to_shard(
+    context: LocalContext, x: Any, axis: int, window: SlidingWindow
+) -> Any:
+    """Returns the elements along `axis` of this device's shard, of x with all elements
+    that its windows read.
 
     Elements that no window reads are zeros.
     """
-    size = context.local_size(slide.dim)
-    num_shards = context.num_shards(slide.dim)
+    shard_size = context.local_size(window.dim)
+    num_shards = context.num_shards(window.dim)
     if num_shards > 1:
-        leads = slide.leads(size, num_shards)
+        offsets = window.shard_offsets(shard_size, num_shards)
     else:
-        leads = [slide.before]
-    front = max(0, -min(leads))
-    back = max(0, max(leads) + size - x.shape[axis])
-    if front or back:
+        offsets = [window.pad_before]
+    # Zeros, so that every shard's range lies within x, whichever device runs this.
+    pad_before = max(0, -min(offsets))
+    pad_after = max(0, max(offsets) + shard_size - x.shape[axis])
+    if pad_before or pad_after:
         pads = [[0, 0] for _ in x.shape]
-        pads[axis] = [front, back]
+        pads[axis] = [pad_before, pad_after]
         x = tf.pad(x, pads)
-    starts = [lead + front for lead in leads]
+    starts = [offset + pad_before for offset in offsets]
     start: Any = starts[0]
     if len(set(starts)) > 1:
-        start = tf.gather(tf.constant(starts), context.shard_index(slide.dim))
+        start = tf.gather(tf.constant(starts), context.shard_index(window.dim))
     begin = [0] * len(x.shape)
     begin[axis] = start
     sizes = x.shape.as_list()
-    sizes[axis] = size
+    sizes[axis] = shard_size
     return tf.slice(x, begin, sizes)
 
 
 def by_dim(
     value: Any, dims: Mapping[str, Any], default: Any, argument: str
 ) -> dict[str, Any]:
-    """Returns a value for each dimension of `dims`.
+    """Returns the value of an argument for each dimension.
+
+    Args:
+      value: one value for all dimensions, or a mapping of values by dimension.
+      dims: a mapping whose keys are the dimensions.
+      default: the value of dimensions that the mapping lacks.
+      argument: the name of the argument, which selects the conversion of its values:
+        "padding", or any other for integers.
 
     Raises:
       ShapeError: `value` names another dimension.
@@ -231,7 +293,7 @@ def by_dim(
 
 
 def _as_padding(name: str, value: Any) -> Padding:
-    """Returns a padding. Raises ArgumentError."""
+    """Returns an argument `name` as a padding. Raises ShapeError."""
     if isinstance(value, (tuple, list)) and len(value) == 2:
         return (as_int(name, value[0]), as_int(name, value[1]))
     if not isinstance(value, str) or value not in ("same", "valid", "causal"):
@@ -244,18 +306,29 @@ def _as_padding(name: str, value: Any) -> Padding:
     return value  # type: ignore[return-value]
 
 
-def _slide(
-    dim: str, size: int, taps: int, stride: int, padding: Padding, dilation: int
-) -> Slide:
-    """Returns how windows slide over one dimension. Raises ShapeError."""
+def _extent(taps: int, dilation: int) -> int:
+    """Returns the length of the range of elements that one window spans."""
+    return (taps - 1) * dilation + 1
+
+
+def _sliding_window(
+    *, dim: str, size: int, taps: int, stride: int, padding: Padding, dilation: int
+) -> SlidingWindow:
+    """Returns how windows slide over one dimension of `size` elements.
+
+    Raises:
+      ShapeError: an argument is not positive, or no window fits.
+    """
     arguments = {"window": taps, "stride": stride, "dilation": dilation}
     for argument, value in arguments.items():
         if value < 1:
             raise ShapeError(f'the {argument} of "{dim}" is at least 1, not {value}.')
-    extent = (taps - 1) * dilation + 1
-    before, after = _padding_elements(padding, size, extent, stride, dim)
-    windows = (size + before + after - extent) // stride + 1
-    if windows < 1:
+    extent = _extent(taps, dilation)
+    before, after = _padding_elements(
+        padding, dim=dim, size=size, extent=extent, stride=stride
+    )
+    num_windows = (size + before + after - extent) // stride + 1
+    if num_windows < 1:
         raise ShapeError(
             explain_error(
                 f'no window of {extent} elements fits into "{dim}".',
@@ -264,19 +337,32 @@ def _slide(
                 way_out='Take a smaller window, or padding="same".',
             )
         )
-    return Slide(dim, size, taps, stride, dilation, before, windows)
+    return SlidingWindow(
+        dim=dim,
+        size=size,
+        taps=taps,
+        stride=stride,
+        dilation=dilation,
+        pad_before=before,
+        num_windows=num_windows,
+    )
 
 
 def _padding_elements(
-    padding: Padding, size: int, extent: int, stride: int, dim: str
+    padding: Padding, *, dim: str, size: int, extent: int, stride: int
 ) -> tuple[int, int]:
-    """Returns the elements of padding before and after. Raises ShapeError."""
+    """Returns the numbers of padding elements before and after a dimension.
+
+    Raises:
+      ShapeError: `padding` is no padding.
+    """
     if padding == "valid":
         return 0, 0
     if padding == "causal":
         return extent - 1, 0
     if padding == "same":
-        total = max((-(-size // stride) - 1) * stride + extent - size, 0)
+        num_windows = -(-size // stride)  # the ceiling of the quotient
+        total = max((num_windows - 1) * stride + extent - size, 0)
         return total // 2, total - total // 2
     if isinstance(padding, tuple) and len(padding) == 2 and min(padding) >= 0:
         return padding

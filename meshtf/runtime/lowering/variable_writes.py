@@ -31,7 +31,8 @@ class ShardVariable(NamedTuple):
     def value(self) -> Any:
         """Returns the present value."""
         value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
-        value.set_shape(self.shape)  # handles that are arguments have no shape
+        # A handle that is the argument of a function has no shape.
+        value.set_shape(self.shape)
         return value
 
     def assign(self, value: Any, read_value: bool = False) -> None:
@@ -52,9 +53,9 @@ def write(
     Args:
       op: the op.
       variables: the shards: tf.Variables or `ShardVariable`s.
-      inputs: the shards of its inputs.
-      outputs: the number of its outputs. The op updates them like variables: the last
-        inputs are their initial values.
+      inputs: the shards of the op's inputs.
+      outputs: the number n of the op's outputs. The op updates them like variables: the
+        last n inputs are their initial values.
       temporaries: whether a fused op may compute outputs in temporary resources, which
         XLA does not support.
     """
@@ -63,15 +64,17 @@ def write(
     if outputs and (tf.executing_eagerly() or not temporaries):
         # Creating a temporary resource eagerly takes longer than a fused op saves.
         return _write_new_values(op, variables, inputs, outputs)
-    split = len(inputs) - outputs
+    num_read_only = len(inputs) - outputs
+    initial_outputs = inputs[num_read_only:]
     with contextlib.ExitStack() as stack:
         output_handles = [
-            stack.enter_context(temporary_handle(x)) for x in inputs[split:]
+            stack.enter_context(temporary_handle(x)) for x in initial_outputs
         ]
-        if op.write_in_place([*output_handles, *handles], *inputs[:split]):
+        written_handles = [*output_handles, *handles]
+        if op.write_in_place(written_handles, *inputs[:num_read_only]):
             return [
                 tf.raw_ops.ReadVariableOp(resource=handle, dtype=x.dtype)
-                for handle, x in zip(output_handles, inputs[split:])
+                for handle, x in zip(output_handles, initial_outputs)
             ]
     return _write_new_values(op, variables, inputs, outputs)
 

@@ -29,9 +29,13 @@ class PlacedRuntime:
         arguments: Sequence[Store],
         jit: bool,
     ) -> Compiled:
-        """Returns a program, which is written at its first call."""
+        """Returns an executable, whose TensorFlow function is written at its first
+        call.
+        """
         return Compiled(recorded, arguments, jit)
 
     def slots(self, variable: Any) -> Sequence[TensorFlowSlot | None]:
-        """Returns the slot of each position, on its TensorFlow device."""
+        """Returns the slot of each mesh position, on the device of the position; None:
+        the position has no shard of the variable.
+        """
         return tensorflow_slots(variable)

@@ -11,7 +11,7 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf.names import Shape
 from meshtf.ops.control.seeds import seed
-from meshtf.ops.random import counter_bits, random
+from meshtf.ops.random import counter_bits, random, random_ops
 
 ROWS, COLUMNS = 1024, 1024
 
@@ -72,7 +72,7 @@ def test_any_slice_has_the_bits_of_the_whole(whole, rows, columns):
 )
 def test_slices_of_every_kind_are_equal_in_every_bit(kind):
     def draw(**rows):
-        op = random.Random(
+        op = random_ops.Random(
             kind,
             Shape([(n, r[1]) for n, r in rows.items()]),
             "int32" if kind == "integers" else "float32",
@@ -80,7 +80,7 @@ def test_slices_of_every_kind_are_equal_in_every_bit(kind):
             0.5,
         )
         if kind == "integers":
-            op = random.Random(kind, op.shape, op.dtype, 5, 1)
+            op = random_ops.Random(kind, op.shape, op.dtype, 5, 1)
         return op.local(Slice(**rows), tf.constant(3))[0].numpy()
 
     want = draw(a=(0, 7), b=(0, 31), c=(0, 5))
@@ -91,7 +91,7 @@ def test_slices_of_every_kind_are_equal_in_every_bit(kind):
 @pytest.mark.parametrize("kind", ["uniform", "normal", "truncated", "gumbel"])
 def test_numbers_made_in_blocks_are_those_of_a_function(kind, monkeypatch):
     monkeypatch.setattr(counter_bits, "_BLOCK", 24)
-    op = random.Random(kind, Shape("a:7;b:3;c:5"), "float32", 5.0, 0.5)
+    op = random_ops.Random(kind, Shape("a:7;b:3;c:5"), "float32", 5.0, 0.5)
     context = Slice(a=(0, 7), b=(0, 3), c=(0, 5))
     blocks = op.local(context, tf.constant(3))[0]
     np.testing.assert_allclose(
@@ -305,7 +305,7 @@ def test_dropout_keeps_the_mean_and_its_gradient_the_mask():
 
 
 def test_the_same_bits_op_by_op_and_under_xla():
-    op = random.Random("uniform", Shape("a:64;b:33"), "float32")
+    op = random_ops.Random("uniform", Shape("a:64;b:33"), "float32")
     context = Slice(a=(0, 64), b=(0, 33))
     compiled = tf.function(lambda s: op.local(context, s)[0], jit_compile=True)(
         tf.constant(3)

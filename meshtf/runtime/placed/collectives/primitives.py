@@ -2,7 +2,7 @@
 to a device.
 
 >>> import tensorflow as tf
->>> shard(tf.range(6), 0, 1, 3, "/device:CPU:0").numpy()
+>>> shard(tf.range(6), axis=0, index=1, num_shards=3, device="/device:CPU:0").numpy()
 array([2, 3], dtype=int32)
 """
 
@@ -22,7 +22,9 @@ def combine(
     y: Any,
     device: str,
 ) -> Any:
-    """Returns the sum, maximum or minimum of two partial results."""
+    """Returns the sum, maximum or minimum of two partial results; for booleans, the
+    maximum is "or" and the minimum is "and".
+    """
     if kind == "sum":
         return binary("AddV2", x, y, device)
     if x.dtype == tf.bool:
@@ -47,7 +49,7 @@ def shard(
     num_shards: int,
     device: str,
 ) -> Any:
-    """Returns one of `num_shards` equal shards along an axis."""
+    """Returns shard `index` of `num_shards` equal shards along an axis."""
     sizes = list(x.shape)
     sizes[axis] //= num_shards
     start = [0] * len(sizes)
