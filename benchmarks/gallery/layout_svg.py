@@ -34,14 +34,14 @@ GAP = 4.0  # between shards
 DEPTH_GAP = 0.11  # between shards along the depth, as a fraction of the depth
 
 LIGHT = """\
-    .cut { fill: #a64b00; font-weight: bold } .edge { font-size: 11px; fill: #6b7784 }
+    .sharded { fill: #a64b00; font-weight: bold } .edge { font-size: 11px; fill: #6b7784 }
     .other { fill: #7b8794; fill-opacity: .05; stroke: #7b8794; stroke-opacity: .5 }
     .all { fill: #7b8794; fill-opacity: .22; stroke: #7b8794 }
     .held { stroke-width: .6; stroke-linejoin: round }
     .top { fill: #ffffff; fill-opacity: .38 } .side { fill: #000000; fill-opacity: .22 }
 """
 DARK = """\
-      .cut { fill: #ffae66 } .edge { fill: #8d99a6 }
+      .sharded { fill: #ffae66 } .edge { fill: #8d99a6 }
 """
 
 
@@ -108,7 +108,7 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
         sharding = "".join(
             f"/{axis}" for axis, state in zip(axes, row.tensor.states) if state == dim
         )
-        css_class = "code cut" if sharding else "code"
+        css_class = "code sharded" if sharding else "code"
         yield text(MARGIN, y + 61 + 15 * i, css_class, f"{dim}:{size}{sharding}")
     box = _Box(row)
     yield from box.global_box(TENSOR_X, y)

@@ -82,9 +82,9 @@ class FirstPosition(PlacedExecutor):
         split_axis = _axis(step, step.reshard.after)
         concat_axis = _axis(step, step.reshard.before)
         kind = step.reshard.kind
-        return [self._stand_in(kind, x, num_shards, split_axis, concat_axis)]
+        return [self._add_stand_in(kind, x, num_shards, split_axis, concat_axis)]
 
-    def _stand_in(
+    def _add_stand_in(
         self,
         kind: str,
         x: Any,
@@ -102,14 +102,16 @@ class FirstPosition(PlacedExecutor):
 
     def _bucket(self, step: Bucket) -> list[list[Any]]:
         reshard = step.reductions[0].reshard
-        split_axes = [_axis(m, m.reshard.after) for m in step.reductions]
+        split_axes = [
+            _axis(reduction, reduction.reshard.after) for reduction in step.reductions
+        ]
         num_shards = self.mesh.axes[reshard.axis]
 
         def collective(xs: list[Any], *_: Any) -> list[Any]:
-            return [self._stand_in(reshard.kind, xs[0], num_shards, 0, 0)]
+            return [self._add_stand_in(reshard.kind, xs[0], num_shards, 0, 0)]
 
         algorithm = SimpleNamespace(all_reduce=collective, reduce_scatter=collective)
-        xs = [[self.values[m.src][0] for m in step.reductions]]
+        xs = [[self.values[reduction.src][0] for reduction in step.reductions]]
         devices = self.devices * num_shards
         if reshard.kind == "all_reduce":
             outputs = bucketed.all_reduce(algorithm, xs, devices, "sum")
