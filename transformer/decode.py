@@ -6,7 +6,7 @@
 
 Each line of the input is a prompt. For each prompt, one line is written: the prompt with its
 completion or, for an encoder-decoder, the output without the prompt. In input and output
-lines, "\\n" stands for a new line and "\\\\" for a backslash. --format=text writes texts
+lines, "\\n" means a new line and "\\\\" a backslash. --format=text writes texts
 unescaped, with an empty line after each; --format=json writes JSON lines with prompt, text
 and score.
 

@@ -140,7 +140,7 @@ class Runner(worker.Runner):
         program = train.lower(self.batches[0], _STEP)
         planned = _now()
         self.step = lambda batch: train(batch, _STEP)
-        self.one()
+        self.take_step()
 
         def graph_ops() -> GraphOps:
             return GraphOps(program.definition.node_def, program.called_definitions)
@@ -154,7 +154,7 @@ class Runner(worker.Runner):
         built = _now()
         self.step = train = model.train_step()
         planned = _now()
-        self.one()
+        self.take_step()
 
         def graph_ops() -> GraphOps:
             graph = train.get_concrete_function(self.batches[0]).graph.as_graph_def()

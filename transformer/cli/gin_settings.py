@@ -48,7 +48,7 @@ def record_statements() -> Iterator[list[config_parser.BindingStatement]]:
     """A context that yields a list, to which it appends each binding that gin parses.
 
     At the end it stores the locations of the bindings for `location_of`. It replaces a
-    method of gin's parser, since gin does not tell where a binding stands.
+    method of gin's parser, since gin does not store these locations.
     """
     statements: list[config_parser.BindingStatement] = []
     original = config_parser.ConfigParser.parse_statement

@@ -59,7 +59,7 @@ class Rule:
       variables: the name of the variable; with "[a,b]" in it, the names of several
         variables.
       axes: for each axis of the tensor, one of our dimensions, or several merged
-        dimensions in brackets; `*` stands for the index of the variable.
+        dimensions in brackets; `*` is the index of the variable.
       layer: the index of the tensor along the first dimension of the variable, which is
         the layer; None: the tensor is the complete variable.
     """

@@ -1,7 +1,9 @@
 """Prompts as arrays of token ids: checks, padding, and the end of a completion.
 
-pad([[7, 4], [9]], length=3)             # [[7, 4, 0], [9, 0, 0]]
-until_eos([5, 8, 1, 3], eos_id=1)        # [5, 8]
+Example:
+
+    pad([[7, 4], [9]], length=3)             # [[7, 4, 0], [9, 0, 0]]
+    until_eos([5, 8, 1, 3], eos_id=1)        # [5, 8]
 """
 
 from __future__ import annotations

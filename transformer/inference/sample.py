@@ -1,6 +1,8 @@
 """The text that a training run prints at its end, to show what the model has learned.
 
-print(sample(model, length=128, prompt="def "))
+Example:
+
+    print(sample(model, length=128, prompt="def "))
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Generation of texts after prompts: a `Decoder` with the vocabulary of a trained model.
 
-trained = Trained.of("runs/lm_stdlib")
-for batch in generate_texts(trained, ["def ", "class "], stop=["\\n\\n"]):
-  for completion in batch:
-    print(completion.prompt + completion.text)
+Example:
+
+    trained = Trained.of("runs/lm_stdlib")
+    for batch in generate_texts(trained, ["def ", "class "], stop=["\\n\\n"]):
+      for completion in batch:
+        print(completion.prompt + completion.text)
 """
 
 from __future__ import annotations

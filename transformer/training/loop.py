@@ -195,18 +195,18 @@ class Loop:
             yield
             return
         step = self.trainer.steps_done + 1
-        first, last = self.profile
-        if step == first:
+        first_step, last_step = self.profile
+        if step == first_step:
             self._profiler.enter_context(profiler_trace(folder))
         yield
-        if step == last:
+        if step == last_step:
             self._profiler.close()
             seconds = op_seconds(folder)
             log.write(
                 step, **{f"profiled_{name}_seconds": x for name, x in seconds.items()}
             )
             self.print_line(
-                f"profile of steps {first} to {last}: "
+                f"profile of steps {first_step} to {last_step}: "
                 + ", ".join(f"{name} {x:.3f} s" for name, x in seconds.items())
                 + f"; tensorboard --logdir={folder}"
             )

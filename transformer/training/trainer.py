@@ -84,20 +84,22 @@ class Trainer:
             return loss, norm, reports
 
         @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
-        def gradients(
+        def compute_gradients(
             batch: Batch, step: mtf.Tensor
         ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report], Any]:
-            """Returns what `training_step` does, and the clipped gradients."""
+            """Returns the results of `training_step`, and the clipped gradients."""
             loss, grads, reports = self._gradients(batch, step)
             grads, norm = mtf.optimizers.clip_by_global_norm(grads, clip_norm)
             return loss, norm, reports, grads
 
         @mtf.function(mesh=model.mesh, jit=jit, step="")
         def update(grads: Any, step: mtf.Tensor) -> None:
+            """Updates the variables by clipped gradients."""
             self.optimizer.apply_gradients(grads, self._variables, step)
 
         self._step = training_step
-        self._gradients_then_update = (gradients, update)
+        self._compute_gradients = compute_gradients
+        self._update = update
 
     def _gradients(self, batch: Batch, step: mtf.Tensor) -> tuple[mtf.Tensor, Any, Any]:
         """Returns the loss, a scalar, the gradient of each trainable variable, and the
@@ -129,10 +131,9 @@ class Trainer:
         if not self.skip_nonfinite_steps:
             loss, norm, self.reports = self._step(dict(batch), step)
             return loss, norm
-        gradients, update = self._gradients_then_update
-        loss, norm, self.reports, grads = gradients(dict(batch), step)
+        loss, norm, self.reports, grads = self._compute_gradients(dict(batch), step)
         if np.isfinite(float(norm)):
-            update(grads, step)
+            self._update(grads, step)
         else:
             self.skipped_steps += 1
         return loss, norm

@@ -69,19 +69,19 @@ class Runner:
         built = {suffix: clock() for suffix, clock in clocks.items()}
         self.step = make_step()
         self.count = 0
-        self.one()
+        self.take_step()
         self.start = {}
         for suffix, clock in clocks.items():
             now = clock()
             self.start[f"first{suffix}"] = now - start[suffix]
             self.start[f"compile{suffix}"] = now - built[suffix]
         for _ in range(2):
-            self.one()
+            self.take_step()
         self.start["memory"] = _memory("VmHWM") - memory_before
         if case.forecasts:
             self.start["forecast"] = self.model.forecast(self.batches[0]) / 2**20
 
-    def one(self) -> float:
+    def take_step(self) -> float:
         """Takes one step and returns its loss; waits until it is computed."""
         batch = self.batches[self.count % len(self.batches)]
         self.count += 1
@@ -96,7 +96,7 @@ class Runner:
         for _ in range(count):
             wall_start = time.perf_counter()
             cpu_start = time.process_time()
-            self.one()
+            self.take_step()
             wall.append(time.perf_counter() - wall_start)
             cpu.append(time.process_time() - cpu_start)
         return {"wall": wall, "cpu": cpu}
@@ -110,7 +110,7 @@ class Runner:
         # masks of meshtf.
         if not self.case.grid and self.config.dropout:
             self.step = self.model.train_step(self.case.jit, masks="hash")
-        losses = [self.one() for _ in range(num_steps)]
+        losses = [self.take_step() for _ in range(num_steps)]
         self.step = timed_step
         return {"losses": losses}
 

@@ -1,4 +1,10 @@
-"""The conversion rules of the blocks of a stack, for all families."""
+"""The conversion rules of the blocks of a stack, for all families.
+
+Example:
+
+    table = "ln_1.weight   attention_norm/scale   d_model"
+    rules = block_rules(model.decoder, table, "transformer.h.{layer}.")
+"""
 
 from __future__ import annotations
 

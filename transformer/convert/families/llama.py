@@ -21,7 +21,8 @@ _OUTER = """
   model.embed_tokens.weight   embedding/table      vocab d_model
   model.norm.weight           decoder/norm/scale   d_model
 """
-# HEADS and KV_HEADS stand for our dimensions of query heads, and of heads of keys and values.
+# HEADS is replaced by our dimensions of query heads, KV_HEADS by those of heads of keys and
+# values.
 _BLOCK = """
   input_layernorm.weight            attention_norm/scale       d_model
   self_attn.q_proj.weight           attention/query/kernel     (HEADS d_kv) d_model

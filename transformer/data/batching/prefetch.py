@@ -52,7 +52,7 @@ def prefetch_steps(
         }
 
     options = tf.data.Options()
-    # TensorFlow would otherwise add a prefetch of its own at the end.
+    # Otherwise TensorFlow would add a prefetch at the end.
     options.experimental_optimization.inject_prefetch = False
     return mtf.cluster.without_autotuning(
         tf.data.Dataset.range(steps).map(fetch).with_options(options)

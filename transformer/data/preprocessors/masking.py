@@ -3,7 +3,8 @@
 Of the selected tokens, 80 % are replaced by [MASK], 10 % by a random token, and 10 % are
 unchanged.
 
-    mask_tokens({"tokens": ids}, seed=(1, 0, 5), vocabulary=vocabulary, predictions=20)
+    example = {"tokens": ids}
+    mask_tokens(example, seed=(1, 0, 5), vocabulary=vocabulary, predictions=20)
     # {"tokens": ..., "masked_positions": [2, 7], "masked_ids": [2088, 2003]}
 """
 

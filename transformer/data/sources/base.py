@@ -1,4 +1,10 @@
-"""The interface of sources: training and held-out examples with random access."""
+"""The interface of sources: training and held-out examples with random access.
+
+Example:
+
+    source.train()[5]                # the example with index 5, a dict of fields
+    len(source.held_out())
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ The index of `a.tsv` is `a.tsv.idx`, an int64 array `[2 + examples, 3]` in NumPy
 
     row 0         the key of file and format: a hash, the size and the modification time
     row 1         the count of skipped records, 0, 0
-    other rows    of each example the `RecordSpan`: start, length, record number
+    rows 2, ...   of each example the `RecordSpan`: start, length, record number
 
 It is memory-mapped. If it cannot be written, it is in memory only.
 """

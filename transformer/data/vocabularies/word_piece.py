@@ -164,9 +164,9 @@ def _frequent_letters(
     frequent = set(letters[:limit])
     # Two successive characters that are one word: the second one is inside a word.
     inner_letters = {
-        second
-        for first, second in pairs
-        if second in frequent and words(first + second) == [first + second]
+        letter
+        for previous, letter in pairs
+        if letter in frequent and words(previous + letter) == [previous + letter]
     }
     return sorted(frequent), sorted(inner_letters)
 

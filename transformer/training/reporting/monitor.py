@@ -75,9 +75,8 @@ class Monitor:
         self._input_seconds = 0.0  # since the last report
         self._last_step: int | None = None  # the step of the last report
         self._last_time = clock()  # the time of the last report
-        self._values: dict[
-            str, Any
-        ] = {}  # values of all reports so far, the last of each
+        # The values of all reports so far, the latest for each name.
+        self._values: dict[str, Any] = {}
 
     def batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         """Yields the batches of a dataset; measures the time to get each one."""
