@@ -200,17 +200,17 @@ def _run_halves(
     """
     half_sizes = sizes | {name: sizes[name] // 2}
     results_of_halves = []
-    for half in range(2):
+    for half_index in range(2):
         half_arrays = [
-            _half_of(array, x, name, half) for array, x in zip(arrays, inputs)
+            _half_of(array, x, name, half_index) for array, x in zip(arrays, inputs)
         ]
         results = _run(fn, half_arrays, outputs, half_sizes)
         if results is None:
             return None
         results_of_halves.append(results)
     joined = []
-    for output, halves in zip(outputs, zip(*results_of_halves)):
-        joined.append(np.concatenate(halves, output.shape.index(name)))
+    for output, half_results in zip(outputs, zip(*results_of_halves)):
+        joined.append(np.concatenate(half_results, output.shape.index(name)))
     return joined
 
 
@@ -237,13 +237,13 @@ def _draw_from_unit_interval(seed: int, x: Spec, sizes: _Sizes) -> Any:
     return (0.1 + 0.8 * abs(np.tanh(y))).astype(y.dtype)
 
 
-def _half_of(array: Any, x: Spec, name: str, half: int) -> Any:
-    """Returns one half (0 or 1) of the array of an input x along dimension `name`, or the
+def _half_of(array: Any, x: Spec, name: str, half_index: int) -> Any:
+    """Returns half 0 or 1 of the array of an input x along dimension `name`, or the
     complete array if x lacks the dimension.
     """
     if name not in x.shape:
         return array
-    return np.split(array, 2, x.shape.index(name))[half]
+    return np.split(array, 2, x.shape.index(name))[half_index]
 
 
 def _run(

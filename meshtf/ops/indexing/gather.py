@@ -60,7 +60,7 @@ class Gather(Op):
 
     Attributes:
       dim: the dimension of the table that ids index.
-      out_of_range: what an index outside of [0, size of `dim`) does.
+      out_of_range: the policy for indices outside of [0, size of `dim`).
     """
 
     dim: str
@@ -137,7 +137,7 @@ class SegmentSum(Op):
     Attributes:
       dim: the new dimension, which ids index.
       like: the shape of the output, [*batch, dim, *rest] in any order.
-      out_of_range: what an index outside of [0, size of `dim`) does.
+      out_of_range: the policy for indices outside of [0, size of `dim`).
     """
 
     dim: str

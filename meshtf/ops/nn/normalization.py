@@ -11,6 +11,7 @@ which needs y and 1/std, but not x. Statistics of float16 and bfloat16 are in fl
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -146,7 +147,7 @@ class Normalize(_NormalizeBase):
             dx_terms.append(cast(dx, x.dtype))
         if not dx_terms:
             return [None]
-        return [add(*dx_terms) if len(dx_terms) > 1 else dx_terms[0]]
+        return [functools.reduce(add, dx_terms)]
 
     def flops(self, *xs: Spec) -> int:
         return 6 * xs[0].shape.size
@@ -217,10 +218,12 @@ class NormalizeGrad(_NormalizeBase):
           like: dy as it is given to the op.
         """
         dy, y = residuals
-        mean_dy_y, *mean_dy = means
-        projection = y * mean_dy_y
         if self.center:
-            projection = projection + mean_dy[0]
+            mean_dy_y, mean_dy = means
+            projection = y * mean_dy_y + mean_dy
+        else:
+            (mean_dy_y,) = means
+            projection = y * mean_dy_y
         inverse_std = expand(inverse_std, context.axis(0, self.dim))
         return (tf.cast((dy - projection) * inverse_std, like.dtype),)
 

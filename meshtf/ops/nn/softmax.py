@@ -129,14 +129,17 @@ class SoftmaxGrad(_SoftmaxBase):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> LocalTensors:
-        return self._dx(tf.reduce_sum(gathered[0], 0), dy, y)
+        (totals,) = gathered
+        return self._dx(tf.reduce_sum(totals, 0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any, y: Any) -> Any:
+        """Returns the local sum of dy * y along `dim`, in which it has size 1."""
         return tf.reduce_sum(
             widen(dy) * widen(y), context.axis(0, self.dim), keepdims=True
         )
 
     def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
+        """Returns the output of the op from the global total."""
         dx = (widen(dy) - total) * widen(y)
         return (tf.cast(dx, dy.dtype),)
 
@@ -196,12 +199,15 @@ class LogSoftmaxGrad(_SoftmaxBase):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> LocalTensors:
-        return self._dx(tf.reduce_sum(gathered[0], 0), dy, y)
+        (totals,) = gathered
+        return self._dx(tf.reduce_sum(totals, 0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any) -> Any:
+        """Returns the local sum of dy along `dim`, in which it has size 1."""
         return tf.reduce_sum(widen(dy), context.axis(0, self.dim), keepdims=True)
 
     def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
+        """Returns the output of the op from the global total."""
         dx = widen(dy) - tf.exp(widen(y)) * total
         return (tf.cast(dx, dy.dtype),)
 

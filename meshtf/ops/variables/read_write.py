@@ -48,10 +48,11 @@ class Write(WriteOp):
         return (self.variable,)
 
     def output_specs(self, *xs: Spec) -> Specs:
-        if xs[0].dtype != self.variable.spec.dtype:
+        (new,) = xs
+        if new.dtype != self.variable.spec.dtype:
             raise DTypeError(
                 f"variable {self.variable.name!r} is {self.variable.spec.dtype}; a "
-                f"value of {xs[0].dtype} needs mtf.cast."
+                f"value of {new.dtype} needs mtf.cast."
             )
         return ()
 
@@ -59,7 +60,8 @@ class Write(WriteOp):
         return (new,)
 
     def write_in_place(self, handles: Sequence[Any], new: Any) -> bool:
-        tf.raw_ops.AssignVariableOp(resource=handles[0], value=new)
+        (variable,) = handles
+        tf.raw_ops.AssignVariableOp(resource=variable, value=new)
         return True
 
 

@@ -360,5 +360,5 @@ def _donated_error(name: str, buffer: Buffer) -> PlanError:
 
 
 def _first_lines(error: Exception) -> str:
-    """Returns the first lines of an error message, each cut to 200 characters."""
+    """Returns the first lines of an error message, each truncated to 200 characters."""
     return "\n".join(line[:200] for line in str(error).splitlines()[:6])
