@@ -280,8 +280,8 @@ def gather(
 def gather_with_bounds(
     table: Any, ids: Tensor, dim: str, out_of_range: OutOfRange
 ) -> Tensor:
-    """Returns the elements of table at ids, as `gather` does, under any policy for indices
-    out of range: see `meshtf.ops.indexing.index_bounds`.
+    """Returns the elements [*ids, *(table without dim)] of table at ids, as `gather` does,
+    under any policy for indices out of range: see `meshtf.ops.indexing.index_bounds`.
     """
     table, dim = tensor_along(table, dim, "table")
     if table.dtype == "bool":

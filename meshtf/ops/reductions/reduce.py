@@ -222,7 +222,7 @@ def _reduce(kind: str, x: Tensor, dims: Names | None) -> Tensor:
 
 
 def names_or_all(x: Tensor, dims: Names | None) -> tuple[str, ...]:
-    """Returns the names in `dims`; if it is None, all names of x."""
+    """Returns the names in `dims`; if it is None, all names of x [...]."""
     x = as_tensor("x", x)
     if dims is None:
         return x.shape.names

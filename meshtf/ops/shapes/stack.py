@@ -104,7 +104,7 @@ class Unstack(Op):
 
 
 def fill_gaps(dys: Sequence[Tensor | None], ys: Sequence[Tensor]) -> list[Tensor]:
-    """Returns the cotangents of ys, with zeros in place of those that are None."""
+    """Returns the cotangents of ys [...], with zeros in place of those that are None."""
     return [OPERATORS["zeros_like"](y) if dy is None else dy for dy, y in zip(dys, ys)]
 
 

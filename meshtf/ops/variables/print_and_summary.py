@@ -105,7 +105,8 @@ class ScalarSummary(HostOp):
 
 
 def print(x: Any, message: str = "", summarize: int = 3) -> Tensor:
-    """Returns x, and prints it to standard error in each run, with its data type and shape.
+    """Returns x [...], and prints it to standard error in each run, with its data type and
+    shape.
 
     Args:
       x: a tensor. Its shards are gathered, and the global tensor is printed.

@@ -123,6 +123,7 @@ class ConvKernels:
 
     @property
     def _dilated(self) -> bool:
+        """Whether any dimension is dilated."""
         return max(self.dilations) > 1
 
     @property
