@@ -220,6 +220,7 @@ class MicrobatchState:
             if recorded_name != name:
                 continue
             for digit in digits:
+                # Neither None nor "", the batch of the ambiguous digit.
                 if digit.batch:
                     counts.append(self.microbatches[digit.batch].num_microbatches)
         return max(counts)
@@ -321,7 +322,7 @@ def _distribute(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
     remaining = deque(d for d in digits if d.size > 1 or d.counts_examples)
     result = []
     for k, size in enumerate(sizes):
-        next_is_one = sizes[k + 1 : k + 2] == [1]
+        next_is_one = k + 1 < len(sizes) and sizes[k + 1] == 1
         dim_digits = _take_digits(remaining, size, next_is_one)
         if dim_digits is None:
             return _unknown_digits(digits, sizes)

@@ -183,10 +183,10 @@ class Runner:
             self._sharding,
             arrays,
             self._devices,
-            True,
-            True,
+            True,  # committed: the arrays stay on these devices
+            True,  # force_copy
             copied,
-            True,
+            True,  # enable_x64
         )
         return Buffer(array, kinds[0], self.replicas)
 
@@ -206,7 +206,9 @@ class Runner:
         make_array = _xla_client().ArrayImpl
         buffers = []
         for kind, arrays in zip(self.results, arrays_of_results):
-            array = make_array(_aval(kind), self._sharding, arrays, True, True)
+            array = make_array(
+                _aval(kind), self._sharding, arrays, committed=True, _skip_checks=True
+            )
             buffers.append(Buffer(array, kind, self.replicas))
         return buffers
 
