@@ -149,14 +149,14 @@ def real(x: Any) -> Tensor:
     """Returns the real part, elementwise; floats are returned as they are."""
     if isinstance(x, Tensor) and is_floating(x.dtype):
         return x
-    return apply(RealOrImag(False), x)
+    return apply(RealOrImag(imaginary=False), x)
 
 
 def imag(x: Any) -> Tensor:
     """Returns the imaginary part of complex numbers, elementwise. Raises DTypeError for
     other types.
     """
-    return apply(RealOrImag(True), x)
+    return apply(RealOrImag(imaginary=True), x)
 
 
 def conj(x: Any) -> Any:

@@ -60,9 +60,9 @@ class DynamicUpdate(Op):
     update_dim: str
     samples = (
         Sample(("n", "r"), ("a:2;n:8", "int a:2", "a:2;r:2")),
-        Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4"), 6),
-        Sample(("n", "r"), ("b:2;a:4;n:4", "int a:4", "b:2;a:4;r:1"), 4),
-        Sample(("n", "r"), ("int n:8", "int ", "int r:1"), 8),
+        Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4"), below=6),
+        Sample(("n", "r"), ("b:2;a:4;n:4", "int a:4", "b:2;a:4;r:1"), below=4),
+        Sample(("n", "r"), ("int n:8", "int ", "int r:1"), below=8),
     )
 
     def output_specs(self, x: Spec, begin: Spec, updates: Spec) -> Specs:

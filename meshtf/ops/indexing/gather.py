@@ -70,7 +70,7 @@ class Gather(Op):
         Sample(("v",), ("v:8;d:4", "int b:4")),
         Sample(("v", "negative"), ("d:3;v:8", "int b:4;c:2")),
         Sample(("v",), ("g:4;v:8;d:2", "int g:4;c:2")),
-        Sample(("v", "trusted"), ("v:8", "int b:4"), 8),
+        Sample(("v", "trusted"), ("v:8", "int b:4"), below=8),
         Sample(("v", "zeros"), ("v:7;g:2", "int c:3;g:2")),
         Sample(("v",), ("int g:2;v:8", "int g:2")),
     )

@@ -117,7 +117,7 @@ class FFT(_Transform):
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         n = x.shape[self.dim]
-        dx = apply(FFT(self.dim, not self.inverse), dy)
+        dx = apply(FFT(self.dim, inverse=not self.inverse), dy)
         return [multiply(dx, 1 / n if self.inverse else n)]
 
 

@@ -266,7 +266,7 @@ def layer_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
     """
     x, dim = tensor_along(x, dim)
     epsilon = as_float("epsilon", epsilon)
-    y, _inverse_std = apply_all(Normalize(dim, True, float(epsilon)), x)
+    y, _inverse_std = apply_all(Normalize(dim, center=True, epsilon=float(epsilon)), x)
     return y
 
 
@@ -276,5 +276,5 @@ def rms_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
     """
     x, dim = tensor_along(x, dim)
     epsilon = as_float("epsilon", epsilon)
-    y, _inverse_std = apply_all(Normalize(dim, False, float(epsilon)), x)
+    y, _inverse_std = apply_all(Normalize(dim, center=False, epsilon=float(epsilon)), x)
     return y

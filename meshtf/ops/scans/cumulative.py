@@ -115,7 +115,8 @@ class Cumsum(OpWithStatistics):
         )
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
-        return [apply(Cumsum(self.dim, self.exclusive, not self.reverse), dy)]
+        backward = Cumsum(self.dim, self.exclusive, reverse=not self.reverse)
+        return [apply(backward, dy)]
 
 
 class Scan(OpWithStatistics):
@@ -203,7 +204,7 @@ def _prod_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
     """
     offset = 1 if reverse else -1
     next_x = shift(x, dim, offset)
-    h = apply(LinearRecurrence(dim, not reverse), next_x, dy)
+    h = apply(LinearRecurrence(dim, reverse=not reverse), next_x, dy)
     previous_y = shift(y, dim, -offset, fill=1)
     return multiply(previous_y, h)
 
@@ -218,7 +219,7 @@ def _extreme_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
     is_extreme = equal(x, y)
     next_is_extreme = shift(is_extreme, dim, 1 if reverse else -1)
     decay = cast(logical_not(next_is_extreme), x.dtype)
-    dx = apply(LinearRecurrence(dim, not reverse), decay, dy)
+    dx = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
     return where(is_extreme, dx, 0.0)
 
 
@@ -231,7 +232,7 @@ def _logsumexp_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any
     next_y = shift(y, dim, 1 if reverse else -1, fill=float("inf"))
     decay = exp(subtract(y, next_y))
     weight = exp(subtract(x, y))
-    h = apply(LinearRecurrence(dim, not reverse), decay, dy)
+    h = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
     return multiply(weight, h)
 
 

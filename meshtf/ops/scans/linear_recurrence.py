@@ -101,7 +101,8 @@ class LinearRecurrence(OpWithStatistics):
     def gradient(self, dy: Any, y: Any, a: Any, b: Any) -> Cotangents:
         offset = 1 if self.reverse else -1
         next_a = shift(a, self.dim, offset)
-        db = apply(LinearRecurrence(self.dim, not self.reverse), next_a, dy)
+        backward = LinearRecurrence(self.dim, reverse=not self.reverse)
+        db = apply(backward, next_a, dy)
         previous_h = shift(y, self.dim, -offset)
         return [multiply(db, previous_h), db]
 
