@@ -99,6 +99,7 @@ def check_slices(
     for sizes in _candidate_sizes(inputs, outputs, dims):
         with tf.init_scope(), tf.device("CPU:0"):
             mismatch = _first_mismatch(fn, inputs, outputs, dims, sizes)
+        # None: the function cannot run on inputs of these sizes.
         if mismatch is not None:
             break
     if mismatch:
@@ -148,12 +149,14 @@ def _candidate_sizes(
     First all sizes are small; then dimensions that are not sharded have their full sizes;
     then all dimensions have.
     """
-    full = {d.name: d.size for spec in (*inputs, *outputs) for d in spec.shape}
-    halved = dict.fromkeys(dims, 2 * _SMALL_HALF)
-    small = {name: min(size, _SMALL_SIZE) for name, size in full.items()}
-    yield small | halved
-    yield full | halved
-    yield full
+    full_sizes = {}
+    for spec in (*inputs, *outputs):
+        full_sizes.update({dim.name: dim.size for dim in spec.shape})
+    small_sizes = {name: min(size, _SMALL_SIZE) for name, size in full_sizes.items()}
+    sizes_of_sharded_dims = dict.fromkeys(dims, 2 * _SMALL_HALF)
+    yield small_sizes | sizes_of_sharded_dims
+    yield full_sizes | sizes_of_sharded_dims
+    yield full_sizes
 
 
 def _first_mismatch(
