@@ -19,7 +19,7 @@ import meshtf as mtf
 VOCAB_SIZE = 2048
 LENGTH = 12
 END_ID = 0  # the newline that ends a line
-RARE_ID = VOCAB_SIZE - 1  # stands for all words that are not in the vocabulary
+RARE_ID = VOCAB_SIZE - 1  # the id of all words that are not in the vocabulary
 FIRST_WORDS = ("for", "def", "if", "raise")
 
 
@@ -65,6 +65,7 @@ if __name__ == "__main__":
         position: mtf.Tensor, ids: mtf.Tensor, previous_ids: mtf.Tensor
     ) -> tuple[mtf.Tensor, mtf.Tensor]:
         """Returns logits [batch, vocab] of the next word, and the new state: `ids`."""
+        # Where there is no word before the last one, the initial state 0, a newline, is.
         logits = mtf.gather(bigrams, ids, "previous")
         skip_logits = mtf.gather(skip_bigrams, previous_ids, "previous")
         return logits + 0.5 * skip_logits, ids
@@ -88,8 +89,10 @@ if __name__ == "__main__":
             )
         return [beams, scores, samples]
 
+    # -1: a position without a word, which is generated.
     prompts = [[id_of[word], *[-1] * (LENGTH - 1)] for word in FIRST_WORDS]
     beams, scores, samples = (x.numpy() for x in generate(np.array(prompts, "int32")))
+    # beams [batch, beam, length], scores [batch, beam], samples [batch, length]
     for ids, score in zip(beams.reshape(-1, LENGTH), scores.ravel()):
         print(f"{score:6.2f}  {as_text(ids, vocabulary)}")
     for ids in samples:

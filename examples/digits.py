@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 import meshtf as mtf
 
 if __name__ == "__main__":
-    mtf.configure_process()
+    mtf.configure_process()  # before the mesh starts TensorFlow
 MESH = mtf.Mesh("rows:2; columns:2", "h:rows; w:columns")
 EPOCHS = 8
 BATCH = 64
@@ -29,10 +29,18 @@ class Network(mtf.Module):
         super().__init__("network")
         with self.scope():
             self.conv_1 = mtf.layers.Conv(
-                mesh, "h:3;w:3", "color:1", "c_1:16", name="conv_1"
+                mesh,
+                window="h:3;w:3",
+                reduced_dims="color:1",
+                new_dims="c_1:16",
+                name="conv_1",
             )
             self.conv_2 = mtf.layers.Conv(
-                mesh, "h:3;w:3", "c_1:16", "c_2:32", name="conv_2"
+                mesh,
+                window="h:3;w:3",
+                reduced_dims="c_1:16",
+                new_dims="c_2:32",
+                name="conv_2",
             )
             self.norm_1 = mtf.layers.BatchNorm(
                 mesh, "c_1:16", momentum=0.9, name="norm_1"

@@ -36,6 +36,7 @@ def exact(time: float) -> np.ndarray:
     """
     s = np.arange(1, N + 1) * SPACING * np.pi
     u = np.zeros((N, N))
+    # Half periods of each wave along x (k) and along y (m).
     for amplitude, k, m in [(1.0, 1, 1), (0.8, 3, 2)]:
         decay = np.exp(-DIFFUSIVITY * (k * k + m * m) * np.pi**2 * time)
         u += amplitude * decay * np.outer(np.sin(k * s), np.sin(m * s))
@@ -47,7 +48,8 @@ def picture(u: np.ndarray) -> str:
     points = u[::4, ::2]
     shades = " .:-=+*#%@"
     levels = (points - points.min()) / (np.ptp(points) + 1e-9) * (len(shades) - 1)
-    return "\n".join("".join(shades[int(v)] for v in row) for row in levels)
+    lines = ["".join(shades[int(level)] for level in line) for line in levels]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""A user-defined op is one class. It says what sharding each dimension gives, and what one
-device computes.
+"""A user-defined op is one class. It says how its output is sharded if a dimension of its
+inputs is, and what one device computes.
 
     python -m examples.own_op
 
@@ -21,6 +21,7 @@ class Distance(mtf.graph.Op):
     """Squared distances of points to centres: x[batch, d], c[centre, d] -> [batch, centre]."""
 
     dim: str  # the dimension that is summed over: d
+    # Arguments of the op and shapes of its inputs, for `check_op`.
     samples = (
         mtf.graph.Sample(("d",), ("batch:8; d:4", "centre:4; d:4")),
         mtf.graph.Sample(("d",), ("batch:3; d:5", "centre:2; d:5")),
@@ -48,6 +49,7 @@ class Distance(mtf.graph.Op):
         return (tf.reduce_sum((x[:, None, :] - c[None, :, :]) ** 2, axis=-1),)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+        # d/dx |x - c|^2 = 2 (x - c), and d/dc |x - c|^2 = 2 (c - x).
         x, c = xs
         batch, centre = y.shape.names
         dx = x * mtf.reduce_sum(dy, centre) - mtf.einsum([dy, c], x.shape)

@@ -14,17 +14,16 @@ from jaxlib import _jax, xla_client
 
 
 def shard(array, port, axes):
-    """Returns the shards of all replicas of a global array, given its entry in the manifest.
-    Replicas are in the order of mesh positions, the last axis fastest.
+    """Returns the shards of a global array, one per replica, the last mesh axis fastest.
+    `port["sharding"]` has, for each axis, the dimension that is sharded along it, or None.
     """
     shards = [np.asarray(array, port["dtype"])]
     names = [name for name, _ in port["shape"]]
     for size, dim in zip(axes.values(), port["sharding"]):
         if dim is None:
-            shards = [x for x in shards for _ in range(size)]
+            shards = [x for x in shards for _ in range(size)]  # replicated
         else:
-            axis = names.index(dim)
-            shards = [s for x in shards for s in np.split(x, size, axis)]
+            shards = [s for x in shards for s in np.split(x, size, names.index(dim))]
     return [x.copy() for x in shards]  # a replica may overwrite its shard
 
 
@@ -46,59 +45,54 @@ class Host:
 
     def __init__(self, folder):
         self.manifest = json.loads(Path(folder, "manifest.json").read_text())
-        replicas = self.manifest["replicas"]
-        self.devices = xla_client.make_cpu_client(num_devices=replicas).devices()
-        device_list = xla_client.DeviceList(tuple(self.devices))
         options = xla_client.CompileOptions()
-        options.num_replicas = replicas
+        options.num_replicas = self.manifest["replicas"]
+        client = xla_client.make_cpu_client(num_devices=options.num_replicas)
+        self.devices = client.devices()
+        device_list = xla_client.DeviceList(tuple(self.devices))
         module = Path(folder, "module.mlirbc").read_bytes()
-        compile_and_load = self.devices[0].client.compile_and_load
-        self.program = compile_and_load(module, device_list, options)
+        self.program = client.compile_and_load(module, device_list, options)
         manual = xla_client.HloSharding.manual()  # arrays of devices may differ
         self.sharding = xla_client.GSPMDSharding(device_list, manual)
-        self.avals = {}  # shapes and types of inputs by name
+        self.avals = {}  # abstract values of inputs: the shape and dtype of a shard
 
     def put(self, name, shards):
         """Returns shards, one on each device, as an input of the program."""
-        x = shards[0]
-        if name not in self.avals:  # outputs, which are put later, do not tell theirs
-            self.avals[name] = SimpleNamespace(
-                shape=x.shape, dtype=x.dtype, weak_type=False
-            )
-        args = self.avals[name], self.sharding, shards, self.devices
-        return _jax.batched_device_put(*args, enable_x64=True)
+        arguments = self.avals[name], self.sharding, shards, self.devices
+        return _jax.batched_device_put(*arguments, enable_x64=True)
 
     def put_inputs(self, values, kinds):
         """Returns the inputs of some kinds on the devices by name, given global arrays."""
-        axes = self.manifest["axes"]
-        return {
-            port["name"]: self.put(
-                port["name"], shard(values[port["name"]], port, axes)
-            )
-            for port in self.manifest["inputs"]
-            if port["kind"] in kinds
-        }
+        inputs = {}
+        for port in self.manifest["inputs"]:
+            if port["kind"] in kinds:
+                name = port["name"]
+                shards = shard(values[name], port, self.manifest["axes"])
+                x = shards[0]
+                aval = SimpleNamespace(shape=x.shape, dtype=x.dtype, weak_type=False)
+                self.avals[name] = aval
+                inputs[name] = self.put(name, shards)
+        return inputs
 
     def run(self, inputs):
         """Runs the program and returns its outputs: [outputs][replicas]."""
         arrays = [inputs[port["name"]] for port in self.manifest["inputs"]]
-        results = self.program.execute_sharded(arrays)
-        return results.disassemble_into_single_device_arrays()
+        outputs = self.program.execute_sharded(arrays)
+        return outputs.disassemble_into_single_device_arrays()
 
 
 def main(folder, steps="10"):
     """Trains on the source of a module of the standard library, and prints losses."""
     host = Host(folder)
     ports = host.manifest["inputs"]
+    written = {port["name"]: port["output"] for port in ports if "output" in port}
     initial_values = np.load(Path(folder, "values.npz"))
     variables = host.put_inputs(initial_values, ("parameter", "state"))
     for step, arguments in enumerate(batches(ports, int(steps))):
         outputs = host.run(variables | host.put_inputs(arguments, ("argument",)))
-        for port in ports:
-            if "output" in port:  # a variable that the step writes
-                name = port["name"]
-                variables[name] = host.put(name, outputs[port["output"]])
-        loss = outputs[0][0]._single_device_array_to_np_array_did_copy()[0]
+        for name, index in written.items():
+            variables[name] = host.put(name, outputs[index])
+        loss, is_copy = outputs[0][0]._single_device_array_to_np_array_did_copy()
         print(f"step {step + 1:3}  loss {loss:.4f}")
 
 

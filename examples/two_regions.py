@@ -13,18 +13,9 @@ import numpy as np
 import meshtf as mtf
 
 FRONT = "batch:all"
+# Changes to the layout in the back: `batch` is not sharded there.
 BACK = "batch:; heads:all; d_ff:all"
-NAMES = [
-    "batch",
-    "pixels",
-    "mixed",
-    "channels",
-    "length",
-    "d_model",
-    "heads",
-    "d_kv",
-    "d_ff",
-]
+DIMENSIONS = "batch pixels mixed channels length d_model heads d_kv d_ff".split()
 X = np.random.default_rng(0).normal(size=(32, 64, 32)).astype("float32")
 
 
@@ -67,15 +58,20 @@ def train_step(mesh: mtf.Mesh, back: str = "") -> mtf.function:
 
 
 def forecasts(names: list[str], rules: str, back: str = "") -> dict[str, mtf.Forecast]:
-    """Returns the forecasts of all legal layouts that consist of `rules` and of any rules
-    "name:all" for `names`, by their rules.
+    """Returns the forecasts of all legal layouts that extend a layout, by their rules.
+
+    Args:
+      names: the dimensions that a layout may shard further: it adds "name:all" for any
+        subset of them.
+      rules: the rules of the layout that is extended.
+      back: rules of the layout that change in the back.
     """
     try:
         plan = mtf.explain(
             train_step(mtf.Mesh("all:8", rules, devices="abstract"), back), X
         )
     except mtf.LayoutError:
-        return {}
+        return {}  # a layout that extends an illegal one is illegal as well
     if plan.error is not None:
         return {}
     plans = {rules: plan}
@@ -86,11 +82,13 @@ def forecasts(names: list[str], rules: str, back: str = "") -> dict[str, mtf.For
 
 if __name__ == "__main__":
     mtf.configure_process()
-    plans = forecasts(NAMES, "")
+    plans = forecasts(DIMENSIONS, rules="")
     plans["two regions"] = forecasts([], FRONT, BACK)[FRONT]
     for rules, plan in sorted(plans.items(), key=lambda item: item[1].bytes_moved()):
         costs = (plan.bytes_moved(), plan.flops(), plan.memory.peak)
-        print(*(f"{n / 1e6:6.2f}" for n in costs), rules)
-    for mesh, back in (mtf.Mesh(""), ""), (mtf.Mesh("all:8", FRONT), BACK):
+        print(*(f"{cost / 1e6:6.2f}" for cost in costs), rules)
+    one_device = mtf.Mesh("")
+    eight_positions = mtf.Mesh("all:8", FRONT)
+    for mesh, back in [(one_device, ""), (eight_positions, BACK)]:
         step = train_step(mesh, back)
         print(f"losses on {mesh}:", *(float(step(X)) for _ in range(3)))

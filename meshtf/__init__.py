@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshtf.command_line import answer_usage
 
-# `python -m meshtf --help`, before the imports below take seconds for TensorFlow.
+# Answers `python -m meshtf --help` before the imports below, which take seconds.
 answer_usage()
 
 from meshtf import (
@@ -373,7 +373,8 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+# With `__getattr__`, a type checker would accept any name as an attribute of this module.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         raise unknown_name(__name__, name, __all__)

@@ -1,8 +1,8 @@
-"""The programs of meshtf: python -m meshtf COMMAND [flags].
+"""The commands of meshtf: python -m meshtf COMMAND [flags].
 
 Usage:
 
-    python -m meshtf                        # lists them
+    python -m meshtf                        # lists the commands
     python -m meshtf selfcheck --quick
     python -m meshtf selfcheck --help
 """
@@ -15,23 +15,27 @@ from typing import Any
 
 from absl import app, flags
 
-from meshtf.command_line import COMMANDS, allow_keras, check_usage, command_module
+from meshtf.command_line import COMMANDS, check_usage, command_module, end_imports
 from meshtf.runtime.process import configure_process
 
 __all__ = ["COMMANDS", "main"]
-COMPUTING = ("selfcheck", "worker")  # for which the process is configured
+COMPUTING = ("selfcheck", "worker")  # commands that call `configure_process` first
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the command that `argv` names after the program's name; exits with its exit
-    code.
+    """Runs a command, and exits with its exit code.
+
+    Args:
+      argv: the name of the program, the command, and the command's arguments.
     """
-    allow_keras()
+    end_imports()
     check_usage(argv[1:])
     command, *rest = argv[1:]
     module = command_module(command)
-    flags.adopt_module_key_flags(module)  # so that --helpfull shows them
-    globals()["__doc__"] = module.__doc__  # and says what the command does
+    # absl prints the key flags and the docstring of this module for --helpfull: let them be
+    # those of the command.
+    flags.adopt_module_key_flags(module)
+    globals()["__doc__"] = module.__doc__
 
     def configured(argv: list[str]) -> Any:
         if command in COMPUTING:

@@ -1,16 +1,16 @@
-"""The command line of `python -m meshtf`: its commands, their help, and errors of usage.
-
-Python imports the package meshtf before it runs `meshtf/__main__.py`, and TensorFlow takes
-seconds to import. So the first lines of the package call
+"""The command line of `python -m meshtf`: its commands, their help, and usage errors.
 
     answer_usage()
 
-which prints help or an error of usage and exits, if the command line needs nothing else:
-no command, --help, an unknown command, a wrong flag, a file that does not exist.
+Python imports the package meshtf before it runs `meshtf/__main__.py`, and TensorFlow takes
+seconds to import. So the package calls `answer_usage` in its first lines. It prints help or
+a usage error and exits, if the command line needs nothing else: if it has no command,
+--help, an unknown command, a wrong flag, or a file that does not exist.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -22,8 +22,8 @@ from absl import app, flags
 from meshtf.errors import near_misses
 
 USAGE_ERROR = 2  # the exit code
-# Modules by name: a command may be above the library, and is imported only when it is
-# called.
+# Command -> (module, description). Modules are imported only when a command is called: some
+# belong to packages that import meshtf.
 COMMANDS = {
     "checkpoint": (
         "meshtf.commands.checkpoint",
@@ -54,32 +54,51 @@ COMMANDS = {
         "offers the devices of this machine to a driver on another one",
     ),
 }
-# TensorFlow imports Keras, and with it perhaps scikit-learn, which takes a quarter of its
-# time. It goes on without where Keras is not there, and these commands do not need it.
-WITHOUT_KERAS = ("explain",)
+# TensorFlow imports these packages if they are installed. Keras, which may import
+# scikit-learn, and JAX take almost half of the time of TensorFlow's import.
+_OPTIONAL_PACKAGES = ("keras", "jax")
+# These commands need none of the optional packages.
+_WITHOUT_OPTIONAL_PACKAGES = ("explain",)
 _HELP = ("--help", "-help", "-h", "help", "-?")
 
 
 def answer_usage() -> None:
     """Prints help or an error of usage and exits, if this process is a
-    `python -m meshtf ...` that needs nothing else. Called by `meshtf/__init__.py`.
+    `python -m meshtf ...` that needs nothing else; otherwise prepares the process for the
+    import of TensorFlow. Called by `meshtf/__init__.py`.
     """
-    # While Python looks for the module of -m, sys.argv[0] is "-m", and the name of the
-    # module comes before the remaining arguments.
+    # While Python imports the package of `-m`, sys.argv[0] is "-m"; in sys.orig_argv the
+    # name of the package is at the same index.
     if sys.argv[0] == "-m" and sys.orig_argv[-len(sys.argv)] == "meshtf":
         check_usage(sys.argv[1:])
-        if sys.argv[1] in WITHOUT_KERAS:
-            sys.modules["keras"] = None  # type: ignore[assignment]
+        _shorten_imports(sys.argv[1])
 
 
-def allow_keras() -> None:
-    """Lets Keras be imported again; called once TensorFlow is imported."""
-    if sys.modules.get("keras", sys) is None:
-        del sys.modules["keras"]
+def _shorten_imports(command: str) -> None:
+    """Makes the import of TensorFlow faster for a command; `end_imports` undoes it."""
+    # The imports make a million objects and no garbage, and the collector would visit
+    # them again and again.
+    gc.disable()
+    if command in _WITHOUT_OPTIONAL_PACKAGES:
+        for package in _OPTIONAL_PACKAGES:
+            # Python raises ImportError for a module that is None.
+            sys.modules[package] = None  # type: ignore[assignment]
+
+
+def end_imports() -> None:
+    """Restores the process once TensorFlow is imported: Keras and JAX can be imported, and
+    the garbage collector runs, but passes over the objects of the imports.
+    """
+    for package in _OPTIONAL_PACKAGES:
+        if package in sys.modules and sys.modules[package] is None:
+            del sys.modules[package]
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def check_usage(arguments: Sequence[str]) -> None:
-    """Exits with help or an error of usage, unless the command can run.
+    """Prints help or a usage error and exits, unless the command can run.
 
     Args:
       arguments: the command and its flags.
@@ -88,12 +107,13 @@ def check_usage(arguments: Sequence[str]) -> None:
     if command in _HELP:
         _print_and_exit(list_of_commands())
     if command not in COMMANDS:
-        close = near_misses(command, COMMANDS)
-        suggestion = f" Did you mean {close}?" if close else ""
+        similar = near_misses(command, COMMANDS)
+        suggestion = f" Did you mean {similar}?" if similar else ""
         _exit(f"There is no command {command!r}.{suggestion}\n\n{list_of_commands()}")
     module = command_module(command)
-    own_arguments = rest[: rest.index("--")] if "--" in rest else rest
-    if any(argument in _HELP for argument in own_arguments):
+    # What follows "--" is another program's command line.
+    end = rest.index("--") if "--" in rest else len(rest)
+    if any(argument in _HELP for argument in rest[:end]):
         _print_and_exit(f"{module.__doc__}\n{flags.FLAGS.module_help(module)}")
     message = _usage_error(module, [f"python -m meshtf {command}", *rest])
     if message:
@@ -101,14 +121,18 @@ def check_usage(arguments: Sequence[str]) -> None:
 
 
 def command_module(command: str) -> ModuleType:
-    """Returns the module of a command."""
-    return importlib.import_module(COMMANDS[command][0])
+    """Imports and returns the module of a command."""
+    module, _description = COMMANDS[command]
+    return importlib.import_module(module)
 
 
 def list_of_commands() -> str:
-    """Returns a line for each command."""
+    """Returns help that lists all commands, a line for each."""
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    lines = [
+        f"  {command:<{width}}  {description}"
+        for command, (_module, description) in COMMANDS.items()
+    ]
     return "\n".join(
         [
             "python -m meshtf COMMAND [flags]",
@@ -121,11 +145,15 @@ def list_of_commands() -> str:
 
 
 def _usage_error(module: ModuleType, argv: Sequence[str]) -> str:
-    """Returns what is wrong with the flags of a command, or ""; the flags keep their
-    defaults.
+    """Returns what is wrong with the arguments of a command; "" if they are right.
 
-    A command module may have a function `usage_error`, which gets the arguments that are
-    no flags, and returns the same.
+    The flags have their defaults again afterwards. A command module may define a function
+    `usage_error`, which takes the arguments that are no flags and returns what is wrong
+    with them.
+
+    Args:
+      module: the module of the command.
+      argv: the name of the program, and the arguments.
     """
     app.define_help_flags()
     try:
@@ -133,7 +161,7 @@ def _usage_error(module: ModuleType, argv: Sequence[str]) -> str:
         check = getattr(module, "usage_error", None)
         return "" if check is None else check(remaining)
     except flags.Error as error:
-        return str(error)
+        return str(getattr(module, "flag_error", str)(error))
     finally:
         for name in flags.FLAGS:
             flags.FLAGS[name].unparse()
@@ -141,13 +169,17 @@ def _usage_error(module: ModuleType, argv: Sequence[str]) -> str:
 
 
 def _print_and_exit(text: str) -> None:
+    """Prints a text and exits with code 0."""
     try:
         print(text, flush=True)
-    except BrokenPipeError:  # the reader has seen enough, as in `| head`
+    except BrokenPipeError:
+        # The reader has closed the pipe, such as `| head`. Without this, Python reports
+        # the error again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)
 
 
 def _exit(message: str) -> None:
+    """Prints a usage error and exits."""
     print(message, file=sys.stderr)
     sys.exit(USAGE_ERROR)

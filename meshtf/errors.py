@@ -1,6 +1,7 @@
-"""The errors of meshtf: what came, what clashes, and the way out.
+"""The errors and warnings of meshtf.
 
-Every message is built by `explain_error`, so that all of them read alike:
+A message says what is wrong, shows the facts, and says what to write instead.
+`explain_error` formats it:
 
     >>> from meshtf.errors import explain_error
     >>> print(explain_error("two dimensions of one tensor want mesh axis \\"model\\".",
@@ -23,53 +24,56 @@ class MeshtfError(Exception):
 
 
 class ParseError(MeshtfError, ValueError):
-    """A string of dimensions, of a mesh or of a layout cannot be read."""
+    """A string that describes dimensions, a mesh or a layout cannot be read."""
 
 
 class ShapeError(MeshtfError, ValueError):
-    """Named shapes that do not fit: sizes that clash, names that are missing
-    or double.
-    """
+    """Shapes do not match: sizes differ, or names are missing or occur twice."""
 
 
 class DTypeError(MeshtfError, TypeError):
-    """Data types that clash, or that an op does not take."""
+    """Data types differ, or an op does not take them."""
 
 
 class ArgumentError(MeshtfError, TypeError):
-    """An argument of a type, or a value of a setting, that a function does not take."""
+    """A function does not take an argument of this type or value."""
 
 
 class LayoutError(MeshtfError, ValueError):
-    """A layout that cannot hold a tensor: two names on one axis, a size that does not
-    divide.
+    """A layout cannot shard a tensor: two of its dimensions have the same mesh axis, or
+    the size of a dimension is no multiple of the number of shards.
     """
 
 
 class MeshError(MeshtfError, ValueError):
-    """A mesh that does not fit its devices, or tensors of two meshes."""
+    """A mesh does not match its devices, or one op gets tensors of two meshes."""
 
 
 class PlanError(MeshtfError, RuntimeError):
-    """A program that cannot be recorded, differentiated or planned."""
+    """A program cannot be recorded, differentiated or planned."""
 
 
 class NoValueError(PlanError):
-    """The elements of a recorded tensor are asked for, which has none until its
-    function runs.
-    """
+    """The value of a recorded tensor is needed, but only a run of the function computes it."""
 
 
 class CheckpointError(MeshtfError, ValueError):
-    """A checkpoint that is absent, or is not this model's."""
+    """A checkpoint does not exist, or belongs to another model."""
 
 
 class ClusterError(MeshtfError, RuntimeError):
-    """Workers that do not answer, are taken, or cannot be reached."""
+    """A worker does not answer, cannot be reached, or is in use by another program."""
 
 
 class DamageError(CheckpointError):
-    """A file of a checkpoint is not as it was written."""
+    """A file of a checkpoint is damaged: it differs from what was written.
+
+    Args:
+      checkpoint: the path of the checkpoint.
+      file: the file in it.
+      reason: how the file is damaged.
+      way_out: a sentence that says what to do; "" for none.
+    """
 
     def __init__(
         self, checkpoint: str, file: str, reason: str, way_out: str = ""
@@ -82,48 +86,54 @@ class DamageError(CheckpointError):
 
 
 class WriteError(CheckpointError):
-    """A checkpoint could not be written; those before it are as they were."""
+    """A checkpoint could not be written; earlier checkpoints are unchanged."""
 
 
 class NumericsError(MeshtfError, ArithmeticError):
-    """A tensor that holds a number that is not finite."""
+    """A tensor contains NaN or infinity."""
 
 
 class LayoutWarning(UserWarning):
-    """A layout that is legal but most likely not what was meant."""
+    """A layout is legal, but most likely not what the user intended."""
 
 
 class TraceWarning(UserWarning):
-    """A function is traced again and again, where one trace would do."""
+    """A function is traced very often, although one trace would suffice."""
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint is damaged, or could not be written, and the work goes on without
-    it.
-    """
+    """A checkpoint is damaged or could not be written, and the program continues without it."""
 
 
 def explain_error(headline: str, way_out: object = "", **facts: object) -> str:
-    """Returns a message: a headline, one aligned line for each fact, and the
-    way out.
+    """Returns the message of an error.
+
+    Args:
+      headline: the first line.
+      way_out: the last line, which says what to write instead; "" for none.
+      **facts: for each fact a label and a value, which become an aligned line.
     """
-    width = max([8, *(len(name) + 1 for name in facts)])
+    width = max([8, *(len(label) + 1 for label in facts)])
     lines = [str(headline)]
-    for name, fact in facts.items():
-        first, *rest = str(fact).split("\n")
-        lines.append(f"  {name.replace('_', ' '):<{width}} {first}")
-        lines.extend(" " * (width + 3) + line for line in rest)
+    for label, fact in facts.items():
+        first_line, *further_lines = str(fact).split("\n")
+        lines.append(f"  {label.replace('_', ' '):<{width}} {first_line}")
+        indent = " " * (width + 3)
+        lines.extend(indent + line for line in further_lines)
     if str(way_out):
         lines.append(f"  {way_out}")
     return "\n".join(lines)
 
 
 def _is_iterable(x: object) -> bool:
-    return isinstance(x, Iterable) and not hasattr(x, "dtype")  # no tensors, no arrays
+    """Returns whether x can be iterated; False for tensors and arrays."""
+    return isinstance(x, Iterable) and not hasattr(x, "dtype")
 
 
 def near_misses(name: str, known: Iterable[str]) -> str:
-    """Returns known names that resemble `name`, as "a, b", or an empty string."""
+    """Returns up to three known names that are similar to `name`, as "a, b"; "" if there
+    are none.
+    """
     if not isinstance(name, str) or isinstance(known, str) or not _is_iterable(known):
         raise ArgumentError(
             explain_error(

@@ -1,6 +1,5 @@
-"""Mathematical functions that are needed less often than those of `mtf` itself.
-
-Special functions, complex numbers, Fourier transforms, cumulative and segment reductions:
+"""Mathematical functions that are used less often than those of `mtf` itself: special
+functions, complex numbers, Fourier transforms, cumulative and segment reductions.
 
     >>> import meshtf as mtf
     >>> mesh = mtf.Mesh("")

@@ -1,6 +1,4 @@
-"""Modules: variables and modules by name.
-
-Example:
+"""`Module`: a class whose variables and submodules have names.
 
     class Mlp(mtf.Module):
         def __init__(self, mesh):
@@ -12,8 +10,7 @@ Example:
         def __call__(self, x):                                               # random ops: "mlp/..."
             return self.out(mtf.relu(mtf.einsum([x, self.w], "batch;d_ff")))
 
-Names of variables are their names in checkpoints, and their initial values are drawn by
-them.
+The name of a variable is its name in checkpoints, and determines its random initial value.
 """
 
 from __future__ import annotations
@@ -42,40 +39,45 @@ from meshtf.runtime.tensorflow_tracking import tracking_error
 from meshtf.runtime.variable import Variable
 
 _COLUMNS = ("variable", "shape", "placement", "parameters", "bytes per device")
-_ROWS_OF_REPR = 16
+_MAX_REPR_ROWS = 16
 
 
 @contextlib.contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Adds a name to the path of the variables and random ops made inside."""
+    """Within this context, the paths of new variables and random ops contain `name`."""
     as_text("name", name)
     with scope_of((*current_path(), name)):
         yield
 
 
 class Module(tf.Module):
-    """A tf.Module whose variables are mtf Variables; its name is in the path of what it
-    makes.
+    """A tf.Module whose variables are mtf Variables, and whose name begins the paths of its
+    variables, submodules and random ops.
 
-    What the constructor makes after `super().__init__()` belongs to the module: the path
-    of a variable or module is that of this module, and then
+    The path of a variable or submodule that the constructor creates after
+    `super().__init__()` is the path of this module, followed by
 
-    - the `name` that is passed, or
-    - without one, the name of the attribute that it is assigned to; in a list `layers`
-      they are "layers_0", "layers_1"..., in a dict "layers_key".
+    - the `name` argument of the variable or submodule, or
+    - if there is none, the name of the attribute of this module; the elements of a list
+      `layers` are called "layers_0", "layers_1" and so on, those of a dict "layers_key".
 
-    Names of attributes are known when the constructor returns, and only then variables
-    that wait for one get their initial values. Before that they can be assigned to
-    attributes and passed on, but not read.
+    Names of attributes are known when the constructor returns. Only then variables with
+    such names get their initial values; before, they can be assigned to attributes and
+    passed as arguments, but not read.
 
-    `with self.scope():` gives names at once instead: without one, modules take the default
-    of their class. A subclass that only calls other layers may say `called_in_path =
-    False`: what it makes when it is called then has the path of its caller.
+    Within `with self.scope():` names are known immediately: a submodule without a `name`
+    gets the `default_name` of its class.
 
     Args:
-      name: of the module; default: that of the attribute of the enclosing module, or
-        where there is none, `default_name`, which by default is the name of the class in
-        lower case.
+      name: the name of the module; None: the name of the attribute of the enclosing module,
+        or, if it is no attribute, `default_name`.
+
+    Attributes:
+      called_in_path: whether variables and random ops that a call of the module creates have
+        the path of the module; False: the path of the caller, for a class that only calls
+        other layers.
+      default_name: a name for modules without any; None: the name of the class in lower
+        case.
     """
 
     called_in_path: ClassVar[bool] = True
@@ -97,26 +99,26 @@ class Module(tf.Module):
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The names of the enclosing modules, outer first, and of this one."""
+        """The names of the enclosing modules, the outermost first, and of this module."""
         return complete_path(self._path)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Gives what is made inside this module's path."""
+        """Within this context, new variables and random ops have the path of this module."""
         with scope_of(self._path):
             yield
 
     @contextlib.contextmanager
     def outer_scope(self) -> Iterator[None]:
-        """Gives what is made inside the path of the enclosing module: names of variables
-        then lack the name of this module.
+        """Within this context, new variables and random ops have the path of the enclosing
+        module, without the name of this module.
         """
         with scope_of(self._path[:-1]):
             yield
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """All variables of this module and those inside it."""
+        """All variables of this module and its submodules."""
         return tuple(
             self._flatten(
                 predicate=lambda x: isinstance(x, Variable), expand_composites=False
@@ -129,40 +131,47 @@ class Module(tf.Module):
         return tuple(v for v in self.variables if v.trainable)
 
     def summary(self) -> str:
-        """Returns a table of all variables: path, dimensions, placement, parameters, and
-        bytes per device; and the totals. Where variables lie on stages of a pipeline, the
-        total bytes are those of a device of the largest stage.
+        """Returns a table of all variables: path, dimensions, placement, number of
+        parameters, and bytes per device; the last row has the totals.
+
+        In a pipeline, the total bytes are those of a device of the largest stage.
         """
         return text_table(_COLUMNS, self._rows(), numeric_columns=2)
 
     def _rows(self) -> list[tuple[str, ...]]:
         """Returns the rows of the summary; the last one has the totals."""
         rows: list[tuple[str, ...]] = []
-        parameters = 0
+        num_parameters = 0
+        # The key None is for variables on all stages.
         bytes_by_stage: dict[int | None, int] = {None: 0}
-        for v in self.variables:
-            local = int(local_bytes(v.spec, v.placement, v.mesh))
-            parameters += v.spec.shape.size
-            bytes_by_stage[v.stage] = bytes_by_stage.get(v.stage, 0) + local
+        for variable in self.variables:
+            shape = variable.spec.shape
+            num_bytes = int(
+                local_bytes(variable.spec, variable.placement, variable.mesh)
+            )
+            num_parameters += shape.size
+            stage_bytes = bytes_by_stage.get(variable.stage, 0)
+            bytes_by_stage[variable.stage] = stage_bytes + num_bytes
             rows.append(
                 (
-                    path_text(v._path),  # in its constructor a name may be pending
-                    repr(v.spec.shape),
-                    placement_text(v.mesh.states(v.placement)),
-                    f"{v.spec.shape.size:,}",
-                    f"{local:,}",
+                    path_text(variable._path),  # `name` may not be known yet
+                    repr(shape),
+                    placement_text(variable.mesh.states(variable.placement)),
+                    f"{shape.size:,}",
+                    f"{num_bytes:,}",
                 )
             )
-        total = bytes_by_stage.pop(None) + max(bytes_by_stage.values(), default=0)
-        rows.append(("total", "", "", f"{parameters:,}", f"{total:,}"))
+        total_bytes = bytes_by_stage.pop(None) + max(bytes_by_stage.values(), default=0)
+        rows.append(("total", "", "", f"{num_parameters:,}", f"{total_bytes:,}"))
         return rows
 
     def __repr__(self) -> str:
         *rows, total = self._rows()
-        shown = rows[:_ROWS_OF_REPR]
-        if len(rows) > len(shown):
-            left_out = len(rows) - len(shown)
-            shown.append((f"... and {left_out} more: see .summary()", "", "", "", ""))
+        shown = rows[:_MAX_REPR_ROWS]
+        num_omitted = len(rows) - len(shown)
+        if num_omitted:
+            remark = f"... and {num_omitted} more: see .summary()"
+            shown.append((remark, "", "", "", ""))
         title = f"<{type(self).__name__} {path_text(self._path)!r}>"
         if not rows:
             return title
@@ -175,7 +184,8 @@ class Module(tf.Module):
     def _trackable_children(
         self, save_type: str = "checkpoint", **kwargs: Any
     ) -> dict[str, Any]:
-        if self.variables:  # TensorFlow asks, and would save none of them
+        """Raises an error where TensorFlow would save this module without its variables."""
+        if self.variables:
             raise tracking_error(
                 f"module {path_text(self._path)!r} with its variables", save_type
             )
@@ -184,6 +194,8 @@ class Module(tf.Module):
 
 
 def _within_path(call: Any) -> Any:
+    """Returns a `__call__` that runs in the scope of the module."""
+
     @functools.wraps(call)
     def __call__(self: Module, *args: Any, **kwargs: Any) -> Any:
         with self.scope():
@@ -193,7 +205,9 @@ def _within_path(call: Any) -> Any:
 
 
 def _naming_attributes(init: Any) -> Any:
-    """Returns a constructor after which pending names are those of attributes."""
+    """Returns a constructor that names variables and submodules by attributes when it
+    returns, and then initializes the variables.
+    """
 
     @functools.wraps(init)
     def __init__(self: Module, *args: Any, **kwargs: Any) -> None:

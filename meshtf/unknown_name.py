@@ -1,4 +1,4 @@
-"""The error for a name that a package does not have, with what takes its place.
+"""The error for a name that a package does not have, with the name to use instead.
 
     >>> import meshtf as mtf
     >>> mtf.import_tf_tensor
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from meshtf.errors import near_misses
 
-_TABLE = Path(__file__).with_name("mesh_tensorflow_names.txt")
+_MESH_TENSORFLOW_NAMES = Path(__file__).with_name("mesh_tensorflow_names.txt")
 _PACKAGES = (
     "math",
     "graph",
@@ -38,7 +38,7 @@ _PACKAGES = (
     "testing",
 )
 
-# What NumPy, PyTorch or JAX call it -> what to write; `docs/reference/api.md` has more.
+# Name in NumPy, PyTorch or JAX -> what to write; `docs/reference/api.md` has more of them.
 _ASARRAY = 'mtf.asarray(mesh, array, "batch; d_model")'
 _OTHER_LIBRARIES = {
     "array": _ASARRAY,
@@ -56,29 +56,37 @@ _OTHER_LIBRARIES = {
     "sum": 'mtf.reduce_sum(x, "d_model"), or x.sum("d_model")',
     "layers.Linear": 'mtf.layers.Dense(mesh, "d_model:8", "d_ff:32")',
 }
+# Module of Mesh-TensorFlow -> module of meshtf.
 _MODULES = {"optimize": "mtf.optimizers", "beam_search": "mtf.decoding"}
 
 
 @functools.cache
 def mesh_tensorflow_names() -> dict[str, str]:
-    """Returns what takes the place of each name of Mesh-TensorFlow, such as
-    `{"layers.dense": "`mtf.layers.Dense`"}`.
+    """Returns for each name of Mesh-TensorFlow what to write instead, such as
+    {"layers.dense": "`mtf.layers.Dense`"}.
     """
-    lines = _TABLE.read_text(encoding="utf-8").splitlines()
+    lines = _MESH_TENSORFLOW_NAMES.read_text(encoding="utf-8").splitlines()
     return dict(line.split("\t") for line in lines if not line.startswith("#"))
 
 
 def unknown_name(package: str, name: str, names: Sequence[str]) -> AttributeError:
-    """Returns the error for `name`, which is not among the public `names` of a package."""
-    former_name = f"{package}.{name}".partition(".")[2]
-    replacement = (mesh_tensorflow_names() | _MODULES).get(former_name)
+    """Returns the error for a name that a package does not have.
+
+    Args:
+      package: the package, such as "meshtf.layers".
+      name: the unknown name.
+      names: the public names of the package.
+    """
+    # The name without "meshtf.", such as "layers.dense".
+    _meshtf, _, path = f"{package}.{name}".partition(".")
+    replacement = (mesh_tensorflow_names() | _MODULES).get(path)
     if replacement:
-        return AttributeError(f"Mesh-TensorFlow's {former_name} is here: {replacement}")
-    equivalent = _OTHER_LIBRARIES.get(former_name)
+        return AttributeError(f"Mesh-TensorFlow's {path} is here: {replacement}")
+    equivalent = _OTHER_LIBRARIES.get(path)
     if equivalent:
         return AttributeError(f"{package!r} has no {name!r}: write {equivalent}.")
-    for other in _PACKAGES:
-        module = sys.modules.get(f"meshtf.{other}")
+    for other_package in _PACKAGES:
+        module = sys.modules.get(f"meshtf.{other_package}")
         if module and name in module.__all__:
             return AttributeError(
                 f"{package!r} has no {name!r}: it is `{module.__name__}.{name}`."

@@ -1,3 +1,3 @@
-"""The version of this library, which setup.py reads as well."""
+"""The version of this library. `setup.py` reads it from here."""
 
 __version__ = "0.2.0"

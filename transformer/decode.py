@@ -6,7 +6,7 @@
 
 Each line of the input is a prompt. For each prompt, one line is written: the prompt with its
 completion or, for an encoder-decoder, the output without the prompt. In input and output
-lines, "\\n" stands for a new line and "\\\\" for a backslash. --format=text writes texts
+lines, "\\n" means a new line and "\\\\" a backslash. --format=text writes texts
 unescaped, with an empty line after each; --format=json writes JSON lines with prompt, text
 and score.
 
@@ -45,12 +45,14 @@ _DECODER_FLAGS = (
     "num_beams",
     "alpha",
 )
-_SECONDS_PER_MESSAGE = 5.0
+_SECONDS_PER_MESSAGE = 5.0  # the minimum time between two lines of progress
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; not at import, as absl refuses to define a flag
-    twice and other commands define some of these names.
+    """Defines the flags of the command.
+
+    They are not defined at import: absl raises an error if a flag is defined twice, and
+    other commands have flags of the same names.
     """
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_string(
@@ -110,8 +112,8 @@ def run(argv: Sequence[str], args: Any) -> None:
     from transformer.models.encoder_decoder import EncoderDecoder
     from transformer.training.load_trained import Trained
 
-    values = {name: getattr(args, name) for name in _DECODER_FLAGS}
-    settings = {name: x for name, x in values.items() if x is not None}
+    flag_values = {name: getattr(args, name) for name in _DECODER_FLAGS}
+    settings = {name: x for name, x in flag_values.items() if x is not None}
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
         if args.output:
@@ -136,10 +138,17 @@ def run(argv: Sequence[str], args: Any) -> None:
 
 
 def _read_prompts(path: str | None) -> list[str]:
-    """Returns the lines of a file, or of standard input. Raises ConfigError."""
+    """Returns the prompts in a file, one per line; None: in standard input.
+
+    Raises:
+      ConfigError: the file cannot be read, or is empty.
+    """
     name = path or "standard input"
     try:
-        text = Path(path).read_text(encoding="utf-8") if path else sys.stdin.read()
+        if path:
+            text = Path(path).read_text(encoding="utf-8")
+        else:
+            text = sys.stdin.read()
     except (OSError, UnicodeDecodeError) as error:
         raise command_line.ConfigError(f"cannot read {name}: {error}.") from None
     if not text:
@@ -151,7 +160,10 @@ def _read_prompts(path: str | None) -> list[str]:
 
 @contextlib.contextmanager
 def _output_file(path: str | None) -> Iterator[TextIO]:
-    """Gives a file to write, which exists only if the block succeeds; or standard output.
+    """A context with a file to write, which exists only if the `with` block succeeds.
+
+    Args:
+      path: the path of the file; None: standard output.
 
     Raises:
       ConfigError: the file cannot be written.
@@ -171,7 +183,7 @@ def _output_file(path: str | None) -> Iterator[TextIO]:
 
 
 def _escape(text: str) -> str:
-    """Returns a text as one line."""
+    """Returns a text as one line: "\\n" in place of a new line, and so on."""
     return re.sub(r"[\n\r\t\\]", lambda match: _ESCAPES[match[0]], text)
 
 
@@ -184,7 +196,12 @@ def _unescape(line: str) -> str:
 def _formatter(
     output_format: str, has_encoder: bool
 ) -> Callable[[TextCompletion], str]:
-    """Returns a function that formats a completion for --format."""
+    """Returns the function that formats a completion.
+
+    Args:
+      output_format: the value of --format: "lines", "text" or "json".
+      has_encoder: whether the model is an encoder-decoder.
+    """
 
     def full_text(completion: TextCompletion) -> str:
         """Returns the prompt and its completion; for an encoder-decoder, the completion."""
@@ -199,10 +216,10 @@ def _formatter(
 
 
 class _Progress:
-    """Prints to standard error how many prompts are done, every few seconds.
+    """Prints the count of completed prompts to standard error, every few seconds.
 
     Args:
-      num_prompts: the number of prompts.
+      num_prompts: the count of all prompts.
       step: the training step of the model.
     """
 
@@ -214,7 +231,7 @@ class _Progress:
         self._print(f"{num_prompts:,} prompts, model of step {step:,}")
 
     def __call__(self, num_new: int) -> None:
-        """Adds `num_new` prompts to those that are done, and prints if it is time."""
+        """Adds `num_new` to the count of completed prompts, and prints if it is time."""
         from transformer.training.reporting import metrics
 
         self.num_done += num_new

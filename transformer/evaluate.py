@@ -4,8 +4,8 @@
     python -m transformer.evaluate --model_dir=runs/t5_stdlib --num_examples=256 --json=scores.json
     python -m transformer.evaluate --model_dir=runs/t5_stdlib --num_answers=64
 
-It prints a metric per line. With `--num_answers` an encoder-decoder also generates
-answers to that count of inputs; their exact match and F1 of words with the targets are printed.
+It prints a metric per line. With `--num_answers=64`, an encoder-decoder also generates
+answers to 64 inputs, which are compared with the targets: exact match, and F1 of words.
 
 The configuration is config.gin of the run's folder, unless --gin_file is given; mesh and
 layout may differ from those of training. Exit code: 0, or 1 if there is an error.
@@ -25,8 +25,10 @@ from transformer.cli.program import run_main
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; not at import, as absl refuses to define a flag
-    twice and other commands define some of these names.
+    """Defines the flags of the command.
+
+    They are not defined at import: absl raises an error if a flag is defined twice, and
+    other commands have flags of the same names.
     """
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_integer(
@@ -70,11 +72,16 @@ def main(argv: Sequence[str]) -> None:
             )
         if args.json:
             _write_json(args.json, metrics)
-    for name, x in metrics.items():
-        print(f"{name.replace('_', ' '):<24} {x:.4f}")
+    for name, value in metrics.items():
+        print(f"{name.replace('_', ' '):<24} {value:.4f}")
 
 
 def _write_json(path: str, metrics: dict[str, float]) -> None:
+    """Writes metrics to a file, as a JSON object.
+
+    Raises:
+      ConfigError: the file cannot be written.
+    """
     from transformer.data.atomic_files import atomic_file
 
     try:

@@ -7,12 +7,11 @@
     python -m meshtf explain --device_memory=40GiB                # whether it fits, what helps
 
 It takes the gin files and settings of `python -m transformer.train`. It prints, for one
-device: FLOPs, bytes received and memory, what the peak of memory consists of, sums by
-module, and every op with its reshards. It needs no devices, reads no data and runs no
-step. --json and --html save the forecast. If the program is refused, its part before the
-error is shown, with the error.
+device: FLOPs, bytes received, memory and its peak, sums by module, and every op with its
+reshards. It needs no devices, reads no data and runs no step. --json and --html save the
+forecast. If the step has an error, the ops before it are shown, with the error.
 
-Exit code: 0; 1: an error of the configuration or the program; 2: an error of usage; 3: the
+Exit code: 0; 1: an error of the configuration or the step; 2: an error of usage; 3: the
 step does not fit into --device_memory.
 """
 
@@ -53,8 +52,13 @@ DOES_NOT_FIT = 3  # the exit code
 
 
 def usage_error(argv: Sequence[str]) -> str:
-    """Returns what is wrong with the command line, or ""."""
+    """Returns the error of a command line as text; "" without an error."""
     return command_line.usage_error(argv)
+
+
+def flag_error(error: flags.Error) -> str:
+    """Returns a message about wrong flags."""
+    return command_line.flag_error(error)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -71,7 +75,9 @@ def main(argv: Sequence[str]) -> None:
     _save(forecast)
     try:
         print(forecast.text(_DEPTH.value), flush=True)
-    except BrokenPipeError:  # the reader closed the pipe, as `| head` does
+    except BrokenPipeError:
+        # The reader has closed the pipe, as `| head` does. Python flushes stdout again at
+        # exit, which would fail: it flushes to /dev/null instead.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if forecast.error is not None:
         sys.exit(1)
@@ -84,8 +90,9 @@ def _save(forecast: mtf.Forecast) -> None:
         (_JSON.value, forecast.save_json),
         (_HTML.value, forecast.save_html),
     ):
+        if path is None:
+            continue
         try:
-            if path is not None:
-                save(path)
+            save(path)
         except OSError as error:
             command_line.exit_with_message(f"cannot write {path}: {error.strerror}.")

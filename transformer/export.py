@@ -5,11 +5,11 @@ module.
     python -m meshtf export --gin_file=lm_stdlib.gin --gin_file=layouts/fsdp.gin --stablehlo=step
     python -m meshtf export --gin_param='Mesh.axes = "data:256;model:8"' --stablehlo=step
 
-It takes the gin files and settings of `python -m transformer.train` and writes a folder:
-the program of one replica (module.mlirbc), what a host must know to run it
-(manifest.json), and the initial values of all variables (values.npz). It needs no devices
-and reads no data. docs/explain/spmd.md says how any PJRT host runs the module. Exit code: 0, or 1
-if there is an error; then nothing is written.
+It takes the gin files and settings of `python -m transformer.train`, and writes a folder:
+the program of one replica (module.mlirbc), its inputs and outputs (manifest.json), and the
+initial values of all variables (values.npz). It needs no devices and reads no data.
+docs/explain/spmd.md says how any PJRT host runs the module. Exit code: 0, or 1 if there is
+an error; then nothing is written.
 """
 
 from __future__ import annotations
@@ -34,12 +34,17 @@ flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def usage_error(argv: Sequence[str]) -> str:
-    """Returns what is wrong with the command line, or ""."""
+    """Returns the error of a command line as text; "" without an error."""
     return command_line.usage_error(argv)
 
 
+def flag_error(error: flags.Error) -> str:
+    """Returns a message about wrong flags."""
+    return command_line.flag_error(error)
+
+
 def main(argv: Sequence[str]) -> None:
-    """Reads flags and configuration, and writes a step as a module."""
+    """Reads flags and configuration, and writes a training step as a StableHLO module."""
     from transformer.data.atomic_files import check_writable
 
     with command_line.exit_on_user_errors():
@@ -48,7 +53,8 @@ def main(argv: Sequence[str]) -> None:
                 "--stablehlo=FOLDER, the folder to write, is missing."
             )
         check_writable(_FOLDER.value, "--stablehlo", folder=True)
-        exported = _run(argv, 'Mesh.devices = "abstract"').export()
+        abstract_run = _make_run(argv, 'Mesh.devices = "abstract"')
+        exported = abstract_run.export()
         exported = dataclasses.replace(exported, values=_initial_values(argv, exported))
     try:
         exported.save(_FOLDER.value)
@@ -59,8 +65,8 @@ def main(argv: Sequence[str]) -> None:
     print(_summary(exported), flush=True)
 
 
-def _run(argv: Sequence[str], *extra_params: str) -> training_run.Run:
-    """Returns a run with the settings of the flags and further ones."""
+def _make_run(argv: Sequence[str], *extra_params: str) -> training_run.Run:
+    """Returns a training run with the settings of the flags, and with further settings."""
     from transformer.training import training_run
 
     gin.clear_config()
@@ -71,18 +77,20 @@ def _run(argv: Sequence[str], *extra_params: str) -> training_run.Run:
 def _initial_values(argv: Sequence[str], exported: mtf.Export) -> dict[str, Any]:
     """Returns the initial values of the variables, by the name of their input.
 
-    They come from the same run on one mesh position: no mesh changes them, and one
-    position is fast.
+    They are computed on one device: initial values do not depend on the mesh.
     """
-    empty = ("axes", "layout", "variable_layout", "optimizer_layout")
-    run = _run(
+    run = _make_run(
         argv,
-        *(f'Mesh.{name} = ""' for name in empty),
+        'Mesh.axes = ""',
+        'Mesh.layout = ""',
+        'Mesh.variable_layout = ""',
+        'Mesh.optimizer_layout = ""',
         "Mesh.devices = None",
         "Mesh.within_host = ()",
     )
+    variables = run.trainer.variables
     return {
-        port.name: run.trainer.variables[port.name].numpy()
+        port.name: variables[port.name].numpy()
         for port in exported.inputs
         if port.kind != "argument"
     }
@@ -90,7 +98,7 @@ def _initial_values(argv: Sequence[str], exported: mtf.Export) -> dict[str, Any]
 
 def _summary(exported: mtf.Export) -> str:
     """Returns lines with the sizes of an export."""
-    size = sum(value.nbytes for value in exported.values.values())
+    num_bytes = sum(value.nbytes for value in exported.values.values())
     arguments = ", ".join(
         f"{port.name} {port.spec.shape!r}"
         for port in exported.inputs
@@ -100,7 +108,7 @@ def _summary(exported: mtf.Export) -> str:
         [
             f"replicas   {exported.mesh.size} ({exported.mesh})",
             f"module     {len(exported.module) / 1024:,.1f} KiB",
-            f"variables  {len(exported.values)}, {size / 2**20:,.1f} MiB in total",
+            f"variables  {len(exported.values)}, {num_bytes / 2**20:,.1f} MiB in total",
             f"arguments  {arguments}",
             f"folder     {_FOLDER.value}: module.mlirbc, manifest.json, values.npz",
         ]

@@ -6,9 +6,10 @@
     model.signatures["logits"](tokens=ids)["logits"]        # [batch, length, vocab]
     model.signatures["generate"](tokens=ids)["ids"]         # [batch, length]
 
-`generate` fills the negative elements of `tokens`: an example begins with the ids of its
-prompt, for an encoder-decoder with the id 0. Both signatures of an encoder-decoder also
-take `inputs` [batch, inputs_length]. Decoding is greedy, or beam search with --num_beams.
+`generate` fills the negative elements of `tokens`. An example starts with the ids of its
+prompt; for an encoder-decoder, with the id 0. Both signatures of an encoder-decoder also
+take `inputs` [batch, inputs_length]. Decoding is greedy, or by beam search with
+--num_beams.
 
 The configuration is config.gin of the run's folder, unless --gin_file is given. Exit
 code: 0, or 1 if there is an error.
@@ -30,12 +31,15 @@ if TYPE_CHECKING:
     import meshtf as mtf
     from transformer.training.load_trained import Trained
 
-_NAMES = {"tokens": "batch; length", "inputs": "batch; inputs_length"}
+# The dimensions of the arguments of both signatures.
+_DIMS = {"tokens": "batch; length", "inputs": "batch; inputs_length"}
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; not at import, as absl refuses to define a flag
-    twice and other commands define some of these names.
+    """Defines the flags of the command.
+
+    They are not defined at import: absl raises an error if a flag is defined twice, and
+    other commands have flags of the same names.
     """
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_string("saved_model", None, "The folder to write.", required=True)
@@ -59,7 +63,12 @@ def main(argv: Sequence[str]) -> None:
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
         check_writable(args.saved_model, "--saved_model", folder=True)
         trained = Trained.of(args.model_dir)
-        saved_model = export(trained, args.batch_size, args.length, args.num_beams)
+        saved_model = export(
+            trained,
+            batch_size=args.batch_size,
+            length=args.length,
+            num_beams=args.num_beams,
+        )
         try:
             saved_model.save(args.saved_model)
         except OSError as error:
@@ -78,14 +87,14 @@ def export(
     """Returns a SavedModel with the signatures "logits" and "generate".
 
     Args:
-      trained: a language model or an encoder-decoder.
-      batch_size: examples per batch.
-      length: positions of an example; None: those of training.
-      num_beams: beams of a beam search; 0: greedy decoding.
+      trained: a trained language model or encoder-decoder.
+      batch_size: the count of examples of a batch.
+      length: the length of examples; None: that of training.
+      num_beams: the count of beams of a beam search; 0: greedy decoding.
 
     Raises:
       DataError: the model does not generate.
-      ShapeError: there are more positions than learned ones.
+      ShapeError: there are more positions than learned positions.
     """
     import tensorflow as tf
 
@@ -104,7 +113,9 @@ def export(
     def logits(
         tokens: mtf.Tensor, inputs: mtf.Tensor | None = None
     ) -> dict[str, mtf.Tensor]:
-        return {"logits": model(tokens) if inputs is None else model(inputs, tokens)}
+        if inputs is None:
+            return {"logits": model(tokens)}
+        return {"logits": model(inputs, tokens)}
 
     def generate(
         tokens: mtf.Tensor, inputs: mtf.Tensor | None = None
@@ -113,9 +124,9 @@ def export(
         return {"ids": ids, "scores": scores}
 
     saved_model = mtf.SavedModel()
+    dims: dict[str, Any] = _DIMS
     for signature in (logits, generate):
-        names: dict[str, Any] = dict(_NAMES)
-        fn = mtf.function(signature, mesh=model.mesh, **names)
+        fn = mtf.function(signature, mesh=model.mesh, **dims)
         saved_model.add(signature.__name__, fn, **specs)
     return saved_model
 

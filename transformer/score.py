@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; not at import, as absl refuses to define a flag
-    twice and other commands define some of these names.
+    """Defines the flags of the command.
+
+    They are not defined at import: absl raises an error if a flag is defined twice, and
+    other commands have flags of the same names.
     """
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_string(
@@ -62,7 +64,12 @@ def main(argv: Sequence[str]) -> None:
         lines = _read_lines(args.input)
         trained = Trained.of(args.model_dir)
         length = args.length or trained.data.features(1)["tokens"].shape[1]
-        scorer = Scorer(trained.model, trained.data.vocabulary, length, args.batch_size)
+        scorer = Scorer(
+            trained.model,
+            trained.data.vocabulary,
+            length=length,
+            batch_size=args.batch_size,
+        )
         table = _score_table(scorer, lines)
         if args.output:
             _write(args.output, table)
@@ -71,23 +78,32 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _score_table(scorer: Scorer, lines: Sequence[str]) -> str:
-    """Returns a line for each text: the mean of -ln p, the count of tokens, the text."""
+    """Returns a line for each text, with tabs between three columns: the mean of -ln p over
+    the tokens, the count of tokens, and the text.
+    """
     texts: Sequence[Text] = lines
     if scorer.has_encoder:
         texts = [_split_pair(i, line) for i, line in enumerate(lines)]
-    table = []
+    rows = []
     for score, line in zip(scorer(texts), lines):
         loss = -score.log_prob / score.num_tokens
-        table.append(f"{loss:.4f}\t{score.num_tokens}\t{line}\n")
-    return "".join(table)
+        rows.append(f"{loss:.4f}\t{score.num_tokens}\t{line}\n")
+    return "".join(rows)
 
 
 def _read_lines(path: str | None) -> list[str]:
-    """Returns the non-empty lines of a file, or of standard input. Raises DataError."""
+    """Returns the non-empty lines of a file; None: of standard input.
+
+    Raises:
+      DataError: the file cannot be read, or has no such line.
+    """
     from transformer.data import DataError
 
     try:
-        text = Path(path).read_text("utf-8") if path else sys.stdin.read()
+        if path:
+            text = Path(path).read_text("utf-8")
+        else:
+            text = sys.stdin.read()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}.") from None
     lines = [line for line in text.split("\n") if line]
@@ -97,6 +113,11 @@ def _read_lines(path: str | None) -> list[str]:
 
 
 def _write(path: str, text: str) -> None:
+    """Writes a text to a file.
+
+    Raises:
+      ConfigError: the file cannot be written.
+    """
     from transformer.data.atomic_files import atomic_file
 
     try:
@@ -109,7 +130,15 @@ def _write(path: str, text: str) -> None:
 
 
 def _split_pair(index: int, line: str) -> tuple[str, str]:
-    """Returns the input and the target of a line. Raises DataError."""
+    """Returns the input and the target of a line, with a tab between them.
+
+    Args:
+      index: the index of the line, from 0, for the message.
+      line: the line.
+
+    Raises:
+      DataError: the line does not have exactly one tab.
+    """
     from transformer.data import DataError
 
     fields = line.split("\t")

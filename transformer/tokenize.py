@@ -4,8 +4,8 @@ TFRecords.
     python -m transformer.tokenize --task=span_corruption_stdlib --output=runs/tokenized
     python -m transformer.train --gin_param='TaskData.folder = "runs/tokenized"' ...
 
-Use the --gin_file and --gin_param of the training run: it refuses examples that were made
-with other settings. The folder of a task is complete or absent.
+Use the --gin_file and --gin_param of the training run: it raises an error for examples that
+were made with other settings. The folder of a task is complete or absent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from transformer.cli.program import run_main
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; not at import, as absl refuses to define a flag
-    twice and other commands define some of these names.
+    """Defines the flags of the command.
+
+    They are not defined at import: absl raises an error if a flag is defined twice, and
+    other commands have flags of the same names.
     """
     flags.DEFINE_string("task", None, "The name of a task or mixture.", required=True)
     flags.DEFINE_string("output", None, "The folder to write to.", required=True)
@@ -43,14 +45,24 @@ def main(argv: Sequence[str]) -> None:
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv)
         check_writable(args.output, "--output", folder=True)
-        write(args.task, args.output, args.seed, args.examples_per_file)
+        write(
+            args.task,
+            args.output,
+            seed=args.seed,
+            examples_per_file=args.examples_per_file,
+        )
 
 
 def write(
     name: str, output: str, seed: int = 0, examples_per_file: int = 10_000
 ) -> None:
-    """Writes the examples of a task, or of those tasks of a mixture that have a packing;
-    see the flags.
+    """Writes the examples of a task, or of the tasks of a mixture that have a packing.
+
+    Args:
+      name: the name of the task or mixture.
+      output: the folder to write to; each task has a folder in it.
+      seed: the seed of random choices, such as sentence pairs.
+      examples_per_file: the count of examples of a file.
 
     Raises:
       DataError: there is no such task, it has no packing, or its folder exists already.
@@ -65,7 +77,9 @@ def write(
         if task.packing is None and is_mixture:
             print(f"{task.name}: uses the examples of its source; nothing to write")
             continue
-        manifest = data.write_examples(task, output, seed, examples_per_file)
+        manifest = data.write_examples(
+            task, output, seed=seed, examples_per_file=examples_per_file
+        )
         for split in SPLITS:
             counts = manifest[split]
             print(

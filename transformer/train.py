@@ -5,7 +5,8 @@
     python -m transformer.train --gin_param='Mesh.axes = "data:8"' --model_dir=runs/data_8
 
 The same command again continues from the last checkpoint in --model_dir. Exit code: 0; 75
-after SIGTERM, when the same command continues; else 1 if there is an error.
+after SIGTERM, if the run was saved and the same command continues it; 1 if there is an
+error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from transformer.cli import command_line
 from transformer.cli.program import run_main
 from transformer.training.interrupts import SAVED, Terminated, terminate_like_interrupt
 
-# gin would register a configurable of this module twice: as `__main__` and by its name.
+# This module defines nothing for gin: as it is run as `__main__` and may be imported by its
+# name, gin would register such a configurable twice.
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir",
     None,
@@ -40,7 +42,8 @@ def main(argv: Sequence[str]) -> None:
     try:
         with command_line.exit_on_user_errors():
             command_line.configure_by_flags(argv)
-            host_layout.keep_within_hosts(command_line.connect_by_flags())
+            num_workers = command_line.connect_by_flags()
+            host_layout.keep_within_hosts(num_workers)
             training_run.train(model_dir)
     except KeyboardInterrupt as stop:
         checkpoint = mtf.checkpoints.latest(model_dir)

@@ -5,8 +5,8 @@
         --output=books.model
 
 A run uses the file by the gin setting `WordPieceVocabulary.path` or
-`SentencePieceVocabulary.path`. A file that cannot be completed is not written. Exit code: 0,
-or 1 if there is an error.
+`SentencePieceVocabulary.path`. Exit code: 0, or 1 if there is an error; then nothing is
+written.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from transformer.cli.program import run_main
 
 
 def define_flags() -> None:
-    """Defines the flags of the command; not at import, as absl refuses to define a flag
-    twice and other commands define some of these names.
+    """Defines the flags of the command.
+
+    They are not defined at import: absl raises an error if a flag is defined twice, and
+    other commands have flags of the same names.
     """
     flags.DEFINE_enum(
         "kind", "wordpiece", ["wordpiece", "sentencepiece"], "The kind of vocabulary."
@@ -50,7 +52,13 @@ def main(argv: Sequence[str]) -> None:
     with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
         check_writable(args.output, "--output")
-        train(args.kind, args.size, args.input, args.output, args.lower_case)
+        train(
+            kind=args.kind,
+            size=args.size,
+            pattern=args.input,
+            output=args.output,
+            lower_case=args.lower_case,
+        )
 
 
 def train(
@@ -60,7 +68,7 @@ def train(
 
     Args:
       kind: "wordpiece" or "sentencepiece".
-      size: the number of pieces.
+      size: the count of pieces.
       pattern: a glob of text files; None: the source of Python's standard library.
       output: the file to write.
       lower_case: for wordpiece, whether texts are lower-cased and accents stripped.

@@ -95,11 +95,11 @@ HEAD = (
 )
 
 
-def make_prompts(a: Architecture, batch: int, length: int) -> list[list[int]]:
-    """Returns random prompts of different lengths, up to `length`."""
+def make_prompts(vocab: int, batch: int, length: int) -> list[list[int]]:
+    """Returns `batch` random prompts of different lengths, up to `length`."""
     rng = np.random.default_rng(0)
     lengths = [max(length - i, 1) for i in range(batch)]
-    return [rng.integers(0, a.vocab, n).tolist() for n in lengths]
+    return [rng.integers(0, vocab, n).tolist() for n in lengths]
 
 
 def run_hand_written(
@@ -108,8 +108,8 @@ def run_hand_written(
     """Returns ids [batch, new_tokens] and scores [batch] of the hand-written decoder."""
     lengths = np.array([len(ids) for ids in prompts], np.int32)
     padded = np.zeros((len(prompts), lengths.max()), np.int32)
-    for row, ids in zip(padded, prompts):
-        row[: len(ids)] = ids
+    for i, ids in enumerate(prompts):
+        padded[i, : len(ids)] = ids
     ids, scores = decoder.generate(padded, lengths)
     return ids.numpy(), scores.numpy()
 
@@ -139,11 +139,20 @@ def measure(
     new_tokens: int,
     rounds: int,
 ) -> Result:
-    """Compares the results of both decoders, then measures their times."""
+    """Compares the results of both decoders, then measures their times.
+
+    Args:
+      size: the name of the model size.
+      batch: the number of prompts.
+      length: the length of the longest prompt.
+      new_tokens: the number of tokens that are generated after each prompt.
+      rounds: the number of runs of each decoder that are timed.
+    """
     architecture = SIZES[size]
     model = LanguageModel(mtf.Mesh(""), architecture)
+    # By their path within the model.
     weights = {v.name.partition("/")[2]: v.numpy() for v in model.variables}
-    prompts = make_prompts(architecture, batch, length)
+    prompts = make_prompts(architecture.vocab, batch, length)
     hand_written = HandWrittenDecoder(architecture, weights, new_tokens)
     decoder = Decoder(model, new_tokens, length, batch)
     ids, scores = run_hand_written(hand_written, prompts)
@@ -162,11 +171,11 @@ def measure(
         rounds,
     )
     return Result(
-        size,
-        batch,
-        new_tokens * batch,
-        hand_written_times,
-        meshtf_times,
+        size=size,
+        batch=batch,
+        tokens=new_tokens * batch,
+        hand_written=hand_written_times,
+        meshtf=meshtf_times,
     )
 
 
@@ -182,10 +191,10 @@ def main(argv: Sequence[str]) -> None:
         for batch in map(int, FLAGS.batches):
             result = measure(
                 size,
-                batch,
-                FLAGS.prompt,
-                FLAGS.new_tokens,
-                FLAGS.rounds,
+                batch=batch,
+                length=FLAGS.prompt,
+                new_tokens=FLAGS.new_tokens,
+                rounds=FLAGS.rounds,
             )
             print(result.line(), flush=True)
             ratios = {"ratio": result.ratio(0), "processor_ratio": result.ratio(1)}

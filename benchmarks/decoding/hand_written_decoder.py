@@ -20,13 +20,13 @@ class HandWrittenDecoder:
     """Greedy decoding in plain TensorFlow, of a model with rotary positions, RMS norms,
     gelu and no biases.
 
-    Weights are named by their path in `LanguageModel`. Dimensions heads and d_kv are one,
-    so all weights are matrices.
+    Weights are named by their path in `LanguageModel`. The dimensions heads and d_kv are
+    flattened to one, so all weights are matrices.
 
     Args:
       architecture: the sizes of the model.
-      weights: arrays by name.
-      new_tokens: how many ids are generated.
+      weights: the values of the weights, by name.
+      new_tokens: the number of ids that are generated after each prompt.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class HandWrittenDecoder:
         weights = {name: w.read_value() for name, w in self.weights.items()}
         num_slots = length + self.new_tokens - 1
         cos, sin = hand_written_kernels.angles(num_slots, self.architecture.d_kv)
-        # Caches are [batch * heads * num_slots, d_kv]; the first row of each head:
+        # A cache is [batch * heads * num_slots, d_kv]. The index of the first slot of each
+        # example and head:
         first_rows = tf.reshape(tf.range(batch * heads) * num_slots, [batch, heads])
         logits, caches = self.read_prompts(weights, prompts, lengths, num_slots)
         ids, score = _greedy(logits)
@@ -73,17 +74,17 @@ class HandWrittenDecoder:
             total: Any,
             *caches: Any,
         ) -> Any:
-            slots = lengths + i
+            slots = lengths + i  # [batch]: the slot of each example's new id
             is_visible = tf.range(num_slots) <= slots[:, None]
             mask = tf.where(is_visible, 0.0, -1e9)[:, None, None]
             logits, caches = self.step(
                 weights,
                 ids,
                 caches,
-                tf.reshape(first_rows + slots[:, None], [-1, 1]),
-                mask,
-                tf.gather(cos, slots)[:, None],
-                tf.gather(sin, slots)[:, None],
+                cache_rows=tf.reshape(first_rows + slots[:, None], [-1, 1]),
+                mask=mask,
+                cos=tf.gather(cos, slots)[:, None],
+                sin=tf.gather(sin, slots)[:, None],
             )
             ids, score = _greedy(logits)
             return i + 1, ids, outputs.write(i + 1, ids), total + score, *caches
@@ -147,8 +148,8 @@ class HandWrittenDecoder:
           caches: keys and values of each block.
           cache_rows: [batch * heads, 1]: the rows of the caches to write.
           mask: [batch, 1, 1, num_slots]: 0 for visible slots, -1e9 for all others.
-          cos: [batch, 1, d_kv], of the rotary positions.
-          sin: [batch, 1, d_kv], signed.
+          cos: [batch, 1, d_kv]: the cosines of the rotary angles.
+          sin: [batch, 1, d_kv]: the signed sines of the rotary angles.
         """
         a = self.architecture
         new_caches: list[tf.Tensor] = []

@@ -1,11 +1,11 @@
-"""The layouts of `configs/layouts/`, each as a picture with what it costs: writes
-docs/reference/layouts.md.
+"""Writes docs/reference/layouts.md: the layouts of `configs/layouts/`, each with a picture
+and its costs.
 
     python -m benchmarks.gallery
 
-All of it comes from the forecasts of the main job's training step, so no device is
-needed and the same page comes out everywhere; tests/documentation/test_gallery.py holds the page to
-it.
+Pictures and costs are those of forecasts of a training step of `configs/lm_stdlib.gin`. So
+no device is needed, and the page is the same on all machines;
+tests/documentation/test_gallery.py checks that it is up to date.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ PHASES = ("forward", "backward", "update", "all")
 
 
 class Layout(NamedTuple):
-    """What is said of a layout."""
+    """The text about a layout.
+
+    Attributes:
+      title: the heading.
+      use: when to use the layout, a paragraph.
+    """
 
     title: str
     use: str
@@ -39,50 +44,52 @@ LAYOUTS = {
     "data_parallel": Layout(
         "Data parallel",
         """\
-Take it first, as long as model, gradients and optimizer state fit on one device. What is moved does
-not grow with the batch, so larger batches hide it; memory is what ends it.""",
+Use it as long as the model, its gradients and its optimizer state fit on one device. The bytes
+received do not grow with the batch, so with larger batches they take a smaller share of the
+time.""",
     ),
     "tensor_parallel": Layout(
         "Tensor parallel",
         """\
-Take it where one layer is too large for a device, or the batch too small to be sharded, and keep
-the axis within a host: what is moved are activations, twice a block forward and twice backward, and
-it grows with the batch. An axis can be no longer than there are heads.""",
+Use it if one layer is too large for a device, or the batch is too small to be sharded, and keep
+the axis within a host: activations are reduced twice in each block in the forward pass and twice in
+the backward pass, so the bytes received grow with the batch. The axis can be no longer than the
+number of heads.""",
     ),
     "data_and_tensor": Layout(
         "Data and tensor parallel",
         """\
-Take it for large models on many hosts: the model axis within a host (`Mesh.within_host`), the data
-axis across. Each axis divides what the other one moves.""",
+Use it for large models on many hosts: the model axis within a host (`Mesh.within_host`), the data
+axis across hosts. Each axis divides the bytes that the other axis moves.""",
     ),
     "zero1": Layout(
         "ZeRO-1",
         """\
-Take it in place of data parallelism wherever an optimizer keeps state, as Adam does twice for each
-variable: the bytes are the same, and an all_reduce becomes its two halves, with the update between
-them. Updates are no longer done more than once.""",
+Use it in place of data parallelism if the optimizer has state, such as Adam's two moments of each
+variable. The bytes received are the same: each all_reduce becomes a reduce_scatter before the
+update and an all_gather after it. No position repeats the update of another one.""",
     ),
     "fsdp": Layout(
         "Fully sharded data parallel (FSDP, ZeRO-3)",
         """\
-Take it where variables, gradients and optimizer state do not fit together, but one layer does. It
-moves half as much again as data parallelism, all of it known before it is needed.""",
+Use it if variables, gradients and optimizer state do not fit on one device together, but one layer
+does. The bytes received are 1.5 times those of data parallelism.""",
     ),
     "sequence": Layout(
         "Sequence parallel",
         """\
-Take it for texts so long that the activations of one do not fit, or where there are fewer texts
-than positions. Keys and values are gathered in each block, so what is moved grows with the length
-and with the batch.""",
+Use it for texts so long that the activations of one text do not fit, or if there are fewer texts
+than positions. Keys and values are gathered in each block, so the bytes received grow with the
+length and with the batch.""",
     ),
 }
 
 HEAD = """\
 # Layouts
 
-One model on four positions, under the six layouts of `configs/layouts/`. It is the main job's,
-`configs/lm_stdlib.gin`: {size:,} parameters, {batch} windows of {length} bytes in a batch. Each
-layout trains it to the same numbers. To train under one, or to see the whole plan:
+One model on four positions, under the six layouts of `configs/layouts/`. It is the model of
+`configs/lm_stdlib.gin`: {size:,} parameters, {batch} windows of {length} bytes in a batch. All
+layouts compute the same losses. To train under one, or to see all ops and collectives:
 
 ```sh
 .venv/bin/python -m transformer.train --gin_file=lm_stdlib.gin --gin_file=layouts/fsdp.gin
@@ -106,34 +113,29 @@ def main() -> None:
 
 
 def page() -> dict[str, str]:
-    """Returns the files of the page and what they hold."""
+    """Returns the texts of the page and of its pictures, by the names of the files."""
     forecasts = {name: explain(f"layouts/{name}.gin") for name in LAYOUTS}
     one_device = explain(params=['Mesh.axes = ""', 'Mesh.layout = ""'])
     files = {
         f"layouts/{name}.svg": picture(forecast, LAYOUTS[name].title, rows(forecast))
         for name, forecast in forecasts.items()
     }
-    tokens = next(op.outputs[0] for op in one_device.ops if op.title == "gather").shape
-    sizes = {
-        "size": int(one_device.memory.parameters // 4),
-        "batch": tokens[0][1],
-        "length": tokens[1][1],
-    }
+    # The embeddings of the tokens, [batch, length, d_model].
+    embeddings = next(op.outputs[0] for op in one_device.ops if op.title == "gather")
+    (_, batch), (_, length), *_ = embeddings.shape
+    num_parameters = int(one_device.memory.parameters // 4)
     lines = [
-        HEAD.format(**sizes),
-        *_compared(one_device, forecasts),
-        *(
-            line
-            for name, forecast in forecasts.items()
-            for line in _section(name, forecast)
-        ),
+        HEAD.format(size=num_parameters, batch=batch, length=length),
+        *_comparison(one_device, forecasts),
     ]
+    for name, forecast in forecasts.items():
+        lines += _section(name, forecast)
     return {"layouts.md": "\n".join(lines), **files}
 
 
 def explain(*files: str, params: Iterable[str] = ()) -> Forecast:
-    """Returns the forecast of a step of the main job with further files and
-    settings.
+    """Returns the forecast of a training step of lm_stdlib.gin with further files and settings
+    of gin.
     """
     gin.clear_config()
     command_line.configure(
@@ -146,95 +148,92 @@ def explain(*files: str, params: Iterable[str] = ()) -> Forecast:
 
 
 def rows(forecast: Forecast) -> list[Row]:
-    """Returns the tensors of the picture."""
+    """Returns the rows of the picture, one for each of five tensors."""
     variables_of_block = {
         v.name.partition("block_0/")[2]: v.tensor for v in forecast.variables
     }
-    query, kernel, state = (
-        variables_of_block[name]
-        for name in (
-            "attention/query/kernel",
-            "feed_forward/wi/kernel",
-            "feed_forward/wi/kernel/m",
-        )
-    )
-    stream = _made(forecast, ("batch", "length", "d_model"))
-    hidden = _made(forecast, ("batch", "length", "d_ff"))
+    query = variables_of_block["attention/query/kernel"]
+    kernel = variables_of_block["feed_forward/wi/kernel"]
+    moment = variables_of_block["feed_forward/wi/kernel/m"]
+    stream = _first_output(forecast, ("batch", "length", "d_model"))
+    hidden = _first_output(forecast, ("batch", "length", "d_ff"))
     return [
         Row(
-            "Stream",
-            "between the layers",
-            stream,
-            ("batch", "length", "d_model"),
-            _moved(forecast, stream),
+            name="Stream",
+            note="between the layers",
+            tensor=stream,
+            dims=("batch", "length", "d_model"),
+            collectives=_collectives(forecast, stream),
         ),
         Row(
-            "Hidden layer",
-            "of a feed-forward",
-            hidden,
-            ("batch", "length", "d_ff"),
-            _moved(forecast, hidden),
+            name="Hidden layer",
+            note="of a feed-forward",
+            tensor=hidden,
+            dims=("batch", "length", "d_ff"),
+            collectives=_collectives(forecast, hidden),
         ),
         Row(
-            "Attention weight",
-            "of queries",
-            query,
-            ("heads", "d_model", "d_kv"),
-            _moved(forecast, query),
+            name="Attention weight",
+            note="of queries",
+            tensor=query,
+            dims=("heads", "d_model", "d_kv"),
+            collectives=_collectives(forecast, query),
         ),
         Row(
-            "Feed-forward weight",
-            "into its hidden layer",
-            kernel,
-            ("d_model", "d_ff"),
-            _moved(forecast, kernel),
+            name="Feed-forward weight",
+            note="into its hidden layer",
+            tensor=kernel,
+            dims=("d_model", "d_ff"),
+            collectives=_collectives(forecast, kernel),
         ),
         Row(
-            "Its optimizer state",
-            "Adam's first moment",
-            state,
-            ("d_model", "d_ff"),
+            name="Its optimizer state",
+            note="Adam's first moment",
+            tensor=moment,
+            dims=("d_model", "d_ff"),
         ),
     ]
 
 
-def _made(forecast: Forecast, dims: tuple[str, ...]) -> PlacedTensor:
-    """Returns the first tensor of some dimensions that is no partial sum."""
-    return next(
-        out
-        for op in forecast.ops
-        for out in op.outputs
-        if tuple(name for name, _ in out.shape) == dims and "sum" not in out.states
+def _first_output(forecast: Forecast, dims: tuple[str, ...]) -> PlacedTensor:
+    """Returns the first output of an op that has these dimensions and is no partial sum."""
+    for op in forecast.ops:
+        for tensor in op.outputs:
+            names = tuple(name for name, _ in tensor.shape)
+            if names == dims and "sum" not in tensor.states:
+                return tensor
+    raise LookupError(f"no output has the dimensions {dims}")
+
+
+def _collectives(forecast: Forecast, tensor: PlacedTensor) -> tuple[str, ...]:
+    """Returns the phase and kind of each collective on tensors of this shape, such as
+    "forward all_reduce".
+    """
+    kinds = (
+        f"{collective.phase} {collective.kind}"
+        for collective in forecast.collectives
+        if collective.tensor.shape == tensor.shape
     )
+    return tuple(dict.fromkeys(kinds))  # each of them once, in order
 
 
-def _moved(forecast: Forecast, tensor: PlacedTensor) -> tuple[str, ...]:
-    """Returns what is moved of tensors of this shape, in words."""
-    return tuple(
-        dict.fromkeys(
-            f"{collective.phase} {collective.kind}"
-            for collective in forecast.collectives
-            if collective.tensor.shape == tensor.shape
-        )
-    )
-
-
-def _compared(one_device: Forecast, forecasts: dict[str, Forecast]) -> Iterator[str]:
+def _comparison(one_device: Forecast, forecasts: dict[str, Forecast]) -> Iterator[str]:
+    """Yields the lines of the table that compares all layouts."""
     columns = ("parameters", "gradients", "optimizer state", "activations", "peak")
-    heads = ["", *columns, "received", "FLOPs", "redundant"]
-    yield _line(heads)
-    yield "|---" + "|--:" * (len(heads) - 1) + "|"
-    named = {"one position": one_device} | {
-        f"[{LAYOUTS[name].title}](#{_anchor(LAYOUTS[name].title)})": f
-        for name, f in forecasts.items()
-    }
-    for name, forecast in named.items():
+    headings = ["", *columns, "received", "FLOPs", "redundant"]
+    yield _line(headings)
+    yield "|---" + "|--:" * (len(headings) - 1) + "|"
+    forecasts_by_link = {"one position": one_device}
+    for name, forecast in forecasts.items():
+        title = LAYOUTS[name].title
+        forecasts_by_link[f"[{title}](#{_anchor(title)})"] = forecast
+    for link, forecast in forecasts_by_link.items():
         memory = (
             bytes_text(getattr(forecast.memory, c.replace(" ", "_"))) for c in columns
         )
         yield _line(
             [
-                name,
+                link,
                 *memory,
                 bytes_text(forecast.bytes_moved()),
                 flops_text(forecast.flops()),
@@ -245,14 +244,16 @@ def _compared(one_device: Forecast, forecasts: dict[str, Forecast]) -> Iterator[
 
 
 def _section(name: str, forecast: Forecast) -> Iterator[str]:
+    """Yields the lines of the section about a layout."""
     text = (ROOT / "configs" / "layouts" / f"{name}.gin").read_text(encoding="utf-8")
+    # The file starts with a comment: the name of the layout, a colon, and a description.
     comment, settings = text.split("\n\n", 1)
-    words = " ".join(
-        line.removeprefix("# ") for line in comment.splitlines()
-    ).partition(": ")[2]
-    said = textwrap.fill(words[0].upper() + words[1:], 100)
+    comment_text = " ".join(line.removeprefix("# ") for line in comment.splitlines())
+    _, _, description = comment_text.partition(": ")
+    description = textwrap.fill(description[0].upper() + description[1:], 100)
+    # Settings to "" only override those of lm_stdlib.gin.
     rules = [line for line in settings.splitlines() if not line.endswith('""')]
-    yield f"## {LAYOUTS[name].title}\n\n{said}\n"
+    yield f"## {LAYOUTS[name].title}\n\n{description}\n"
     yield "```text\n" + "\n".join(rules) + "\n```\n"
     yield f"![What each position holds](layouts/{name}.svg)\n\n{LAYOUTS[name].use}\n"
     yield _line(["received, by kind and axis", "times", *PHASES])
@@ -269,14 +270,14 @@ def _section(name: str, forecast: Forecast) -> Iterator[str]:
 
 
 def _line(columns: Iterable[str]) -> str:
+    """Returns a line of a Markdown table."""
     return f"| {' | '.join(columns)} |"
 
 
 def _anchor(title: str) -> str:
-    """Returns the link to a heading, as GitHub makes it."""
-    return "".join(
-        c for c in title.lower().replace(" ", "-") if c.isalnum() or c == "-"
-    )
+    """Returns the anchor that GitHub gives to a heading."""
+    hyphenated = title.lower().replace(" ", "-")
+    return "".join(c for c in hyphenated if c.isalnum() or c == "-")
 
 
 if __name__ == "__main__":

@@ -17,74 +17,80 @@ from meshtf.forecast import Forecast, PlacedTensor
 from meshtf.forecast.reports.svg import MARGIN, document, text
 from meshtf.forecast.reports.units import bytes_text
 
-# columns
-WHOLE = 218
-FIRST = 344
-STEP = 115
-RIGHT = 804
+# The x coordinates of the columns: the box of the tensor, the boxes of positions, which are
+# POSITION_STEP apart, and the text at the right.
+TENSOR_X = 218
+FIRST_POSITION_X = 344
+POSITION_STEP = 115
+RIGHT_TEXT_X = 804
 WIDTH = 1000
-HEAD = 94
-ROW = 112
-# front, depth
+# The height of the header with one mesh axis, and of a row.
+HEADER_HEIGHT = 94
+ROW_HEIGHT = 112
+# The size of a box's front (width, height), and the vector from the front to the back.
 CUBE = ((56.0, 44.0), (34.0, -26.0))
 PLATE = ((78.0, 46.0), (5.0, -4.0))
-GAP = 4.0
+GAP = 4.0  # between shards
+DEPTH_GAP = 0.11  # between shards along the depth, as a fraction of the depth
 
 LIGHT = """\
-    .cut { fill: #a64b00; font-weight: bold } .edge { font-size: 11px; fill: #6b7784 }
+    .sharded { fill: #a64b00; font-weight: bold } .edge { font-size: 11px; fill: #6b7784 }
     .other { fill: #7b8794; fill-opacity: .05; stroke: #7b8794; stroke-opacity: .5 }
     .all { fill: #7b8794; fill-opacity: .22; stroke: #7b8794 }
     .held { stroke-width: .6; stroke-linejoin: round }
     .top { fill: #ffffff; fill-opacity: .38 } .side { fill: #000000; fill-opacity: .22 }
 """
 DARK = """\
-      .cut { fill: #ffae66 } .edge { fill: #8d99a6 }
+      .sharded { fill: #ffae66 } .edge { fill: #8d99a6 }
 """
 
 
 class Row(NamedTuple):
-    """A tensor of the picture."""
+    """A row of the picture: a tensor.
+
+    Attributes:
+      name: the name of the tensor.
+      note: a line of text below the name.
+      tensor: the shape of the tensor and its placement.
+      dims: the dimensions along the depth (of tensors with three dimensions), the height
+        and the width of the box.
+      collectives: the collectives on the tensor or its gradient, such as "forward
+        all_reduce".
+    """
 
     name: str
     note: str
     tensor: PlacedTensor
-    dims: tuple[str, ...]  # into the depth (of tensors with three), down, to the right
-    collectives: tuple[str, ...] = ()  # what is moved of it, in words
+    dims: tuple[str, ...]
+    collectives: tuple[str, ...] = ()
 
 
 def picture(forecast: Forecast, title: str, rows: Sequence[Row]) -> str:
     """Returns a layout as an SVG document."""
-    levels = len(forecast.axes)
-    top = HEAD + 24 * (levels - 1)
-    height = top + ROW * len(rows) + 46
-    foot = (
-        "Solid: held by this position. Outline: held by others only. On the right: the "
-        "part that each holds; what is moved of it, or of its gradient."
+    top = HEADER_HEIGHT + 24 * (len(forecast.axes) - 1)
+    height = top + ROW_HEIGHT * len(rows) + 46
+    footnote = (
+        "Solid: shards on this position. Outline: shards on others only. Right: the shard "
+        "of each position; collectives on the tensor or its gradient."
     )
-    body = [
-        *_positions(forecast),
-        *(
-            line
-            for i, row in enumerate(rows)
-            for line in _row(forecast, row, top + ROW * i)
-        ),
-        text(MARGIN, height - 18, "note", foot),
-    ]
+    body = [*_header(forecast)]
+    for i, row in enumerate(rows):
+        body += _row(forecast, row, top + ROW_HEIGHT * i)
+    body.append(text(MARGIN, height - 18, "note", footnote))
     return document(title, WIDTH, height, body, LIGHT, DARK)
 
 
-def _positions(forecast: Forecast) -> Iterator[str]:
-    """Yields the head of the columns: the axes of the mesh, the coordinates of
-    positions.
+def _header(forecast: Forecast) -> Iterator[str]:
+    """Yields the header of the columns: a line for each mesh axis, with the coordinates of
+    positions along it.
     """
-    count = forecast.positions
+    group_size = forecast.positions  # positions with equal coordinates up to this axis
     for level, (axis, size) in enumerate(forecast.axes):
-        count //= size
-        groups = forecast.positions // count
-        for i in range(groups):
-            left = FIRST + STEP * count * i
-            right = left + STEP * count - 22
-            y = HEAD - 14 + 24 * level
+        group_size //= size
+        for i in range(forecast.positions // group_size):
+            left = FIRST_POSITION_X + POSITION_STEP * group_size * i
+            right = left + POSITION_STEP * group_size - 22
+            y = HEADER_HEIGHT - 14 + 24 * level
             yield f'  <path class="rule" d="M{left} {y}H{right}"/>'
             yield text(
                 (left + right) / 2, y - 7, "code", f"{axis} {i % size}", "middle"
@@ -92,106 +98,120 @@ def _positions(forecast: Forecast) -> Iterator[str]:
 
 
 def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
+    """Yields the elements of a row, whose upper border is at y."""
     yield f'  <path class="rule" d="M{MARGIN} {y}H{WIDTH - MARGIN}"/>'
     yield text(MARGIN, y + 26, "name", row.name)
     yield text(MARGIN, y + 43, "note", row.note)
     axes = [axis for axis, _ in forecast.axes]
     for i, (dim, size) in enumerate(row.tensor.shape):
-        over = "".join(
-            f"/{a}" for a, state in zip(axes, row.tensor.states) if state == dim
+        # "batch:16/data": the dimension is sharded along the axis.
+        sharding = "".join(
+            f"/{axis}" for axis, state in zip(axes, row.tensor.states) if state == dim
         )
-        yield text(
-            MARGIN,
-            y + 61 + 15 * i,
-            "code cut" if over else "code",
-            f"{dim}:{size}{over}",
-        )
+        css_class = "code sharded" if sharding else "code"
+        yield text(MARGIN, y + 61 + 15 * i, css_class, f"{dim}:{size}{sharding}")
     box = _Box(row)
-    yield from box.global_box(WHOLE, y)
+    yield from box.global_box(TENSOR_X, y)
     sizes = [size for _, size in forecast.axes]
-    for position, coords in enumerate(itertools.product(*map(range, sizes))):
-        shard_of_axis = {state: i for i, state in zip(coords, row.tensor.states)}
-        yield from box.shards(
-            FIRST + STEP * position, y, shard_of_axis, f"p{position % 4}"
-        )
-    yield text(RIGHT, y + 26, "name", _share(row.tensor, forecast.positions))
-    yield text(RIGHT, y + 43, "note", f"{bytes_text(row.tensor.bytes)} each")
+    for position, coordinates in enumerate(itertools.product(*map(range, sizes))):
+        # The state of an axis is the dimension that it shards, if any.
+        shard_of_dim = dict(zip(row.tensor.states, coordinates))
+        x = FIRST_POSITION_X + POSITION_STEP * position
+        yield from box.shards(x, y, shard_of_dim, f"p{position % 4}")
+    yield text(RIGHT_TEXT_X, y + 26, "name", _share(row.tensor, forecast.positions))
+    yield text(RIGHT_TEXT_X, y + 43, "note", f"{bytes_text(row.tensor.bytes)} each")
     for i, collective in enumerate(row.collectives):
-        yield text(RIGHT, y + 63 + 15 * i, "code", collective)
+        yield text(RIGHT_TEXT_X, y + 63 + 15 * i, "code", collective)
 
 
 def _share(tensor: PlacedTensor, positions: int) -> str:
-    """Returns the fraction of a tensor on a position, and how many positions have the same."""
+    """Returns the fraction of a tensor on each position, and the number of positions with
+    equal shards, such as "1/2, 2 copies".
+    """
     fraction = Fraction(1)
-    for (_, size), local in zip(tensor.shape, tensor.local):
-        fraction *= Fraction(local, size)
+    for (_, size), local_size in zip(tensor.shape, tensor.local):
+        fraction *= Fraction(local_size, size)
     copies = fraction * positions
-    return (f"{fraction}" if fraction < 1 else "all of it") + (
-        f", {copies} copies" if copies > 1 else ""
-    )
+    result = f"{fraction}" if fraction < 1 else "all of it"
+    if copies > 1:
+        result += f", {copies} copies"
+    return result
 
 
 class _Box:
-    """A tensor as a box, or as a plate if it has two dimensions."""
+    """A tensor as a box, or as a plate if it has two dimensions.
+
+    Attributes:
+      dims: the dimensions along depth, height and width; "" for the depth of a plate.
+      num_shards: the number of shards along depth, height and width.
+    """
 
     def __init__(self, row: Row) -> None:
         self.dims = row.dims if len(row.dims) == 3 else ("", *row.dims)
         self.front, self.depth = CUBE if self.dims[0] else PLATE
         shape = dict(row.tensor.shape)
         local = dict(zip(shape, row.tensor.local))
-        self.num_shards = [shape[d] // local[d] if d else 1 for d in self.dims]
+        self.num_shards = [shape[dim] // local[dim] if dim else 1 for dim in self.dims]
 
     def global_box(self, x: float, y: float) -> Iterator[str]:
-        """Yields the box as one, with the names of its edges."""
-        y = self._base(y)
-        (width, height), (dx, dy) = self.front, self.depth
+        """Yields the box of the global tensor, with the names of its edges."""
+        y = self._front_top(y)
+        width, height = self.front
+        dx, dy = self.depth
+        depth_dim, height_dim, width_dim = self.dims
         yield from _faces((x, y), self.front, self.depth, "all")
-        yield text(x + width / 2, y + height + 13, "edge", self.dims[2], "middle")
-        yield text(x - 5, y + height / 2 + 4, "edge", self.dims[1], "end")
-        if self.dims[0]:
+        yield text(x + width / 2, y + height + 13, "edge", width_dim, "middle")
+        yield text(x - 5, y + height / 2 + 4, "edge", height_dim, "end")
+        if depth_dim:
             yield text(
-                x + width + dx / 2 + 7, y + height + dy / 2 + 8, "edge", self.dims[0]
+                x + width + dx / 2 + 7, y + height + dy / 2 + 8, "edge", depth_dim
             )
 
     def shards(
         self,
         x: float,
         y: float,
-        shard_of_axis: dict[str, int],
-        kind: str,
+        shard_of_dim: dict[str, int],
+        colour: str,
     ) -> Iterator[str]:
-        """Yields the shards of the box; those of this position are solid."""
-        y = self._base(y)
-        size = [
-            (global_box - GAP * (n - 1)) / n
-            for global_box, n in zip(reversed(self.front), self.num_shards[1:])
-        ]
-        length = (1 - 0.11 * (self.num_shards[0] - 1)) / self.num_shards[
-            0
-        ]  # of a part, of the depth
-        depth = self.depth[0] * length, self.depth[1] * length
-        back_to_front = itertools.product(
-            range(self.num_shards[0] - 1, -1, -1),
-            range(self.num_shards[1] - 1, -1, -1),
-            range(self.num_shards[2]),
+        """Yields the shards of the box; the shards on the position are solid.
+
+        Args:
+          x: the left border of the box.
+          y: the upper border of the row.
+          shard_of_dim: the index of the position's shard along each sharded dimension.
+          colour: the CSS class of solid shards.
+        """
+        y = self._front_top(y)
+        num_deep, num_high, num_wide = self.num_shards
+        full_width, full_height = self.front
+        dx, dy = self.depth
+        width = (full_width - GAP * (num_wide - 1)) / num_wide
+        height = (full_height - GAP * (num_high - 1)) / num_high
+        depth = (1 - DEPTH_GAP * (num_deep - 1)) / num_deep  # as a fraction
+        # From back to front, so that nearer shards hide those behind them.
+        indices = itertools.product(
+            reversed(range(num_deep)), reversed(range(num_high)), range(num_wide)
         )
-        for index in back_to_front:
-            shift = index[0] * (length + 0.11)
+        for index in indices:
+            i, j, k = index
+            shift = i * (depth + DEPTH_GAP)
             corner = (
-                x + self.depth[0] * shift + index[2] * (size[1] + GAP),
-                y + self.depth[1] * shift + index[1] * (size[0] + GAP),
+                x + dx * shift + k * (width + GAP),
+                y + dy * shift + j * (height + GAP),
             )
             is_present = all(
-                shard_of_axis.get(dim, i) == i for dim, i in zip(self.dims, index)
+                shard_of_dim.get(dim, n) == n for dim, n in zip(self.dims, index)
             )
             yield from _faces(
                 corner,
-                (size[1], size[0]),
-                depth,
-                f"held {kind}" if is_present else "other",
+                size=(width, height),
+                depth=(dx * depth, dy * depth),
+                css_class=f"held {colour}" if is_present else "other",
             )
 
-    def _base(self, y: float) -> float:
+    def _front_top(self, y: float) -> float:
+        """Returns the upper border of the front of a box in the row at y."""
         return y + (46 if self.dims[0] else 36)
 
 
@@ -199,15 +219,24 @@ def _faces(
     corner: tuple[float, float],
     size: tuple[float, float],
     depth: tuple[float, float],
-    kind: str,
+    css_class: str,
 ) -> Iterator[str]:
-    """Yields the three faces of a box that are seen."""
-    (x, y), (w, h), (dx, dy) = corner, size, depth
+    """Yields the three visible faces of a box.
+
+    Args:
+      corner: the upper left corner of the front.
+      size: the width and height of the front.
+      depth: the vector from the front to the back.
+      css_class: the CSS class of the faces; "held" adds shades to the top and the side.
+    """
+    x, y = corner
+    w, h = size
+    dx, dy = depth
     top = [(x, y), (x + dx, y + dy), (x + w + dx, y + dy), (x + w, y)]
     side = [(x + w, y), (x + w + dx, y + dy), (x + w + dx, y + h + dy), (x + w, y + h)]
     front = [(x, y), (x + w, y), (x + w, y + h), (x, y + h)]
     for points, shade in ((front, ""), (top, "top"), (side, "side")):
         path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points) + "Z"
-        yield f'  <path class="{kind}" d="{path}"/>'
-        if shade and kind.startswith("held"):
+        yield f'  <path class="{css_class}" d="{path}"/>'
+        if shade and css_class.startswith("held"):
             yield f'  <path class="{shade}" d="{path}"/>'

@@ -1,10 +1,9 @@
-"""The published models of `configs/models/` on meshes of up to 2,048 positions:
-docs/reference/models.md.
+"""Writes docs/reference/models.md: the published models of `configs/models/` on meshes of up
+to 2,048 positions.
 
     python -m benchmarks.gallery.published_models
 
-All of it comes from forecasts, so no device is needed and the same page comes out
-everywhere.
+All costs are forecasts, so no device is needed, and the page is the same on all machines.
 """
 
 from __future__ import annotations
@@ -24,8 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Published(NamedTuple):
-    """What is said of a model: its parameters as printed, and data x model of some
-    meshes.
+    """A published model.
+
+    Attributes:
+      parameters: the number of parameters, as it was published.
+      grids: the meshes in the table, data x model, separated by spaces.
     """
 
     parameters: str
@@ -108,28 +110,23 @@ to having neither error nor note.
 def main() -> None:
     """Writes the page."""
     path = ROOT / "docs" / "reference" / "models.md"
-    path.write_text(
-        HEAD + "".join(f"{line}\n" for name in MODELS for line in rows(name)),
-        encoding="utf-8",
-    )
+    lines = [line for name in MODELS for line in rows(name)]
+    path.write_text(HEAD + "".join(f"{line}\n" for line in lines), encoding="utf-8")
     print(path.relative_to(ROOT))
 
 
 def rows(name: str) -> Iterator[str]:
     """Yields a line of the table for each mesh of a model."""
     model = run(name, params=["Architecture.vocab_multiple = 1"]).trainer.model
-    top_row = [
-        f"`{name}`",
-        f"{sum(v.shape.size for v in model.trainable_variables):,}",
-        MODELS[name].parameters,
-    ]
+    num_parameters = sum(v.shape.size for v in model.trainable_variables)
+    model_columns = [f"`{name}`", f"{num_parameters:,}", MODELS[name].parameters]
     for grid in MODELS[name].grids.split():
-        yield f"| {' | '.join(top_row)} {costs(grid, run(name, grid).explain())}"
-        top_row = [""] * 3
+        yield f"| {' | '.join(model_columns)} {costs(grid, run(name, grid).explain())}"
+        model_columns = ["", "", ""]  # only the first line of a model names it
 
 
 def costs(grid: str, forecast: mtf.Forecast) -> str:
-    """Returns what a line says of a mesh."""
+    """Returns the columns of a line about a mesh."""
     memory = forecast.memory
     columns = [
         grid,
@@ -145,8 +142,12 @@ def costs(grid: str, forecast: mtf.Forecast) -> str:
 def run(
     name: str, grid: str | None = None, params: Iterable[str] = ()
 ) -> training_run.Run:
-    """Returns a run of a model on a mesh that has no devices; gin keeps its
-    settings.
+    """Returns a run of a model on a mesh without devices. Gin keeps the settings of the run.
+
+    Args:
+      name: the name of the model.
+      grid: the mesh, data x model; None: the mesh of the model's file.
+      params: further settings of gin.
     """
     gin.clear_config()
     files = [f"models/{name}.gin", *([f"layouts/grids/{grid}.gin"] if grid else [])]

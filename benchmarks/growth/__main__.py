@@ -1,6 +1,6 @@
 """How cost grows with devices, layers, experts and tokens, against theory.
 
-    python -m benchmarks.growth                            # about 15 minutes on two quiet cores
+    python -m benchmarks.growth                            # about 15 minutes on two idle cores
     python -m benchmarks.growth --only=planning            # seconds; or devices, layers, ...
     python -m benchmarks.growth --only=devices --sizes=8,64 --rounds=3
     python -m benchmarks.growth --svg=FOLDER --json=growth.json
@@ -16,7 +16,6 @@ fitted curves that theory predicts, and the largest deviation from them.
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 
@@ -32,29 +31,23 @@ FLAGS = flags.FLAGS
 
 
 def main(argv: list[str]) -> None:
-    """Measures, prints tables, and writes what is asked for."""
+    """Measures, prints tables, and writes the files that the flags name."""
     del argv
     results: dict[str, list[Row]] = {}
     if FLAGS.drawn:
         results = json.loads(Path(FLAGS.drawn).read_text(encoding="utf-8"))
     for panel in FLAGS.only or SIZES:
         if panel not in results:
-            measure = (
-                planning
-                if panel == "planning"
-                else functools.partial(measured, panel, starts=FLAGS.starts)
-            )
-            results[panel] = measure(
-                list(map(int, FLAGS.sizes)) or SIZES[panel], FLAGS.rounds
-            )
-        print(
-            f"\n{table(panel, results[panel])}\n\n{describe(panel, results[panel])}",
-            flush=True,
-        )
+            sizes = list(map(int, FLAGS.sizes)) or SIZES[panel]
+            if panel == "planning":
+                results[panel] = planning(sizes, FLAGS.rounds)
+            else:
+                results[panel] = measured(panel, sizes, FLAGS.rounds, FLAGS.starts)
+        rows = results[panel]
+        print(f"\n{table(panel, rows)}\n\n{describe(panel, rows)}", flush=True)
         if FLAGS.svg:
-            Path(FLAGS.svg, f"growth_{panel}.svg").write_text(
-                picture(panel, results[panel]), encoding="utf-8"
-            )
+            path = Path(FLAGS.svg, f"growth_{panel}.svg")
+            path.write_text(picture(panel, rows), encoding="utf-8")
     if FLAGS.json:
         Path(FLAGS.json).write_text(json.dumps(results, indent=1), encoding="utf-8")
 
@@ -67,7 +60,9 @@ def define_flags() -> None:
     flags.DEFINE_integer("starts", 1, "How often each case is started.")
     flags.DEFINE_string("json", None, "A file for all measurements.")
     flags.DEFINE_string(
-        "drawn", None, "Such a file; its panels are not measured again."
+        "drawn",
+        None,
+        "A file that --json has written; its panels are printed and drawn, not measured.",
     )
     flags.DEFINE_string("svg", None, "A folder for the charts.")
 

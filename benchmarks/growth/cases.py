@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from benchmarks.step.cases.sizes import Config, Dumped
+from benchmarks.step.cases.sizes import Config, JsonCase
 
 SMALL = Config(
     vocab=512,
@@ -28,19 +28,33 @@ _BOTH = "batch:data; heads:model; d_ff:model; vocab:model"
 
 
 @dataclasses.dataclass(frozen=True)
-class Case(Dumped):
-    """One model of one size."""
+class Case(JsonCase):
+    """A model of one size: a point of a panel.
 
-    series: str  # the line that it is a point of
-    size: int  # where on that line: positions, layers, experts or tokens
+    Attributes:
+      series: the name of the series of points, such as "scanned".
+      size: the number of positions, layers, experts or tokens: the point's coordinate.
+      config: the sizes of the model.
+      meshed: whether the model is meshtf's; otherwise it is hand-written in TensorFlow.
+      axes: the axes of the mesh.
+      layout: the layout of the mesh.
+      devices: the devices of the mesh, such as "logical:8"; None: one device for all
+        positions.
+      scanned: whether all blocks are one traced body.
+      attention: the attention of the model: "full" or "blockwise".
+      forecast: whether the peak of memory is forecast.
+    """
+
+    series: str
+    size: int
     config: Config
-    meshed: bool = True  # or by hand, in plain TensorFlow
+    meshed: bool = True
     axes: str = ""
     layout: str = ""
-    devices: str | None = None  # None: one device with shared storage; or "logical:8"
-    scanned: bool = False  # whether blocks are one traced body
+    devices: str | None = None
+    scanned: bool = False
     attention: str = "full"
-    forecast: bool = False  # whether its memory is asked for
+    forecast: bool = False
 
     @property
     def name(self) -> str:
@@ -55,11 +69,13 @@ def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
     for n in sizes:
         scaled_config = dataclasses.replace(config, batch=config.batch * n)
         group = [Case(PLAIN, n, scaled_config, meshed=False)]
-        for where, devices in (("one device", None), (f"{n} devices", f"logical:{n}")):
-            device_names = where.replace(str(n), "as many") if devices else where
+        for device_words, devices in (
+            ("one device", None),
+            ("as many devices", f"logical:{n}"),
+        ):
             group.append(
                 Case(
-                    f"{device_names}, data",
+                    f"{device_words}, data",
                     n,
                     scaled_config,
                     axes=f"data:{n}",
@@ -70,7 +86,7 @@ def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
             if n > 1:
                 group.append(
                     Case(
-                        f"{device_names}, data x model",
+                        f"{device_words}, data x model",
                         n,
                         scaled_config,
                         axes=f"data:{n // 2};model:2",
@@ -85,18 +101,18 @@ def layers(sizes: Sequence[int], config: Config = SMALL) -> Groups:
     """Yields models of n layers, on eight positions of one device."""
     for n in sizes:
         deep = dataclasses.replace(config, batch=8 * config.batch, layers=n)
-        eight = Case("one by one", n, deep, axes="data:8", layout="batch:data")
+        unscanned = Case("one by one", n, deep, axes="data:8", layout="batch:data")
         yield [
             Case(PLAIN, n, deep, meshed=False),
-            eight,
-            dataclasses.replace(eight, series="scanned", scanned=True),
+            unscanned,
+            dataclasses.replace(unscanned, series="scanned", scanned=True),
         ]
 
 
 def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
     """Yields mixtures of n experts, of which each token goes to two."""
     for n in sizes:
-        # Examples so long that an expert has no additional slots.
+        # Long examples, since an expert has at least four slots for each example.
         mixed = dataclasses.replace(
             config,
             model="moe",
@@ -141,7 +157,8 @@ SIZES = {
     "experts": [4, 8, 16, 32, 64],
     "tokens": [64, 128, 256, 512, 1024],
 }
-COUNTED = {
+# What `size` counts, for the table and the horizontal axis of each panel.
+SIZE_LABELS = {
     "devices": "positions",
     "planning": "positions",
     "layers": "layers",

@@ -14,14 +14,12 @@ from typing import NamedTuple
 
 from meshtf.forecast.reports.svg import MARGIN, document, text
 
-WIDTH, HEIGHT, TOP = (
-    1000,
-    250,
-    118,
-)  # of the picture; of a panel's plot; where plots begin
-# Margins of a chart.
-LEFT = 50
-RIGHT = 18
+# Lengths in SVG units, which are pixels at the normal size.
+WIDTH = 1000  # the width of the picture
+HEIGHT = 250  # the height of a plot
+TOP = 118  # the y coordinate of the upper border of plots
+LEFT = 50  # the left margin of a plot
+RIGHT = 18  # the right margin of a plot
 COLOURS = ("p4", "p0", "p1", "p2", "p3")
 LIGHT = """\
     .p4 { fill: #7b8794; stroke: #52606d } .dot { fill-opacity: .8; stroke-width: .8 }
@@ -36,16 +34,29 @@ DARK = """\
 
 
 class Panel(NamedTuple):
-    """One plot."""
+    """The data of a plot.
+
+    Attributes:
+      title: the title of the plot.
+      points: for each series, the measured points (n, value).
+      curves: for each series, the curve as a function of n.
+      goals: points (n, value) that measured points should lie below.
+    """
 
     title: str
     points: Mapping[str, Sequence[tuple[float, float]]]
     curves: Mapping[str, Callable[[float], float]]
-    goals: Sequence[tuple[float, float]] = ()  # points that others should lie below
+    goals: Sequence[tuple[float, float]] = ()
 
 
 class _Plot:
-    """A chart in the picture, with the coordinates of its values."""
+    """A plot in the picture: both axes are logarithmic.
+
+    Args:
+      panel: the data of the plot.
+      left: the x coordinate of the panel, with its margin.
+      width: the width of the panel, with both margins.
+    """
 
     def __init__(
         self,
@@ -56,34 +67,31 @@ class _Plot:
         self.panel = panel
         self.left = left + LEFT
         self.width = width - LEFT - RIGHT
-        every = [point for points in panel.points.values() for point in points]
-        self.ticks = sorted({n for n, _ in every})
-        values = [y for _, y in (*every, *panel.goals)]
-        values += [
-            panel.curves[series](n)
-            for series, points in panel.points.items()
-            for n, _ in points
-        ]
+        all_points = [point for points in panel.points.values() for point in points]
+        self.ticks = sorted({n for n, _ in all_points})
+        values = [y for _, y in (*all_points, *panel.goals)]
+        for series, points in panel.points.items():
+            values += [panel.curves[series](n) for n, _ in points]
+        # The vertical axis covers at least a factor of four, and a margin of 20 %.
         middle = math.sqrt(min(values) * max(values))
         self.low = min(*values, middle / 2) / 1.2
         self.high = max(*values, middle * 2) * 1.2
 
     def x(self, n: float) -> float:
+        """Returns the x coordinate of n; ticks lie between 3 % and 97 % of the width."""
         log_range = math.log(self.ticks[-1] / self.ticks[0]) or 1.0
-        return round(
-            self.left
-            + self.width * (0.03 + 0.94 * math.log(n / self.ticks[0]) / log_range),
-            1,
-        )
+        fraction = math.log(n / self.ticks[0]) / log_range
+        return round(self.left + self.width * (0.03 + 0.94 * fraction), 1)
 
     def y(self, value: float) -> float:
-        return round(
-            TOP + HEIGHT * math.log(self.high / value) / math.log(self.high / self.low),
-            1,
-        )
+        """Returns the y coordinate of a value."""
+        fraction = math.log(self.high / value) / math.log(self.high / self.low)
+        return round(TOP + HEIGHT * fraction, 1)
 
     def levels(self) -> list[float]:
-        """Returns where lines go across."""
+        """Returns the values of horizontal grid lines: 1, 2 and 5 times powers of ten, or
+        only powers of ten if these are too many.
+        """
         decades = range(
             math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1
         )
@@ -94,8 +102,13 @@ class _Plot:
                 break
         return levels
 
-    def drawn(self, label: str, colours: Mapping[str, str]) -> Iterator[str]:
-        """Yields axes, curves and points."""
+    def elements(self, label: str, colours: Mapping[str, str]) -> Iterator[str]:
+        """Yields the SVG elements of axes, curves and points.
+
+        Args:
+          label: the label of the horizontal axis.
+          colours: the CSS class of each series.
+        """
         yield text(self.left, TOP - 14, "name", self.panel.title)
         for level in self.levels():
             yield f'  <path class="rule" d="M{self.left:g} {self.y(level):g}h{self.width:g}"/>'
@@ -108,8 +121,8 @@ class _Plot:
             self.left + self.width / 2, TOP + HEIGHT + 42, "note", label, "middle"
         )
         for series, curve in self.panel.curves.items():
-            between = _between(self.panel.points[series])
-            path = "L".join(f"{self.x(n):g} {self.y(curve(n)):g}" for n in between)
+            sampled = _log_spaced(self.panel.points[series])
+            path = "L".join(f"{self.x(n):g} {self.y(curve(n)):g}" for n in sampled)
             yield f'  <path class="line {colours[series]}" d="M{path}"/>'
         for series, points in self.panel.points.items():
             for n, value in points:
@@ -121,11 +134,13 @@ class _Plot:
             yield f'  <path class="goal" d="M{self.x(n) - 9:g} {self.y(value):g}h18"/>'
 
 
-def _between(points: Sequence[tuple[float, float]]) -> list[float]:
-    """Returns 25 values from the first to the last point, equally spaced in logarithms."""
-    start = min(points)[0]
-    last = max(points)[0]
-    return [start * (last / start) ** (i / 24) for i in range(25)]
+def _log_spaced(points: Sequence[tuple[float, float]]) -> list[float]:
+    """Returns 25 values of n from the smallest to the largest of points (n, value), equally
+    spaced in logarithms.
+    """
+    smallest, _ = min(points)
+    largest, _ = max(points)
+    return [smallest * (largest / smallest) ** (i / 24) for i in range(25)]
 
 
 def figure(
@@ -138,30 +153,31 @@ def figure(
     """Returns panels side by side as an SVG document.
 
     Args:
-      title: of the picture.
-      note: a line below it.
-      label: of the horizontal axes.
-      panels: at least one; they share a legend.
-      goal: what the panels' goals are, in words.
+      title: the title of the picture.
+      note: a line of text below the title.
+      label: the label of the horizontal axes.
+      panels: the panels, at least one; they share a legend.
+      goal: the description of the panels' goals in the legend; "": no goals.
     """
     series = list(dict.fromkeys(name for panel in panels for name in panel.points))
     colours = dict(zip(series, COLOURS, strict=False))
     width = (WIDTH - 2 * MARGIN) / len(panels)
     body = [text(MARGIN, 62, "note", note)]
     for i, panel in enumerate(panels):
-        body += _Plot(panel, MARGIN + i * width, width).drawn(label, colours)
+        body += _Plot(panel, MARGIN + i * width, width).elements(label, colours)
     x = float(MARGIN + LEFT)
     y = TOP + HEIGHT + 74
-    for name in [*series, *([goal] if goal else [])]:
-        wide = 24 + 7.4 * len(name)
-        if x + wide > WIDTH - MARGIN:
+    legend = [*series, goal] if goal else series
+    for name in legend:
+        entry_width = 24 + 7.4 * len(name)
+        if x + entry_width > WIDTH - MARGIN:  # a new line
             x = float(MARGIN + LEFT)
             y = y + 22
-        mark = (
-            f'  <circle class="dot {colours[name]}" cx="{x:g}" cy="{y - 4}" r="4"/>'
-            if name in colours
-            else f'  <path class="goal" d="M{x - 8:g} {y - 4}h16"/>'
-        )
+        if name in colours:
+            colour = colours[name]
+            mark = f'  <circle class="dot {colour}" cx="{x:g}" cy="{y - 4}" r="4"/>'
+        else:
+            mark = f'  <path class="goal" d="M{x - 8:g} {y - 4}h16"/>'
         body += [mark, text(round(x + 14, 1), y, "note", name)]
-        x += wide + 14
+        x += entry_width + 14
     return document(title, WIDTH, y + 22, body, LIGHT, DARK)

@@ -9,35 +9,49 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.growth.cases import COUNTED, GROUPS, Case
+from benchmarks.growth.cases import GROUPS, SIZE_LABELS, Case
 from benchmarks.harness.rounds import Process
 
 Row = dict[str, Any]
 WORKER = "benchmarks.growth.worker"
+
+
+class Column(NamedTuple):
+    """A column of the table.
+
+    Attributes:
+      title: the title, with the unit.
+      scale: what a value is multiplied by to be in this unit; 0: the value is a count.
+    """
+
+    title: str
+    scale: float
+
+
 COLUMNS = {
-    "first": ("first, s", 1.0),
-    "first_ratio": ("ratio", 1.0),
-    "first_cpu": ("cpu, s", 1.0),
-    "first_cpu_ratio": ("ratio", 1.0),
-    "build_cpu": ("build", 1.0),
-    "run_cpu": ("trace+run", 1.0),
-    "step": ("step, ms", 1e3),
-    "step_ratio": ("ratio", 1.0),
-    "step_cpu": ("cpu, ms", 1e3),
-    "step_cpu_ratio": ("ratio", 1.0),
-    "record_cpu": ("record, ms", 1e3),
-    "plan_cpu": ("plan, ms", 1e3),
-    "explain_cpu": ("explain, ms", 1e3),
-    "memory": ("memory, MB", 1e-6),
-    "nodes": ("nodes", 0),
-    "steps": ("steps", 0),
-    "collectives": ("collectives", 0),
-    "outer": ("outer ops", 0),
-    "calls": ("calls", 0),
-    "segments": ("segments", 0),
-    "traced": ("ops traced", 0),
+    "first": Column("first, s", 1.0),
+    "first_ratio": Column("ratio", 1.0),
+    "first_cpu": Column("cpu, s", 1.0),
+    "first_cpu_ratio": Column("ratio", 1.0),
+    "build_cpu": Column("build", 1.0),
+    "run_cpu": Column("trace+run", 1.0),
+    "step": Column("step, ms", 1e3),
+    "step_ratio": Column("ratio", 1.0),
+    "step_cpu": Column("cpu, ms", 1e3),
+    "step_cpu_ratio": Column("ratio", 1.0),
+    "record_cpu": Column("record, ms", 1e3),
+    "plan_cpu": Column("plan, ms", 1e3),
+    "explain_cpu": Column("explain, ms", 1e3),
+    "memory": Column("memory, MB", 1e-6),
+    "nodes": Column("nodes", 0),
+    "steps": Column("steps", 0),
+    "collectives": Column("collectives", 0),
+    "outer": Column("outer ops", 0),
+    "calls": Column("calls", 0),
+    "segments": Column("segments", 0),
+    "traced": Column("ops traced", 0),
 }
 
 
@@ -47,54 +61,58 @@ def measured(
     rounds: int,
     starts: int,
 ) -> list[Row]:
-    """Returns the points of a part whose cases run in processes of their own."""
+    """Returns the rows of a panel; each case runs in a separate process.
+
+    Args:
+      panel: the name of the panel.
+      sizes: the sizes of the cases.
+      rounds: the number of steps of each case that are timed.
+      starts: the number of starts of each case; the fastest first step counts.
+    """
     return [
         row for group in GROUPS[panel](sizes) for row in measure(group, rounds, starts)
     ]
 
 
 def measure(group: Sequence[Case], rounds: int, starts: int) -> list[Row]:
-    """Returns a point for each case of one size; the first is what others are divided
-    by.
+    """Returns a row for each case of one size. Ratios are to the first case.
 
     Args:
       group: the cases.
-      rounds: how many steps of each are timed.
-      starts: how many first steps of each; the fastest counts.
+      rounds: the number of steps of each case that are timed.
+      starts: the number of starts of each case; the fastest first step counts.
     """
-    firsts = [[_first(case) for case in group] for _ in range(starts)]
-    rows: list[Row] = [
-        {
-            "series": case.series,
-            "size": case.size,
-            **min(first_steps, key=lambda first_step: first_step["first"]),
-        }
-        for case, *first_steps in zip(group, *firsts)
-    ]
-    with ThreadPoolExecutor(2) as pool:  # they import TensorFlow side by side
+    first_steps_by_start = [[_first(case) for case in group] for _ in range(starts)]
+    rows: list[Row] = []
+    for case, *first_steps in zip(group, *first_steps_by_start):
+        fastest = min(first_steps, key=lambda first_step: first_step["first"])
+        rows.append({"series": case.series, "size": case.size, **fastest})
+    with ThreadPoolExecutor(2) as pool:  # two processes import TensorFlow at a time
         workers = list(pool.map(lambda case: Process(case, WORKER), group))
     try:
         for worker in workers:
             worker.ask("first", 1)
-        timed = [
+        steps_of_rounds = [
             [worker.ask("steps", 1) for worker in workers] for _ in range(rounds + 1)
-        ][1:]
+        ]
     finally:
         for worker in workers:
             worker.stop()
+    steps_of_rounds = steps_of_rounds[1:]  # the first round warms up
     for i, row in enumerate(rows):
-        for name, clock in (("", "wall"), ("_cpu", "cpu")):
-            row[f"first{name}_ratio"] = row[f"first{name}"] / rows[0][f"first{name}"]
-            times = [answers[i][clock][0] for answers in timed]
-            base_times = [answers[0][clock][0] for answers in timed]
+        for suffix, clock in (("", "wall"), ("_cpu", "cpu")):
+            first, step = f"first{suffix}", f"step{suffix}"
+            times = [steps[i][clock][0] for steps in steps_of_rounds]
+            base_times = [steps[0][clock][0] for steps in steps_of_rounds]
             ratios = [x / y for x, y in zip(times, base_times)]
-            row[f"step{name}"] = statistics.median(times)
-            row[f"step{name}_ratio"] = statistics.median(ratios)
+            row[f"{first}_ratio"] = row[first] / rows[0][first]
+            row[step] = statistics.median(times)
+            row[f"{step}_ratio"] = statistics.median(ratios)
     return rows
 
 
 def _first(case: Case) -> Row:
-    """Returns what a case's first step takes with no other case alive."""
+    """Returns the costs of a case's first step, while no other case is alive."""
     worker = Process(case, WORKER)
     try:
         return dict(worker.ask("first", 1))
@@ -103,27 +121,29 @@ def _first(case: Case) -> Row:
 
 
 def table(panel: str, rows: Sequence[Row]) -> str:
-    """Returns the points of a part as a table; ratios are to the first of a size."""
-    columns = [name for name in COLUMNS if any(name in row for row in rows)]
-    wide = max(len(row["series"]) for row in rows)
-    lines = [
-        f"{COUNTED[panel]:>13}  {'':{wide}}"
-        + "".join(f"{COLUMNS[name][0]:>{_width(name)}}" for name in columns)
-    ]
+    """Returns the rows of a panel as a table. Ratios are to the first row of a size."""
+    names = [name for name in COLUMNS if any(name in row for row in rows)]
+    series_width = max(len(row["series"]) for row in rows)
+    header = f"{SIZE_LABELS[panel]:>13}  {'':{series_width}}"
+    for name in names:
+        header += f"{COLUMNS[name].title:>{_width(name)}}"
+    lines = [header]
     for row in rows:
-        lines.append(
-            f"{row['size']:13,}  {row['series']:{wide}}"
-            + "".join(f"{_cell(row, name):>{_width(name)}}" for name in columns)
-        )
+        line = f"{row['size']:13,}  {row['series']:{series_width}}"
+        for name in names:
+            line += f"{_value(row, name):>{_width(name)}}"
+        lines.append(line)
     return "\n".join(lines)
 
 
 def _width(name: str) -> int:
-    return len(COLUMNS[name][0]) + 4
+    """Returns the width of a column."""
+    return len(COLUMNS[name].title) + 4
 
 
-def _cell(row: Row, name: str) -> str:
+def _value(row: Row, name: str) -> str:
+    """Returns a value of the table as text; "" if the row has no such value."""
     if name not in row:
         return ""
-    scale = COLUMNS[name][1]
+    scale = COLUMNS[name].scale
     return f"{row[name] * scale:.2f}" if scale else f"{row[name]:,}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.growth.cases import COUNTED, PLAIN
+from benchmarks.growth.cases import PLAIN, SIZE_LABELS
 from benchmarks.growth.chart import Panel, figure
 from benchmarks.growth.measure import Row
 from benchmarks.growth.theory import LAWS, NAMES, lines
@@ -22,6 +22,7 @@ TITLES = {
     "tokens": "Longer examples, two in a batch",
 }
 _DOTS = "Dots: measured. Lines: what theory says, fitted:"
+# Lines of text below the titles.
 NOTES = {
     "devices": f"{_DOTS} c + k n; all of the work is done by one CPU.",
     "planning": f"{_DOTS} constants.",
@@ -30,31 +31,36 @@ NOTES = {
     "constant.",
     "tokens": f"{_DOTS} c + k n + q n^2; memory of blockwise attention: c + k n.",
 }
-GOALS = {8: 1.3, 64: 3.0}  # times what plain TensorFlow takes for the first step
+# Goals for the time to the first step, over that of plain TensorFlow, by the number of
+# positions.
+GOALS = {8: 1.3, 64: 3.0}
 
 
 def picture(panel_name: str, rows: Sequence[Row]) -> str:
-    """Returns the points of a part as an SVG document."""
+    """Returns the charts of a panel as an SVG document: one for each column."""
     panels = []
     for column in LAWS[panel_name]:
         series_lines = lines(panel_name, column, rows)
         goals = []
         if panel_name == "devices" and column == "first":
-            plain = dict(series_lines[PLAIN][0])
-            goals = [(n, times * plain[n]) for n, times in GOALS.items() if n in plain]
+            plain_points, _ = series_lines[PLAIN]
+            plain = dict(plain_points)
+            goals = [
+                (n, factor * plain[n]) for n, factor in GOALS.items() if n in plain
+            ]
         panels.append(
             Panel(
-                NAMES[column],
-                {s: points for s, (points, _) in series_lines.items()},
-                {s: curve.at for s, (_, curve) in series_lines.items()},
-                goals,
+                title=NAMES[column],
+                points={s: points for s, (points, _) in series_lines.items()},
+                curves={s: curve.at for s, (_, curve) in series_lines.items()},
+                goals=goals,
             )
         )
     goal = "goal: 1.3 and 3 times plain TensorFlow" if panel_name == "devices" else ""
     return figure(
-        TITLES[panel_name],
-        NOTES[panel_name],
-        COUNTED[panel_name],
-        panels,
-        goal,
+        title=TITLES[panel_name],
+        note=NOTES[panel_name],
+        label=SIZE_LABELS[panel_name],
+        panels=panels,
+        goal=goal,
     )

@@ -2,9 +2,9 @@
 
     rows = planning([8, 2048], rounds=3)         # one row for each layout and number of positions
 
-On abstract meshes. Measures processor time: of recording, of planning (program and
-schedule), and of `mtf.explain`, which does both and derives a forecast. Sizes are measured
-in turn; rows have medians over rounds.
+Meshes are abstract. Measures the processor time of recording, of planning (program and
+schedule), and of `mtf.explain`, which records, plans and derives a forecast. Sizes are
+measured in turn; rows have medians over rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from benchmarks.growth.cases import SMALL, Case, positions
-from benchmarks.growth.worker import Meshed
+from benchmarks.growth.worker import MeshedModel
 from benchmarks.step.cases.sizes import Config
 from meshtf.partition import build, schedule, walk
 
@@ -35,38 +35,39 @@ def planning(
         for case in group
         if case.meshed and case.devices is None
     ]
-    plan(cases[0])  # what is loaded at first use
-    rounds_of_costs = [[plan(case) for case in cases] for _ in range(rounds)]
-    return [
-        {"series": case.series, "size": case.size}
-        | {
-            key: statistics.median(costs[i][key] for costs in rounds_of_costs)
-            for key in rounds_of_costs[0][i]
-        }
-        for i, case in enumerate(cases)
-    ]
+    plan(cases[0])  # modules are loaded at first use
+    costs_by_round = [[plan(case) for case in cases] for _ in range(rounds)]
+    rows = []
+    for case, *costs in zip(cases, *costs_by_round):
+        row: dict[str, Any] = {"series": case.series, "size": case.size}
+        for key in costs[0]:
+            row[key] = statistics.median(
+                costs_of_round[key] for costs_of_round in costs
+            )
+        rows.append(row)
+    return rows
 
 
 def plan(case: Case) -> dict[str, float]:
     """Returns the processor seconds of recording, planning and explaining a case, and the sizes
     of the result.
     """
-    own = Meshed(case, "abstract")
-    step = own.recorded()
+    model = MeshedModel(case, "abstract")
+    step = model.recorded()
     ids = tf.TensorSpec([case.config.batch, case.config.length], tf.int32)
     arguments = {"tokens": ids, "targets": ids}, np.int32(0)
-    marks = [time.process_time()]
-    recorded = step.record_on(own.mesh, arguments, {}).recorded
-    marks.append(time.process_time())
-    program = build(recorded.nodes, recorded.results, own.mesh)
+    start = time.process_time()
+    recorded = step.record_on(model.mesh, arguments, {}).recorded
+    after_recording = time.process_time()
+    program = build(recorded.nodes, recorded.results, model.mesh)
     segments = schedule(program)
-    marks.append(time.process_time())
+    after_planning = time.process_time()
     forecast = mtf.explain(step, *arguments)
-    marks.append(time.process_time())
+    after_explaining = time.process_time()
     return {
-        "record_cpu": marks[1] - marks[0],
-        "plan_cpu": marks[2] - marks[1],
-        "explain_cpu": marks[3] - marks[2],
+        "record_cpu": after_recording - start,
+        "plan_cpu": after_planning - after_recording,
+        "explain_cpu": after_explaining - after_planning,
         "nodes": len(recorded.nodes),
         "steps": sum(1 for _ in walk(program)),
         "segments": len(segments),

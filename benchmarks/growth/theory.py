@@ -21,9 +21,9 @@ CONSTANT = (0,)
 LINEAR = (0, 1)
 SQUARE = (0, 1, 2)
 
-# For each panel the columns that are printed and drawn, with the powers of n of which each
-# is a sum. Times are processor times, which depend least on other programs of the machine,
-# except those for which there is a goal.
+# For each panel the columns that are fitted and drawn. Theory says that a column is a sum of
+# these powers of n. Times are processor times, which depend least on other programs of the
+# machine, except those for which there is a goal.
 LAWS: Mapping[str, Mapping[str, Powers]] = {
     "devices": {"first": LINEAR, "step_cpu": LINEAR, "outer": LINEAR},
     "planning": {"explain_cpu": CONSTANT, "steps": CONSTANT},
@@ -31,10 +31,12 @@ LAWS: Mapping[str, Mapping[str, Powers]] = {
     "experts": {"first_cpu": LINEAR, "step_cpu": LINEAR, "traced": CONSTANT},
     "tokens": {"first_cpu": SQUARE, "step_cpu": SQUARE, "memory": SQUARE},
 }
-OTHERS: Mapping[tuple[str, str], Powers] = {  # by series and column
+# The exceptions, by series and column.
+LAWS_OF_SERIES: Mapping[tuple[str, str], Powers] = {
     ("scanned", "traced"): CONSTANT,
     ("blockwise attention", "memory"): LINEAR,
 }
+# Titles of the columns in charts and in text.
 NAMES = {
     "first": "first step, s",
     "first_cpu": "first step, s of processor",
@@ -48,7 +50,7 @@ NAMES = {
 
 
 class Curve(NamedTuple):
-    """A sum of powers of n."""
+    """A sum of powers of n: factors[0] * n**powers[0] + factors[1] * n**powers[1] + ..."""
 
     powers: Powers
     factors: tuple[float, ...]
@@ -59,41 +61,42 @@ class Curve(NamedTuple):
             factor * n**power for power, factor in zip(self.powers, self.factors)
         )
 
-    def off(self, points: Points) -> float:
-        """Returns the largest factor between a point and the curve."""
+    def max_ratio(self, points: Points) -> float:
+        """Returns the largest ratio of a point to the curve, or of the curve to a point."""
         return max(max(y / self.at(n), self.at(n) / y) for n, y in points)
 
     def __str__(self) -> str:
-        words = ("", " n", " n^2")
-        return (
-            " + ".join(
-                f"{factor:.3g}{words[power]}"
-                for power, factor in zip(self.powers, self.factors)
-                if factor
-            )
-            or "0"
-        )
+        powers_as_text = ("", " n", " n^2")
+        terms = [
+            f"{factor:.3g}{powers_as_text[power]}"
+            for power, factor in zip(self.powers, self.factors)
+            if factor
+        ]
+        return " + ".join(terms) or "0"
 
 
 def fitted(points: Points, powers: Powers) -> Curve:
     """Returns the curve without negative factors that has the least sum of squared relative
     errors.
+
+    Nonnegative least squares: the solution is the best of the solutions without this
+    constraint for all subsets of the powers.
     """
     n, y = np.asarray(points, float).T
+    # Divided by y, so that errors are relative: the target is 1 for each point.
     columns = np.stack([n**power / y for power in powers], 1)
-    best = np.zeros(len(powers))
-    least = np.inf
+    best_factors = np.zeros(len(powers))
+    least_error = np.inf
     for count in range(1, len(powers) + 1):
         for subset in map(list, itertools.combinations(range(len(powers)), count)):
-            factors = np.linalg.lstsq(columns[:, subset], np.ones(len(y)), rcond=None)[
-                0
-            ]
-            error = float(np.sum((columns[:, subset] @ factors - 1) ** 2))
-            if min(factors) >= 0 and error < least:
-                best = np.zeros(len(powers))
-                least = error
-                best[subset] = factors
-    return Curve(powers, tuple(map(float, best)))
+            subset_columns = columns[:, subset]
+            factors, *_ = np.linalg.lstsq(subset_columns, np.ones(len(y)), rcond=None)
+            error = float(np.sum((subset_columns @ factors - 1) ** 2))
+            if min(factors) >= 0 and error < least_error:
+                least_error = error
+                best_factors = np.zeros(len(powers))
+                best_factors[subset] = factors
+    return Curve(powers, tuple(map(float, best_factors)))
 
 
 def lines(
@@ -102,24 +105,24 @@ def lines(
     """Returns the points and the fitted curve of each series that has a column, in the column's
     unit.
     """
-    scale = COLUMNS[column][1] or 1.0
-    factors = dict[str, tuple[Points, Curve]]()
+    scale = COLUMNS[column].scale or 1.0
+    points_and_curves: dict[str, tuple[Points, Curve]] = {}
     for series in dict.fromkeys(row["series"] for row in rows if column in row):
         points = [
             (row["size"], row[column] * scale)
             for row in rows
             if row["series"] == series and column in row
         ]
-        powers = OTHERS.get((series, column), LAWS[panel][column])
-        factors[series] = points, fitted(points, powers)
-    return factors
+        powers = LAWS_OF_SERIES.get((series, column), LAWS[panel][column])
+        points_and_curves[series] = points, fitted(points, powers)
+    return points_and_curves
 
 
 def describe(panel: str, rows: Sequence[Row]) -> str:
     """Returns the fitted curves as text, with the largest deviations from them."""
     return "\n".join(
         f"{NAMES[column]:>26}  {series}: {curve}, points off it by at most "
-        f"{curve.off(points) - 1:.0%}"
+        f"{curve.max_ratio(points) - 1:.0%}"
         for column in LAWS[panel]
         for series, (points, curve) in lines(panel, column, rows).items()
     )

@@ -15,15 +15,20 @@ from typing import Any
 
 
 def serve(make: Callable[[str], Any]) -> None:
-    """Answers requests until standard input ends: first with `runner.start`, then with the
-    results of the runner's methods.
+    """Writes answers to standard output until standard input ends: first the runner's
+    attribute `start`, then the answer to each request, the result of a method of the runner.
 
-    A request is a line of JSON, {"method": argument}; so is each answer.
+    A request is a line of JSON, {"method": argument}; each answer is a line of JSON as well.
+
+    Args:
+      make: returns the runner of a case, given the case as JSON.
     """
+    # Answers alone go to standard output: what libraries print there goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever prints goes to standard error
+    os.dup2(2, 1)
     runner = make(sys.argv[1])
     print(json.dumps(runner.start), file=answers, flush=True)
     for line in sys.stdin:
-        ((request, argument),) = json.loads(line).items()
-        print(json.dumps(getattr(runner, request)(argument)), file=answers, flush=True)
+        [(method, argument)] = json.loads(line).items()
+        answer = getattr(runner, method)(argument)
+        print(json.dumps(answer), file=answers, flush=True)

@@ -23,10 +23,8 @@ class Row:
     name: str
     group: str
     losses: list[float]
-    step: dict[
-        str, list[float]
-    ]  # seconds of each step: wall and cpu, in turn with the others'
-    start: dict[str, float]  # first, compile, both with _cpu: s; memory, forecast: MB
+    step: dict[str, list[float]]
+    start: dict[str, float]
 
     def as_dict(self) -> dict[str, Any]:
         """Returns all measurements, for a JSON file."""
@@ -38,18 +36,19 @@ def table(rows: list[Row], begin: str = "first") -> str:
 
     Args:
       rows: the rows of one group.
-      begin: the start that is shown: "first" is all of it, "compile" the time after the model
-        is built.
+      begin: the start time that is shown: "first", from the beginning, or "compile", from
+        when the model is built.
     """
     plain = rows[0]
-    head = (
+    header = (
         f"{plain.group:46}{'step':>9}{'ratio':>7}{'cpu':>6}{begin:>9}{'ratio':>7}{'cpu':>6}"
         f"{'memory':>10}{'ratio':>7}{'loss off by':>13}"
     )
-    return "\n".join([head, *(_line(row, plain, begin) for row in rows)])
+    return "\n".join([header, *(_line(row, plain, begin) for row in rows)])
 
 
 def _line(row: Row, plain: Row, begin: str) -> str:
+    """Returns a line of `table`, with ratios to the row `plain`."""
     start, base = row.start, plain.start
     return (
         f"{row.name:46}{statistics.median(row.step['wall']) * 1e3:6.0f} ms"
@@ -68,40 +67,36 @@ def memory_table(rows: list[Row]) -> str:
     forecast_rows = [row for row in rows if "forecast" in row.start]
     if len(forecast_rows) < 2:
         return ""
-    head = (
+    lines = [
         f"{'peak of memory':46}{'measured':>12}{'ratio':>7}{'forecast':>12}{'ratio':>7}"
-    )
-    return "\n".join(
-        [
-            head,
-            *(
-                f"{row.name:46}"
-                + "".join(
-                    f"{row.start[kind]:9.0f} "
-                    f"MB{row.start[kind] / max(forecast_rows[0].start[kind], 1):7.2f}"
-                    for kind in ("memory", "forecast")
-                )
-                for row in forecast_rows
-            ),
-        ]
-    )
+    ]
+    base = forecast_rows[0].start
+    for row in forecast_rows:
+        line = f"{row.name:46}"
+        for kind in ("memory", "forecast"):
+            megabytes = row.start[kind]
+            line += f"{megabytes:9.0f} MB{megabytes / max(base[kind], 1):7.2f}"
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def ratio(row: Row, plain: Row, clock: str) -> float:
-    """Returns the median over rounds of the ratio of two rows' times."""
+    """Returns the median over rounds of the ratio of two rows' step times by a clock, "wall"
+    or "cpu".
+    """
     return statistics.median(
         x / y for x, y in zip(row.step[clock], plain.step[clock], strict=True)
     )
 
 
 def largest_difference(losses: list[float], expected: list[float]) -> float:
-    """Returns the largest relative difference."""
+    """Returns the largest relative difference of two lists of losses."""
     return max(abs(x - y) / abs(y) for x, y in zip(losses, expected, strict=True))
 
 
 def agreement(rows: list[Row], tolerance: float = 1e-4) -> list[str]:
-    """Returns the rows of a group whose losses differ from the first row's by more than a
-    relative tolerance.
+    """Returns a line for each row of a group whose losses differ from the losses of the first
+    row by more than a relative tolerance.
     """
     return [
         f"  {row.group}: {row.name}: {row.losses}, {rows[0].name}: {rows[0].losses}"

@@ -26,42 +26,50 @@ from typing import Any
 from benchmarks.harness.report import Row
 from benchmarks.step.cases.cases import FOREIGN, Case
 
-_PATIENCE = 300  # seconds in which a worker has to start
-# Cases of meshtf configure their process so that CPUs keep freed memory; what they are
-# compared with gets that too.
+_START_TIMEOUT = 300  # seconds in which a worker has to start
+# Cases of meshtf configure their process so that CPUs keep freed memory. The cases that
+# they are compared with get the same setting.
 _ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_CPU_ALLOCATOR_USE_BFC": "1"}
-_NOTHING_MORE: Mapping[str, str] = {}
+_NO_VARIABLES: Mapping[str, str] = {}
 
 
 class WorkerError(RuntimeError):
-    """A worker process ended, or was killed, before it answered."""
+    """A worker process ended, or was killed, before it answered.
+
+    Args:
+      name: the name of the case.
+      code: the exit code; if negative, the number of the signal that killed the process.
+      log: the standard error of the process.
+
+    Attributes:
+      reason: the last error in the log, or else the signal or the exit code.
+    """
 
     def __init__(
         self,
         name: str,
         code: int,
-        said: str,
+        log: str,
     ):
         errors = [
             line
-            for line in said.splitlines()
+            for line in log.splitlines()
             if re.search(r"\b\w*(Error|ERROR): ", line)
         ]
-        self.why = (
-            errors[-1]
-            if errors
-            else signal.Signals(-code).name
-            if code < 0
-            else f"exit {code}"
-        )
-        super().__init__(f"the worker for {name!r} ended: {self.why}\n{said}")
+        if errors:
+            self.reason = errors[-1]
+        elif code < 0:
+            self.reason = signal.Signals(-code).name
+        else:
+            self.reason = f"exit {code}"
+        super().__init__(f"the worker for {name!r} ended: {self.reason}\n{log}")
 
 
 @functools.cache
 def compile_sources() -> None:
-    """Compiles our packages to bytecode, as an installation of TensorFlow is.
+    """Compiles our packages to bytecode, as the installed TensorFlow is compiled.
 
-    Otherwise the compilation would be part of the start if Python writes no bytecode.
+    Otherwise the compilation would be part of the start where Python writes no bytecode.
     """
     root = Path(__file__).resolve().parents[2]
     for package in ("benchmarks", "meshtf", "transformer"):
@@ -75,26 +83,30 @@ class Process:
       case: the case.
       worker: the module of the worker.
       environment: additional environment variables of the process.
+
+    Attributes:
+      case: the case.
+      start: the first answer of the worker: the costs of its start.
     """
 
     def __init__(
         self,
         case: Any,
         worker: str = "benchmarks.step.cases.worker",
-        environment: Mapping[str, str] = _NOTHING_MORE,
+        environment: Mapping[str, str] = _NO_VARIABLES,
     ):
         compile_sources()
         self.case = case
-        self.said = tempfile.TemporaryFile("w+")
+        self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-m", worker, case.dump()],
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.said,
+            stderr=self.log,
             env=_ENVIRONMENT | os.environ | dict(environment),
         )
-        timer = threading.Timer(_PATIENCE, self.process.kill)
+        timer = threading.Timer(_START_TIMEOUT, self.process.kill)
         timer.start()
         try:
             self.start = self._answer()
@@ -116,15 +128,20 @@ class Process:
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
-        self.said.close()
+        self.log.close()
 
     def _answer(self) -> Any:
+        """Returns the next answer of the worker.
+
+        Raises:
+          WorkerError: the process has ended.
+        """
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
             code = self.process.wait()
-            self.said.seek(0)
-            raise WorkerError(self.case.name, code, self.said.read())
+            self.log.seek(0)
+            raise WorkerError(self.case.name, code, self.log.read())
         return json.loads(line)
 
 
@@ -134,56 +151,80 @@ def measure(
     starts: int,
     losses: int,
 ) -> tuple[list[Row], dict[str, str]]:
-    """Returns a row for each case of a group, and why cases of other libraries do not run.
+    """Returns a row for each case of a group, and for cases of other libraries that do not run
+    the reason, by name.
 
-    The first row is the one that the others are compared with. Starts are measured while no
-    other case is alive: the more memory of the machine is in use, the longer the system
-    takes for each new page. The first start of all is not measured, since files and memory
-    are cold then.
+    The first row is the one that the others are compared with.
 
     Args:
       group: the cases to compare.
-      rounds: how many steps of each case are timed.
-      starts: how often each case is started; the fastest start counts.
-      losses: over how many steps losses are compared.
+      rounds: the number of steps of each case that are timed.
+      starts: the number of starts of each case; the fastest one counts.
+      losses: the number of steps whose losses are compared.
     """
-    started: dict[Case, list[dict[str, float]]] = {case: [] for case in group}
-    refused: dict[str, str] = {}
-
-    def process_of(case: Case) -> Process:
-        return Process(case, environment=case.environment)
-
-    process_of(group[0]).stop()
-    for _ in range(starts):
-        for case in (case for case in group if case.name not in refused):
-            try:
-                process = process_of(case)
-            except WorkerError as error:
-                if case.runtime not in FOREIGN:
-                    raise
-                refused[case.name] = error.why
-                continue
-            started[case].append(process.start)
-            process.stop()
+    starts_of_cases, refused = _measure_starts(group, starts)
     workers: list[Process] = []
     try:
-        for case in (case for case in group if case.name not in refused):
-            workers.append(process_of(case))
+        for case in group:
+            if case.name not in refused:
+                workers.append(_start(case))
         losses_of_workers = [w.ask("losses", losses)["losses"] for w in workers]
-        timed = [[w.ask("steps", 1) for w in workers] for _ in range(rounds)]
+        steps_of_rounds = [[w.ask("steps", 1) for w in workers] for _ in range(rounds)]
     finally:
         for worker in workers:
             worker.stop()
     rows = []
-    for i, worker in enumerate(workers):
-        every = started[worker.case]
+    for worker, worker_losses, *steps in zip(
+        workers, losses_of_workers, *steps_of_rounds
+    ):
+        worker_starts = starts_of_cases[worker.case]
         rows.append(
             Row(
-                worker.case.name,
-                worker.case.group,
-                losses_of_workers[i],
-                {key: [r[i][key][0] for r in timed] for key in ("wall", "cpu")},
-                {key: min(s[key] for s in every) for key in worker.start},
+                name=worker.case.name,
+                group=worker.case.group,
+                losses=worker_losses,
+                step={
+                    clock: [step[clock][0] for step in steps]
+                    for clock in ("wall", "cpu")
+                },
+                start={
+                    key: min(start[key] for start in worker_starts)
+                    for key in worker.start
+                },
             )
         )
     return rows, refused
+
+
+def _measure_starts(
+    group: list[Case], starts: int
+) -> tuple[dict[Case, list[dict[str, float]]], dict[str, str]]:
+    """Returns the starts of each case, and for cases of other libraries that do not run the
+    reason, by name.
+
+    A start is measured while no other case is alive: the more memory of the machine is in
+    use, the longer the system takes for each new page. The first start of all is not
+    measured, since files and memory are cold then.
+    """
+    starts_of_cases: dict[Case, list[dict[str, float]]] = {case: [] for case in group}
+    refused: dict[str, str] = {}
+    _start(group[0]).stop()
+    for _ in range(starts):
+        for case in group:
+            if case.name in refused:
+                continue
+            try:
+                process = _start(case)
+            except WorkerError as error:
+                if case.runtime not in FOREIGN:
+                    raise
+                refused[case.name] = error.reason
+            else:
+                starts_of_cases[case].append(process.start)
+                process.stop()
+    return starts_of_cases, refused
+
+
+def _start(case: Case) -> Process:
+    """Returns a worker process for a case."""
+    return Process(case, environment=case.environment)

@@ -28,12 +28,12 @@ from benchmarks.step.layouts import LAYOUTS
 FLAGS = flags.FLAGS
 flags.DEFINE_string("only", "", "Run only layouts with this in their name.")
 flags.DEFINE_float("dropout", 0.1, "The rate of dropout.")
-flags.DEFINE_integer("batch", 16, "The batch.")
+flags.DEFINE_integer("batch", 16, "The batch size.")
 flags.DEFINE_integer(
-    "top", 0, "How many kinds of tensors to list of those alive at the peak."
+    "top", 0, "How many kinds of tensors to list, the largest of those at the peak."
 )
 
-# TensorFlow's allocator of GPUs, used on the CPU: it logs the requested bytes.
+# TensorFlow's BFC allocator, which it uses for GPUs, logs the requested bytes.
 ENVIRONMENT = {
     "TF_CPU_ALLOCATOR_USE_BFC": "1",
     "TF_CPP_MIN_LOG_LEVEL": "0",
@@ -48,10 +48,16 @@ _FREED = re.compile(r"MemoryLogTensorDeallocation .*?allocation_id: (\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A tensor that TensorFlow allocated."""
+    """A tensor that TensorFlow allocated.
 
-    kernel: str  # the op that asked for it
-    sizes: str  # "16,128,1024"
+    Attributes:
+      kernel: the name of the op that allocated the tensor.
+      sizes: the shape, such as "16,128,1024".
+      bytes: the requested bytes.
+    """
+
+    kernel: str
+    sizes: str
     bytes: int
 
 
@@ -59,28 +65,31 @@ def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
     """Returns the maximum of bytes allocated at once between the lines "begin" and "end" of a
     log, and the tensors allocated at that time. Tensors allocated before "begin" do not count.
     """
-    alive: dict[str, Tensor] = {}
-    now = peak_bytes = 0
-    counts = False
-    then: list[Tensor] = []
+    live: dict[str, Tensor] = {}  # by the id of the allocation
+    live_bytes = 0
+    peak_bytes = 0
+    peak_tensors: list[Tensor] = []
+    in_step = False
     for line in log:
-        counts = line.startswith("begin") or (counts and not line.startswith("end"))
+        if line.startswith("begin"):
+            in_step = True
+        elif line.startswith("end"):
+            in_step = False
         freed = _FREED.search(line)
-        if freed and freed[1] in alive:
-            now -= alive.pop(freed[1]).bytes
-        allocated = _ALLOCATED.search(line) if counts else None
-        if allocated and allocated[3] not in alive:
-            tensor = Tensor(
-                allocated[1],
-                ",".join(re.findall(r"size: (\d+)", line)),
-                int(allocated[2]),
-            )
-            alive[allocated[3]] = tensor
-            now += tensor.bytes
-            if now > peak_bytes:
-                peak_bytes = now
-                then = list(alive.values())
-    return peak_bytes, then
+        if freed and freed[1] in live:
+            live_bytes -= live.pop(freed[1]).bytes
+        allocated = _ALLOCATED.search(line) if in_step else None
+        if not allocated:
+            continue
+        kernel, requested_bytes, allocation_id = allocated.groups()
+        if allocation_id not in live:
+            sizes = ",".join(re.findall(r"size: (\d+)", line))
+            live[allocation_id] = Tensor(kernel, sizes, int(requested_bytes))
+            live_bytes += int(requested_bytes)
+            if live_bytes > peak_bytes:
+                peak_bytes = live_bytes
+                peak_tensors = list(live.values())
+    return peak_bytes, peak_tensors
 
 
 def measure(
@@ -100,22 +109,21 @@ def measure(
     case = json.dumps(
         {"name": name, "dropout": dropout, "batch": batch, "settings": settings}
     )
-    done = subprocess.run(
+    worker = subprocess.run(
         [sys.executable, "-m", "benchmarks.memory.worker", case],
         text=True,
         capture_output=True,
         env=os.environ | ENVIRONMENT,
     )
-    if done.returncode:
-        raise RuntimeError(
-            "\n".join(x for x in done.stderr.splitlines() if "__LOG_MEM" not in x)
-        )
-    measured: dict[str, float] = json.loads(done.stdout)
-    rise, then = peak(done.stderr.splitlines())
-    if not rise:
+    log = worker.stderr.splitlines()
+    if worker.returncode:
+        raise RuntimeError("\n".join(x for x in log if "__LOG_MEM" not in x))
+    measured: dict[str, float] = json.loads(worker.stdout)
+    step_bytes, peak_tensors = peak(log)
+    if not step_bytes:
         raise RuntimeError("TensorFlow logged no allocation.")
-    measured["peak"] = measured["variables"] + measured["arguments"] + rise
-    return measured, then
+    measured["peak"] = measured["variables"] + measured["arguments"] + step_bytes
+    return measured, peak_tensors
 
 
 def main(argv: list[str]) -> None:
@@ -127,9 +135,9 @@ def main(argv: list[str]) -> None:
     )
     for name in ("one position", *LAYOUTS):
         if FLAGS.only in name:
-            measured, then = measure(name, FLAGS.dropout, FLAGS.batch)
+            measured, peak_tensors = measure(name, FLAGS.dropout, FLAGS.batch)
             print(_line(name, measured), flush=True)
-            for line in _largest(then):
+            for line in _largest(peak_tensors):
                 print(line)
 
 
@@ -150,13 +158,14 @@ def _line(name: str, measured: dict[str, Any]) -> str:
     )
 
 
-def _largest(then: list[Tensor]) -> list[str]:
-    total: collections.Counter[tuple[str, str]] = collections.Counter()
-    for tensor in then:
-        total[tensor.kernel, tensor.sizes] += tensor.bytes
+def _largest(tensors: list[Tensor]) -> list[str]:
+    """Returns lines with the --top kinds of tensors that take the most memory."""
+    total_bytes: collections.Counter[tuple[str, str]] = collections.Counter()
+    for tensor in tensors:
+        total_bytes[tensor.kernel, tensor.sizes] += tensor.bytes
     return [
-        f"  {size / 1e6:10.2f}  {kernel} [{sizes}]"
-        for (kernel, sizes), size in total.most_common(FLAGS.top)
+        f"  {num_bytes / 1e6:10.2f}  {kernel} [{sizes}]"
+        for (kernel, sizes), num_bytes in total_bytes.most_common(FLAGS.top)
     ]
 
 

@@ -1,6 +1,6 @@
 """Checkpoints against tf.train.Checkpoint: throughput, and how long a training loop waits.
 
-    python -m benchmarks.memory.checkpoint                       # two minutes on a quiet machine
+    python -m benchmarks.memory.checkpoint                       # two minutes on an idle machine
     python -m benchmarks.memory.checkpoint --megabytes=2048 --rounds=9 --json=results.json
 
 All cases run in turn in one process, on equal data and the same disk; ratios are medians
@@ -11,6 +11,7 @@ longer steps take while a checkpoint is written in the background.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -30,20 +31,26 @@ import tensorflow as tf
 import meshtf as mtf
 from transformer.cli.program import run_main
 
-_MEGABYTES = flags.DEFINE_integer("megabytes", 512, "What is saved.", lower_bound=8)
+_MEGABYTES = flags.DEFINE_integer(
+    "megabytes", 512, "The size of a checkpoint in MiB.", lower_bound=8
+)
 _TENSORS = flags.DEFINE_integer(
-    "tensors", 16, "How many tensors it is in.", lower_bound=1
+    "tensors", 16, "The number of variables in a checkpoint.", lower_bound=1
 )
 _ROUNDS = flags.DEFINE_integer(
     "rounds", 5, "How often each case is measured.", lower_bound=1
 )
 _FOLDER = flags.DEFINE_string(
-    "folder", None, "On the disk that is measured; default: /tmp or so."
+    "folder",
+    None,
+    "A folder on the disk that is measured; default: the system's folder for temporary "
+    "files.",
 )
 _JSON = flags.DEFINE_string(
     "json", None, "A file for all numbers.", allow_override=True
 )
 
+# Arguments of `mtf.Mesh`.
 LAYOUTS = {
     "one device": {"axes": ""},
     "fsdp of 8": {
@@ -54,13 +61,20 @@ LAYOUTS = {
 }
 
 
+class Case(NamedTuple):
+    """A way to save and restore a checkpoint: functions of the path of a folder."""
+
+    save: Callable[[str], Any]
+    restore: Callable[[str], Any]
+
+
 def main(argv: Sequence[str]) -> None:
     """Measures, prints tables, and writes JSON."""
     mtf.logical_devices(8)
     with tempfile.TemporaryDirectory(dir=_FOLDER.value) as folder:
         rates = throughput(Path(folder))
         stalls = stall(Path(folder))
-    print(_told(rates, stalls))
+    print(_report(rates, stalls))
     if _JSON.value:
         Path(_JSON.value).write_text(
             json.dumps({"throughput": rates, "stall": stalls}, indent=2)
@@ -69,44 +83,38 @@ def main(argv: Sequence[str]) -> None:
 
 def throughput(folder: Path) -> dict[str, dict[str, list[float]]]:
     """Returns the seconds of saving and restoring in each round, by case."""
-    rows = _MEGABYTES.value * 2**20 // (4 * 1024 * _TENSORS.value) // 8 * 8
-    array = np.random.default_rng(0).normal(size=(rows, 1024)).astype("float32")
-    cases = {"tf.train.Checkpoint": _plain(array)} | {
-        f"meshtf, {name}": _ours(array, mesh) for name, mesh in LAYOUTS.items()
-    }
+    # The variables are float32 [d, 1024]; eight positions shard d.
+    d = _MEGABYTES.value * 2**20 // (4 * 1024 * _TENSORS.value) // 8 * 8
+    array = np.random.default_rng(0).normal(size=(d, 1024)).astype("float32")
+    cases = {"tf.train.Checkpoint": _tensorflow_case(array)}
+    for name, mesh_arguments in LAYOUTS.items():
+        cases[f"meshtf, {name}"] = _meshtf_case(array, mesh_arguments)
     results: dict[str, dict[str, list[float]]] = {
         name: {"save": [], "restore": []} for name in cases
     }
     for round_index in range(_ROUNDS.value + 1):
-        for name, (save, restore) in cases.items():
-            path = folder / "checkpoint"
-            times = {
-                "save": _seconds(lambda s=save, t=path: s(str(t))),
-                "restore": _seconds(lambda r=restore, t=path: r(str(t))),
-            }
+        for name, case in cases.items():
+            path = str(folder / "checkpoint")
+            save_seconds = _seconds(functools.partial(case.save, path))
+            restore_seconds = _seconds(functools.partial(case.restore, path))
             shutil.rmtree(path)
-            for operation, seconds in times.items():
-                if round_index:  # the first one warms up
-                    results[name][operation].append(seconds)
+            if round_index > 0:  # the first round warms up
+                results[name]["save"].append(save_seconds)
+                results[name]["restore"].append(restore_seconds)
     return results
 
 
 def stall(folder: Path) -> dict[str, list[float]]:
-    """Returns the seconds, in each round, of a synchronous save, of waiting in an asynchronous
-    save, by which all steps during that save took longer, and of one step.
+    """Returns seconds in each round: of a synchronous save ("save"), of waiting in an
+    asynchronous save ("stall"), by which all steps during the asynchronous save took longer
+    ("steps"), and of one step ("step").
     """
     mesh = mtf.Mesh("data:2", "batch:data")
-    size = (
-        int((_MEGABYTES.value * 2**20 / (4 * 4 * 3)) ** 0.5) // 8 * 8
-    )  # Adam keeps two more
-    draw = mtf.layers.initializers.normal(0.01)
+    # Four float32 matrices [size, size], and two moments of Adam for each of them.
+    size = int((_MEGABYTES.value * 2**20 / (4 * 4 * 3)) ** 0.5) // 8 * 8
+    initializer = mtf.layers.initializers.normal(0.01)
     w = [
-        mtf.Variable(
-            mesh,
-            f"d:{size}; e:{size}",
-            draw,
-            f"w{k}",
-        )
+        mtf.Variable(mesh, f"d:{size}; e:{size}", initializer, name=f"w{k}")
         for k in range(4)
     ]
     adam = mtf.optimizers.Adam(w)
@@ -121,70 +129,82 @@ def stall(folder: Path) -> dict[str, list[float]]:
         return loss
 
     x = np.ones((64, size), "float32")
-    one = lambda: float(step(x, np.int32(0)))  # noqa: E731
+
+    def run_steps(count: int) -> None:
+        for _ in range(count):
+            float(step(x, np.int32(0)))
+
     state = {v.name: v for v in (*w, *adam.variables)}
     saver = mtf.checkpoints.Saver(str(folder / "background"), keep=1, asynchronous=True)
     results: dict[str, list[float]] = {"save": [], "stall": [], "steps": [], "step": []}
     for round_index in range(_ROUNDS.value + 1):
-        saved = _seconds(lambda: mtf.checkpoints.save(str(folder / "run"), 1, state))
-        waited = _seconds(lambda k=round_index: saver.save(k, state))
-        began = time.perf_counter()
+        save_seconds = _seconds(
+            lambda: mtf.checkpoints.save(str(folder / "run"), 1, state)
+        )
+        stall_seconds = _seconds(functools.partial(saver.save, round_index, state))
+        start = time.perf_counter()
         num_steps = 0
         while saver.busy:
-            one()
+            run_steps(1)
             num_steps += 1
-        during = time.perf_counter() - began
+        seconds_during_save = time.perf_counter() - start
         saver.finish()
-        steps_only = _seconds(lambda n=num_steps: [one() for _ in range(n)])
-        if round_index:
-            for name, seconds in (
-                ("save", saved),
-                ("stall", waited),
-                ("steps", during - steps_only),
-                ("step", steps_only / max(num_steps, 1)),
-            ):
-                results[name].append(seconds)
+        # As many steps, while nothing is saved.
+        seconds_without_save = _seconds(functools.partial(run_steps, num_steps))
+        if round_index > 0:  # the first round warms up
+            results["save"].append(save_seconds)
+            results["stall"].append(stall_seconds)
+            results["steps"].append(seconds_during_save - seconds_without_save)
+            results["step"].append(seconds_without_save / max(num_steps, 1))
     return results
 
 
-Case = tuple[Callable[[str], Any], Callable[[str], Any]]
-
-
-def _plain(array: np.ndarray) -> Case:
+def _tensorflow_case(array: np.ndarray) -> Case:
+    """Returns the case of tf.train.Checkpoint, with variables equal to an array."""
     variables = {f"v{k}": tf.Variable(array) for k in range(_TENSORS.value)}
     checkpoint = tf.train.Checkpoint(**variables)
-    return (
-        lambda path: checkpoint.write(f"{path}/c"),
-        lambda path: checkpoint.read(f"{path}/c").assert_consumed(),
+    return Case(
+        save=lambda path: checkpoint.write(f"{path}/c"),
+        restore=lambda path: checkpoint.read(f"{path}/c").assert_consumed(),
     )
 
 
-def _ours(array: np.ndarray, mesh: dict[str, Any]) -> Case:
-    on = mtf.Mesh(**mesh)
+def _meshtf_case(array: np.ndarray, mesh_arguments: dict[str, Any]) -> Case:
+    """Returns the case of meshtf on a mesh, with variables equal to an array."""
+    mesh = mtf.Mesh(**mesh_arguments)
     variables = {
         f"v{k}": mtf.Variable(
-            on,
+            mesh,
             f"d:{len(array)}; e:1024",
-            lambda mesh, shape, _: mtf.asarray(mesh, array, shape),
-            f"v{k}",
+            lambda mesh, shape, name: mtf.asarray(mesh, array, shape),
+            name=f"v{k}",
         )
         for k in range(_TENSORS.value)
     }
-    return (
-        lambda path: mtf.checkpoints.save(path, 1, variables),
-        lambda path: mtf.checkpoints.restore(f"{path}/step_00000001", variables),
+    return Case(
+        save=lambda path: mtf.checkpoints.save(path, 1, variables),
+        restore=lambda path: mtf.checkpoints.restore(
+            f"{path}/step_00000001", variables
+        ),
     )
 
 
 def _seconds(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+    """Returns the wall time of a call."""
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def _told(
+def _report(
     rates: dict[str, dict[str, list[float]]], stalls: dict[str, list[float]]
 ) -> str:
+    """Returns a table of throughput, and a sentence about the stall.
+
+    Args:
+      rates: the result of `throughput`.
+      stalls: the result of `stall`.
+    """
     size = _MEGABYTES.value * 2**20 / 1e6
     plain = next(iter(rates.values()))
     lines = [
@@ -196,25 +216,24 @@ def _told(
         columns = ""
         for operation in ("save", "restore"):
             ratio = statistics.median(
-                p / s for p, s in zip(plain[operation], times[operation])
+                plain_seconds / seconds
+                for plain_seconds, seconds in zip(plain[operation], times[operation])
             )
             columns += (
                 f"{size / statistics.median(times[operation]):>7.0f} MB/s{ratio:>8.2f}"
             )
         lines.append(f"{name:24}{columns}")
-    save, waits, steps = (
-        statistics.median(stalls[n]) for n in ("save", "stall", "steps")
+    seconds = {name: statistics.median(times) for name, times in stalls.items()}
+    stall_share, steps_share = (
+        statistics.median(x / y for x, y in zip(stalls[name], stalls["save"]))
+        for name in ("stall", "steps")
     )
-    shares = [
-        statistics.median(x / y for x, y in zip(stalls[n], stalls["save"]))
-        for n in ("stall", "steps")
-    ]
     lines += [
         "",
-        f"saving takes {save:.2f} s; in the background the loop waits {waits * 1e3:.1f} "
-        f"ms, {shares[0]:.1%} of it, and steps of "
-        f"{statistics.median(stalls['step']):.2f} s take {steps:.2f} s longer in all, "
-        f"{shares[1]:.0%} of it",
+        f"saving takes {seconds['save']:.2f} s; in the background the loop waits "
+        f"{seconds['stall'] * 1e3:.1f} ms, {stall_share:.1%} of it, and steps of "
+        f"{seconds['step']:.2f} s take {seconds['steps']:.2f} s longer in all, "
+        f"{steps_share:.0%} of it",
     ]
     return "\n".join(lines)
 

@@ -38,13 +38,13 @@ from meshtf.runtime.placed import program_function
 from meshtf.runtime.placed.batched_variables import BatchedVariables
 from meshtf.runtime.placed.collectives import bucketed
 from meshtf.runtime.placed.collectives.primitives import combine
-from meshtf.runtime.placed.executor import Placed
+from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.program.tensor_ops import identity, stack
 from meshtf.runtime.variable import Variable
 
 
-class Alone(Placed):
-    """Executes a program for the first position only."""
+class FirstPosition(PlacedExecutor):
+    """Executes a program for the first position of the mesh only."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -57,7 +57,8 @@ class Alone(Placed):
         )
 
     def _execute_before(self, steps: Sequence[Step]) -> None:
-        for step in steps:  # with no others to share calls with
+        # One by one: there are no other positions whose calls could be shared.
+        for step in steps:
             self._execute_in_scope(step)
 
     def _read(self, store: Store) -> list[Any]:
@@ -74,59 +75,48 @@ class Alone(Placed):
 
     def _reshard(self, step: ReshardStep) -> list[Any]:
         assert step.src.spec is not None
-        (x,), num_shards = self.values[step.src], self.mesh.axes[step.reshard.axis]
+        (x,) = self.values[step.src]
+        num_shards = self.mesh.axes[step.reshard.axis]
         if step.wait_for is not None:
             x = identity(x, self.devices[0], self.values[step.wait_for][0])
         split_axis = _axis(step, step.reshard.after)
-        join = _axis(step, step.reshard.before)
-        return [
-            self._stand_in(
-                step.reshard.kind,
-                x,
-                num_shards,
-                split_axis,
-                join,
-            )
-        ]
+        concat_axis = _axis(step, step.reshard.before)
+        kind = step.reshard.kind
+        return [self._add_stand_in(kind, x, num_shards, split_axis, concat_axis)]
 
-    def _stand_in(
+    def _add_stand_in(
         self,
         kind: str,
         x: Any,
         num_shards: int,
         split_axis: int,
-        join: int,
+        concat_axis: int,
     ) -> Any:
+        """Adds the ops of `_stand_in` to the program, and returns their result."""
+
         def run(x: Any) -> Any:
             with tf.device(self.devices[0]):
-                return _stand_in(kind, x, num_shards, split_axis, join)
+                return _stand_in(kind, x, num_shards, split_axis, concat_axis)
 
         return self._section(run, x)
 
     def _bucket(self, step: Bucket) -> list[list[Any]]:
         reshard = step.reductions[0].reshard
-        split_axes = [_axis(m, m.reshard.after) for m in step.reductions]
+        split_axes = [
+            _axis(reduction, reduction.reshard.after) for reduction in step.reductions
+        ]
         num_shards = self.mesh.axes[reshard.axis]
-        how = SimpleNamespace(
-            **{
-                kind: lambda xs, *_: [
-                    self._stand_in(
-                        reshard.kind,
-                        xs[0],
-                        num_shards,
-                        0,
-                        0,
-                    )
-                ]
-                for kind in ("all_reduce", "reduce_scatter")
-            }
-        )
-        xs = [[self.values[m.src][0] for m in step.reductions]]
+
+        def collective(xs: list[Any], *_: Any) -> list[Any]:
+            return [self._add_stand_in(reshard.kind, xs[0], num_shards, 0, 0)]
+
+        algorithm = SimpleNamespace(all_reduce=collective, reduce_scatter=collective)
+        xs = [[self.values[reduction.src][0] for reduction in step.reductions]]
         devices = self.devices * num_shards
         if reshard.kind == "all_reduce":
-            outputs = bucketed.all_reduce(how, xs, devices, "sum")
+            outputs = bucketed.all_reduce(algorithm, xs, devices, "sum")
         else:
-            outputs = bucketed.reduce_scatter(how, xs, devices, "sum", split_axes)
+            outputs = bucketed.reduce_scatter(algorithm, xs, devices, "sum", split_axes)
         return [[y] for y in outputs[0]]
 
     def _gather_statistics(self, step: GatherStatisticsStep) -> list[Any]:
@@ -137,11 +127,11 @@ class Alone(Placed):
 
 
 def _axis(step: ReshardStep, state: State) -> int:
-    """Returns the axis of a tensor that a state shards."""
+    """Returns the index of the dimension that a state shards; 0 if it shards none."""
     assert step.src.spec is not None
-    return (
-        step.src.spec.shape.names.index(state.dim) if isinstance(state, Sharded) else 0
-    )
+    if isinstance(state, Sharded):
+        return step.src.spec.shape.names.index(state.dim)
+    return 0
 
 
 def _stand_in(
@@ -149,28 +139,35 @@ def _stand_in(
     x: Any,
     num_shards: int,
     split_axis: int,
-    join: int,
+    concat_axis: int,
 ) -> Any:
-    """Returns a tensor of the size that a collective gives, made the way a ring makes
-    it.
+    """Returns a tensor of the size of a collective's result, by ops that allocate as much
+    memory as the algorithm of a ring does on one device.
+
+    Args:
+      kind: the kind of the collective.
+      x: the shard of this position.
+      num_shards: the number of positions along the axis.
+      split_axis: the index of the dimension that the result is sharded along.
+      concat_axis: the index of the dimension that is gathered.
     """
     if kind == "collective_permute":
         return tf.identity(x)
     if kind == "slice":
         return tf.split(x, num_shards, split_axis)[0]
     if kind == "all_gather":
-        return tf.concat([x] * num_shards, join)
+        return tf.concat([x] * num_shards, concat_axis)
     if kind == "all_to_all":
-        return tf.concat(tf.split(x, num_shards, split_axis), join)
+        return tf.concat(tf.split(x, num_shards, split_axis), concat_axis)
     if kind == "reduce_scatter":
-        a, second, *_ = tf.split(x, num_shards, split_axis)
-        return combine("sum", a, second, "/device:CPU:0")
+        chunk_0, chunk_1, *_ = tf.split(x, num_shards, split_axis)
+        return combine("sum", chunk_0, chunk_1, "/device:CPU:0")
+    # An all-reduce: chunks of nearly equal size are summed, then concatenated.
     size = x.shape.num_elements()
-    sizes = [
-        size * (j + 1) // num_shards - size * j // num_shards for j in range(num_shards)
-    ]
-    chunks = [p + p for p in tf.split(tf.reshape(x, [-1]), sizes)]
-    return tf.reshape(tf.concat(chunks, 0), x.shape)
+    ends = [size * (j + 1) // num_shards for j in range(num_shards)]
+    sizes = [end - start for start, end in zip([0, *ends], ends)]
+    sums = [chunk + chunk for chunk in tf.split(tf.reshape(x, [-1]), sizes)]
+    return tf.reshape(tf.concat(sums, 0), x.shape)
 
 
 def variable_bytes(program: Program) -> int:
@@ -192,10 +189,10 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     size = dataclasses.replace(MEDIUM, batch=settings["batch"])
     case = LAYOUTS.get(settings["name"], ONE)
-    # The position runs alone, so all cores are its own.
+    # Only one position runs, and may use all cores.
     tf.config.threading.set_intra_op_parallelism_threads(max(2, os.cpu_count() or 1))
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    program_function.Placed = Alone
+    program_function.PlacedExecutor = FirstPosition
     step, args = case.build(
         size,
         devices="separate:8" if case is not ONE else None,

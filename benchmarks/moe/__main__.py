@@ -36,12 +36,23 @@ from transformer.experts.moe_layer import MixtureOfExperts
 from transformer.experts.routing import Capacity, Choices, Routing
 
 FLAGS = flags.FLAGS
-MIXTURES = (8, 16, 32, 64)
+MIXTURES = (8, 16, 32, 64)  # numbers of experts
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """The sizes that all measurements share."""
+    """The sizes that all measurements share.
+
+    Attributes:
+      axes: the axes of the mesh.
+      layout: the layout of the mesh.
+      batch: the number of examples in a batch.
+      length: the number of tokens of an example.
+      d_model: the width of the model.
+      d_ff: the width of an expert.
+      factor: the capacity factor.
+      update: whether a step of gradient descent is part of the time.
+    """
 
     axes: str = ""
     layout: str = ""
@@ -54,24 +65,30 @@ class Size:
 
     @property
     def mesh(self) -> mtf.Mesh:
-        """A mesh on which nothing is yet."""
+        """A new mesh."""
         return mtf.Mesh(self.axes, self.layout)
 
     @property
     def gate(self) -> Callable[..., Routing]:
-        """Top-2 routing."""
+        """Top-2 routing, with the capacity factor."""
         return functools.partial(
             gating.top_k, capacity=Capacity(train=self.factor, minimum=1)
         )
 
     def random_array(self, *sizes: int) -> np.ndarray:
-        """Returns normal numbers of a batch: [batch, length, *sizes]."""
+        """Returns normal random numbers [batch, length, *sizes]."""
         shape = (self.batch, self.length, *sizes)
         return np.random.default_rng(0).normal(size=shape).astype("float32")
 
 
 def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
-    """Returns what takes tokens to slots and back, and what flows back of both."""
+    """Returns a run that takes tokens to slots and back, with the gradient of both.
+
+    Args:
+      size: the sizes.
+      experts: the number of experts.
+      dispatch: the way to take tokens to slots, by index or by one-hot matmuls.
+    """
     mesh = size.mesh
     logits = mtf.asarray(mesh, size.random_array(experts), "batch;length;experts_all")
     routing = size.gate(logits, training=True)
@@ -91,23 +108,25 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
             tokens=tokens,
             weights=weights,
             sources=sources,
+            # Dispatch reads only gates and slots; the other fields need some tensor.
             choices=Choices(slots, gates, slots, slots, slots),
         )
         y = dispatch.combine(dispatch.take(x, routes), routes, x)
-        return y, mtf.gradients([mtf.reduce_sum(mtf.square(y))], [x])[0]
+        (dx,) = mtf.gradients([mtf.reduce_sum(mtf.square(y))], [x])
+        return y, dx
 
     return lambda: step(
         x,
-        routing.tokens,
-        routing.weights,
-        routing.sources,
-        routing.choices.gates,
-        routing.choices.slots,
+        tokens=routing.tokens,
+        weights=routing.weights,
+        sources=routing.sources,
+        gates=routing.choices.gates,
+        slots=routing.choices.slots,
     )
 
 
 def layer_run(size: Size, make: Callable[[mtf.Mesh], mtf.Module]) -> Run:
-    """Returns a forward and a backward pass of a layer."""
+    """Returns a run of a forward and a backward pass of a layer, which `make` returns."""
     mesh = size.mesh
     layer = make(mesh)
     variables = layer.trainable_variables
@@ -117,18 +136,22 @@ def layer_run(size: Size, make: Callable[[mtf.Mesh], mtf.Module]) -> Run:
     @mtf.function(mesh=mesh, count="")
     def step(x: Any, count: Any) -> Any:
         y = layer(x, training=True)
-        y, losses = (y[0], [y[1].loss]) if isinstance(y, tuple) else (y, [])
+        losses = []
+        if isinstance(y, tuple):  # a mixture also returns a report with its loss
+            y, report = y
+            losses.append(report.loss)
         loss = mtf.add_n([mtf.reduce_mean(mtf.square(y)), *losses])
-        dx, *grads = mtf.gradients([loss], [x, *variables])
-        if size.update:
-            descent.apply_gradients(grads, variables, count)
-        return (loss, dx) if size.update else (loss, dx, *grads)
+        dx, *gradients = mtf.gradients([loss], [x, *variables])
+        if not size.update:
+            return loss, dx, *gradients
+        descent.apply_gradients(gradients, variables, count)
+        return loss, dx
 
     return lambda: step(x, np.int32(0))
 
 
 def mixture(size: Size, experts: int) -> Run:
-    """Returns passes of a mixture of two experts for each token."""
+    """Returns a run of a mixture of experts, in which each token goes to two."""
     return layer_run(
         size,
         lambda mesh: MixtureOfExperts(
@@ -142,7 +165,7 @@ def mixture(size: Size, experts: int) -> Run:
 
 
 def dense(size: Size) -> Run:
-    """Returns passes of a dense layer with equal FLOPs per token."""
+    """Returns a run of a dense layer with the same FLOPs per token as the mixtures."""
     hidden = mtf.Dimension("d_ff", int(2 * size.factor * size.d_ff))
     return layer_run(
         size,
@@ -158,27 +181,37 @@ def compare(
     """Returns the median time of each run, and the median over rounds of its ratio to the
     first run.
     """
-    times = in_turn(runs, rounds)
+    times_of_runs = in_turn(runs, rounds)
+    base_times = times_of_runs[0]
     return [
         {
             "name": name,
-            "ms": statistics.median(own) * 1e3,
+            "ms": statistics.median(times) * 1e3,
             "ratio": statistics.median(
-                a / b for a, b in zip(own, times[0], strict=True)
+                seconds / base for seconds, base in zip(times, base_times, strict=True)
             ),
         }
-        for name, own in zip(names, times, strict=True)
+        for name, times in zip(names, times_of_runs, strict=True)
     ]
 
 
 def measure(
     size: Size, experts: Sequence[int], rounds: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Returns the measurements, by question."""
-    warnings.simplefilter("ignore", mtf.LayoutWarning)  # a dense layer knows no experts
+    """Returns the rows of each comparison, by title.
+
+    Args:
+      size: the sizes.
+      experts: the numbers of experts for which dispatch is measured.
+      rounds: the number of rounds that are timed.
+    """
+    # A dense layer does not use the layout's rule for experts.
+    warnings.simplefilter("ignore", mtf.LayoutWarning)
     results = {}
     for count in experts:
-        runs = [dispatch_run(size, count, kind) for kind in (by_index, by_one_hot)]
+        runs = [
+            dispatch_run(size, count, dispatch) for dispatch in (by_index, by_one_hot)
+        ]
         _check(runs)
         results[f"dispatch, {count} experts"] = compare(
             ["by index", "by one-hot matmuls"], runs, rounds
@@ -194,28 +227,20 @@ def measure(
 
 def _check(runs: Sequence[Run]) -> None:
     """Checks that runs have equal results. Raises AssertionError."""
-    for have, expected in zip(*(run() for run in runs), strict=True):
-        np.testing.assert_allclose(
-            have.numpy(),
-            expected.numpy(),
-            rtol=1e-3,
-            atol=1e-4,
-        )
+    first, *rest = (run() for run in runs)
+    for results in rest:
+        for x, y in zip(first, results, strict=True):
+            np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-3, atol=1e-4)
 
 
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
     """Returns a table of times and ratios."""
-    return "\n".join(
-        line
-        for question, rows in results.items()
-        for line in (
-            f"{question:30}{'ms':>10}{'ratio':>9}",
-            *(
-                f"  {row['name']:28}{row['ms']:10.1f}{row['ratio']:9.2f}"
-                for row in rows
-            ),
-        )
-    )
+    lines = []
+    for title, rows in results.items():
+        lines.append(f"{title:30}{'ms':>10}{'ratio':>9}")
+        for row in rows:
+            lines.append(f"  {row['name']:28}{row['ms']:10.1f}{row['ratio']:9.2f}")
+    return "\n".join(lines)
 
 
 def main(argv: list[str]) -> None:
@@ -231,8 +256,8 @@ def main(argv: list[str]) -> None:
     )
     results = measure(
         size,
-        (8, 64) if FLAGS.quick else (8, 64, 256),
-        5 if FLAGS.quick else FLAGS.rounds,
+        experts=(8, 64) if FLAGS.quick else (8, 64, 256),
+        rounds=5 if FLAGS.quick else FLAGS.rounds,
     )
     print(f"{size}\n{table(results)}")
     if FLAGS.json:
@@ -249,7 +274,7 @@ def define_flags() -> None:
     flags.DEFINE_float("factor", 1.0, "The capacity factor.")
     flags.DEFINE_integer("rounds", 11, "How many rounds are timed.")
     flags.DEFINE_string("axes", "", "The axes of the mesh.")
-    flags.DEFINE_string("layout", "", "The layout on it.")
+    flags.DEFINE_string("layout", "", "The layout of the mesh.")
     flags.DEFINE_string("json", None, "A file to write all numbers to.")
 
 

@@ -31,7 +31,9 @@ from transformer.training.training_run import Run
 
 FLAGS = flags.FLAGS
 CONFIGS = {"dense": "moe_pays_dense.gin", "mixture": "moe_pays.gin"}
+# The names of the models in the picture.
 NAMES = {"dense": "dense", "mixture": "16 experts, 2 for each token"}
+# The size of the picture, and the margins of its plot.
 WIDTH = 860
 HEIGHT = 470
 LEFT = 82
@@ -47,14 +49,23 @@ LIGHT = """\
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """One training."""
+    """The results of training a model with a seed.
+
+    Attributes:
+      model: the model, a key of `CONFIGS`.
+      seed: the seed.
+      flops: the FLOPs of training for each token.
+      parameters: the bytes of the parameters.
+      seconds: the seconds of all training steps.
+      points: the held-out bits per byte after numbers of steps: (step, bits per byte).
+    """
 
     model: str
     seed: int
-    flops: float  # of training, for each token
-    parameters: float  # bytes
-    seconds: float  # of the training steps
-    points: list[tuple[int, float]]  # steps, held-out bits per byte
+    flops: float
+    parameters: float
+    seconds: float
+    points: list[tuple[int, float]]
 
 
 def train(
@@ -63,7 +74,14 @@ def train(
     every: int,
     params: Sequence[str],
 ) -> Curve:
-    """Trains a model and evaluates it after each `every` steps; prints progress."""
+    """Trains a model, evaluates it at intervals, and prints progress.
+
+    Args:
+      model: the model, a key of `CONFIGS`.
+      seed: the seed of initial values and of the order of the text.
+      every: the number of steps between evaluations.
+      params: further settings of gin.
+    """
     gin.clear_config()
     command_line.configure(
         [CONFIGS[model]], [*params, f"ByteText.seed = {seed}", f"Mesh.seed = {seed}"]
@@ -80,12 +98,12 @@ def train(
         )
     tokens = math.prod(run.features()["tokens"].shape)
     return Curve(
-        model,
-        seed,
-        forecast.flops() / tokens,
-        forecast.memory.parameters,
-        seconds,
-        points,
+        model=model,
+        seed=seed,
+        flops=forecast.flops() / tokens,
+        parameters=forecast.memory.parameters,
+        seconds=seconds,
+        points=points,
     )
 
 
@@ -95,38 +113,49 @@ def measured(run: Run, every: int) -> Iterator[tuple[int, float, float]]:
     """
     evaluation = Evaluation(run.trainer.model, run.data, run.batch_size)
     seconds = 0.0
-    began = time.monotonic()
+    start = time.monotonic()
     for step, batch in enumerate(run.data.batches(run.batch_size).take(run.steps), 1):
         loss, _ = run.trainer.step(batch)
         if step % every == 0 or step == run.steps:
-            float(loss)  # waits for it
-            seconds += time.monotonic() - began
+            float(loss)  # waits until the step is done
+            seconds += time.monotonic() - start
             yield step, evaluation()["bits_per_byte"], seconds
-            began = time.monotonic()
+            start = time.monotonic()
 
 
 def table(curves: Sequence[Curve]) -> str:
     """Returns the costs of each model, and its bits per byte by steps, as means over seeds."""
     by_model = grouped(curves)
-    lines = [f"{'':22}" + "".join(f"{model:>14}" for model in by_model)]
-    for title, read in (
-        ("flops of a token", lambda own: flops_text(own[0].flops)),
-        ("parameters", lambda own: bytes_text(own[0].parameters)),
-        (
-            "seconds of training",
-            lambda own: f"{statistics.mean(c.seconds for c in own):.0f}",
-        ),
-    ):
+
+    def line(title: str, value_of: Callable[[Sequence[Curve]], str]) -> str:
+        """Returns a title, and a value for the curves of each model."""
+        values = [value_of(model_curves) for model_curves in by_model.values()]
+        return f"{title:22}" + "".join(f"{value:>14}" for value in values)
+
+    def mean_seconds(model_curves: Sequence[Curve]) -> str:
+        return f"{statistics.mean(c.seconds for c in model_curves):.0f}"
+
+    lines = [
+        f"{'':22}" + "".join(f"{model:>14}" for model in by_model),
+        line("flops of a token", lambda curves: flops_text(curves[0].flops)),
+        line("parameters", lambda curves: bytes_text(curves[0].parameters)),
+        line("seconds of training", mean_seconds),
+    ]
+    for step, _ in curves[0].points:
         lines.append(
-            f"{title:22}" + "".join(f"{read(own):>14}" for own in by_model.values())
+            line(
+                f"bits after {step:5} steps",
+                lambda curves, step=step: f"{means(curves)[step]:.4f}",
+            )
         )
-    for step in [step for step, _ in curves[0].points]:
-        lines.append(
-            f"bits after {step:5} steps"
-            + "".join(f"{means(own)[step]:15.4f}"[1:] for own in by_model.values())
-        )
-    ends = {model: [c.points[-1][1] for c in own] for model, own in by_model.items()}
-    differences = [b - a for a, b in zip(ends["dense"], ends["mixture"], strict=True)]
+    last_bits = {
+        model: [c.points[-1][1] for c in model_curves]
+        for model, model_curves in by_model.items()
+    }
+    differences = [
+        mixture - dense
+        for dense, mixture in zip(last_bits["dense"], last_bits["mixture"], strict=True)
+    ]
     lines.append(
         "mixture less dense, by seed: " + ", ".join(f"{x:+.4f}" for x in differences)
     )
@@ -140,10 +169,11 @@ def grouped(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
 
 def means(curves: Sequence[Curve]) -> dict[int, float]:
     """Returns the mean bits over curves, by step."""
-    by_step = zip(*(c.points for c in curves), strict=True)
-    return {
-        points[0][0]: statistics.mean(bits for _, bits in points) for points in by_step
-    }
+    results = {}
+    for points in zip(*(c.points for c in curves), strict=True):
+        step, _ = points[0]
+        results[step] = statistics.mean(bits for _, bits in points)
+    return results
 
 
 def picture(curves: Sequence[Curve]) -> str:
@@ -151,37 +181,36 @@ def picture(curves: Sequence[Curve]) -> str:
     each seed.
     """
     steps = [step for step, _ in curves[0].points]
-    bits = [b for c in curves for _, b in c.points]
-    low = int(min(bits) * 10 - 0.5) / 10
-    high = int(max(bits) * 10 + 1) / 10
+    all_bits = [bits for c in curves for _, bits in c.points]
+    # The range of the vertical axis, in tenths of a bit.
+    low = int(min(all_bits) * 10 - 0.5) / 10
+    high = int(max(all_bits) * 10 + 1) / 10
 
     def x(step: float) -> float:
+        """Returns the horizontal coordinate of a step."""
         return LEFT + (WIDTH - LEFT - RIGHT) * step / steps[-1]
 
     def y(value: float) -> float:
+        """Returns the vertical coordinate of bits per byte."""
         return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
 
     body = [
         text(MARGIN, 62, "note", "held-out bits per byte of Python's standard library")
     ]
-    for tick in range(round(low * 10), round(high * 10) + 1, 2):
-        body.append(
-            f'  <path class="rule" d="M{LEFT} {y(tick / 10):.1f}H{WIDTH - RIGHT}"/>'
-        )
-        body.append(
-            text(
-                LEFT - 10, round(y(tick / 10) + 4, 1), "code", f"{tick / 10:.1f}", "end"
-            )
-        )
+    for tenths in range(round(low * 10), round(high * 10) + 1, 2):
+        bits = tenths / 10
+        body += [
+            f'  <path class="rule" d="M{LEFT} {y(bits):.1f}H{WIDTH - RIGHT}"/>',
+            text(LEFT - 10, round(y(bits) + 4, 1), "code", f"{bits:.1f}", "end"),
+        ]
     for step in steps:
         body.append(
             text(round(x(step), 1), HEIGHT - BOTTOM + 22, "code", str(step), "middle")
         )
-    body.append(
-        text(round(x(steps[-1] / 2), 1), HEIGHT - 18, "note", "steps", "middle")
-    )
-    for model, own in grouped(curves).items():
-        body += curve(model, own, x, y)
+    middle = round(x(steps[-1] / 2), 1)
+    body.append(text(middle, HEIGHT - 18, "note", "steps", "middle"))
+    for model, model_curves in grouped(curves).items():
+        body += curve(model, model_curves, x, y)
     return document(
         "A mixture of experts and a dense model of equal flops",
         WIDTH,
@@ -193,7 +222,7 @@ def picture(curves: Sequence[Curve]) -> str:
 
 def curve(
     model: str,
-    own: Sequence[Curve],
+    curves: Sequence[Curve],
     x: Callable[[float], float],
     y: Callable[[float], float],
 ) -> list[str]:
@@ -201,37 +230,36 @@ def curve(
 
     Args:
       model: the name of the model.
-      own: its curves, one for each seed.
-      x: the horizontal coordinate of a step.
-      y: the vertical coordinate of bits per byte.
+      curves: the curves of the model, one for each seed.
+      x: returns the horizontal coordinate of a step.
+      y: returns the vertical coordinate of bits per byte.
     """
-    line = [(x(step), y(value)) for step, value in means(own).items()]
-    path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in line)
+    mean_bits = means(curves)
+    points = [(x(step), y(bits)) for step, bits in mean_bits.items()]
+    path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
     body = [f'  <path class="line {COLOURS[model]}" d="{path}"/>']
+    for c in curves:
+        for step, bits in c.points:
+            body.append(
+                f'  <circle class="dot {COLOURS[model]}" cx="{x(step):.1f}" '
+                f'cy="{y(bits):.1f}" r="3.2"/>'
+            )
+    # Two lines of text at the end of the curve: above it for the dense model, whose curve
+    # is the upper one, and below it for the mixture.
+    name_offset, cost_offset = (-6, -17) if model == "dense" else (8, 17)
+    *_, (_, last_y) = points
+    *_, last_bits = mean_bits.values()
+    name_y = round(last_y + name_offset, 1)
+    cost = f"{last_bits:.3f} bits, {flops_text(curves[0].flops)} a token"
     body += [
-        f'  <circle class="dot {COLOURS[model]}" cx="{x(step):.1f}" '
-        f'cy="{y(value):.1f}" '
-        'r="3.2"/>'
-        for c in own
-        for step, value in c.points
+        text(WIDTH - RIGHT + 12, name_y, "name", NAMES[model]),
+        text(WIDTH - RIGHT + 12, name_y + cost_offset, "note", cost),
     ]
-    end = round(line[-1][1] + (-6 if model == "dense" else 8), 1)
-    body.append(text(WIDTH - RIGHT + 12, end, "name", NAMES[model]))
-    last = list(means(own).values())[-1]
-    cost = f"{last:.3f} bits, {flops_text(own[0].flops)} a token"
-    body.append(
-        text(
-            WIDTH - RIGHT + 12,
-            end + (-17 if model == "dense" else 17),
-            "note",
-            cost,
-        )
-    )
     return body
 
 
 def main(argv: list[str]) -> None:
-    """Trains, prints a table, and writes what is asked for."""
+    """Trains, prints a table, and writes the files that the flags name."""
     del argv
     curves = [
         train(model, int(seed), FLAGS.every, command_line.GIN_PARAM.value)

@@ -7,6 +7,7 @@ Example:
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +27,13 @@ def philox_mask(
     seed: tf.Tensor,
     path: str,
 ) -> tf.Tensor:
-    """Returns 0 or 1 / (1 - rate) for each element, from 16 bits of Philox each.
+    """Returns 0 or 1 / (1 - rate) for each element, from 16 bits of Philox for each.
+
+    Args:
+      shape: the shape of the mask.
+      rate: the fraction of zeros.
+      seed: the key of the generator, a scalar such as the step.
+      path: the name of the dropout layer, a part of the counter.
 
     It is the fastest seeded mask in TensorFlow: it takes 0.7 of the time of
     tf.nn.experimental.stateless_dropout, and unlike the tf.random.stateless_* functions it
@@ -34,10 +41,10 @@ def philox_mask(
     """
     size = tf.TensorShape(shape).num_elements()
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[-(-size // 4)],
+        shape=[math.ceil(size / 4)],  # four elements from each word of 64 bits
         key=tf.cast([seed], tf.uint64),
         counter=tf.constant([0, zlib.crc32(path.encode())], tf.uint64),
-        alg=1,
+        alg=1,  # Philox
         dtype=tf.uint64,
     )
     bits = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], shape)
@@ -52,7 +59,10 @@ def hash_mask(
     seed: tf.Tensor,
     path: str,
 ) -> tf.Tensor:
-    """Returns the mask of meshtf's dropout op with this path under `mtf.seed(0, step)`."""
+    """Returns the mask of meshtf's dropout op with this path under `mtf.seed(0, seed)`: 0 or
+    1 / (1 - rate) for each element, from a hash of its indices (see
+    `meshtf/ops/random/counter_bits.py`).
+    """
     key = tf.constant([[0], [0x9E3779B9]], tf.uint32)
     for value in (_word(zlib.crc32(path.encode())), _word(0), tf.cast(seed, tf.uint32)):
         key = _mix(key + value) ^ _word(0x85EBCA6B)
@@ -75,14 +85,19 @@ MASKS = {"philox": philox_mask, "hash": hash_mask}
 
 
 def _mix(a: tf.Tensor, b: tf.Tensor | int = 0, last: bool = True) -> tf.Tensor:
+    """Returns a hash of two words of 32 bits. `last`: whether to shift once more at the end,
+    which changes the lower 16 bits only.
+    """
     h = (a ^ _right(a, 16)) * _word(0x7FEB352D) + tf.cast(b, tf.uint32)
     h = (h ^ _right(h, 15)) * _word(0x846CA68B)
     return h ^ _right(h, 16) if last else h
 
 
-def _right(h: tf.Tensor, by: int) -> tf.Tensor:
-    return tf.bitwise.right_shift(h, _word(by))
+def _right(h: tf.Tensor, bits: int) -> tf.Tensor:
+    """Returns h >> bits."""
+    return tf.bitwise.right_shift(h, _word(bits))
 
 
 def _word(value: int) -> tf.Tensor:
+    """Returns the lower 32 bits of an integer."""
     return tf.constant(value & 0xFFFFFFFF, tf.uint32)

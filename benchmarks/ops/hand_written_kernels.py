@@ -16,12 +16,14 @@ import numpy as np
 import tensorflow as tf
 
 _EPSILON = 1e-6
+# gelu(x) = x / 2 * (1 + tanh(_TANH * (x + _CUBE * x**3))), approximately.
 _TANH = 0.7978845608028654  # sqrt(2 / pi)
 _CUBE = 0.044715
 
 
 @functools.lru_cache
 def _causal_mask(length: int) -> np.ndarray:
+    """Returns the values of `causal_mask`."""
     is_visible = np.tril(np.ones([length, length])) > 0
     return np.where(is_visible, 0.0, -1e9).astype(np.float32)
 
@@ -34,7 +36,7 @@ def causal_mask(length: int) -> tf.Tensor:
 @tf.custom_gradient
 def rms_norm(x: tf.Tensor, scale: tf.Tensor) -> Any:
     """Returns x `[tokens, d]` divided by its root mean square and scaled. It takes 0.65 of
-    the time of the same with the tape's gradient.
+    the time that it takes with the gradient of tf.GradientTape.
     """
     mean_square = tf.reduce_mean(tf.square(x), -1, keepdims=True)
     inverse = tf.math.rsqrt(mean_square + _EPSILON)
@@ -82,7 +84,9 @@ def layer_norm(
 
 @tf.custom_gradient
 def embed(table: tf.Tensor, ids: tf.Tensor) -> Any:
-    """Returns entries of a table. Its gradient is dense, as a tied table needs it anyway."""
+    """Returns the entries `[tokens, d]` of a table `[vocab, d]`. The gradient of the table is
+    dense: that of a tied table is dense anyway, by the logits.
+    """
 
     def gradient(dy: tf.Tensor) -> Any:
         return tf.math.unsorted_segment_sum(dy, ids, table.shape[0]), None
@@ -122,7 +126,9 @@ def rotate(x: tf.Tensor, factor: float = 1.0) -> tf.Tensor:
 
 
 def _rotate(x: tf.Tensor, cos: np.ndarray, sin: np.ndarray) -> tf.Tensor:
-    """Returns the halves of x `[..., key]` as pairs (a, b), rotated by angles."""
+    """Returns x `[..., key]`, where element i of the first half and element i of the second
+    half are a pair (a, b) that is rotated by angle i.
+    """
     a, b = tf.split(x, 2, -1)
     rotated_a = a * cos - b * sin
     rotated_b = b * cos + a * sin

@@ -24,13 +24,24 @@ from meshtf.runtime.devices.matmul_choice import matmul_kernels
 from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
-_CALLS = 8  # of a matmul in a round
+_CALLS = 8  # the number of calls of a matmul in a round
+# Sizes of the attention: tokens of an example, and d_kv.
 _LENGTH = 128
-_KEY = 32
+_D_KV = 32
 
 
 class Form(NamedTuple):
-    """A matmul [m, k] x [k, n], and which of its inputs is stored transposed."""
+    """A matmul [m, k] x [k, n].
+
+    Attributes:
+      title: what the matmul computes in a model's layer.
+      m: the number of rows of the result.
+      k: the size that is summed over.
+      n: the number of columns of the result.
+      transpose_a: whether the first input is stored as [k, m].
+      transpose_b: whether the second input is stored as [n, k].
+      count: the number of matrices in a batch; None: there is no batch dimension.
+    """
 
     title: str
     m: int
@@ -38,20 +49,19 @@ class Form(NamedTuple):
     n: int
     transpose_a: bool = False
     transpose_b: bool = False
-    count: int | None = None  # of matrices in a batch; None: no batch
+    count: int | None = None
 
     @property
     def operations(self) -> int:
+        """The floating-point operations of the matmul."""
         return 2 * (self.count or 1) * self.m * self.k * self.n
 
     def inputs(self) -> list[Any]:
         """Returns both inputs as they are stored."""
         batch = [] if self.count is None else [self.count]
-        sides = (self.m, self.k, self.transpose_a), (self.k, self.n, self.transpose_b)
-        return [
-            tf.random.normal([*batch, *((y, x) if flip else (x, y))])
-            for x, y, flip in sides
-        ]
+        shape_a = [self.k, self.m] if self.transpose_a else [self.m, self.k]
+        shape_b = [self.n, self.k] if self.transpose_b else [self.k, self.n]
+        return [tf.random.normal(batch + shape) for shape in (shape_a, shape_b)]
 
 
 def forms(tokens: int) -> list[Form]:
@@ -60,23 +70,32 @@ def forms(tokens: int) -> list[Form]:
     """
     heads = 8 * tokens // _LENGTH
     return [
-        Form("forward, 1,040 columns", tokens, 256, 1040),
-        Form("forward", tokens, 256, 1024),
-        Form("forward, logits", tokens, 256, 4096),
-        Form("gradient of the input", tokens, 1024, 256, transpose_b=True),
-        Form("gradient of the input, logits", tokens, 4096, 256, transpose_b=True),
-        Form("gradient of the weights", 256, tokens, 1024, transpose_a=True),
-        Form("gradient of the weights", 1024, tokens, 256, transpose_a=True),
-        Form("gradient of the weights, logits", 256, tokens, 4096, transpose_a=True),
+        Form("forward, 1,040 columns", m=tokens, k=256, n=1040),
+        Form("forward", m=tokens, k=256, n=1024),
+        Form("forward, logits", m=tokens, k=256, n=4096),
+        Form("gradient of the input", m=tokens, k=1024, n=256, transpose_b=True),
         Form(
-            "attention, scores", _LENGTH, _KEY, _LENGTH, transpose_b=True, count=heads
+            "gradient of the input, logits", m=tokens, k=4096, n=256, transpose_b=True
         ),
-        Form("attention, values", _LENGTH, _LENGTH, _KEY, count=heads),
+        Form("gradient of the weights", m=256, k=tokens, n=1024, transpose_a=True),
+        Form("gradient of the weights", m=1024, k=tokens, n=256, transpose_a=True),
+        Form(
+            "gradient of the weights, logits", m=256, k=tokens, n=4096, transpose_a=True
+        ),
+        Form(
+            "attention, scores",
+            m=_LENGTH,
+            k=_D_KV,
+            n=_LENGTH,
+            transpose_b=True,
+            count=heads,
+        ),
+        Form("attention, values", m=_LENGTH, k=_LENGTH, n=_D_KV, count=heads),
         Form(
             "gradient of values and keys",
-            _LENGTH,
-            _LENGTH,
-            _KEY,
+            m=_LENGTH,
+            k=_LENGTH,
+            n=_D_KV,
             transpose_a=True,
             count=heads,
         ),
@@ -86,12 +105,13 @@ def forms(tokens: int) -> list[Form]:
 def speeds(form: Form, rounds: int) -> list[float]:
     """Returns GFLOP/s of TensorFlow's kernel and of meshtf's choice."""
     a, b = form.inputs()
+    # `fast_matmul` uses TensorFlow's kernel without a context.
     contexts = None, SimpleNamespace(matmul_kernels=matmul_kernels(["/device:CPU:0"]))
     programs = [
         _program(form, context).get_concrete_function(a, b) for context in contexts
     ]
     best = [float("inf")] * len(programs)
-    for _ in range(rounds + 1):
+    for _ in range(rounds + 1):  # the first round is slow, and does not count
         for i, program in enumerate(programs):
             best[i] = min(best[i], _seconds(lambda program=program: program(a, b)))
     return [form.operations * _CALLS / seconds / 1e9 for seconds in best]
@@ -107,17 +127,18 @@ def _program(form: Form, context: Any) -> Any:
     )
 
     @tf.function(autograph=False)
-    def several(a: Any, b: Any) -> Any:
+    def repeated(a: Any, b: Any) -> Any:
         y = multiply(a, b)
         for _ in range(_CALLS - 1):
             with tf.control_dependencies([y]):
                 y = multiply(a, b)
         return y
 
-    return several
+    return repeated
 
 
 def _seconds(call: Callable[[], Any]) -> float:
+    """Returns the wall time of a call."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
@@ -127,18 +148,18 @@ def main(argv: list[str]) -> None:
     """Measures and prints a table."""
     del argv
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
-    tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": True}
-    )  # it merges calls
+    # The optimizer of graphs would merge the equal calls of `_program`.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     print(
         f"{FLAGS.threads} thread(s)".ljust(32)
         + "    m     k     n  matrices   TensorFlow   meshtf   ratio"
     )
     for form in forms(FLAGS.tokens or 256 * FLAGS.threads**3):
-        tensorflow_speed, ours = speeds(form, FLAGS.rounds)
+        tensorflow_speed, meshtf_speed = speeds(form, FLAGS.rounds)
         print(
-            f"{form.what:32}{form.m:5}{form.k:6}{form.n:6}{form.count or 1:10}"
-            f"{tensorflow_speed:13.1f}{ours:9.1f}{ours / tensorflow_speed:8.2f}",
+            f"{form.title:32}{form.m:5}{form.k:6}{form.n:6}{form.count or 1:10}"
+            f"{tensorflow_speed:13.1f}{meshtf_speed:9.1f}"
+            f"{meshtf_speed / tensorflow_speed:8.2f}",
             flush=True,
         )
 

@@ -23,17 +23,30 @@ Fn = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An op in meshtf and in TensorFlow, and its inputs."""
+    """An op in meshtf and in TensorFlow, and its inputs.
+
+    Attributes:
+      family: the family of ops, such as "reductions".
+      name: a description of the op.
+      inputs: the kind and the shape of each input: "b:64;d:32" (float32), "int b:64" or
+        "complex b:64;d:32".
+      ours: the op in meshtf, a function of named tensors.
+      plain: the same in plain TensorFlow.
+      shard_dim: the dimension of interest, which is sharded.
+      gradient: whether the op has a gradient.
+      below: the upper bound, exclusive, of integer inputs.
+      exact: whether both have equal results, so that they are compared.
+    """
 
     family: str
     name: str
-    inputs: tuple[str, ...]  # "b:64;d:32", "int b:64" or "complex b:64;d:32"
+    inputs: tuple[str, ...]
     ours: Fn
     plain: Fn
-    shard_dim: str  # the dimension of interest, which is sharded
+    shard_dim: str
     gradient: bool = True
-    below: int = 0  # upper bound of integers
-    exact: bool = True  # whether both have equal results
+    below: int = 0
+    exact: bool = True
 
     def names(self) -> list[str]:
         """Returns the named shape of each input, without its kind."""
@@ -42,25 +55,18 @@ class Case:
     def arrays(self) -> list[np.ndarray]:
         """Returns random arrays for the inputs."""
         rng = np.random.default_rng(0)
-        return [
-            self._array(text.partition(" ")[0], mtf.Shape(names).sizes, rng)
-            for text, names in zip(self.inputs, self.names())
-        ]
+        return [self._array(text, rng) for text in self.inputs]
 
-    def _array(
-        self,
-        kind: str,
-        sizes: tuple[int, ...],
-        rng: Any,
-    ) -> np.ndarray:
+    def _array(self, text: str, rng: np.random.Generator) -> np.ndarray:
+        """Returns a random array for an input, such as "int b:64"."""
+        kind, _, shape = text.rpartition(" ")
+        sizes = mtf.Shape(shape).sizes
         if kind == "int":
             return rng.integers(0, self.below, sizes).astype("int32")
         real = rng.normal(size=sizes).astype("float32")
-        return (
-            real + 1j * rng.normal(size=sizes).astype("float32")
-            if kind == "complex"
-            else real
-        )
+        if kind == "complex":
+            return real + 1j * rng.normal(size=sizes).astype("float32")
+        return real
 
 
 def _layer_norm(x: tf.Tensor) -> tf.Tensor:
@@ -68,28 +74,31 @@ def _layer_norm(x: tf.Tensor) -> tf.Tensor:
     return (x - mean) * tf.math.rsqrt(variance + 1e-6)
 
 
-def _layers(h: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+def _plain_layers(h: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
     def body(i: tf.Tensor, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return i + 1, tf.tanh(tf.matmul(h, w[i]) * 0.06)
 
-    return tf.while_loop(
-        lambda i, _: i < 8,
-        body,
-        (0, h),
+    _, h = tf.while_loop(
+        cond=lambda i, h: i < 8,
+        body=body,
+        loop_vars=(0, h),
         maximum_iterations=8,
-    )[1]
+    )
+    return h
 
 
 def _named_layers(h: mtf.Tensor, w: mtf.Tensor) -> mtf.Tensor:
     def body(h: mtf.Tensor, w: mtf.Tensor) -> tuple[mtf.Tensor, None]:
         return mtf.rename(mtf.tanh(mtf.einsum([h, w], "b;e") * 0.06), "e", "d"), None
 
-    return mtf.scan(body, h, w, "layers")[0]
+    h, _ = mtf.scan(body, h, w, "layers")
+    return h
 
 
 def _recurrence(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    def body(before: Any, row: Any) -> Any:
-        return row[0] * before + row[1]
+    def body(y: tf.Tensor, elements: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        a, b = elements
+        return a * y + b
 
     return tf.scan(body, (a, b), tf.zeros_like(b[0]))
 
@@ -104,240 +113,236 @@ def _conv(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 def _conv_transpose(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return tf.nn.conv2d_transpose(
-        x,
-        kernel,
-        [16, 64, 64, 16],
-        2,
-        "SAME",
+        x, kernel, output_shape=[16, 64, 64, 16], strides=2, padding="SAME"
     )
 
 
 IMAGES = "b:16;h:32;w:32;c:32"
-ROWS = "b:512;d:2048"
+MATRIX = "b:512;d:2048"
 TABLE = ("v:8192;d:256", "int b:8192")
 
 CASES = (
     Case(
-        "einsum",
-        "x[b k] w[k o]",
-        ("b:256;k:1024", "k:1024;o:1024"),
-        lambda x, w: mtf.einsum([x, w], "b;o"),
-        tf.matmul,
-        "k",
+        family="einsum",
+        name="x[b k] w[k o]",
+        inputs=("b:256;k:1024", "k:1024;o:1024"),
+        ours=lambda x, w: mtf.einsum([x, w], "b;o"),
+        plain=tf.matmul,
+        shard_dim="k",
     ),
     Case(
-        "einsum",
-        "q[b n l d] k[b n m d]",
-        ("b:16;n:8;l:128;d:64", "b:16;n:8;m:128;d:64"),
-        lambda q, k: mtf.einsum([q, k], "b;n;l;m"),
-        _attend,
-        "n",
+        family="einsum",
+        name="q[b n l d] k[b n m d]",
+        inputs=("b:16;n:8;l:128;d:64", "b:16;n:8;m:128;d:64"),
+        ours=lambda q, k: mtf.einsum([q, k], "b;n;l;m"),
+        plain=_attend,
+        shard_dim="n",
     ),
     Case(
-        "elementwise",
-        "gelu",
-        (ROWS,),
-        mtf.gelu,
-        lambda x: tf.nn.gelu(x, True),
-        "d",
+        family="elementwise",
+        name="gelu",
+        inputs=(MATRIX,),
+        ours=mtf.gelu,
+        plain=lambda x: tf.nn.gelu(x, True),
+        shard_dim="d",
     ),
     Case(
-        "elementwise",
-        "x * y + z[d]",
-        (ROWS, ROWS, "d:2048"),
-        lambda x, y, z: x * y + z,
-        lambda x, y, z: x * y + z,
-        "d",
+        family="elementwise",
+        name="x * y + z[d]",
+        inputs=(MATRIX, MATRIX, "d:2048"),
+        ours=lambda x, y, z: x * y + z,
+        plain=lambda x, y, z: x * y + z,
+        shard_dim="d",
     ),
     Case(
-        "reductions",
-        "reduce_sum over d",
-        (ROWS,),
-        lambda x: mtf.reduce_sum(x, "d"),
-        lambda x: tf.reduce_sum(x, -1),
-        "d",
+        family="reductions",
+        name="reduce_sum over d",
+        inputs=(MATRIX,),
+        ours=lambda x: mtf.reduce_sum(x, "d"),
+        plain=lambda x: tf.reduce_sum(x, -1),
+        shard_dim="d",
     ),
     Case(
-        "reductions",
-        "reduce_max over d",
-        (ROWS,),
-        lambda x: mtf.reduce_max(x, "d"),
-        lambda x: tf.reduce_max(x, -1),
-        "d",
+        family="reductions",
+        name="reduce_max over d",
+        inputs=(MATRIX,),
+        ours=lambda x: mtf.reduce_max(x, "d"),
+        plain=lambda x: tf.reduce_max(x, -1),
+        shard_dim="d",
     ),
     Case(
-        "softmax",
-        "softmax over d",
-        (ROWS,),
-        lambda x: mtf.softmax(x, "d"),
-        tf.nn.softmax,
-        "d",
+        family="softmax",
+        name="softmax over d",
+        inputs=(MATRIX,),
+        ours=lambda x: mtf.softmax(x, "d"),
+        plain=tf.nn.softmax,
+        shard_dim="d",
     ),
     Case(
-        "norm",
-        "layer_norm over d",
-        (ROWS,),
-        lambda x: mtf.layer_norm(x, "d"),
-        _layer_norm,
-        "d",
+        family="norm",
+        name="layer_norm over d",
+        inputs=(MATRIX,),
+        ours=lambda x: mtf.layer_norm(x, "d"),
+        plain=_layer_norm,
+        shard_dim="d",
     ),
     Case(
-        "loss",
-        "cross_entropy over v",
-        ("b:512;v:4096", "int b:512"),
-        lambda x, y: mtf.cross_entropy(x, y, "v"),
-        lambda x, y: tf.nn.sparse_softmax_cross_entropy_with_logits(y, x),
-        "v",
+        family="loss",
+        name="cross_entropy over v",
+        inputs=("b:512;v:4096", "int b:512"),
+        ours=lambda x, y: mtf.cross_entropy(x, y, "v"),
+        plain=lambda x, y: tf.nn.sparse_softmax_cross_entropy_with_logits(y, x),
+        shard_dim="v",
         below=4096,
     ),
     Case(
-        "gather",
-        "along v",
-        TABLE,
-        lambda x, i: mtf.gather(x, i, "v"),
-        lambda x, i: tf.gather(x, i),
-        "v",
+        family="gather",
+        name="along v",
+        inputs=TABLE,
+        ours=lambda x, i: mtf.gather(x, i, "v"),
+        plain=lambda x, i: tf.gather(x, i),
+        shard_dim="v",
         below=8192,
     ),
     Case(
-        "segments",
-        "segment_sum into v",
-        ("b:8192;d:256", "int b:8192"),
-        lambda x, i: mtf.segment_sum(x, i, "v:1024"),
-        lambda x, i: tf.math.unsorted_segment_sum(x, i, 1024),
-        "v",
+        family="segments",
+        name="segment_sum into v",
+        inputs=("b:8192;d:256", "int b:8192"),
+        ours=lambda x, i: mtf.segment_sum(x, i, "v:1024"),
+        plain=lambda x, i: tf.math.unsorted_segment_sum(x, i, 1024),
+        shard_dim="v",
         below=1024,
     ),
     Case(
-        "scatter",
-        "scatter_add to v",
-        ("v:8192;d:256", "int b:4096", "b:4096;d:256"),
-        lambda x, i, y: mtf.scatter_add(x, i, y, "v"),
-        lambda x, i, y: tf.tensor_scatter_nd_add(x, i[:, None], y),
-        "v",
+        family="scatter",
+        name="scatter_add to v",
+        inputs=("v:8192;d:256", "int b:4096", "b:4096;d:256"),
+        ours=lambda x, i, y: mtf.scatter_add(x, i, y, "v"),
+        plain=lambda x, i, y: tf.tensor_scatter_nd_add(x, i[:, None], y),
+        shard_dim="v",
         below=8192,
     ),
     Case(
-        "sort",
-        "sort along d",
-        ("b:128;d:2048",),
-        lambda x: mtf.sort(x, "d"),
-        tf.sort,
-        "d",
+        family="sort",
+        name="sort along d",
+        inputs=("b:128;d:2048",),
+        ours=lambda x: mtf.sort(x, "d"),
+        plain=tf.sort,
+        shard_dim="d",
     ),
     Case(
-        "top_k",
-        "top_k of d, k:8",
-        (ROWS,),
-        lambda x: mtf.top_k(x, "d", "k:8")[0],
-        lambda x: tf.math.top_k(x, 8)[0],
-        "d",
+        family="top_k",
+        name="top_k of d, k:8",
+        inputs=(MATRIX,),
+        ours=lambda x: mtf.top_k(x, "d", "k:8")[0],
+        plain=lambda x: tf.math.top_k(x, 8)[0],
+        shard_dim="d",
     ),
     Case(
-        "cumulative",
-        "cumsum along d",
-        (ROWS,),
-        lambda x: mtf.cumsum(x, "d"),
-        lambda x: tf.cumsum(x, -1),
-        "d",
+        family="cumulative",
+        name="cumsum along d",
+        inputs=(MATRIX,),
+        ours=lambda x: mtf.cumsum(x, "d"),
+        plain=lambda x: tf.cumsum(x, -1),
+        shard_dim="d",
     ),
     Case(
-        "cumulative",
-        "linear_recurrence along d",
-        ("d:128;b:512", "d:128;b:512"),
-        lambda a, b: mtf.math.linear_recurrence(mtf.sigmoid(a), b, "d"),
-        lambda a, b: _recurrence(tf.sigmoid(a), b),
-        "d",
+        family="cumulative",
+        name="linear_recurrence along d",
+        inputs=("d:128;b:512", "d:128;b:512"),
+        ours=lambda a, b: mtf.math.linear_recurrence(mtf.sigmoid(a), b, "d"),
+        plain=lambda a, b: _recurrence(tf.sigmoid(a), b),
+        shard_dim="d",
     ),
     Case(
-        "convolution",
-        "conv 3x3",
-        (IMAGES, "i:3;j:3;c:32;o:32"),
-        lambda x, k: mtf.conv(x, k, "h:i;w:j"),
-        _conv,
-        "h",
+        family="convolution",
+        name="conv 3x3",
+        inputs=(IMAGES, "i:3;j:3;c:32;o:32"),
+        ours=lambda x, k: mtf.conv(x, k, "h:i;w:j"),
+        plain=_conv,
+        shard_dim="h",
     ),
     Case(
-        "convolution",
-        "conv_transpose 4x4, stride 2",
-        (IMAGES, "i:4;j:4;o:16;c:32"),
-        lambda x, k: mtf.conv_transpose(x, k, "h:i;w:j", stride=2),
-        _conv_transpose,
-        "h",
+        family="convolution",
+        name="conv_transpose 4x4, stride 2",
+        inputs=(IMAGES, "i:4;j:4;o:16;c:32"),
+        ours=lambda x, k: mtf.conv_transpose(x, k, "h:i;w:j", stride=2),
+        plain=_conv_transpose,
+        shard_dim="h",
     ),
     Case(
-        "pooling",
-        "max_pool 2x2",
-        (IMAGES,),
-        lambda x: mtf.max_pool(x, "h:2;w:2"),
-        lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"),
-        "h",
+        family="pooling",
+        name="max_pool 2x2",
+        inputs=(IMAGES,),
+        ours=lambda x: mtf.max_pool(x, "h:2;w:2"),
+        plain=lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"),
+        shard_dim="h",
     ),
     Case(
-        "pooling",
-        "avg_pool 3x3, stride 1",
-        (IMAGES,),
-        lambda x: mtf.avg_pool(x, "h:3;w:3", stride=1, padding="same"),
-        lambda x: tf.nn.avg_pool2d(x, 3, 1, "SAME"),
-        "h",
+        family="pooling",
+        name="avg_pool 3x3, stride 1",
+        inputs=(IMAGES,),
+        ours=lambda x: mtf.avg_pool(x, "h:3;w:3", stride=1, padding="same"),
+        plain=lambda x: tf.nn.avg_pool2d(x, 3, 1, "SAME"),
+        shard_dim="h",
     ),
     Case(
-        "shift",
-        "roll along d by 5",
-        (ROWS,),
-        lambda x: mtf.roll(x, "d", 5),
-        lambda x: tf.roll(x, 5, -1),
-        "d",
+        family="shift",
+        name="roll along d by 5",
+        inputs=(MATRIX,),
+        ours=lambda x: mtf.roll(x, "d", 5),
+        plain=lambda x: tf.roll(x, 5, -1),
+        shard_dim="d",
     ),
     Case(
-        "shapes",
-        "concat along d",
-        (ROWS, ROWS),
-        lambda x, y: mtf.concat([x, y], "d"),
-        lambda x, y: tf.concat([x, y], -1),
-        "d",
+        family="shapes",
+        name="concat along d",
+        inputs=(MATRIX, MATRIX),
+        ours=lambda x, y: mtf.concat([x, y], "d"),
+        plain=lambda x, y: tf.concat([x, y], -1),
+        shard_dim="d",
     ),
     Case(
-        "shapes",
-        "transpose",
-        (ROWS,),
-        lambda x: mtf.transpose(x, "d;b"),
-        tf.transpose,
-        "d",
+        family="shapes",
+        name="transpose",
+        inputs=(MATRIX,),
+        ours=lambda x: mtf.transpose(x, "d;b"),
+        plain=tf.transpose,
+        shard_dim="d",
     ),
     Case(
-        "fft",
-        "fft along n",
-        ("complex b:256;n:2048",),
-        lambda x: mtf.math.fft(x, "n"),
-        tf.signal.fft,
-        "n",
+        family="fft",
+        name="fft along n",
+        inputs=("complex b:256;n:2048",),
+        ours=lambda x: mtf.math.fft(x, "n"),
+        plain=tf.signal.fft,
+        shard_dim="n",
     ),
     Case(
-        "random",
-        "random_normal",
-        ("int seed:2",),
-        lambda s: mtf.random_normal(s.mesh, ROWS, seed=mtf.reduce_sum(s)),
-        lambda s: tf.random.stateless_normal([512, 2048], s),
-        "d",
+        family="random",
+        name="random_normal",
+        inputs=("int seed:2",),
+        ours=lambda s: mtf.random_normal(s.mesh, MATRIX, seed=mtf.reduce_sum(s)),
+        plain=lambda s: tf.random.stateless_normal([512, 2048], s),
+        shard_dim="d",
         gradient=False,
         below=9,
         exact=False,
     ),
     Case(
-        "a call alone",
-        "relu of 64 numbers",
-        ("b:8;d:8",),
-        mtf.relu,
-        tf.nn.relu,
-        "d",
+        family="a call alone",
+        name="relu of 64 numbers",
+        inputs=("b:8;d:8",),
+        ours=mtf.relu,
+        plain=tf.nn.relu,
+        shard_dim="d",
     ),
     Case(
-        "loops",
-        "scan of 8 layers",
-        ("b:256;d:256", "layers:8;d:256;e:256"),
-        _named_layers,
-        _layers,
-        "d",
+        family="loops",
+        name="scan of 8 layers",
+        inputs=("b:256;d:256", "layers:8;d:256;e:256"),
+        ours=_named_layers,
+        plain=_plain_layers,
+        shard_dim="d",
     ),
 )

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import statistics
 import time
@@ -46,18 +47,24 @@ from meshtf.pipeline import (
 )
 
 STAGES = 2
-SHOWN = 8  # microbatches of the time line
-MAX_OTHER_CORES = 0.1  # cores that other processes may take
-SAMPLE = 16  # microbatches, at least, that are timed together
+TIMELINE_MICROBATCHES = 8  # the number of microbatches of a printed timeline
+MAX_OTHER_CORES = 0.1  # the cores that other processes may use while a pair counts
+SAMPLE = 16  # the minimum number of microbatches that are timed together
 _FLAGS = flags.FLAGS
 
 
 class Pair(NamedTuple):
-    """A step of one stage and a step of two stages, taken one after the other."""
+    """Steps of one stage and steps of two stages, taken one after the other.
 
-    wall: tuple[float, float]  # seconds of a step
+    Attributes:
+      wall: the mean seconds of a step, of one stage and of two.
+      cpu: the mean seconds of processor time of a step, of one stage and of two.
+      other_cores: the number of cores that other processes used meanwhile.
+    """
+
+    wall: tuple[float, float]
     cpu: tuple[float, float]
-    other_cores: float  # cores that other processes took meanwhile, or a little before
+    other_cores: float
 
     @property
     def speed_up(self) -> float:
@@ -67,8 +74,14 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The measurements for one number of microbatches. Losses and starts are those of one stage
-    and of two.
+    """The measurements for one number of microbatches.
+
+    Attributes:
+      microbatches: the number of microbatches.
+      pairs: all measured pairs.
+      losses: the loss after the same steps, of one stage and of two.
+      starts: the seconds until the first step is done, of one stage and of two: "first",
+        and "first_cpu" of processor time.
     """
 
     microbatches: int
@@ -78,12 +91,12 @@ class Row:
 
     @property
     def counted_pairs(self) -> list[Pair]:
-        """The pairs that count."""
+        """The pairs that count: other processes used few cores meanwhile."""
         return [pair for pair in self.pairs if pair.other_cores <= MAX_OTHER_CORES]
 
     @property
     def speed_up(self) -> float:
-        """How many times faster two stages are."""
+        """The median of the pairs' speed-ups; of all pairs if none counts."""
         return statistics.median(
             pair.speed_up for pair in self.counted_pairs or self.pairs
         )
@@ -101,27 +114,34 @@ class Row:
 
 
 def measure(microbatches: int, pairs: int, minutes: float) -> Row:
-    """Returns a row with a number of pairs that count, if the time suffices."""
+    """Returns the measurements for a number of microbatches.
+
+    Args:
+      microbatches: the number of microbatches.
+      pairs: the number of pairs that should count.
+      minutes: the maximum time, after which fewer pairs suffice, but at least one.
+    """
     workers = [
-        Process(Case(k, microbatches), "benchmarks.pipeline.worker")
-        for k in (1, STAGES)
+        Process(Case(stages, microbatches), "benchmarks.pipeline.worker")
+        for stages in (1, STAGES)
     ]
+    one_stage, two_stages = workers
     end = time.monotonic() + 60 * minutes
     try:
-        one, two = (
-            worker.ask("steps", 2)["loss"][-1] for worker in workers
-        )  # they warm up
+        # Two steps, which also warm up the workers.
+        losses = [worker.ask("steps", 2)["loss"][-1] for worker in workers]
         row = Row(
-            microbatches,
-            [],
-            (one, two),
-            (workers[0].start, workers[1].start),
+            microbatches=microbatches,
+            pairs=[],
+            losses=(losses[0], losses[1]),
+            starts=(one_stage.start, two_stages.start),
         )
-        while len(row.counted_pairs) < pairs and (
-            time.monotonic() < end or not row.pairs
+        steps = math.ceil(SAMPLE / microbatches)
+        while not row.pairs or (
+            len(row.counted_pairs) < pairs and time.monotonic() < end
         ):
             _wait_for_quiet(end)
-            row.pairs.append(_pair(*workers, -(-SAMPLE // microbatches)))
+            row.pairs.append(_pair(one_stage, two_stages, steps))
     finally:
         for worker in workers:
             worker.stop()
@@ -138,16 +158,20 @@ def _wait_for_quiet(end: float) -> None:
             return
 
 
-def _pair(one: Process, two: Process, steps: int) -> Pair:
-    before = _processor_time()
+def _pair(one_stage: Process, two_stages: Process, steps: int) -> Pair:
+    """Returns a pair of measurements, each of a number of steps."""
+    processor_time_before = _processor_time()
     start = time.monotonic()
-    answers = [worker.ask("steps", steps) for worker in (one, two)]
+    one = one_stage.ask("steps", steps)
+    two = two_stages.ask("steps", steps)
     seconds = time.monotonic() - start
-    other_cores = _processor_time() - before - sum(sum(t["cpu"]) for t in answers)
-    wall, cpu = (
-        [statistics.fmean(t[kind]) for t in answers] for kind in ("wall", "cpu")
+    processor_time = _processor_time() - processor_time_before
+    other_processor_time = processor_time - sum(one["cpu"]) - sum(two["cpu"])
+    return Pair(
+        wall=(statistics.fmean(one["wall"]), statistics.fmean(two["wall"])),
+        cpu=(statistics.fmean(one["cpu"]), statistics.fmean(two["cpu"])),
+        other_cores=max(0.0, other_processor_time / seconds),
     )
-    return Pair((wall[0], wall[1]), (cpu[0], cpu[1]), max(0.0, other_cores / seconds))
 
 
 def _processor_time() -> float:
@@ -156,8 +180,10 @@ def _processor_time() -> float:
         line, _ = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)
     except OSError:
         return 0.0
-    user, nice, system, _, _, *rest = map(int, line.split()[1:9])
-    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+    ticks = map(int, line.split()[1:9])
+    user, nice, system, _idle, _iowait, irq, softirq, steal = ticks
+    busy = user + nice + system + irq + softirq + steal
+    return busy / os.sysconf("SC_CLK_TCK")
 
 
 def timelines(
@@ -166,16 +192,21 @@ def timelines(
     tries: int = 20,
     minutes: float = 0.0,
 ) -> dict[str, Timeline]:
-    """Returns the timeline predicted from the costs of chunks on one stage, and the measured one.
+    """Returns the timeline predicted from the costs of chunks on one stage ("predicted"), and
+    the measured one ("measured").
 
-    The measured one is the fastest of several steps; before each step it waits for idle
-    cores, at most `minutes` in total.
+    Args:
+      microbatches: the number of microbatches.
+      chunks: the number of chunks on each stage.
+      tries: the number of steps that are measured; the timeline of the fastest counts.
+      minutes: the maximum time, in total, to wait for idle cores before the steps.
     """
     measured_timelines = {}
     end = time.monotonic() + 60 * minutes
-    for stages, each in ((1, 1), (STAGES, chunks)):
+    for stages, chunks_of_stage in ((1, 1), (STAGES, chunks)):
         worker = Process(
-            Case(stages, microbatches, chunks=each), "benchmarks.pipeline.worker"
+            Case(stages, microbatches, chunks=chunks_of_stage),
+            "benchmarks.pipeline.worker",
         )
         worker.ask("steps", 3)
         answers = []
@@ -184,7 +215,8 @@ def timelines(
             answers.append(worker.ask("timeline", 1))
         worker.stop()
         measured_timelines[stages] = min(
-            (_timeline(calls, stages) for calls in answers), key=lambda line: line.time
+            (_timeline(calls, stages) for calls in answers),
+            key=lambda timeline: timeline.time,
         )
     costs = []
     for kind in ("forward", "backward"):
@@ -198,22 +230,13 @@ def timelines(
 
 
 def _timeline(calls: list[Any], stages: int) -> Timeline:
-    return Timeline(
-        tuple(
-            Span(
-                Task(
-                    chunk % stages,
-                    microbatch,
-                    kind,
-                    chunk // stages,
-                ),
-                kind,
-                start,
-                end,
-            )
-            for kind, chunk, microbatch, start, end in calls
-        )
-    )
+    """Returns the timeline of the calls that a worker answers: see `worker.TimedCall`."""
+    spans = []
+    for phase, chunk, microbatch, start, end in calls:
+        # Chunks are dealt to the stages in turn.
+        task = Task(chunk % stages, microbatch, phase, chunk // stages)
+        spans.append(Span(task, phase, start, end))
+    return Timeline(tuple(spans))
 
 
 def head() -> str:
@@ -236,9 +259,10 @@ def line(row: Row) -> str:
 
 
 def starts(rows: list[Row]) -> str:
-    """Returns how the time to the first step grows with the number of microbatches."""
-    few = rows[0]
-    many = rows[-1]
+    """Returns a sentence on how the time to the first step grows with the number of
+    microbatches.
+    """
+    few, many = rows[0], rows[-1]
     ratios = {
         kind: many.starts[1][kind] / few.starts[1][kind]
         for kind in ("first", "first_cpu")
@@ -269,9 +293,9 @@ def _main(argv: list[str]) -> None:
     rows = table(counts) if counts else []
     for chunks in map(int, _FLAGS.chunks):
         note = f", {chunks} chunks at each stage" if chunks > 1 else ""
-        by_name = timelines(SHOWN, chunks, minutes=_FLAGS.minutes)
+        by_name = timelines(TIMELINE_MICROBATCHES, chunks, minutes=_FLAGS.minutes)
         for name, timeline in by_name.items():
-            print(f"{name}, in milliseconds, M = {SHOWN}{note}")
+            print(f"{name}, in milliseconds, M = {TIMELINE_MICROBATCHES}{note}")
             print(f"{timeline_text(timeline, unit='ms')}\n", flush=True)
     if _FLAGS.json:
         Path(_FLAGS.json).write_text(
@@ -281,10 +305,18 @@ def _main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_list("microbatches", ["1", "4", "8", "32"], "How many microbatches.")
-    flags.DEFINE_list("chunks", ["1"], "How many chunks each stage has, of time lines.")
-    flags.DEFINE_integer("pairs", 7, "How many pairs of each shall count.")
-    flags.DEFINE_float(
-        "minutes", 1.0, "When to stop waiting for a quiet machine, of each."
+    flags.DEFINE_list(
+        "chunks",
+        ["1"],
+        "Numbers of chunks on each stage, for which timelines are printed.",
     )
-    flags.DEFINE_string("json", None, "Where to write the numbers.")
+    flags.DEFINE_integer(
+        "pairs", 7, "How many pairs should count, for each number of microbatches."
+    )
+    flags.DEFINE_float(
+        "minutes",
+        1.0,
+        "The maximum time for each number of microbatches, in which to wait for idle cores.",
+    )
+    flags.DEFINE_string("json", None, "A file to write all measurements to.")
     app.run(_main)

@@ -28,16 +28,9 @@ from absl import flags
 import meshtf as mtf
 from transformer.cli.program import run_main
 
-GIB = (
-    2**30
-)  # what the paper calls GB: 12 bytes for each of 785.8M parameters are its 8.8
-PAPER = {
-    1: (13, 785.8e6, 8.8 * GIB, 6.4 * GIB),
-    8: (103, 5.3e9, 59.5 * GIB, 50.9 * GIB),
-    32: (415, 21.0e9, 235.1 * GIB, 199.9 * GIB),
-    128: (1663, 83.9e9, 937.9 * GIB, 796.1 * GIB),
-}
-TRIES = 4
+# The paper's GB: 12 bytes for each of 785.8 million parameters are its 8.8 GB.
+GIB = 2**30
+TRIES = 4  # guesses of the largest model, before the search fails
 _FLAGS = flags.FLAGS
 
 
@@ -55,25 +48,44 @@ class Sizes:
     microbatches: int = 32
 
     def dim(self, name: str) -> mtf.Dimension:
-        """Returns the dimension called like one of the sizes."""
+        """Returns the dimension that has the name and the size of a field."""
         return mtf.Dimension(name, getattr(self, name))
 
 
 class Row(NamedTuple):
-    """A model's size, and its bytes on all stages; a parameter takes 12 bytes."""
+    """The size of a model, and the memory that it takes.
+
+    Attributes:
+      blocks: the number of blocks.
+      parameters: the number of parameters.
+      parameter_bytes: the bytes of weights, gradients and slots on all stages, 12 for each
+        parameter.
+      activations: the bytes of activations on all stages.
+      peak: the peak of bytes on the stage where it is highest; 0: not known.
+    """
 
     blocks: int
     parameters: float
     parameter_bytes: float
     activations: float
-    peak: float = 0.0  # of the fullest stage
+    peak: float = 0.0
 
 
+# The largest models in table 1 of the paper, by the number of stages.
+PAPER = {
+    1: Row(13, 785.8e6, 8.8 * GIB, 6.4 * GIB),
+    8: Row(103, 5.3e9, 59.5 * GIB, 50.9 * GIB),
+    32: Row(415, 21.0e9, 235.1 * GIB, 199.9 * GIB),
+    128: Row(1663, 83.9e9, 937.9 * GIB, 796.1 * GIB),
+}
+# From the number of blocks on each stage to the peak of bytes on each stage.
 Peaks: TypeAlias = Callable[[Sequence[int]], Sequence[float]]
 
 
 class Block(mtf.Module):
-    """A pre-norm block: residual attention and a residual feed-forward layer."""
+    """A pre-norm block: residual attention and a residual feed-forward layer.
+    x[batch, length, d_model] -> [batch, length, d_model].
+    """
 
     def __init__(
         self,
@@ -121,15 +133,15 @@ def explained(
         *(Block(mesh, sizes, f"block_{i}") for i in range(sum(blocks))),
         mtf.layers.Dense(mesh, d_model, vocab, use_bias=False, name="logits"),
     ]
-    chunks = [*blocks]
-    chunks[0] += 1
-    chunks[-1] += 1
+    layers_of_stages = [*blocks]
+    layers_of_stages[0] += 1  # the embedding
+    layers_of_stages[-1] += 1  # the logits
     pipe = mtf.pipeline.GPipe(
         layers,
-        stages,
-        sizes.microbatches,
-        schedule,
-        partition=chunks,
+        stages=stages,
+        microbatches=sizes.microbatches,
+        schedule=schedule,
+        partition=layers_of_stages,
         recompute=True,
     )
     variables = pipe.trainable_variables
@@ -162,15 +174,15 @@ def explained(
 
 
 def row(forecast: mtf.Forecast, blocks: int) -> Row:
-    """Returns the totals over all stages of a forecast."""
+    """Returns the totals over all stages of a forecast of a model with `blocks` blocks."""
     stages = forecast.stages or [forecast.memory]
-    parameters = sum(stage.parameters for stage in stages)
+    weight_bytes = sum(stage.parameters for stage in stages)
     return Row(
-        blocks,
-        parameters / 4,
-        3 * parameters,
-        sum(stage.activations for stage in stages),
-        max(stage.peak for stage in stages),
+        blocks=blocks,
+        parameters=weight_bytes / 4,
+        parameter_bytes=3 * weight_bytes,
+        activations=sum(stage.activations for stage in stages),
+        peak=max(stage.peak for stage in stages),
     )
 
 
@@ -181,49 +193,58 @@ def largest(
     few: int,
     many: int,
 ) -> tuple[int, ...]:
-    """Returns the most blocks of each stage whose peak is no more than the limit.
+    """Returns the largest number of blocks on each stage whose peak is within the limit.
 
-    A stage's peak is nearly linear in its own blocks, and all but the first and the
-    last stage are similar, so pipelines of three stages predict where the limit is.
-    Then that many must fit, and one more at each stage must be too much for each; else
-    these two predict anew.
+    The peak of a stage is nearly linear in the number of its blocks, and all stages except
+    the first and the last are similar. So two pipelines of at most three stages predict, by
+    a line through their peaks, how many blocks are within the limit. The prediction is
+    right if these blocks are within the limit on all stages, and one more block on each
+    stage exceeds it on all stages. Otherwise the peaks of these two models give the next
+    prediction.
 
     Args:
-      peaks: the bytes of each stage, by its blocks.
-      stages: how many there are.
-      limit: of a stage, in bytes.
-      few: blocks of each of the three stages.
-      many: the same of another such pipeline.
+      peaks: returns the peak of each stage in bytes, given the blocks of each stage.
+      stages: the number of stages.
+      limit: the limit of each stage in bytes.
+      few: the number of blocks on each stage of the first pipeline.
+      many: the number of blocks on each stage of the second pipeline.
 
     Raises:
-      RuntimeError: a stage holds no block, or peaks are far from linear.
+      RuntimeError: a stage has no memory for one block, or peaks are far from linear.
     """
 
-    def balanced(each: Sequence[float]) -> list[float]:
-        return [each[0], *[each[1]] * (stages - 2), each[2]] if stages > 2 else [*each]
+    def for_all_stages(short_peaks: Sequence[float]) -> list[float]:
+        """Returns the peaks of all stages, given those of at most three."""
+        if stages <= 3:
+            return [*short_peaks]
+        first, middle, last = short_peaks
+        return [first, *[middle] * (stages - 2), last]
 
-    low, high = ([n] * min(stages, 3) for n in (few, many))
-    lower_spread = balanced(peaks(low))
-    upper_spread = balanced(peaks(high))
+    short = min(stages, 3)
+    low_peaks = for_all_stages(peaks([few] * short))
+    high_peaks = for_all_stages(peaks([many] * short))
     low = [few] * stages
     high = [many] * stages
     for _ in range(TRIES):
-        guess = [
-            int(n + (limit - y) // ((y - x) / (n - m)))
-            for m, n, x, y in zip(low, high, lower_spread, upper_spread, strict=True)
-        ]
+        guess = []
+        for low_n, high_n, low_peak, high_peak in zip(
+            low, high, low_peaks, high_peaks, strict=True
+        ):
+            bytes_per_block = (high_peak - low_peak) / (high_n - low_n)
+            guess.append(int(high_n + (limit - high_peak) // bytes_per_block))
         if min(guess) < 1:
             raise RuntimeError(
                 f"one block is more than a stage holds in {limit:,.0f} bytes."
             )
         low = guess
         high = [n + 1 for n in guess]
-        lower_spread = [*peaks(low)]
-        upper_spread = [*peaks(high)]
-        if max(lower_spread) <= limit < min(upper_spread):
+        low_peaks = [*peaks(low)]
+        high_peaks = [*peaks(high)]
+        if max(low_peaks) <= limit < min(high_peaks):
             return tuple(low)
     raise RuntimeError(
-        f"the peaks of stages are far from linear in their blocks: {lower_spread}, {upper_spread}."
+        "the peaks of stages are far from linear in their blocks: "
+        f"{low_peaks}, {high_peaks}."
     )
 
 
@@ -233,11 +254,19 @@ def search(
     limit: float,
     schedule: str,
 ) -> tuple[tuple[int, ...], Row]:
-    """Returns the blocks of each stage of the largest model, and its row."""
+    """Returns the number of blocks on each stage of the largest model, and its row.
+
+    Args:
+      sizes: the sizes of the model.
+      stages: the number of stages.
+      limit: the limit of each stage in bytes.
+      schedule: the schedule of the pipeline.
+    """
     rows: dict[tuple[int, ...], Row] = {}
 
     def peaks(blocks: Sequence[int]) -> Sequence[float]:
-        gc.disable()  # all that is made stays: looking for garbage takes as long as it
+        # A forecast makes no garbage, and the collector would take as long as the forecast.
+        gc.disable()
         try:
             forecast = explained(sizes, blocks, schedule)
         finally:
@@ -245,7 +274,7 @@ def search(
         rows[tuple(blocks)] = row(forecast, sum(blocks))
         return [stage.peak for stage in forecast.stages or [forecast.memory]]
 
-    best = largest(peaks, stages, limit, 2, 13)
+    best = largest(peaks, stages, limit, few=2, many=13)
     return best, rows[best]
 
 
@@ -255,8 +284,13 @@ def lines(
     ours: Row,
     seconds: float,
 ) -> list[str]:
-    """Returns lines of the table: of the paper, if it has them, and of what
-    was found.
+    """Returns the lines of the table for a number of stages.
+
+    Args:
+      stages: the number of stages.
+      best: the number of blocks on each stage of the largest model.
+      ours: the row of the largest model; the paper's row, if there is one, comes before.
+      seconds: the processor time of the search.
     """
 
     def line(title: str, r: Row) -> str:
@@ -266,14 +300,16 @@ def lines(
             f"{r.activations / 1e9:13,.1f}{peak}"
         )
 
-    runs = [(n, len([*equal])) for n, equal in itertools.groupby(best)]
-    each = ", ".join(f"{n} at {k} stage{'s' * (k > 1)}" for n, k in runs)
-    published = [line("  published", Row(*PAPER[stages]))] if stages in PAPER else []
+    blocks_of_stages = []
+    for blocks, equal_stages in itertools.groupby(best):
+        count = len([*equal_stages])
+        blocks_of_stages.append(f"{blocks} at {count} stage{'s' * (count > 1)}")
+    published = [line("  published", PAPER[stages])] if stages in PAPER else []
     return [
         f"{stages} stage{'s' * (stages > 1)}",
         *published,
         line("  explained", ours),
-        f"    {each}; found in {seconds:.0f} s of processor time",
+        f"    {', '.join(blocks_of_stages)}; found in {seconds:.0f} s of processor time",
     ]
 
 
@@ -291,32 +327,18 @@ def _main(argv: list[str]) -> None:
     )
     for stages in map(int, _FLAGS.stages):
         start = time.process_time()
-        best, ours = search(
-            Sizes(),
-            stages,
-            _FLAGS.limit,
-            _FLAGS.schedule,
-        )
-        print(
-            "\n".join(
-                lines(
-                    stages,
-                    best,
-                    ours,
-                    time.process_time() - start,
-                )
-            ),
-            flush=True,
-        )
+        best, ours = search(Sizes(), stages, _FLAGS.limit, _FLAGS.schedule)
+        seconds = time.process_time() - start
+        print("\n".join(lines(stages, best, ours, seconds)), flush=True)
 
 
 if __name__ == "__main__":
     flags.DEFINE_list("stages", ["1", "8", "32", "128"], "Numbers of stages.")
-    flags.DEFINE_float("limit", 16e9, "The most bytes that a stage holds.")
+    flags.DEFINE_float("limit", 16e9, "The memory of a stage in bytes.")
     flags.DEFINE_enum(
         "schedule",
         "gpipe",
         ["gpipe", "1f1b"],
-        "The order of work.",
+        "The schedule of the pipeline.",
     )
     run_main(_main)

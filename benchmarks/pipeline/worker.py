@@ -4,7 +4,8 @@ It is started by `benchmarks.pipeline` with a case as JSON. Its answers are line
 first the costs of its start, then one for each line of standard input:
 
     {"steps": 3}       ->  loss, and seconds of wall and of processor time, of three more steps
-    {"timeline": 1}    ->  when each call ran in one step, by TensorFlow's profiler
+    {"timeline": 1}    ->  the start and the end of each call in one step, by TensorFlow's
+                           profiler
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -27,15 +28,23 @@ from benchmarks.harness.case_server import serve
 from meshtf.runtime.placed.program.function_calls import BRANCH_OPS, CALL_OPS
 
 BLOCKS = 8
-ROWS = 128
+MICROBATCH_SIZE = 128
 D_MODEL = 256
 D_FF = 1024
+# The names of ops that call a chunk: phase, chunk and microbatch.
 _CALL = re.compile(r"call/(forward|backward)\.(\d+)\.(\d+)/")
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """The numbers of stages, of microbatches (of ROWS examples), and of chunks on each stage."""
+    """A pipeline.
+
+    Attributes:
+      stages: the number of stages.
+      microbatches: the number of microbatches, each of MICROBATCH_SIZE examples.
+      schedule: the schedule of the pipeline, such as "gpipe" or "1f1b".
+      chunks: the number of chunks on each stage.
+    """
 
     stages: int
     microbatches: int
@@ -47,12 +56,12 @@ class Case:
         return f"{self.stages} stages, {self.microbatches} microbatches"
 
     def dump(self) -> str:
-        """Returns it as JSON."""
+        """Returns the case as JSON."""
         return json.dumps(dataclasses.asdict(self))
 
 
 class Block(mtf.Module):
-    """A pre-norm residual feed-forward layer."""
+    """A pre-norm residual feed-forward layer: x[batch, d_model] -> [batch, d_model]."""
 
     def __init__(self, mesh: mtf.Mesh, name: str):
         super().__init__(name)
@@ -71,18 +80,18 @@ class Block(mtf.Module):
 
 def make(case: Case) -> Any:
     """Returns a training step, a function of x and labels `[batch, d_model]`."""
-    several = case.stages > 1
+    has_stages = case.stages > 1
     mesh = mtf.Mesh(
-        f"stage:{case.stages}" if several else "",
+        f"stage:{case.stages}" if has_stages else "",
         seed=1,
-        devices=f"separate:{case.stages}" if several else None,
+        devices=f"separate:{case.stages}" if has_stages else None,
     )
     pipe = mtf.pipeline.GPipe(
         [Block(mesh, f"block_{k}") for k in range(BLOCKS)],
-        case.stages,
-        case.microbatches,
-        case.schedule,
-        case.chunks,
+        stages=case.stages,
+        microbatches=case.microbatches,
+        schedule=case.schedule,
+        chunks=case.chunks,
     )
     variables = pipe.trainable_variables
     optimizer = mtf.optimizers.SGD(variables, 0.01)
@@ -104,42 +113,62 @@ def make(case: Case) -> Any:
     return step
 
 
+class Call(NamedTuple):
+    """A call of a chunk on a microbatch."""
+
+    phase: str  # "forward" or "backward"
+    chunk: int
+    microbatch: int
+
+
+class TimedCall(NamedTuple):
+    """A call with its start and its end in milliseconds."""
+
+    phase: str
+    chunk: int
+    microbatch: int
+    start: float
+    end: float
+
+
 class Runner:
-    """A case that has been built, and how it is made to step."""
+    """Builds a case, takes its first step, and answers requests: see the module.
+
+    Attributes:
+      start: the seconds of building the case and its first step: "first", and "first_cpu"
+        of processor time.
+    """
 
     def __init__(self, case: Case):
         rng = np.random.default_rng(0)
-        self.batch = [
-            tf.constant(
-                rng.normal(size=[ROWS * case.microbatches, D_MODEL]), tf.float32
-            )
-            for _ in range(2)
-        ]
+        shape = [MICROBATCH_SIZE * case.microbatches, D_MODEL]
+        # x and labels.
+        self.batch = [tf.constant(rng.normal(size=shape), tf.float32) for _ in range(2)]
         self.case = case
-        start = time.perf_counter()
-        processor = time.process_time()
+        wall_start = time.perf_counter()
+        processor_start = time.process_time()
         self.step = make(case)
         float(self.step(*self.batch))
         self.start = {
-            "first": time.perf_counter() - start,
-            "first_cpu": time.process_time() - processor,
+            "first": time.perf_counter() - wall_start,
+            "first_cpu": time.process_time() - processor_start,
         }
 
     def steps(self, count: int) -> dict[str, list[float]]:
-        """Takes steps and returns what each of them took."""
+        """Takes steps, and returns their losses ("loss"), and their seconds of wall time
+        ("wall") and of processor time ("cpu").
+        """
         results: dict[str, list[float]] = {"loss": [], "wall": [], "cpu": []}
         for _ in range(count):
-            start = time.perf_counter()
-            processor = time.process_time()
+            wall_start = time.perf_counter()
+            processor_start = time.process_time()
             results["loss"].append(float(self.step(*self.batch)))
-            results["wall"].append(time.perf_counter() - start)
-            results["cpu"].append(time.process_time() - processor)
+            results["wall"].append(time.perf_counter() - wall_start)
+            results["cpu"].append(time.process_time() - processor_start)
         return results
 
-    def timeline(self, count: int) -> list[tuple[str, int, int, float, float]]:
-        """Returns the calls of a step: what, chunk, microbatch, start and end in
-        milliseconds.
-        """
+    def timeline(self, count: int) -> list[TimedCall]:
+        """Takes `count` steps, and returns the calls of chunks on microbatches."""
         with tempfile.TemporaryDirectory() as folder:
             options = tf.profiler.experimental.ProfilerOptions(
                 host_tracer_level=2, python_tracer_level=0
@@ -150,35 +179,35 @@ class Runner:
             tf.profiler.experimental.stop()
             (path,) = Path(folder).rglob("*.xplane.pb")
             space = xplane_pb2.XSpace.FromString(path.read_bytes())
-        calls: dict[tuple[str, int, int], list[float]] = {}
-        for (phase, chunk, microbatch), at in _calls(space):
-            calls.setdefault((phase, chunk, microbatch), []).append(at)
-        return [(*call, min(times), max(times)) for call, times in calls.items()]
+        times_of_calls: dict[Call, list[float]] = {}
+        for call, milliseconds in _events_of_calls(space):
+            times_of_calls.setdefault(call, []).append(milliseconds)
+        return [
+            TimedCall(*call, start=min(times), end=max(times))
+            for call, times in times_of_calls.items()
+        ]
 
 
-def _calls(space: Any) -> Iterator[tuple[tuple[str, int, int], float]]:
-    """Yields a call and a time at which something of it started or ended."""
+def _events_of_calls(space: Any) -> Iterator[tuple[Call, float]]:
+    """Yields for each event of a call, its start and its end, the call and the time in
+    milliseconds.
+    """
     for plane in space.planes:
         for line in plane.lines:
             for event in line.events:
-                kind = plane.event_metadata[event.metadata_id].name
-                if not kind.startswith(
-                    "ExecutorState::ProcessAsync"
-                ):  # its start and its end
+                # An asynchronous op has an event at its start and another one at its end.
+                event_name = plane.event_metadata[event.metadata_id].name
+                if not event_name.startswith("ExecutorState::ProcessAsync"):
                     continue
-                stats = {
-                    plane.stat_metadata[s.metadata_id].name: plane.stat_metadata[
-                        s.ref_value
-                    ].name
-                    for s in event.stats
-                }
-                call = _CALL.match(stats.get("name", ""))
-                if call and stats.get("kernel_type") in (*BRANCH_OPS, *CALL_OPS):
-                    phase, chunk, microbatch = call.groups()
-                    yield (
-                        (phase, int(chunk), int(microbatch)),
-                        (line.timestamp_ns / 1e6 + event.offset_ps / 1e9),
-                    )
+                stats = {}
+                for stat in event.stats:
+                    key = plane.stat_metadata[stat.metadata_id].name
+                    stats[key] = plane.stat_metadata[stat.ref_value].name
+                match = _CALL.match(stats.get("name", ""))
+                if match and stats.get("kernel_type") in (*BRANCH_OPS, *CALL_OPS):
+                    phase, chunk, microbatch = match.groups()
+                    call = Call(phase, int(chunk), int(microbatch))
+                    yield call, line.timestamp_ns / 1e6 + event.offset_ps / 1e9
 
 
 def start(text: str) -> Runner:

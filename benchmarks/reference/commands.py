@@ -39,16 +39,24 @@ BERT = (
     "run_classifier",
     "run_squad",
 )
-SHARED = {  # modules of flags that several commands have -> their headings
+# The headings of the flags that several commands have, by the module of the flags.
+SHARED = {
     "transformer.cli.command_line": "Flags of configurations",
     "meshtf.commands.timeouts": "Flags of supervision",
     "examples.bert.shared.program_flags": "Flags of BERT programs",
-    "examples.bert.shared.fine_tuning": "Flags of fine-tuning",
+    "examples.bert.shared.training_flags": "Flags of fine-tuning",
 }
 
 
 class Flag(NamedTuple):
-    """A flag: its name, the source of its default, what it may be, its help."""
+    """A flag.
+
+    Attributes:
+      name: the name of the flag.
+      default: the default as Markdown, or "required".
+      choices: the values of an enum, as Markdown; "": the flag is no enum.
+      help: the help text.
+    """
 
     name: str
     default: str
@@ -108,7 +116,7 @@ def table(flags: list[Flag]) -> Iterator[str]:
 
 
 def anchor(title: str) -> str:
-    """Returns the name by which links reach a heading."""
+    """Returns the anchor of a heading, for links."""
     return title.lower().replace(" ", "-")
 
 
@@ -123,43 +131,50 @@ def tree(module: str) -> ast.Module:
 def flags_of(module: str) -> list[Flag]:
     """Returns the flags that a module defines, in the order of its source."""
     calls = [node for node in ast.walk(tree(module)) if isinstance(node, ast.Call)]
-    defining = [
+    definitions = [
         call for call in calls if ast.unparse(call.func).startswith("flags.DEFINE_")
     ]
-    return [flag_of(call) for call in sorted(defining, key=lambda call: call.lineno)]
+    definitions.sort(key=lambda call: call.lineno)
+    return [flag_of(call) for call in definitions]
 
 
 def flag_of(call: ast.Call) -> Flag:
     """Returns the flag that a call of flags.DEFINE_... defines."""
-    name, default, *rest = (ast.unparse(argument) for argument in call.args)
-    default = repr(ast.literal_eval(call.args[1]))
+    # DEFINE_type(name, default, [choices,] help)
+    name, default, *choices, help_text = call.args
     keywords = {key.arg: key.value for key in call.keywords}
     required = ast.unparse(keywords.get("required", ast.Constant(False))) == "True"
-    choices = rest.pop(0) if "enum" in ast.unparse(call.func) else ""
-    text = call.args[-1]
-    words = text.value if isinstance(text, ast.Constant) else ast.unparse(text)
+    # A help text that is no literal, such as an f-string, is shown as source.
+    if isinstance(help_text, ast.Constant):
+        words = str(help_text.value)
+    else:
+        words = ast.unparse(help_text)
+    choices_source = ", ".join(ast.unparse(choice) for choice in choices)
     return Flag(
-        name.strip("'"),
-        "required" if required else f"`{default}`",
-        choices.strip("[]").replace("'", "`"),
-        " ".join(str(words).split()),
+        name=str(ast.literal_eval(name)),
+        default="required" if required else f"`{ast.literal_eval(default)!r}`",
+        choices=choices_source.strip("[]").replace("'", "`"),
+        help=" ".join(words.split()),
     )
 
 
 def adopted(module: str) -> list[str]:
-    """Returns the modules whose flags a module adopts, those of these included."""
-    imported = {
-        alias.asname or alias.name: f"{node.module}.{alias.name}"
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    direct = [
-        imported[ast.unparse(node.args[0])]
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "flags.adopt_module_key_flags"
-        and ast.unparse(node.args[0]) in imported
-    ]
-    inner = [name for one in direct for name in adopted(one)]
-    return list(dict.fromkeys([*direct, *inner]))
+    """Returns the modules whose flags a module adopts, and the modules whose flags those
+    modules adopt.
+    """
+    nodes = list(ast.walk(tree(module)))
+    imported: dict[str, str] = {}  # names in this module -> names of modules
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    direct = []
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            function = ast.unparse(node.func)
+            if function == "flags.adopt_module_key_flags":
+                name = ast.unparse(node.args[0])
+                if name in imported:
+                    direct.append(imported[name])
+    indirect = [inner for name in direct for inner in adopted(name)]
+    return list(dict.fromkeys([*direct, *indirect]))

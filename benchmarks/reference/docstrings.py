@@ -1,4 +1,4 @@
-"""The sections of docstrings: what they say of each parameter.
+"""The sections of docstrings, for the meanings of parameters.
 
 >>> from benchmarks.reference.docstrings import parameters, summary
 >>> text = '''Adds two numbers.
@@ -30,7 +30,7 @@ def summary(docstring: str) -> str:
 
 
 def parameters(docstring: str) -> dict[str, str]:
-    """Returns what the sections Args and Attributes say, by the names of parameters."""
+    """Returns the meanings in the sections Args and Attributes, by parameter."""
     meanings: dict[str, str] = {}
     section = name = ""
     for line in inspect.cleandoc(docstring).split("\n"):

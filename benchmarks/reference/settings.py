@@ -24,7 +24,8 @@ that have no default, or they must be bound.
 values of another type, are refused with file and line. `python -m benchmarks.reference` writes
 this page from docstrings.
 """
-GROUPS = {  # by the beginning of the module of a configurable
+# The headings, and how the modules of their configurables begin.
+GROUPS = {
     "Training": ("transformer.training",),
     "Mesh": ("meshtf.mesh",),
     "Optimizers and learning rates": ("meshtf.optimizers",),
@@ -47,7 +48,9 @@ def page() -> str:
 
 
 def configurables() -> list[tuple[str, Any]]:
-    """Returns the names in gin files, and what they configure, sorted by name."""
+    """Returns the classes and functions that gin configures, with their names in gin files,
+    sorted by name.
+    """
     for module in pkgutil.walk_packages(transformer.__path__, "transformer."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -77,23 +80,25 @@ def settings(wrapped: Any) -> Iterator[tuple[str, str, str]]:
     for name, parameter in inspect.signature(wrapped).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        default = (
-            "" if parameter.default is parameter.empty else shown(parameter.default)
-        )
+        default = ""
+        if parameter.default is not parameter.empty:
+            default = default_text(parameter.default)
         yield name, default, meanings.get(name, "").replace("|", r"\|")
 
 
 def all_parameters(wrapped: Any) -> dict[str, str]:
-    """Returns the meanings of parameters, those of base classes included."""
+    """Returns the meanings of parameters by name, also those in the docstrings of base
+    classes.
+    """
     classes = wrapped.__mro__[::-1] if inspect.isclass(wrapped) else [wrapped]
     meanings: dict[str, str] = {}
-    for one in classes:
-        meanings |= parameters(one.__doc__ or "")
+    for cls in classes:
+        meanings |= parameters(cls.__doc__ or "")
     return meanings
 
 
-def shown(default: Any) -> str:
-    """Returns a default as it is written in a gin file."""
+def default_text(default: Any) -> str:
+    """Returns a default as Markdown, as a gin file would have it."""
     if default is gin.REQUIRED:
         return "required"
     if callable(default):

@@ -39,12 +39,12 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("losses", 10, "How many steps the losses are compared over.")
 flags.DEFINE_string("json", None, "A file to write all numbers to.")
 
-_TOLERANCE = 1e-5
+_TOLERANCE = 1e-5  # the relative difference up to which losses agree
 
 
 def module_ratios(rows: list[Row]) -> str:
-    """Returns lines with the ratios of the exported module's step and compile times to those of
-    all other rows.
+    """Returns lines with the ratios of the exported module's step and compile times to the
+    times of all other rows.
     """
     (module,) = (row for row in rows if row.name.endswith("exported module"))
     return "\n".join(
@@ -62,16 +62,16 @@ def main(argv: list[str]) -> None:
     if not with_jax:
         print("JAX is left out: it is not installed here (pip install -e '.[jax]').")
     measured = []
-    wrong = []
+    disagreements = []
     for group in spmd_cases(sized("lm", FLAGS.size), FLAGS.grids, with_jax):
         rows, _ = measure(
             group,
-            FLAGS.rounds,
-            FLAGS.starts,
-            FLAGS.losses,
+            rounds=FLAGS.rounds,
+            starts=FLAGS.starts,
+            losses=FLAGS.losses,
         )
         print(f"\n{table(rows, 'compile')}\n{module_ratios(rows)}", flush=True)
-        wrong += agreement(rows, _TOLERANCE)
+        disagreements += agreement(rows, _TOLERANCE)
         measured += rows
     if FLAGS.json:
         with open(FLAGS.json, "w") as file:
@@ -80,8 +80,8 @@ def main(argv: list[str]) -> None:
                 file,
                 indent=1,
             )
-    if wrong:
-        sys.exit("\n".join(["losses disagree:", *wrong]))
+    if disagreements:
+        sys.exit("\n".join(["losses disagree:", *disagreements]))
     print(
         f"\nlosses agree over {FLAGS.losses} steps to {_TOLERANCE:g}; "
         f"median of {FLAGS.rounds} steps"

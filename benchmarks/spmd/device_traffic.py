@@ -15,7 +15,7 @@ import collections
 import dataclasses
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -24,22 +24,32 @@ from meshtf.forecast import Forecast
 from meshtf.runtime.tf_internals.run_records import graph_of, recorded_graphs
 from transformer.cli.program import run_main
 
-_LOAD = ("load", "")
+_LOAD = ("load", "")  # the kind and axis of a crossing that loads an argument
 
 
 @dataclasses.dataclass(frozen=True)
 class Crossing:
-    """A tensor that is sent from one device to another."""
+    """A tensor that is sent from one device to another.
 
-    kind: str  # of a move: "all_reduce", "gather_statistics", ...; else "load", of arguments
-    axis: str  # of a move: "data"; "data+model" where it goes along two; else ""
+    Attributes:
+      kind: the kind of the collective that the crossing is part of, such as "all_reduce" or
+        "gather_statistics"; "load" if it loads an argument.
+      axis: the mesh axis of the collective, such as "data"; "data+model" for two axes; "" for
+        an argument.
+      source: the device that sends the tensor.
+      target: the device that receives the tensor.
+      bytes: the bytes of the tensor.
+    """
+
+    kind: str
+    axis: str
     source: str
     target: str
     bytes: int
 
     @property
     def moved(self) -> bool:
-        """Whether it is part of a move of the program."""
+        """Whether the crossing is part of a collective of the program."""
         return (self.kind, self.axis) != _LOAD
 
 
@@ -64,35 +74,38 @@ def crossings(fn: Any, *args: Any) -> list[Crossing]:
         fn(*args)
     programs = [graphs for graphs in functions if _is_program(graphs)]
     graph = graph_of(compiled.definition)
-    shapes = {op.name: op for op in graph.get_operations()}
+    ops = {op.name: op for op in graph.get_operations()}
     results = []
     for graphs in programs:
-        sends = {
-            _key(n): n.input[0]
+        sent_tensors = {
+            _key(node): node.input[0]
             for device_graph in graphs
-            for n in device_graph.node
-            if n.op in ("_Send", "_HostSend")
+            for node in device_graph.node
+            if node.op in ("_Send", "_HostSend")
         }
         for device_graph in graphs:
-            results += _received(device_graph, sends, shapes)
+            results += _received(device_graph, sent_tensors, ops)
     return results
 
 
 def by_move(results: list[Crossing]) -> dict[tuple[str, str], int]:
     """Returns the bytes of each kind of collective along each axis, summed over devices."""
-    total: collections.Counter[tuple[str, str]] = collections.Counter()
+    total_bytes: collections.Counter[tuple[str, str]] = collections.Counter()
     for crossing in results:
         if crossing.moved:
-            total[crossing.kind, crossing.axis] += crossing.bytes
-    return dict(total)
+            total_bytes[crossing.kind, crossing.axis] += crossing.bytes
+    return dict(total_bytes)
 
 
 def announced(forecast: Forecast) -> dict[tuple[str, str], float]:
-    """Returns the same bytes according to a forecast."""
-    total: collections.Counter[tuple[str, str]] = collections.Counter()
+    """Returns the forecast of the bytes of each kind of collective along each axis, summed
+    over devices.
+    """
+    total_bytes: collections.Counter[tuple[str, str]] = collections.Counter()
     for collective in forecast.collectives:
-        total[collective.kind, collective.axis] += collective.bytes * forecast.positions
-    return {collective: size for collective, size in total.items() if size}
+        key = collective.kind, collective.axis
+        total_bytes[key] += collective.bytes * forecast.positions
+    return {key: num_bytes for key, num_bytes in total_bytes.items() if num_bytes}
 
 
 def _is_program(graphs: list[Any]) -> bool:
@@ -104,54 +117,64 @@ def _is_program(graphs: list[Any]) -> bool:
     )
 
 
+class Reader(NamedTuple):
+    """An input of an op, which reads a tensor."""
+
+    op: str  # the name of the op
+    index: int  # the index of the input
+
+
 def _received(
-    graph: Any, sends: dict[Any, str], ops: dict[str, tf.Operation]
+    graph: Any, sent_tensors: dict[Any, str], ops: dict[str, tf.Operation]
 ) -> Iterator[Crossing]:
-    """Yields the tensors that one device receives."""
-    readers: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
-    for node in graph.node:
-        for slot, name in enumerate(node.input):
-            if not name.startswith("^"):
-                readers[name.removesuffix(":0")].append((node.name, slot))
-    for node in graph.node:
-        if node.op in ("_Recv", "_HostRecv") and _device(node, "send") != _device(
-            node, "recv"
-        ):
-            sent = sends[_key(node)]
-            if "/ctrl/_" in sent:  # only says that something has run: no elements
-                continue
-            size = _size(sent, readers[node.name], ops)
-            kinds = {_sort(name) for name, _ in readers[node.name]} or {_LOAD}
-            kind, axis = min(kinds - {_LOAD} or kinds)
-            yield Crossing(
-                kind,
-                axis,
-                _device(node, "send"),
-                _device(node, "recv"),
-                size,
-            )
+    """Yields the tensors that one device receives from other devices.
 
-
-def _size(
-    sent: str, readers: list[tuple[str, int]], ops: dict[str, tf.Operation]
-) -> int:
-    """Returns the bytes of a tensor, from the op that outputs it or, for an argument, from an op
-    that reads it.
+    Args:
+      graph: the graph of the device.
+      sent_tensors: the names of the tensors that all devices send, by `_key`.
+      ops: the ops of the program before it was partitioned, by name.
     """
-    name, _, slot = sent.partition(":")
-    tensors = [ops[name].outputs[int(slot or 0)]] if name in ops else []
-    tensors += [ops[reader].inputs[i] for reader, i in readers if reader in ops]
+    readers_of: dict[str, list[Reader]] = collections.defaultdict(list)
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if not name.startswith("^"):  # no control input
+                readers_of[name.removesuffix(":0")].append(Reader(node.name, index))
+    for node in graph.node:
+        if node.op not in ("_Recv", "_HostRecv"):
+            continue
+        source, target = _device(node, "send"), _device(node, "recv")
+        tensor = sent_tensors[_key(node)] if source != target else ""
+        # Tensors of control dependencies ("/ctrl/_") have no elements.
+        if source == target or "/ctrl/_" in tensor:
+            continue
+        readers = readers_of[node.name]
+        kinds = {_kind_and_axis(reader.op) for reader in readers} or {_LOAD}
+        kind, axis = min(kinds - {_LOAD} or kinds)
+        num_bytes = _bytes(tensor, readers, ops)
+        yield Crossing(kind, axis, source=source, target=target, bytes=num_bytes)
+
+
+def _bytes(tensor: str, readers: list[Reader], ops: dict[str, tf.Operation]) -> int:
+    """Returns the bytes of a tensor, given its name: from the op that outputs the tensor or,
+    for an argument, from an op that reads it.
+    """
+    name, _, output = tensor.partition(":")
+    tensors = [ops[name].outputs[int(output or 0)]] if name in ops else []
+    tensors += [ops[r.op].inputs[r.index] for r in readers if r.op in ops]
     sizes = {t.shape.num_elements() * t.dtype.size for t in tensors}
     if len(sizes) != 1:
-        raise RuntimeError(f"the size of {sent} is not known: {sizes}")
+        raise RuntimeError(f"the size of {tensor} is not known: {sizes}")
     return sizes.pop()
 
 
-def _sort(reader: str) -> tuple[str, str]:
-    """Returns (kind, axis) of a crossing, given the name of the op that reads the tensor."""
-    where = reader.split("/")
-    if where[0] == "move":
-        return where[1], where[2].replace(".", "+")
+def _kind_and_axis(reader: str) -> tuple[str, str]:
+    """Returns kind and axis of a crossing, given the name of the op that reads the tensor,
+    such as "move/all_reduce/data.model/Add".
+    """
+    scope, *names = reader.split("/")
+    if scope == "move":
+        kind, axes, *_ = names
+        return kind, axes.replace(".", "+")
     return _LOAD
 
 
@@ -162,13 +185,13 @@ def main(argv: list[str]) -> None:
         f"{'bytes that one of 8 positions receives':42}{'forecast':>12}{'counted':>12}"
         f"{'arguments':>12}"
     )
-    wrong = [
+    different = [
         name
         for name, case in LAYOUTS.items()
         if not _compare(name, *case.build(SMALL, devices="separate:8"))
     ]
-    if wrong:
-        sys.exit(f"forecast and count differ: {', '.join(wrong)}")
+    if different:
+        sys.exit(f"forecast and count differ: {', '.join(different)}")
 
 
 def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
@@ -192,10 +215,12 @@ def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _key(node: Any) -> tuple[str, ...]:
+    """Returns what a `_Send` and its `_Recv` have in common."""
     return node.attr["tensor_name"].s, _device(node, "send"), _device(node, "recv")
 
 
 def _device(node: Any, side: str) -> str:
+    """Returns the device of one side, "send" or "recv", of a `_Send` or a `_Recv`."""
     return tf.DeviceSpec.from_string(node.attr[f"{side}_device"].s.decode()).to_string()
 
 

@@ -23,50 +23,66 @@ from transformer.cli.program import run_main
 
 _REPLICAS = flags.DEFINE_list("replicas", ["8", "2048"], "Numbers of replicas.")
 _TENSOR = "heads:model; d_ff:model; vocab:model"
+# The sizes of axes: {0} is the number of replicas, {1} a quarter and {2} an eighth of it.
 CASES = {
     "data": Case("data:{0}", "batch:data"),
     "data and tensor": Case("data:{1}; model:4", "batch:data;" + _TENSOR),
-    "FSDP over 8": Case("data:{2}; shard:8", "batch:data", "d_model:shard"),
+    "FSDP over 8": Case(
+        "data:{2}; shard:8", "batch:data", variable_layout="d_model:shard"
+    ),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The costs of exporting a module."""
+    """The costs of exporting a module.
+
+    Attributes:
+      replicas: the number of replicas.
+      forecast_s: the seconds of a forecast: tracing and planning.
+      export_s: the seconds of an export: tracing, planning and lowering.
+      module: the size of the module in bytes.
+      ops: the number of ops of the plan.
+    """
 
     replicas: int
-    forecast_s: float  # tracing and planning
-    export_s: float  # tracing, planning and lowering
-    module: int  # bytes
-    ops: int  # of the plan
+    forecast_s: float
+    export_s: float
+    module: int
+    ops: int
 
 
 def cost(name: str, replicas: int) -> Cost:
-    """Exports a step of the language model under a layout, on an abstract mesh."""
+    """Exports a step of the language model on an abstract mesh, and returns the costs.
+
+    Args:
+      name: the name of one of `CASES`.
+      replicas: the number of replicas.
+    """
     case = CASES[name]
-    case = dataclasses.replace(
-        case, axes=case.axes.format(replicas, replicas // 4, replicas // 8)
-    )
+    axes = case.axes.format(replicas, replicas // 4, replicas // 8)
+    case = dataclasses.replace(case, axes=axes)
     size = dataclasses.replace(SMALL, batch=2 * replicas)
     step, args = case.build(size, devices="abstract")
     gc.collect()
-    began = time.perf_counter()
+    start = time.perf_counter()
     forecast = mtf.explain(step, *args)
-    between = time.perf_counter()
+    after_forecast = time.perf_counter()
     exported = mtf.export(step, *args)
+    after_export = time.perf_counter()
     return Cost(
-        replicas,
-        between - began,
-        time.perf_counter() - between,
-        len(exported.module),
-        len(forecast.ops),
+        replicas=replicas,
+        forecast_s=after_forecast - start,
+        export_s=after_export - after_forecast,
+        module=len(exported.module),
+        ops=len(forecast.ops),
     )
 
 
 def main(argv: list[str]) -> None:
     """Prints a row for each layout and number of replicas."""
     del argv
-    cost("data", 4)  # TensorFlow and XLA start
+    cost("data", 4)  # so that the start of TensorFlow and XLA is not timed
     print(
         f"{'':18}{'replicas':>9}{'ops':>6}{'explain':>10}{'export':>10}{'module':>12}"
     )

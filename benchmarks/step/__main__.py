@@ -42,10 +42,10 @@ flags.DEFINE_multi_enum(
     "peer",
     [],
     ["all", *PEERS],
-    "What else trains it on eight devices.",
+    "Other programs to compare, which train the model on eight devices.",
 )
 flags.DEFINE_bool(
-    "onednn", False, "Whether to compare what is TensorFlow's with oneDNN, too."
+    "onednn", False, "Whether to run TensorFlow without meshtf with oneDNN as well."
 )
 flags.DEFINE_integer("rounds", 10, "How many steps of each case are timed.")
 flags.DEFINE_integer(
@@ -61,33 +61,29 @@ def main(argv: list[str]) -> None:
     config = sized(FLAGS.model, FLAGS.size)
     peers = list(PEERS) if "all" in FLAGS.peer else FLAGS.peer
     measured = []
-    wrong = []
+    disagreements = []
     refused = {}
-    rates = list(map(float, FLAGS.dropouts))
     for group in cases(
         config,
-        FLAGS.modes,
-        rates,
-        FLAGS.only,
-        peers,
-        FLAGS.onednn,
+        modes=FLAGS.modes,
+        dropouts=list(map(float, FLAGS.dropouts)),
+        names=FLAGS.only,
+        peers=peers,
+        onednn=FLAGS.onednn,
     ):
-        rows, why = measure(
+        rows, refused_in_group = measure(
             group,
-            FLAGS.rounds,
-            FLAGS.starts,
-            FLAGS.losses,
+            rounds=FLAGS.rounds,
+            starts=FLAGS.starts,
+            losses=FLAGS.losses,
         )
-        blocks = [
-            table(rows),
-            peer_ratios(group, rows),
-            memory_table(rows),
-            *(f"{name} does not run: {error}" for name, error in why.items()),
-        ]
+        blocks = [table(rows), peer_ratios(group, rows), memory_table(rows)]
+        for name, reason in refused_in_group.items():
+            blocks.append(f"{name} does not run: {reason}")
         print("\n" + "\n".join(filter(None, blocks)), flush=True)
-        wrong += agreement(rows)
+        disagreements += agreement(rows)
         measured += rows
-        refused |= why
+        refused |= refused_in_group
     if FLAGS.json:
         with open(FLAGS.json, "w") as file:
             rows = [row.as_dict() for row in measured]
@@ -101,8 +97,8 @@ def main(argv: list[str]) -> None:
                 file,
                 indent=1,
             )
-    if wrong:
-        sys.exit("\n".join(["losses disagree:", *wrong]))
+    if disagreements:
+        sys.exit("\n".join(["losses disagree:", *disagreements]))
     print(
         f"\nlosses agree over {FLAGS.losses} steps; median of {FLAGS.rounds} steps, "
         f"spread of plain TensorFlow {_spread(measured[0].step['wall']):.0%}"
@@ -116,31 +112,33 @@ def peer_ratios(group: list[Case], rows: list[Row]) -> str:
     are also compared with meshtf on one device.
     """
     row_of = {row.name: row for row in rows}
+    measured = [case for case in group if case.name in row_of]
     lines = []
-    for peer in group:
-        for case in group:
-            if (
-                peer.runtime in PEERS
-                and peer.runtime != "spmd"
-                and case.grid == peer.grid
-                and (
-                    case.runtime == "spmd"
-                    or case.runtime == "placed"
-                    and (case.devices or peer.runtime in ("towers", "jax"))
-                )
-                and not (case.sharded_over_data or case.recompute)
-                and {peer.name, case.name} <= row_of.keys()
-            ):
-                own = row_of[case.name]
-                other = row_of[peer.name]
+    for peer in measured:
+        for case in measured:
+            if _is_compared(case, peer):
+                row = row_of[case.name]
+                peer_row = row_of[peer.name]
                 lines.append(
-                    f"{case.name} / {peer.name}: {ratio(own, other, 'wall'):.2f}, cpu "
-                    f"{ratio(own, other, 'cpu'):.2f}"
+                    f"{case.name} / {peer.name}: {ratio(row, peer_row, 'wall'):.2f}, "
+                    f"cpu {ratio(row, peer_row, 'cpu'):.2f}"
                 )
     return "\n".join(lines)
 
 
+def _is_compared(case: Case, peer: Case) -> bool:
+    """Returns whether a case of meshtf is compared with a case of a peer."""
+    if peer.runtime not in PEERS or peer.runtime == "spmd" or case.grid != peer.grid:
+        return False
+    if case.sharded_over_data or case.recompute:
+        return False
+    if case.runtime == "placed":
+        return bool(case.devices) or peer.runtime in ("towers", "jax")
+    return case.runtime == "spmd"
+
+
 def _spread(values: list[float]) -> float:
+    """Returns the interquartile range over the median."""
     quarters = statistics.quantiles(values, n=4)
     return (quarters[2] - quarters[0]) / quarters[1]
 

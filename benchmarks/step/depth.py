@@ -27,9 +27,14 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("layers", ["4", "16", "64"], "Depths to try.")
 flags.DEFINE_integer("starts", 2, "Processes of each case; the best counts.")
 flags.DEFINE_integer("steps", 15, "Steps that are timed in each process.")
-flags.DEFINE_string("layout", "batch:data", "On a mesh of data:4.")
-flags.DEFINE_string("case", "", "For the worker: how, and how many layers.")
+flags.DEFINE_string("layout", "batch:data", "The layout, on a mesh data:4.")
+flags.DEFINE_string(
+    "case",
+    "",
+    "Given to worker processes: the kind of network, and its number of layers.",
+)
 
+KINDS = ("one by one", "repeated")
 BATCH = 512
 D_MODEL = 128
 D_FF = 512
@@ -54,7 +59,7 @@ class Block(mtf.Module):
 
 
 class OneByOne(mtf.Module):
-    """Layers of their own."""
+    """A network of separate layers."""
 
     def __init__(self, mesh: mtf.Mesh, layers: int) -> None:
         super().__init__("net")
@@ -67,16 +72,21 @@ class OneByOne(mtf.Module):
         return x
 
 
-def worker(how: str, layers: int) -> dict[str, Any]:
-    """Returns the seconds to the first step and of a step, and the loss after all steps."""
+def worker(kind: str, layers: int) -> dict[str, Any]:
+    """Returns the seconds to the first step ("first") and of a step ("step"), and the loss
+    after all steps ("loss").
+
+    Args:
+      kind: the kind of the network, one of `KINDS`.
+      layers: the number of layers.
+    """
     mesh = mtf.Mesh("data:4", layout=FLAGS.layout, seed=0)
-    net = (
-        OneByOne(mesh, layers)
-        if how == "one by one"
-        else mtf.layers.Repeat(
+    if kind == "one by one":
+        net = OneByOne(mesh, layers)
+    else:
+        net = mtf.layers.Repeat(
             lambda: Block(mesh, "layer"), f"layers:{layers}", name="net"
         )
-    )
     optimizer = mtf.optimizers.AdamW(net.trainable_variables, 1e-3)
 
     @mtf.function(mesh=mesh, x="batch;d")
@@ -91,36 +101,33 @@ def worker(how: str, layers: int) -> dict[str, Any]:
     x = np.random.default_rng(0).normal(size=(BATCH, D_MODEL)).astype("float32")
     times = []
     for _ in range(FLAGS.steps + 1):
-        before = time.perf_counter()
+        start = time.perf_counter()
         loss = float(step(x))
-        times.append(time.perf_counter() - before)
+        times.append(time.perf_counter() - start)
     return {"first": times[0], "step": statistics.median(times[1:]), "loss": loss}
 
 
 def measure(layers: int) -> dict[str, dict[str, float]]:
-    """Returns the best times of both networks; they are started in turn."""
+    """Returns the shortest times of each kind of network; they are started in turn."""
     best: dict[str, dict[str, float]] = {}
     for _ in range(FLAGS.starts):
-        for how in ("one by one", "repeated"):
+        for kind in KINDS:
             command = [
                 sys.executable,
                 "-m",
                 "benchmarks.step.depth",
-                f"--case={how}:{layers}",
+                f"--case={kind}:{layers}",
                 f"--steps={FLAGS.steps}",
                 f"--layout={FLAGS.layout}",
             ]
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                check=False,
+            process = subprocess.run(
+                command, capture_output=True, text=True, check=False
             )
-            if done.returncode:
-                raise RuntimeError(done.stderr)
-            measured = json.loads(done.stdout.splitlines()[-1])
-            old = best.get(how, measured)
-            best[how] = {key: min(old[key], value) for key, value in measured.items()}
+            if process.returncode:
+                raise RuntimeError(process.stderr)
+            measured = json.loads(process.stdout.splitlines()[-1])
+            old = best.get(kind, measured)
+            best[kind] = {key: min(old[key], value) for key, value in measured.items()}
     return best
 
 
@@ -128,11 +135,12 @@ def main(argv: list[str]) -> None:
     """Measures and prints."""
     del argv
     if FLAGS.case:
-        how, layers = FLAGS.case.split(":")
-        print(json.dumps(worker(how, int(layers))))
+        kind, layers = FLAGS.case.split(":")
+        print(json.dumps(worker(kind, int(layers))))
         return
-    ways = f"{'one by one':>12}{'repeated':>10}{'ratio':>6}"
-    print(f"{'layers':>6}{'first step, s':>28}{'step, ms':>28}\n{'':6}{ways}{ways}")
+    columns = f"{'one by one':>12}{'repeated':>10}{'ratio':>6}"
+    print(f"{'layers':>6}{'first step, s':>28}{'step, ms':>28}")
+    print(f"{'':6}{columns}{columns}")
     for layers in map(int, FLAGS.layers):
         plain, repeated = measure(layers).values()
         print(

@@ -59,7 +59,7 @@ MEDIUM = Size(
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A mesh and its layouts."""
+    """A mesh and its layouts: the arguments of `mtf.Mesh`."""
 
     axes: str
     layout: str = ""
@@ -85,35 +85,35 @@ class Case:
         """
         mesh = mtf.Mesh(
             self.axes,
-            self.layout,
-            self.variable_layout,
-            self.optimizer_layout,
+            layout=self.layout,
+            variable_layout=self.variable_layout,
+            optimizer_layout=self.optimizer_layout,
             devices=devices,
         )
         model = LanguageModel(
             mesh,
             Architecture(
-                size.vocab,
-                size.d_model,
-                size.d_ff,
-                size.heads,
-                size.d_kv,
-                size.blocks,
+                vocab=size.vocab,
+                d_model=size.d_model,
+                d_ff=size.d_ff,
+                heads=size.heads,
+                d_kv=size.d_kv,
+                blocks=size.blocks,
                 dropout=dropout,
                 **settings,
             ),
         )
-        rows = np.random.default_rng(0).integers(
-            0,
-            size.vocab,
-            (size.batch, size.length + 1),
-            np.int32,
+        ids = np.random.default_rng(0).integers(
+            0, size.vocab, (size.batch, size.length + 1), np.int32
         )
-        tokens, targets = (np.ascontiguousarray(x) for x in (rows[:, :-1], rows[:, 1:]))
-        batch = {"tokens": tokens, "targets": targets}
+        batch = {
+            "tokens": np.ascontiguousarray(ids[:, :-1]),
+            "targets": np.ascontiguousarray(ids[:, 1:]),
+        }
         return Trainer(model, microbatches=microbatches)._step, (batch, np.int32(0))
 
 
+# The rules of tensor parallelism.
 _TENSOR = "heads:model; d_ff:model; vocab:model"
 ONE = Case("")
 LAYOUTS = {
@@ -123,8 +123,10 @@ LAYOUTS = {
     "data and tensor, 2x4": Case("data:2; model:4", "batch:data;" + _TENSOR),
     "length": Case("seq:8", "length:seq"),
     "ZeRO-1": Case("data:8", "batch:data", optimizer_layout="d_model:data"),
-    "FSDP": Case("data:8", "batch:data", "d_model:data"),
+    "FSDP": Case("data:8", "batch:data", variable_layout="d_model:data"),
     "all of it, 2x2x2": Case(
-        "data:2; seq:2; model:2", "batch:data; length:seq;" + _TENSOR, "d_model:data"
+        "data:2; seq:2; model:2",
+        "batch:data; length:seq;" + _TENSOR,
+        variable_layout="d_model:data",
     ),
 }

@@ -17,6 +17,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from absl import flags
 
@@ -31,10 +32,21 @@ from benchmarks.step.cases.worker import build
 from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
-Times = dict[str, tuple[int, float]]  # of each type: how many ops, and milliseconds
-_OP = re.compile(r"[^:]+:(_?[A-Z]\w+)")  # the profiler's name of an op, but for ...
-_AROUND = ("ThreadpoolListener", "Executor", "TFRT", "$")  # ... what runs ops
-_STEPS = 2  # of one side before it is the other's turn
+
+
+class OpTime(NamedTuple):
+    """The ops of a type in a step."""
+
+    count: int = 0
+    milliseconds: float = 0.0
+
+
+Times = dict[str, OpTime]  # by the type of op
+# The profiler's name of an op: "name:Type".
+_OP = re.compile(r"[^:]+:(_?[A-Z]\w+)")
+# Names of this form that are not ops, but the runtime that runs them, start with these.
+_RUNTIME = ("ThreadpoolListener", "Executor", "TFRT", "$")
+_STEPS = 2  # the steps that a case takes in its turn
 
 
 def main(argv: list[str]) -> None:
@@ -42,23 +54,24 @@ def main(argv: list[str]) -> None:
     del argv
     config = sized(FLAGS.model, FLAGS.size)
     cases = [Case(config, grid) for grid in ("", *FLAGS.grids)]
-    print(
-        table([case.name for case in cases], measured(cases, FLAGS.rounds), FLAGS.least)
-    )
+    names = [case.name for case in cases]
+    print(table(names, measured(cases, FLAGS.rounds), FLAGS.least))
 
 
 def measured(cases: Iterable[Case], rounds: int) -> list[Times]:
-    """Returns for each case the ops of a step by type."""
-    built = [(build(case), batches(case.config)) for case in cases]
-    steps = [(make(), batches_of_case) for (_, make), batches_of_case in built]
-    for step, batches_of_case in steps:
+    """Returns for each case the ops of a step by type: medians over rounds."""
+    steps = []
+    for case in cases:
+        _, make_step = build(case)
+        steps.append((make_step(), batches(case.config)))
+    for step, batches_of_case in steps:  # the first steps trace and compile
         for batch in batches_of_case:
             float(step(batch))
-    results: list[list[Times]] = [[] for _ in steps]
+    times_of_rounds: list[list[Times]] = [[] for _ in steps]
     for _ in range(rounds):
-        for (step, batches_of_case), times in zip(steps, results):
+        for (step, batches_of_case), times in zip(steps, times_of_rounds):
             times.append(_profiled(step, batches_of_case))
-    return [_median(times) for times in results]
+    return [_median(times) for times in times_of_rounds]
 
 
 def _profiled(step: Callable[..., object], batches_of_case: list[object]) -> Times:
@@ -72,11 +85,13 @@ def _profiled(step: Callable[..., object], batches_of_case: list[object]) -> Tim
             float(step(batches_of_case[k % len(batches_of_case)]))
         tf.profiler.experimental.stop()
         counts: collections.Counter[str] = collections.Counter()
-        spent: collections.Counter[str] = collections.Counter()
+        total_ms: collections.Counter[str] = collections.Counter()
         for kind, milliseconds in _events(Path(folder)):
             counts[kind] += 1
-            spent[kind] += milliseconds
-    return {kind: (counts[kind] // _STEPS, spent[kind] / _STEPS) for kind in counts}
+            total_ms[kind] += milliseconds
+    return {
+        kind: OpTime(counts[kind] // _STEPS, total_ms[kind] / _STEPS) for kind in counts
+    }
 
 
 def _events(folder: Path) -> Iterator[tuple[str, float]]:
@@ -84,61 +99,64 @@ def _events(folder: Path) -> Iterator[tuple[str, float]]:
     for file in folder.rglob("*.xplane.pb"):
         space = xplane_pb2.XSpace.FromString(file.read_bytes())
         for plane in space.planes:
-            if plane.name == "/host:CPU":
-                for event in (event for line in plane.lines for event in line.events):
+            if plane.name != "/host:CPU":
+                continue
+            for line in plane.lines:
+                for event in line.events:
                     name = plane.event_metadata[event.metadata_id].name
                     op = _OP.fullmatch(name)
-                    if op and not name.startswith(_AROUND):
+                    if op and not name.startswith(_RUNTIME):
                         yield op[1], event.duration_ps / 1e9
 
 
-def _median(times: list[Times]) -> Times:
-    kinds = {kind for batches_of_case in times for kind in batches_of_case}
-    return {
-        kind: (
-            times[0].get(kind, (0, 0.0))[0],
-            statistics.median(
-                batches_of_case.get(kind, (0, 0.0))[1] for batches_of_case in times
-            ),
-        )
-        for kind in kinds
-    }
+def _median(times_of_rounds: list[Times]) -> Times:
+    """Returns the counts of the first round, and the medians over rounds of times."""
+    kinds = {kind for times in times_of_rounds for kind in times}
+    medians = {}
+    for kind in kinds:
+        ops = [times.get(kind, OpTime()) for times in times_of_rounds]
+        milliseconds = statistics.median(op.milliseconds for op in ops)
+        medians[kind] = OpTime(ops[0].count, milliseconds)
+    return medians
 
 
 def table(names: list[str], results: list[Times], least: float) -> str:
-    """Returns types by the time that they took anywhere, those below `least`
-    milliseconds as one.
+    """Returns a table with a line for each type of op, those with the most time first.
+
+    Args:
+      names: the names of the cases.
+      results: the ops of each case.
+      least: types that take fewer milliseconds in all cases are summed up in one line.
     """
-    kinds = sorted(
-        {kind for times in results for kind in times},
-        key=lambda kind: -max(times.get(kind, (0, 0.0))[1] for times in results),
-    )
-    large = [
-        k for k in kinds if max(times.get(k, (0, 0.0))[1] for times in results) >= least
-    ]
-    rows = [(kind, [times.get(kind, (0, 0.0)) for times in results]) for kind in large]
+    most_ms: dict[str, float] = {}
+    for times in results:
+        for kind, op in times.items():
+            most_ms[kind] = max(most_ms.get(kind, 0.0), op.milliseconds)
+    kinds = sorted(most_ms, key=lambda kind: -most_ms[kind])
+    large = [kind for kind in kinds if most_ms[kind] >= least]
+    small = [kind for kind in kinds if most_ms[kind] < least]
+    rows = [(kind, [_sum(times, [kind]) for times in results]) for kind in large]
     rows += [
-        ("others", [_sum(times, set(kinds) - set(large)) for times in results]),
-        ("all", [_sum(times, set(kinds)) for times in results]),
+        ("others", [_sum(times, small) for times in results]),
+        ("all", [_sum(times, kinds) for times in results]),
     ]
-    head = f"{'ops, and ms of a step':28}" + "".join(
-        f"{name[:26]:>28}" for name in names
-    )
-    return "\n".join(
-        [
-            head,
-            *(
-                f"{kind[:27]:28}"
-                + "".join(f"{n:15,}{ms:10.2f} ms" for n, ms in columns)
-                for kind, columns in rows
-            ),
-        ]
-    )
+    lines = [f"{'ops, and ms of a step':28}"]
+    lines[0] += "".join(f"{name[:26]:>28}" for name in names)
+    for title, columns in rows:
+        line = f"{title[:27]:28}"
+        for op in columns:
+            line += f"{op.count:15,}{op.milliseconds:10.2f} ms"
+        lines.append(line)
+    return "\n".join(lines)
 
 
-def _sum(times: Times, kinds: set[str]) -> tuple[int, float]:
-    batches_of_case = [times[kind] for kind in kinds if kind in times]
-    return sum(n for n, _ in batches_of_case), sum(ms for _, ms in batches_of_case)
+def _sum(times: Times, kinds: Iterable[str]) -> OpTime:
+    """Returns the sum over types of ops."""
+    ops = [times[kind] for kind in kinds if kind in times]
+    return OpTime(
+        count=sum(op.count for op in ops),
+        milliseconds=sum(op.milliseconds for op in ops),
+    )
 
 
 def define_flags() -> None:
@@ -151,7 +169,7 @@ def define_flags() -> None:
         "How large a model.",
     )
     flags.DEFINE_list("grids", ["1x1"], "Meshes: 1x1, 8x1, 4x2 or 1x8.")
-    flags.DEFINE_integer("rounds", 7, "How often each side takes its turn.")
+    flags.DEFINE_integer("rounds", 7, "How often each case takes its turn.")
     flags.DEFINE_float(
         "least", 0.5, "Types that take fewer milliseconds are summed up in one line."
     )

@@ -16,7 +16,7 @@ import meshtf as mtf
 from examples.amoebanet.network import amoebanet_d
 
 if __name__ == "__main__":
-    mtf.configure_process()
+    mtf.configure_process()  # before the mesh starts TensorFlow
 MESH = mtf.Mesh("stage:2; data:2", "batch:data")
 CELLS = 3
 FILTERS = 32
@@ -24,21 +24,24 @@ EPOCHS = 5
 BATCH = 128
 MICROBATCHES = 4
 HELD_OUT = 360
+STEPS_PER_EPOCH = (1797 - HELD_OUT) // BATCH  # the data set has 1797 images
 IMAGES = "batch;height;width;color"
 
 layers = amoebanet_d(MESH, CELLS, FILTERS, classes=10, colors=1)
-trained = mtf.pipeline.GPipe(
+training_pipeline = mtf.pipeline.GPipe(
     [partial(layer, training=True) for layer in layers],
     stages=2,
     microbatches=MICROBATCHES,
     inputs=mtf.zeros(MESH, "batch:32;height:32;width:32;color:1"),
 )
-evaluated = mtf.pipeline.GPipe(
-    layers, stages=2, microbatches=1, partition=trained.sizes
+evaluation_pipeline = mtf.pipeline.GPipe(
+    layers, stages=2, microbatches=1, partition=training_pipeline.sizes
 )
 adam = mtf.optimizers.Adam(
-    trained.trainable_variables,
-    mtf.optimizers.warmup_cosine(peak=0.012, warmup_steps=8, total_steps=EPOCHS * 11),
+    training_pipeline.trainable_variables,
+    mtf.optimizers.warmup_cosine(
+        peak=0.012, warmup_steps=8, total_steps=EPOCHS * STEPS_PER_EPOCH
+    ),
 )
 
 
@@ -47,16 +50,11 @@ def loss_of(logits: mtf.Tensor, digits: mtf.Tensor) -> mtf.Tensor:
     return mtf.layers.softmax_cross_entropy(logits, digits, "classes")
 
 
-@mtf.function(
-    mesh=MESH,
-    x=IMAGES,
-    digits="batch",
-    step="",
-)
+@mtf.function(mesh=MESH, x=IMAGES, digits="batch", step="")
 def train_step(x: mtf.Tensor, digits: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
     """Updates the network by one batch, and returns the mean loss, a scalar."""
-    loss = trained.loss(loss_of, x, digits)
-    variables = trained.trainable_variables
+    loss = training_pipeline.loss(loss_of, x, digits)
+    variables = training_pipeline.trainable_variables
     adam.apply_gradients(mtf.gradients([loss], variables), variables, step)
     return loss
 
@@ -64,7 +62,7 @@ def train_step(x: mtf.Tensor, digits: mtf.Tensor, step: mtf.Tensor) -> mtf.Tenso
 @mtf.function(mesh=MESH, x=IMAGES)
 def predict(x: mtf.Tensor) -> mtf.Tensor:
     """Returns the likeliest digit of each image: [batch]."""
-    return mtf.argmax(evaluated(x), "classes")
+    return mtf.argmax(evaluation_pipeline(x), "classes")
 
 
 if __name__ == "__main__":
@@ -75,13 +73,12 @@ if __name__ == "__main__":
     images = small_images.repeat(4, axis=1).repeat(4, axis=2)
     digits = data.target[order].astype("int32")
     train_size = len(order) - HELD_OUT
-    steps_per_epoch = train_size // BATCH
-    print(trained)
+    print(training_pipeline)
     for epoch in range(EPOCHS):
         losses = []
-        shuffled = rng.permutation(train_size)[: steps_per_epoch * BATCH]
-        batches = np.split(shuffled, steps_per_epoch)
-        for step, indices in enumerate(batches, start=epoch * steps_per_epoch):
+        shuffled = rng.permutation(train_size)[: STEPS_PER_EPOCH * BATCH]
+        batches = np.split(shuffled, STEPS_PER_EPOCH)
+        for step, indices in enumerate(batches, start=epoch * STEPS_PER_EPOCH):
             loss = train_step(images[indices], digits[indices], np.int32(step))
             losses.append(float(loss))
         predicted = predict(images[train_size:]).numpy()

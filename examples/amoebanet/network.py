@@ -10,7 +10,9 @@ those of the GPipe paper (Huang et al. 2019, arXiv:1811.06965): (cells, filters)
 layers pass on pairs of tensors.
 """
 
+import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import meshtf as mtf
 
@@ -18,27 +20,52 @@ Operation = Callable[[mtf.Tensor, bool], mtf.Tensor]  # (x, training) -> y
 Pair = tuple[mtf.Tensor, mtf.Tensor]
 MOMENTUM = 0.9  # of the moving averages of batch norms
 
-# A cell: five pairs of (state, operation). States 0 and 1 are the cell's inputs; each pair
-# adds a state, the sum of both operations, applied to the states that it names.
-NORMAL = (
-    ((1, "conv 1x1"), (1, "max 3")),
-    ((1, "none"), (0, "conv 1x7 7x1")),
-    ((0, "conv 1x1"), (0, "conv 1x7 7x1")),
-    ((2, "max 3"), (2, "none")),
-    ((1, "avg 3"), (5, "conv 1x1")),
+
+class StateOperation(NamedTuple):
+    """An operation on a state of a cell."""
+
+    state: int
+    operation: str  # see `operation`
+
+
+@dataclasses.dataclass(frozen=True)
+class CellType:
+    """The graph of a cell. States 0 and 1 are the cell's inputs. Each pair of operations
+    adds a state, the sum of the results of both.
+
+    Attributes:
+      pairs: the pairs of operations that make states 2 to 6.
+      output_states: the states that are concatenated to the cell's output.
+      stride: the stride of operations on the inputs; 2 halves height and width.
+    """
+
+    pairs: tuple[tuple[StateOperation, StateOperation], ...]
+    output_states: tuple[int, ...]
+    stride: int
+
+
+NORMAL = CellType(
+    pairs=(
+        (StateOperation(1, "conv 1x1"), StateOperation(1, "max 3")),
+        (StateOperation(1, "none"), StateOperation(0, "conv 1x7 7x1")),
+        (StateOperation(0, "conv 1x1"), StateOperation(0, "conv 1x7 7x1")),
+        (StateOperation(2, "max 3"), StateOperation(2, "none")),
+        (StateOperation(1, "avg 3"), StateOperation(5, "conv 1x1")),
+    ),
+    output_states=(0, 3, 4, 6),
+    stride=1,
 )
-REDUCTION = (
-    ((0, "max 2"), (0, "max 3")),
-    ((2, "none"), (1, "conv 3x3")),
-    ((2, "conv 1x7 7x1"), (2, "max 3")),
-    ((3, "none"), (1, "max 2")),
-    ((2, "avg 3"), (3, "conv 1x1")),
+REDUCTION = CellType(
+    pairs=(
+        (StateOperation(0, "max 2"), StateOperation(0, "max 3")),
+        (StateOperation(2, "none"), StateOperation(1, "conv 3x3")),
+        (StateOperation(2, "conv 1x7 7x1"), StateOperation(2, "max 3")),
+        (StateOperation(3, "none"), StateOperation(1, "max 2")),
+        (StateOperation(2, "avg 3"), StateOperation(3, "conv 1x1")),
+    ),
+    output_states=(4, 5, 6),
+    stride=2,
 )
-# The states that are concatenated to a cell's output.
-OUTPUT_STATES = {
-    NORMAL: (0, 3, 4, 6),
-    REDUCTION: (4, 5, 6),
-}
 
 
 class ReluConvNorm(mtf.Module):
@@ -59,10 +86,10 @@ class ReluConvNorm(mtf.Module):
         with self.scope():
             self.conv = mtf.layers.Conv(
                 mesh,
-                f"height:{window[0]};width:{window[1]}",
-                f"channels_in:{in_channels}",
-                f"channels:{out_channels}",
-                dict(zip(("height", "width"), stride)),
+                window=f"height:{window[0]};width:{window[1]}",
+                reduced_dims=f"channels_in:{in_channels}",
+                new_dims=f"channels:{out_channels}",
+                stride={"height": stride[0], "width": stride[1]},
                 use_bias=False,
             )
             self.norm = mtf.layers.BatchNorm(mesh, f"channels:{out_channels}", MOMENTUM)
@@ -91,9 +118,9 @@ class FactorizedReduce(mtf.Module):
         def strided_conv(name: str) -> mtf.layers.Conv:
             return mtf.layers.Conv(
                 mesh,
-                "height:1;width:1",
-                f"channels_in:{in_channels}",
-                f"channels:{out_channels // 2}",
+                window="height:1;width:1",
+                reduced_dims=f"channels_in:{in_channels}",
+                new_dims=f"channels:{out_channels // 2}",
                 stride=2,
                 use_bias=False,
                 name=name,
@@ -106,6 +133,7 @@ class FactorizedReduce(mtf.Module):
 
     def __call__(self, x: mtf.Tensor, training: bool) -> mtf.Tensor:
         x = mtf.rename(mtf.relu(x), "channels", "channels_in")
+        # Pixel (i, j) of `shifted` is pixel (i + 1, j + 1) of x.
         shifted = mtf.shift(mtf.shift(x, "height", -1), "width", -1)
         return self.norm(
             mtf.concat([self.even(x), self.odd(shifted)], "channels"), training
@@ -113,8 +141,8 @@ class FactorizedReduce(mtf.Module):
 
 
 class Convolutions(mtf.Module):
-    """Convolutions of one number of channels; those with windows larger than 1x1 run on a
-    quarter of the channels, between two 1x1 convolutions.
+    """Convolutions in sequence, from `channels` channels to as many. If a window is larger
+    than 1x1, they run on a quarter of the channels, between two 1x1 convolutions.
 
     Args:
       mesh: the mesh of the variables.
@@ -133,7 +161,10 @@ class Convolutions(mtf.Module):
         name: str,
     ) -> None:
         super().__init__(name)
-        sizes = [tuple(map(int, window.split("x"))) for window in windows.split()]
+        sizes = []
+        for window in windows.split():
+            height, width = window.split("x")
+            sizes.append((int(height), int(width)))
         inner_channels = channels if sizes == [(1, 1)] else channels // 4
         self.convs = []
         with self.scope():
@@ -141,18 +172,16 @@ class Convolutions(mtf.Module):
                 self.convs.append(
                     ReluConvNorm(mesh, channels, inner_channels, name="down")
                 )
-            for i, window in enumerate(sizes):
-                strides = tuple(stride if size > 1 else 1 for size in window)
-                self.convs.append(
-                    ReluConvNorm(
-                        mesh,
-                        inner_channels,
-                        inner_channels,
-                        window,
-                        strides,
-                        name=f"conv_{i}",
-                    )
+            for i, (height, width) in enumerate(sizes):
+                conv = ReluConvNorm(
+                    mesh,
+                    in_channels=inner_channels,
+                    out_channels=inner_channels,
+                    window=(height, width),
+                    stride=(stride if height > 1 else 1, stride if width > 1 else 1),
+                    name=f"conv_{i}",
                 )
+                self.convs.append(conv)
             if inner_channels < channels:
                 self.convs.append(
                     ReluConvNorm(mesh, inner_channels, channels, name="up")
@@ -171,8 +200,15 @@ def operation(
     stride: int,
     name: str,
 ) -> Operation:
-    """Returns an operation of a cell, such as "conv 1x7 7x1", "max 3" or "none". It keeps
-    the number of channels.
+    """Returns an operation of a cell; its output has as many channels as its input.
+
+    Args:
+      mesh: the mesh of its variables.
+      description: "conv" and the windows of convolutions, such as "conv 1x7 7x1"; "max" or
+        "avg" and the window of a pool, such as "max 3"; "none": the identity.
+      channels: the number of channels.
+      stride: the stride along height and width.
+      name: the name of its variables.
     """
     kind, _, size = description.partition(" ")
     if kind == "conv":
@@ -198,9 +234,9 @@ class Stem(mtf.Module):
         with self.scope():
             self.conv = mtf.layers.Conv(
                 mesh,
-                "height:3;width:3",
-                f"color:{colors}",
-                f"channels:{channels}",
+                window="height:3;width:3",
+                reduced_dims=f"color:{colors}",
+                new_dims=f"channels:{channels}",
                 stride=2,
                 use_bias=False,
             )
@@ -216,9 +252,9 @@ class Cell(mtf.Module):
 
     Args:
       mesh: the mesh of the variables.
-      pairs: NORMAL or REDUCTION; the latter halves height and width.
-      channels: the channels of each state.
-      in_channels: the channels of both inputs.
+      cell_type: NORMAL or REDUCTION; the latter halves height and width.
+      channels: the number of channels of each state.
+      in_channels: the number of channels of the first and of the second input.
       after_reduction: whether the previous cell was a reduction, so that the second input
         has twice the height and width of the first one.
       name: the last component of the path of its variables.
@@ -227,15 +263,15 @@ class Cell(mtf.Module):
     def __init__(
         self,
         mesh: mtf.Mesh,
-        pairs: tuple,
+        cell_type: CellType,
         channels: int,
         in_channels: tuple[int, int],
         after_reduction: bool,
         name: str,
     ) -> None:
         super().__init__(name)
-        self.pairs = pairs
-        self.out_channels = len(OUTPUT_STATES[pairs]) * channels
+        self.cell_type = cell_type
+        self.out_channels = len(cell_type.output_states) * channels
         with self.scope():
             self.last = ReluConvNorm(mesh, in_channels[0], channels, name="last")
             self.before: Operation = lambda x, training: x
@@ -243,22 +279,33 @@ class Cell(mtf.Module):
                 make = FactorizedReduce if after_reduction else ReluConvNorm
                 self.before = make(mesh, in_channels[1], channels, name="before")
             self.operations: list[list[Operation]] = []
-            for new_state, pair in enumerate(pairs, start=2):
-                operations = []
-                for letter, (state, description) in zip("ab", pair):
-                    stride = 2 if pairs is REDUCTION and state < 2 else 1
-                    name = f"state_{new_state}_{letter}"
-                    operations.append(
-                        operation(mesh, description, channels, stride, name)
-                    )
-                self.operations.append(operations)
+            for new_state, pair in enumerate(cell_type.pairs, start=2):
+                self.operations.append(
+                    [
+                        operation(
+                            mesh,
+                            description=description,
+                            channels=channels,
+                            stride=cell_type.stride if state in (0, 1) else 1,
+                            name=f"state_{new_state}_{letter}",
+                        )
+                        for letter, (state, description) in zip("ab", pair)
+                    ]
+                )
 
     def __call__(self, pair: Pair, training: bool = False) -> Pair:
-        states = [self.last(pair[0], training), self.before(pair[1], training)]
-        for ((i, _), (j, _)), (f, g) in zip(self.pairs, self.operations):
-            states.append(f(states[i], training) + g(states[j], training))
-        outputs = [states[i] for i in OUTPUT_STATES[self.pairs]]
-        return mtf.concat(outputs, "channels"), pair[0]
+        previous, before_previous = pair
+        states = [
+            self.last(previous, training),
+            self.before(before_previous, training),
+        ]
+        for (a, b), (operation_a, operation_b) in zip(
+            self.cell_type.pairs, self.operations
+        ):
+            y = operation_a(states[a.state], training)
+            states.append(y + operation_b(states[b.state], training))
+        outputs = [states[i] for i in self.cell_type.output_states]
+        return mtf.concat(outputs, "channels"), previous
 
 
 class Classifier(mtf.Module):
@@ -293,23 +340,33 @@ def amoebanet_d(
     them, and a classifier.
 
     Each layer takes the output of the previous one, and `training`.
+
+    Args:
+      mesh: the mesh of the variables.
+      cells: the number of normal cells, a multiple of three.
+      filters: four times the number of channels of the stem; each reduction cell doubles
+        the number of channels.
+      classes: the number of classes.
+      colors: the number of channels of an image.
     """
     channels = filters // 4
     layers: list[mtf.Module] = [Stem(mesh, colors, channels)]
     in_channels = (channels, channels)
-    previous = NORMAL
+    previous_type = NORMAL
     group = cells // 3 * [NORMAL]
-    for pairs in [REDUCTION, REDUCTION, *group, REDUCTION, *group, REDUCTION, *group]:
-        channels *= 2 if pairs is REDUCTION else 1
+    cell_types = [REDUCTION, REDUCTION, *group, REDUCTION, *group, REDUCTION, *group]
+    for cell_type in cell_types:
+        if cell_type is REDUCTION:
+            channels *= 2
         cell = Cell(
             mesh,
-            pairs,
-            channels,
-            in_channels,
-            after_reduction=previous is REDUCTION,
+            cell_type,
+            channels=channels,
+            in_channels=in_channels,
+            after_reduction=previous_type is REDUCTION,
             name=f"cell_{len(layers)}",
         )
         layers.append(cell)
         in_channels = (cell.out_channels, in_channels[0])
-        previous = pairs
+        previous_type = cell_type
     return [*layers, Classifier(mesh, in_channels[0], classes)]

@@ -16,14 +16,8 @@ from collections.abc import Iterator, Sequence
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from examples.bert.datasets import pretraining_records
 from examples.bert.shared import program_flags
-from transformer import data
-from transformer.cli import command_line
-from transformer.cli.program import run_main
-from transformer.data.atomic_files import check_writable
-from transformer.data.preprocessors import SentencePairs, mask_tokens
-from transformer.data.sources import Example
+from transformer.cli.program import answer_usage, run_main
 
 _OUTPUT = flags.DEFINE_string(
     "output_file", None, "TFRecord files to write in turn, separated by commas."
@@ -50,6 +44,18 @@ for name in (
 ):  # so that --help shows them
     flags.declare_key_flag(name)
 
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["input_file", "output_file", "vocab_file"])
+    answer_usage()  # before the imports below take seconds for TensorFlow
+
+from examples.bert.datasets import pretraining_records
+from examples.bert.shared import model_setup
+from transformer import data
+from transformer.cli import command_line
+from transformer.data.atomic_files import check_writable
+from transformer.data.preprocessors import SentencePairs, mask_tokens
+from transformer.data.sources import Example
+
 
 def examples(
     documents: Sequence[Example], vocabulary: data.WordPieceVocabulary
@@ -75,11 +81,11 @@ def main(argv: Sequence[str]) -> None:
     """Reads texts and writes examples."""
     with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
-        paths = program_flags.files(program_flags.INPUT.value)
+        paths = model_setup.files(program_flags.INPUT.value)
         outputs = _OUTPUT.value.split(",")
         for output in outputs:
             check_writable(output, "--output_file")
-        vocabulary = program_flags.vocabulary()
+        vocabulary = model_setup.vocabulary()
         documents = pretraining_records.documents(paths)
         sentences = sum(text["text"].count("\n") + 1 for text in documents)
         print(
@@ -97,5 +103,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["input_file", "output_file", "vocab_file"])
     run_main(main)

@@ -16,19 +16,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from examples.bert.datasets import source_tasks
-from examples.bert.shared import fine_tuning, program_flags
-from transformer import data
-from transformer.cli import command_line
-from transformer.cli.program import run_main
-from transformer.data.atomic_files import atomic_folder, check_writable
-from transformer.data.vocabularies import train_word_pieces
+from examples.bert.shared import program_flags, training_flags
+from transformer.cli.program import answer_usage, run_main
 
-_OUTPUT = fine_tuning.OUTPUT
+_OUTPUT = training_flags.OUTPUT
 for name in ("output_dir", "random_seed"):  # so that --help shows them
     flags.declare_key_flag(name)
 _BYTES = flags.DEFINE_integer(
@@ -53,6 +47,18 @@ _IMPOSSIBLE = flags.DEFINE_float(
 _WIDTH = flags.DEFINE_integer("hidden_size", 128, "The width of the small model.")
 _HELD_OUT = 0.1  # the fraction of files that are held out
 
+if __name__ == "__main__":
+    flags.mark_flag_as_required("output_dir")
+    answer_usage()  # before the imports below take seconds for TensorFlow
+
+import numpy as np
+
+from examples.bert.datasets import source_tasks
+from transformer import data
+from transformer.cli import command_line
+from transformer.data.atomic_files import atomic_folder, check_writable
+from transformer.data.vocabularies import train_word_pieces
+
 
 def main(argv: Sequence[str]) -> None:
     """Reads the library and writes the folder."""
@@ -63,7 +69,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def write() -> None:
-    """Writes the folder of the flags."""
+    """Writes the folder that --output_dir names."""
     with atomic_folder(_OUTPUT.value) as folder:
         source = data.documents(lambda: data.python_library(share=_HELD_OUT))
         train = [document["text"] for document in source.train()]
@@ -86,23 +92,28 @@ def write() -> None:
 def write_questions(
     folder: Path, train: Sequence[str], held_out: Sequence[str]
 ) -> None:
-    """Writes the task of questions."""
+    """Writes the task of questions: train.json and dev.json."""
     folder.mkdir()
     splits = [
         ("train", train, _CONTEXTS.value),
         ("dev", held_out, _CONTEXTS.value // 20),
     ]
     for k, (name, texts, paragraphs) in enumerate(splits):
-        draw = np.random.default_rng([program_flags.SEED.value, 2, k])
         task = source_tasks.questions(
-            texts, paragraphs, _FUNCTIONS.value, _IMPOSSIBLE.value, draw
+            texts,
+            paragraphs=paragraphs,
+            functions=_FUNCTIONS.value,
+            impossible=_IMPOSSIBLE.value,
+            rng=np.random.default_rng([program_flags.SEED.value, 2, k]),
         )
         text = json.dumps(task, indent=1) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 def write_texts(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> None:
-    """Writes texts, vocabulary and the sizes of the model."""
+    """Writes texts, vocabulary and the sizes of the model: train.txt, held_out.txt,
+    vocab.txt and bert_config.json.
+    """
     _write_text(folder / "train.txt", train)
     _write_text(folder / "held_out.txt", held_out)
     pieces = train_word_pieces(train, _VOCAB.value)
@@ -115,20 +126,28 @@ def write_texts(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> 
 
 
 def write_lines(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> None:
-    """Writes the classification task."""
+    """Writes the classification task: train.tsv, dev.tsv and test.tsv."""
 
     def examples(
         stream: int,
         texts: Sequence[str],
         count: int,
-        without: Iterable[str],
+        excluded: Iterable[str],
     ) -> list[tuple[str, str]]:
-        draw = np.random.default_rng([program_flags.SEED.value, stream])
-        return source_tasks.exchanged(texts, count, _FLIPPED.value, draw, without)
+        """Returns pairs (label, line); `stream` sets the random generator."""
+        return source_tasks.exchanged(
+            texts,
+            count=count,
+            flipped=_FLIPPED.value,
+            rng=np.random.default_rng([program_flags.SEED.value, stream]),
+            excluded=excluded,
+        )
 
     train_lines = (line for text in train for line in source_tasks.sentences(text))
-    train_examples = examples(0, train, _LINES.value, ())
-    held_out_examples = examples(1, held_out, _LINES.value // 8, train_lines)
+    train_examples = examples(stream=0, texts=train, count=_LINES.value, excluded=())
+    held_out_examples = examples(
+        stream=1, texts=held_out, count=_LINES.value // 8, excluded=train_lines
+    )
     middle = len(held_out_examples) // 2
     folder.mkdir()
     for name, pairs in (
@@ -144,8 +163,8 @@ def write_lines(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> 
 def _sample(texts: Sequence[str], size: int) -> list[str]:
     """Returns randomly chosen texts, in their order, with about `size` characters."""
     order = np.random.default_rng(program_flags.SEED.value).permutation(len(texts))
-    sizes = np.cumsum([len(texts[k]) for k in order])
-    count = int(np.searchsorted(sizes, size)) + 1
+    cumulative_sizes = np.cumsum([len(texts[k]) for k in order])
+    count = int(np.searchsorted(cumulative_sizes, size)) + 1
     return [texts[k] for k in sorted(order[:count])]
 
 
@@ -175,5 +194,4 @@ def _write_text(path: Path, texts: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.mark_flag_as_required("output_dir")
     run_main(main)

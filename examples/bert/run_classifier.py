@@ -5,7 +5,7 @@
         --init_checkpoint=runs/pretrained --output_dir=runs/mrpc \\
         --do_train --do_eval --do_predict --num_train_epochs=3 --learning_rate=2e-5
 
-Reads train.tsv, dev.tsv and test.tsv. `tsv.TASKS` has the columns of each --task_name;
+Reads train.tsv, dev.tsv and test.tsv. `task_columns.TASKS` has the columns of each --task_name;
 --label_column, --text_a_column and --text_b_column override them. --do_predict writes
 test_results.tsv: a line for each text, with a probability for each class. Baselines: the
 most frequent class, and naive Bayes.
@@ -19,26 +19,16 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-import meshtf as mtf
-from examples.bert.datasets import tsv
-from examples.bert.evaluation.bag_of_words import BagOfWords
-from examples.bert.shared import fine_tuning, program_flags
-from transformer import data
-from transformer.cli.program import run_main
-from transformer.data.batching.seeds import Seed
-from transformer.data.preprocessors import label, pair
-from transformer.data.sources import Example, Examples
-from transformer.models.base import Batch
-from transformer.models.bert import Classifier
-from transformer.training.evaluation import Evaluation
+from examples.bert.datasets.task_columns import TASKS, Columns
+from examples.bert.shared import program_flags, training_flags
+from transformer.cli.program import answer_usage, run_main
 
 _DATA = flags.DEFINE_string("data_dir", None, "The folder of the .tsv files.")
 _TASK = flags.DEFINE_enum(
-    "task_name", "tsv", list(tsv.TASKS), "The task whose columns the files have."
+    "task_name", "tsv", list(TASKS), "The task whose columns the files have."
 )
 _LABEL = flags.DEFINE_string(
     "label_column", None, "The name or index of the column of classes."
@@ -54,14 +44,40 @@ _LABELS = flags.DEFINE_list(
     "labels", None, "All classes; by default those in train.tsv, sorted."
 )
 flags.adopt_module_key_flags(program_flags)
-flags.adopt_module_key_flags(fine_tuning)
+flags.adopt_module_key_flags(training_flags)
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["data_dir", "vocab_file", "output_dir"])
+    answer_usage()  # before the imports below take seconds for TensorFlow
+
+import numpy as np
+
+import meshtf as mtf
+from examples.bert.datasets import tsv
+from examples.bert.evaluation.bag_of_words import BagOfWords
+from examples.bert.shared import fine_tuning, model_setup
+from transformer import data
+from transformer.data.batching.seeds import Seed
+from transformer.data.preprocessors import label, pair
+from transformer.data.sources import Example, Examples
+from transformer.models.base import Batch
+from transformer.models.bert import Classifier
+from transformer.training.evaluation import Evaluation
 
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """The examples for training, evaluation (dev) and prediction (test)."""
+    """The examples of the files for training, evaluation (dev) and prediction (test).
 
-    columns: tsv.Columns
+    Attributes:
+      columns: the columns of the files.
+      classes: the labels, in the order of the model's logits.
+      train: the examples of train.tsv.
+      dev: the examples of dev.tsv; () if they are not needed.
+      test: the examples of test.tsv, which may have no labels; () if they are not needed.
+    """
+
+    columns: Columns
     classes: tuple[str, ...]
     train: Examples
     dev: Examples
@@ -77,21 +93,21 @@ def read() -> Files:
         "header": _HEADER.value,
     }
     columns = dataclasses.replace(
-        tsv.TASKS[_TASK.value],
+        TASKS[_TASK.value],
         **{name: value for name, value in overrides.items() if value is not None},
     )
     folder = Path(_DATA.value)
-    bad = fine_tuning.ON_BAD.value
+    bad = training_flags.ON_BAD.value
     classes = tuple(_LABELS.value or ())
     train = tsv.read(folder / "train.tsv", columns, bad, classes)
     classes = classes or tsv.labels_of(train, columns)
     dev: Examples = ()
-    if fine_tuning.EVAL.value:
+    if training_flags.EVAL.value:
         dev = tsv.read(folder / f"{columns.dev}.tsv", columns, bad, classes)
     test: Examples = ()
-    if fine_tuning.PREDICT.value:
+    if training_flags.PREDICT.value:
         test = tsv.read(folder / "test.tsv", columns, bad, labelled=False)
-    return Files(columns, classes, train, dev, test)
+    return Files(columns=columns, classes=classes, train=train, dev=dev, test=test)
 
 
 def _add_dummy_label(example: Example, seed: Seed) -> Example:
@@ -106,7 +122,15 @@ def examples(
     vocabulary: data.WordPieceVocabulary,
     labelled: bool = True,
 ) -> data.TaskData:
-    """Returns training and held-out examples as batches of tokens."""
+    """Returns training and held-out examples as batches of tokens.
+
+    Args:
+      train: the training examples.
+      held_out: the examples for evaluation or prediction.
+      files: the columns and classes of the examples.
+      vocabulary: the vocabulary of the texts.
+      labelled: whether the examples have labels; otherwise all get label 0.
+    """
     columns = files.columns
     length = program_flags.LENGTH.value
     add_label = functools.partial(label, classes=files.classes, field=columns.label)
@@ -134,21 +158,25 @@ def evaluate(
     files: Files,
     step: int,
 ) -> None:
-    """Prints and writes the accuracy on dev.tsv, and that of the baselines."""
-    metrics = Evaluation(model, examples, fine_tuning.EVAL_BATCH.value, None)()
+    """Prints and writes the model's accuracy on dev.tsv, and prints the accuracy of the
+    baselines.
+    """
+    metrics = Evaluation(model, examples, training_flags.EVAL_BATCH.value, None)()
     task = examples.task
     bag = BagOfWords(
         (task.arrays(example, (0,)) for example in files.train),
         len(files.classes),
         examples.vocabulary.size,
     )
-    most_frequent = int(bag.frequent.argmax())
-    num_right = np.zeros(2)
+    most_frequent = int(bag.class_counts.argmax())
+    num_most_frequent = 0
+    num_right_by_bag = 0
     for example in files.dev:
         arrays = task.arrays(example, (0,))
-        predictions = np.array([most_frequent, bag(arrays)])
-        num_right += predictions == arrays["labels"]
-    frequent_accuracy, bayes_accuracy = num_right / len(files.dev)
+        num_most_frequent += int(arrays["labels"] == most_frequent)
+        num_right_by_bag += int(arrays["labels"] == bag(arrays))
+    frequent_accuracy = num_most_frequent / len(files.dev)
+    bayes_accuracy = num_right_by_bag / len(files.dev)
     fine_tuning.report(
         {
             "accuracy": (
@@ -172,19 +200,19 @@ def evaluate(
 def predict(model: Classifier, examples: data.TaskData, files: Files) -> None:
     """Writes the probabilities of all classes for each line of test.tsv."""
 
-    @mtf.function(mesh=model.mesh, jit=fine_tuning.JIT.value, batch=model.features)
+    @mtf.function(mesh=model.mesh, jit=training_flags.JIT.value, batch=model.features)
     def probabilities(batch: Batch) -> mtf.Tensor:
         return mtf.softmax(model(batch)[0], "classes")
 
     lines = []
-    for batch in examples.held_out(fine_tuning.EVAL_BATCH.value):
+    for batch in examples.held_out(training_flags.EVAL_BATCH.value):
         is_real = batch["counts"].numpy() > 0
         values = probabilities(dict(batch)).numpy()[is_real]
         lines += ["\t".join(f"{p:.6f}" for p in row) for row in values]
     fine_tuning.write_text("test_results.tsv", "".join(f"{line}\n" for line in lines))
     print(
         f"probabilities of {', '.join(files.classes)} for {len(lines):,} texts are in "
-        f"{fine_tuning.OUTPUT.value}/test_results.tsv"
+        f"{training_flags.OUTPUT.value}/test_results.tsv"
     )
 
 
@@ -192,11 +220,11 @@ def main(argv: Sequence[str]) -> None:
     """Trains, evaluates, and predicts, as the flags say."""
     with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv)
-        vocabulary = program_flags.vocabulary()
-        config = program_flags.config(vocabulary)
+        vocabulary = model_setup.vocabulary()
+        config = model_setup.config(vocabulary)
         files = read()
         batches = examples(files.train, files.dev, files, vocabulary)
-        model = program_flags.build(Classifier, config, labels=len(files.classes))
+        model = model_setup.build(Classifier, config, labels=len(files.classes))
         steps, warmup = fine_tuning.steps_of(len(files.train))
         trainer = fine_tuning.trainer(model, steps, warmup)
         fine_tuning.introduce(
@@ -205,9 +233,9 @@ def main(argv: Sequence[str]) -> None:
             f"{', '.join(files.classes)}",
         )
         fine_tuning.train(trainer, batches, steps)
-        if fine_tuning.EVAL.value:
+        if training_flags.EVAL.value:
             evaluate(model, batches, files, trainer.steps_done)
-        if fine_tuning.PREDICT.value:
+        if training_flags.PREDICT.value:
             predict(
                 model,
                 examples(files.train, files.test, files, vocabulary, labelled=False),
@@ -216,5 +244,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["data_dir", "vocab_file", "output_dir"])
     run_main(main)

@@ -17,16 +17,11 @@ import itertools
 import os
 from collections.abc import Sequence
 
-import numpy as np
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from examples.bert.datasets import pretraining_records
-from examples.bert.shared import fine_tuning, program_flags
-from transformer import data
-from transformer.cli.program import run_main
-from transformer.models.bert import Bert
-from transformer.training.evaluation import Evaluation
+from examples.bert.shared import program_flags, training_flags
+from transformer.cli.program import answer_usage, run_main
 
 _EVAL = flags.DEFINE_string(
     "eval_file", None, "Examples for evaluation; by default those of --input_file."
@@ -41,17 +36,34 @@ _EVAL_STEPS = flags.DEFINE_integer(
     "max_eval_steps", 100, "Maximum number of evaluation batches.", lower_bound=1
 )
 flags.adopt_module_key_flags(program_flags)
-flags.adopt_module_key_flags(fine_tuning)
+flags.adopt_module_key_flags(training_flags)
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["input_file", "vocab_file", "output_dir"])
+    answer_usage()  # before the imports below take seconds for TensorFlow
+
+import numpy as np
+
+from examples.bert.datasets import pretraining_records
+from examples.bert.shared import fine_tuning, model_setup
+from transformer import data
+from transformer.models.bert import Bert
+from transformer.training.evaluation import Evaluation
+
 _COUNTED = 20_000  # examples from which the baselines are computed
 
 
 def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
-    """Returns the examples of the flags, in batches."""
-    on_bad = fine_tuning.ON_BAD.value
-    train = pretraining_records.read(program_flags.INPUT.value, on_bad)
-    held_out = pretraining_records.read(
-        _EVAL.value or program_flags.INPUT.value, on_bad
-    )
+    """Returns the examples of --input_file and --eval_file, in batches.
+
+    Args:
+      vocabulary: the vocabulary of the examples.
+      vocab: the size of the model's vocabulary.
+    """
+    on_bad = training_flags.ON_BAD.value
+    input_files = program_flags.INPUT.value
+    train = pretraining_records.read(input_files, on_bad)
+    held_out = pretraining_records.read(_EVAL.value or input_files, on_bad)
     task = data.Task(
         "pretraining",
         fine_tuning.InMemorySource(train, held_out),
@@ -64,27 +76,28 @@ def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
 
 def evaluate(model: Bert, examples: data.TaskData, step: int) -> None:
     """Prints and writes the accuracy on masked tokens and next sentences."""
-    batch_size = fine_tuning.EVAL_BATCH.value
+    batch_size = training_flags.EVAL_BATCH.value
     num_examples = batch_size * _EVAL_STEPS.value
     metrics = Evaluation(model, examples, batch_size, num_examples)()
     source = examples.task.source
     tokens, labels = _counts(source.train())
     held_out_tokens, held_out_labels = _counts(source.held_out())
-    token = max(tokens, key=tokens.get)
-    label = max(labels, key=labels.get)
-    piece = examples.vocabulary.pieces[token]
-    nats = _nats(tokens, held_out_tokens, model.architecture.vocab)
-    token_accuracy = held_out_tokens[token] / held_out_tokens.total()
-    label_accuracy = held_out_labels[label] / held_out_labels.total()
+    # The baselines predict these for all held-out examples.
+    most_frequent_token = max(tokens, key=tokens.get)
+    most_frequent_label = max(labels, key=labels.get)
+    word_piece = examples.vocabulary.pieces[most_frequent_token]
+    baseline_loss = _unigram_loss(tokens, held_out_tokens, model.architecture.vocab)
+    token_accuracy = held_out_tokens[most_frequent_token] / held_out_tokens.total()
+    label_accuracy = held_out_labels[most_frequent_label] / held_out_labels.total()
     fine_tuning.report(
         {
             "masked tokens: loss in nats": (
                 f"{metrics['loss']:.3f}",
-                f"{nats:.3f} by their frequencies",
+                f"{baseline_loss:.3f} by their frequencies",
             ),
             "masked tokens: accuracy": (
                 f"{metrics['accuracy']:.1%}",
-                f"{token_accuracy:.1%} with {piece!r} for all",
+                f"{token_accuracy:.1%} with {word_piece!r} for all",
             ),
             "next sentences: accuracy": (
                 f"{metrics['next_sentence_accuracy']:.1%}",
@@ -103,7 +116,9 @@ def evaluate(model: Bert, examples: data.TaskData, step: int) -> None:
 def _counts(
     examples: Sequence[data.sources.Example],
 ) -> tuple[collections.Counter[int], collections.Counter[int]]:
-    """Returns the numbers of each masked token, and of each next-sentence label."""
+    """Returns how often each masked token and each next-sentence label occurs in the first
+    examples.
+    """
     tokens: collections.Counter[int] = collections.Counter()
     labels: collections.Counter[int] = collections.Counter()
     subset = itertools.islice(examples, _COUNTED)
@@ -113,11 +128,16 @@ def _counts(
     return tokens, labels
 
 
-def _nats(
+def _unigram_loss(
     counts: collections.Counter[int], held_out: collections.Counter[int], vocab: int
 ) -> float:
     """Returns the mean of -ln p over held-out tokens, where p is the frequency of a token
-    with add-one smoothing.
+    in the training examples with add-one smoothing.
+
+    Args:
+      counts: the number of occurrences of each token in the training examples.
+      held_out: the number of occurrences of each token in the held-out examples.
+      vocab: the size of the vocabulary.
     """
     ids = np.fromiter(held_out, int)
     p = (np.array([counts[i] for i in ids]) + 1.0) / (counts.total() + vocab)
@@ -129,17 +149,16 @@ def main(argv: Sequence[str]) -> None:
     """Trains and evaluates, as the flags say."""
     with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv, steps=_STEPS)
-        vocabulary = program_flags.vocabulary()
-        config = program_flags.config(vocabulary)
+        vocabulary = model_setup.vocabulary()
+        config = model_setup.config(vocabulary)
         batches = examples(vocabulary, config.architecture.vocab)
-        model = program_flags.build(Bert, config)
+        model = model_setup.build(Bert, config)
         trainer = fine_tuning.trainer(model, _STEPS.value, _WARMUP.value)
         fine_tuning.introduce(model, batches)
         fine_tuning.train(trainer, batches, _STEPS.value, prefix="")
-        if fine_tuning.EVAL.value:
+        if training_flags.EVAL.value:
             evaluate(model, batches, trainer.steps_done)
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["input_file", "vocab_file", "output_dir"])
     run_main(main)

@@ -19,29 +19,11 @@ import json
 import os
 from collections.abc import Sequence
 
-import numpy as np
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-import meshtf as mtf
-from examples.bert.datasets import squad_json
-from examples.bert.datasets.squad_json import Question
-from examples.bert.datasets.squad_windows import Shape, Window, windows
-from examples.bert.evaluation.best_spans import Prediction, answer
-from examples.bert.evaluation.rule_baseline import best_rule
-from examples.bert.evaluation.squad_metrics import (
-    best_threshold,
-    exact_match,
-    f1,
-    score,
-)
-from examples.bert.shared import fine_tuning, program_flags
-from transformer import data
-from transformer.cli.program import run_main
-from transformer.data.batching.features import Arrays
-from transformer.data.sources import Example
-from transformer.models.base import Batch
-from transformer.models.bert import SpanExtractor
+from examples.bert.shared import program_flags, training_flags
+from transformer.cli.program import answer_usage, run_main
 
 _TRAIN = flags.DEFINE_string("train_file", None, "Questions for training, as JSON.")
 _PREDICT = flags.DEFINE_string("predict_file", None, "Questions to answer.")
@@ -69,7 +51,32 @@ _THRESHOLD = flags.DEFINE_float(
     "Threshold on the score of no answer minus that of the best answer.",
 )
 flags.adopt_module_key_flags(program_flags)
-flags.adopt_module_key_flags(fine_tuning)
+flags.adopt_module_key_flags(training_flags)
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["vocab_file", "output_dir"])
+    answer_usage()  # before the imports below take seconds for TensorFlow
+
+import numpy as np
+
+import meshtf as mtf
+from examples.bert.datasets import squad_json
+from examples.bert.datasets.squad_json import Question
+from examples.bert.datasets.squad_windows import Shape, Window, windows
+from examples.bert.evaluation.best_spans import Prediction, answer
+from examples.bert.evaluation.rule_baseline import best_rule
+from examples.bert.evaluation.squad_metrics import (
+    best_threshold,
+    exact_match,
+    f1,
+    score,
+)
+from examples.bert.shared import fine_tuning, model_setup
+from transformer import data
+from transformer.data.batching.features import Arrays
+from transformer.data.sources import Example
+from transformer.models.base import Batch
+from transformer.models.bert import SpanExtractor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,22 +102,26 @@ class SpanFeatures:
 
 
 class QuestionSet:
-    """Questions, and their windows.
+    """Questions, and the windows of their contexts.
 
     Args:
       questions: the questions.
-      vocabulary: the vocabulary of their tokens.
+      vocabulary: the vocabulary of the model.
     """
 
     def __init__(
         self, questions: Sequence[Question], vocabulary: data.WordPieceVocabulary
     ) -> None:
-        shape = Shape(program_flags.LENGTH.value, _QUERY.value, _STRIDE.value)
+        shape = Shape(
+            length=program_flags.LENGTH.value,
+            question=_QUERY.value,
+            stride=_STRIDE.value,
+        )
         self.questions = questions
         self.windows: list[Window] = [
             window
-            for k, question in enumerate(questions)
-            for window in windows(k, question, vocabulary, shape)
+            for index, question in enumerate(questions)
+            for window in windows(index, question, vocabulary, shape)
         ]
 
     def __str__(self) -> str:
@@ -126,14 +137,23 @@ class QuestionSet:
 
 
 def read(path: str | None, needed: bool, answered: bool) -> list[Question]:
-    """Returns the questions of a file; [] if it is not needed."""
+    """Returns the questions of a file.
+
+    Args:
+      path: the path of the file, or None if its flag is not given.
+      needed: whether the flags need these questions; if not, there are none.
+      answered: whether to read the answers.
+
+    Raises:
+      DataError: the questions are needed and `path` is None, or the file is malformed.
+    """
     if needed and path is None:
         raise data.DataError(
             "--train_file and --predict_file name the questions; one is missing."
         )
     if not needed:
         return []
-    return squad_json.read(path, _NEGATIVE.value, fine_tuning.ON_BAD.value, answered)
+    return squad_json.read(path, _NEGATIVE.value, training_flags.ON_BAD.value, answered)
 
 
 def predict(
@@ -141,25 +161,26 @@ def predict(
 ) -> dict[str, Prediction]:
     """Returns the model's prediction for each question, by the question's id."""
 
-    @mtf.function(mesh=model.mesh, jit=fine_tuning.JIT.value, batch=model.features)
+    @mtf.function(mesh=model.mesh, jit=training_flags.JIT.value, batch=model.features)
     def logits(batch: Batch) -> tuple[mtf.Tensor, mtf.Tensor]:
         return model(batch)[:2]
 
-    batches = examples.held_out(fine_tuning.EVAL_BATCH.value)
+    batches = examples.held_out(training_flags.EVAL_BATCH.value)
     outputs = [logits(dict(batch)) for batch in batches]
     start_logits = np.concatenate([start.numpy() for start, _ in outputs])
     end_logits = np.concatenate([end.numpy() for _, end in outputs])
     predictions = {}
-    indices = np.array([window.question for window in question_set.windows])
+    # Windows are in the order of their questions.
+    question_indices = np.array([window.question for window in question_set.windows])
     for k, question in enumerate(question_set.questions):
-        windows_of_question = slice(*np.searchsorted(indices, [k, k + 1]).tolist())
+        first, end = np.searchsorted(question_indices, [k, k + 1]).tolist()
         predictions[question.id] = answer(
             question,
-            question_set.windows[windows_of_question],
-            start_logits[windows_of_question],
-            end_logits[windows_of_question],
-            _BEST.value,
-            _ANSWER.value,
+            question_set.windows[first:end],
+            start_logits[first:end],
+            end_logits[first:end],
+            num_best=_BEST.value,
+            max_length=_ANSWER.value,
         )
     return predictions
 
@@ -186,7 +207,15 @@ def evaluate(
     answers: dict[str, str],
     step: int,
 ) -> None:
-    """Prints and writes exact match and F1, and prints those of the best fixed rule."""
+    """Prints and writes exact match and F1, and prints the scores of the best fixed rule.
+
+    Args:
+      train_questions: the training questions, from which rules are learned.
+      questions: the questions that the model answered.
+      predictions: the model's predictions, by question id.
+      answers: the texts in predictions.json, by question id.
+      step: the number of training steps done.
+    """
     scores = score(questions, answers)
     rule, baseline = best_rule(train_questions, questions)
     table = {}
@@ -213,12 +242,12 @@ def main(argv: Sequence[str]) -> None:
     """Trains, predicts, and evaluates, as the flags say."""
     with fine_tuning.exit_on_user_errors():
         fine_tuning.prepare(argv)
-        vocabulary = program_flags.vocabulary()
-        config = program_flags.config(vocabulary)
-        needs_train = fine_tuning.TRAIN.value or _TRAIN.value is not None
-        needs_predictions = fine_tuning.PREDICT.value or fine_tuning.EVAL.value
+        vocabulary = model_setup.vocabulary()
+        config = model_setup.config(vocabulary)
+        needs_train = training_flags.TRAIN.value or _TRAIN.value is not None
+        needs_predictions = training_flags.PREDICT.value or training_flags.EVAL.value
         train_questions = read(_TRAIN.value, needs_train, answered=True)
-        questions = read(_PREDICT.value, needs_predictions, fine_tuning.EVAL.value)
+        questions = read(_PREDICT.value, needs_predictions, training_flags.EVAL.value)
         train_set = QuestionSet(train_questions, vocabulary)
         question_set = QuestionSet(questions, vocabulary)
         task = data.Task(
@@ -228,7 +257,7 @@ def main(argv: Sequence[str]) -> None:
             SpanFeatures(program_flags.LENGTH.value),
         )
         examples = data.TaskData(task, seed=program_flags.SEED.value)
-        model = program_flags.build(SpanExtractor, config)
+        model = model_setup.build(SpanExtractor, config)
         steps, warmup = fine_tuning.steps_of(len(train_set.windows))
         trainer = fine_tuning.trainer(model, steps, warmup)
         fine_tuning.introduce(
@@ -238,7 +267,7 @@ def main(argv: Sequence[str]) -> None:
         if needs_predictions:
             predictions = predict(model, examples, question_set)
             answers = write(predictions)
-            if fine_tuning.EVAL.value:
+            if training_flags.EVAL.value:
                 evaluate(
                     train_questions,
                     questions,
@@ -249,5 +278,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["vocab_file", "output_dir"])
     run_main(main)

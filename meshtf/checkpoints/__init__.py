@@ -1,16 +1,20 @@
-"""Checkpoints: shards on disk, under one name for each variable, whatever the layout.
+"""Checkpoints: variables on disk, independent of the mesh and the layout.
+
+    saver = mtf.checkpoints.Saver("runs/lm", keep=2)
+    saver.save(step, {v.name: v for v in model.variables})
+    mtf.checkpoints.restore_latest("runs/lm", {v.name: v for v in model.variables})
 
 Contents:
 
-    write           each host writes the shards of its devices, in TensorFlow's V2 format
-    read            on any mesh and layout; errors name the damaged file
-    saver           the checkpoints of a run, asynchronous if wanted
-    manifest        the tensors of a checkpoint, and the files they are in
-    step_folders    the folders of checkpoints: names, deletion, the newest complete one
+    write           saves: each host writes the shards of its devices, in TensorFlow's V2 format
+    read            restores, on any mesh and layout; errors name the damaged file
+    saver           saves the checkpoints of a run, in the background if asynchronous
+    manifest        the tensors of a checkpoint, and the files that they are in
+    step_folders    the folders of a run's checkpoints: names, deletion, the newest complete one
     tensor_slices   boxes: start and size along each dimension of a tensor
-    matching        names and shapes of variables against those of a checkpoint
+    matching        compares names and shapes of variables with those of a checkpoint
     shared_folder   checks that all hosts see the same folder
-    lock            only one run in a folder
+    lock            lets only one run use a folder
     inspection/     python -m meshtf checkpoint: reports and verification
 """
 

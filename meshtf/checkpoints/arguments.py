@@ -1,8 +1,7 @@
-"""Checks of arguments: variables by name, integers, and data that JSON can represent.
+"""Checks of the arguments of saving and restoring.
 
-Example:
-
-    check_variables({v.name: v for v in model.variables})
+check_variables({v.name: v for v in model.variables})
+check_settings(step=600, keep=2, keep_every=0, extra={"seed": 1})
 """
 
 from __future__ import annotations
@@ -13,13 +12,18 @@ from typing import Any
 from meshtf.names.arguments import as_int, as_mapping, refuse
 from meshtf.runtime.variable import Variable
 
+# What the arguments must be, for errors.
 _BY_NAME = "variables by name"
 _JSON = "a dict of what JSON can hold"
 _WAY_OUT = "Write {v.name: v for v in model.variables}."
 
 
 def check_variables(variables: Any) -> None:
-    """Raises ArgumentError unless this is a mapping from names to variables."""
+    """Checks the argument `variables`.
+
+    Raises:
+      ArgumentError: it is no mapping from names to variables.
+    """
     if not hasattr(variables, "items"):
         refuse("variables", variables, _BY_NAME, _WAY_OUT)
     for name, variable in variables.items():
@@ -28,7 +32,12 @@ def check_variables(variables: Any) -> None:
 
 
 def check_settings(step: Any, keep: Any, keep_every: Any, extra: Any) -> None:
-    """Raises ArgumentError for settings of a checkpoint that are not valid."""
+    """Checks the settings of a checkpoint, which are arguments of `save`.
+
+    Raises:
+      ArgumentError: an integer is negative or no integer, or JSON cannot represent
+        `extra`.
+    """
     as_int("step", step, least=0)
     as_int("keep", keep, least=0)
     as_int("keep_every", keep_every, least=0)

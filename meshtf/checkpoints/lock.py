@@ -1,6 +1,6 @@
-"""A lock that lets only one run use a folder: the second raises.
+"""A lock that lets only one run use a folder.
 
-    with only_run("runs/lm"):
+    with only_run("runs/lm"):      # raises if another run uses the folder
       ...                          # train
 
 The lock is `flock` on an open file: the kernel releases it when the process ends, however
@@ -39,10 +39,11 @@ def only_run(directory: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CheckpointError(
-                f"{directory} is in use by {_holder(os.pread(file, 4096, 0))}.\n"
+                f"{directory} is in use by {_lock_owner(os.pread(file, 4096, 0))}.\n"
                 "  Wait until that run ends, stop it, or take another folder."
             ) from None
-        with contextlib.suppress(OSError):  # a full disk: the lock is held anyway
+        # The process is written only for messages: on a full disk the lock works as well.
+        with contextlib.suppress(OSError):
             os.ftruncate(file, 0)
             os.pwrite(file, json.dumps(_this_process()).encode(), 0)
         yield
@@ -51,6 +52,7 @@ def only_run(directory: str) -> Iterator[None]:
 
 
 def _this_process() -> dict[str, Any]:
+    """Returns the id and host of the current process, and the current time."""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -58,8 +60,12 @@ def _this_process() -> dict[str, Any]:
     }
 
 
-def _holder(text: bytes) -> str:
-    """Returns the process that wrote a lock file, in words."""
+def _lock_owner(text: bytes) -> str:
+    """Returns the process that wrote a lock file, in words.
+
+    Args:
+      text: the contents of the file.
+    """
     try:
         process = json.loads(text)
         pid = process["pid"]

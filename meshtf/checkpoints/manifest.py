@@ -1,13 +1,13 @@
-"""The manifest of a checkpoint: its tensors, and the files they are in.
+"""The manifest of a checkpoint: its tensors, and the files that they are in.
 
     manifest = Manifest.read("runs/lm/step_00000600")       # raises if it was changed
     manifest.step, manifest.extra
     manifest.tensors["decoder/wq"].shape                     # "d_model:128; heads:4; d_kv:32"
-    manifest.check_index(path)                               # all files: `check`
+    manifest.check_index(path)                # `inspection.verification.check`: all files
 
-It is JSON. Its last entry is the CRC-32 of all bytes before it. It contains the CRC-32 of
-TensorFlow's index file, which contains a checksum of every slice: so no file is read only
-to compute a checksum. Checksums detect damage, not forgery.
+The manifest is a JSON file. Its last entry is the CRC-32 of all bytes before it. It contains
+the CRC-32 of TensorFlow's index file, which contains a checksum of every slice. So no file
+is read only to compute a checksum. Checksums detect damage, not forgery.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from meshtf.names import Shape
 from meshtf.names.arguments import as_path, as_sequence, as_text, refuse
 
 FILE = "manifest.json"
-PREFIX = "variables"  # of the names of TensorFlow's files
+PREFIX = "variables"  # the prefix of the names of TensorFlow's files
 INDEX = f"{PREFIX}.index"
-_FORMAT = 2
+_FORMAT = 2  # the version of the format
 _WAY_OUT = (
     "Restore the folder from a copy, or delete it, so that the checkpoint before it is "
     "taken, or the run starts anew."
@@ -36,19 +36,21 @@ _WAY_OUT = (
 _WAY_OUT_OF_ABSENCE = (
     "mtf.checkpoints.latest(folder) returns the newest checkpoint of a folder."
 )
-_CHUNK = 1 << 18  # stays in a processor's cache
-_END = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
+_CHUNK_BYTES = 1 << 18  # fits into a processor's cache
+# The bytes that the CRC-32 is computed of, and the CRC-32.
+_CONTENTS = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A saved tensor.
+    """The manifest's entry of a saved tensor.
 
-    Args:
-      shape: such as "d_model:128; d_ff:512".
-      dtype: the data type's name.
-      slices: the boxes that it was written in, see `tensor_slices`; empty: one box.
-      files: for each box, the index of its file.
+    Attributes:
+      shape: the shape as text, such as "d_model:128; d_ff:512".
+      dtype: the name of the data type.
+      slices: the boxes that the tensor was written in, as texts from
+        `tensor_slices.spans`; empty: it was written in one box.
+      files: the index of the file of each box.
     """
 
     shape: str
@@ -58,27 +60,30 @@ class Saved:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of its dimensions."""
+        """The sizes of the tensor's dimensions."""
         return Shape(self.shape).sizes
 
     @property
     def boxes(self) -> list[Box]:
-        """The boxes that it was written in."""
-        return [read_spec(text) for text in self.slices] or [full_box(self.sizes)]
+        """The boxes that the tensor was written in."""
+        if not self.slices:
+            return [full_box(self.sizes)]
+        return [read_spec(text) for text in self.slices]
 
-    def boxes_in(self, file: int) -> list[Box]:
-        """The boxes that are in the file with this index."""
-        return [
-            box
-            for box, file_index in zip(self.boxes, self.files, strict=True)
-            if file_index == file
-        ]
+    def boxes_in(self, file_index: int) -> list[Box]:
+        """Returns the boxes that are in one file."""
+        pairs = zip(self.boxes, self.files, strict=True)
+        return [box for box, file in pairs if file == file_index]
 
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
-    """Size and CRC-32 of a file; no CRC-32 for a file of slices, since the index has a
-    checksum of each slice.
+    """Size and checksum of a file.
+
+    Attributes:
+      bytes: the size in bytes.
+      crc32: the CRC-32 as hexadecimal text; "" for a file of slices, since the index has
+        a checksum of each slice.
     """
 
     bytes: int
@@ -86,10 +91,10 @@ class Sum:
 
     @classmethod
     def of(cls, path: str) -> Sum:
-        """Reads a file."""
+        """Returns the size and the CRC-32 of a file, after reading it."""
         size = 0
         crc = 0
-        chunk = memoryview(bytearray(_CHUNK))
+        chunk = memoryview(bytearray(_CHUNK_BYTES))
         with open(path, "rb", buffering=0) as file:
             while num_bytes := file.readinto(chunk):
                 size += num_bytes
@@ -99,8 +104,13 @@ class Sum:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """The contents of a checkpoint: tensors by name, files by name, and the `extra` data
-    that was saved with them.
+    """The contents of a checkpoint.
+
+    Attributes:
+      step: the step of the checkpoint.
+      extra: the `extra` data that was saved with the variables.
+      tensors: the saved tensors, by name.
+      files: the size and checksum of each file, by the name of the file.
     """
 
     step: int
@@ -115,23 +125,24 @@ class Manifest:
         )
 
     def write(self, folder: str) -> None:
-        """Writes it into a folder."""
+        """Writes the manifest into a folder."""
         folder = as_path("folder", folder)
         if not os.path.isdir(folder):
             refuse("folder", folder, "a folder that is there")
         fields = {"format": _FORMAT, **dataclasses.asdict(self)}
-        lines = (
-            f" {json.dumps(key)}: {json.dumps(value)},\n"
-            for key, value in fields.items()
-        )
+        lines = []
+        for key, value in fields.items():
+            lines.append(f" {json.dumps(key)}: {json.dumps(value)},\n")
         body = ("{\n" + "".join(lines)).encode()
         with open(os.path.join(folder, FILE), "wb") as file:
             file.write(body + f' "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode())
 
     @classmethod
     def read(cls, folder: str) -> Manifest:
-        """Returns the manifest of a checkpoint. Raises DamageError if it is missing or was
-        changed.
+        """Returns the manifest of a checkpoint.
+
+        Raises:
+          DamageError: the manifest is missing, was changed, or has another format.
         """
         folder = as_path("folder", folder)
         path = os.path.join(folder, FILE)
@@ -146,7 +157,7 @@ class Manifest:
             raise DamageError(
                 folder, FILE, f"it cannot be read: {error.strerror}", _WAY_OUT
             ) from None
-        match = _END.fullmatch(text)
+        match = _CONTENTS.fullmatch(text)
         if match is None:
             raise DamageError(folder, FILE, "its end is not there", _WAY_OUT)
         body, crc = match.groups()
@@ -160,27 +171,39 @@ class Manifest:
                 f"it is of format {fields['format']}, which another meshtf wrote: take "
                 "that one to read it",
             )
-        tensors = {
-            name: Saved(s["shape"], s["dtype"], tuple(s["slices"]), tuple(s["files"]))
-            for name, s in fields["tensors"].items()
-        }
-        files = {name: Sum(**s) for name, s in fields["files"].items()}
-        return cls(fields["step"], fields["extra"], tensors, files)
+        tensors = {}
+        for name, saved in fields["tensors"].items():
+            tensors[name] = Saved(
+                shape=saved["shape"],
+                dtype=saved["dtype"],
+                slices=tuple(saved["slices"]),
+                files=tuple(saved["files"]),
+            )
+        return cls(
+            step=fields["step"],
+            extra=fields["extra"],
+            tensors=tensors,
+            files={name: Sum(**values) for name, values in fields["files"].items()},
+        )
 
     def check_sizes(self, folder: str, files: Iterable[str] | None = None) -> None:
-        """Checks that files exist and have the right size. Raises DamageError.
+        """Checks that files exist and have the right size.
 
         Args:
-          folder: of the checkpoint.
-          files: names; None: all files.
+          folder: the folder of the checkpoint.
+          files: the names of the files to check; None: all files.
+
+        Raises:
+          DamageError: a file is missing or has another size.
         """
         folder = as_path("folder", folder)
-        if files is not None:
-            files = [
-                as_text("files", name)
-                for name in as_sequence("files", files, "names of files")
-            ]
-        for name in self.files if files is None else files:
+        if files is None:
+            file_names = list(self.files)
+        else:
+            file_names = list(as_sequence("files", files, "names of files"))
+        for name in file_names:
+            as_text("files", name)
+        for name in file_names:
             try:
                 size = os.path.getsize(os.path.join(folder, name))
             except OSError as error:
@@ -195,7 +218,11 @@ class Manifest:
                 )
 
     def check_index(self, folder: str) -> None:
-        """Reads TensorFlow's index and compares its CRC-32. Raises DamageError."""
+        """Reads TensorFlow's index and compares its CRC-32.
+
+        Raises:
+          DamageError: the index is missing or was changed.
+        """
         folder = as_path("folder", folder)
         try:
             index = Sum.of(os.path.join(folder, INDEX))

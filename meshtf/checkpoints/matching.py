@@ -1,7 +1,8 @@
-"""Checks that the names and shapes of variables match a checkpoint; the error lists all
-differences.
+"""Checks that the names and shapes of variables match a checkpoint.
 
-Example:
+    check_fit(path, Manifest.read(path), [(v.name, v) for v in model.variables], partly=False)
+
+The error lists all differences. Names of variables can be mapped to names in the checkpoint:
 
     >>> from meshtf.checkpoints.matching import saved_name
     >>> renames = {"encoder": "bert/encoder", "encoder/out": "head"}
@@ -18,7 +19,7 @@ from meshtf.errors import CheckpointError, explain_error, near_misses
 from meshtf.names import Shape
 from meshtf.runtime.variable import Variable
 
-_MAX_LINES = 12  # for each kind of difference, in the error
+_MAX_LINES = 12  # the maximum count of lines in the error for each kind of difference
 
 
 def saved_name(name: str, renames: Mapping[str, str]) -> str:
@@ -26,8 +27,9 @@ def saved_name(name: str, renames: Mapping[str, str]) -> str:
 
     Args:
       name: the name of the variable.
-      renames: the variable's name, or a prefix of it that ends before a slash -> the name
-        or prefix in the checkpoint. The longest prefix that matches is used.
+      renames: a dict from names of variables, or prefixes of names that end before a
+        slash, to the names or prefixes in the checkpoint. The longest prefix that matches
+        is used.
     """
     components = name.split("/")
     for k in range(len(components), 0, -1):
@@ -48,23 +50,29 @@ def check_fit(
     Args:
       path: the path of the checkpoint.
       manifest: the manifest of the checkpoint.
-      variables: (name in the checkpoint, variable) of each variable to read.
+      variables: each variable to read, with its name in the checkpoint.
       partly: whether the checkpoint may have tensors that are not read.
 
     Raises:
-      CheckpointError: names, shapes or data types differ; it lists all differences.
+      CheckpointError: names, shapes or data types differ; the error lists all differences.
     """
     saved = manifest.tensors
-    requested = {name for name, _ in variables}
-    unused = [name for name in saved if name not in requested]
+    requested_names = {name for name, _ in variables}
+    unused_names = [name for name in saved if name not in requested_names]
     not_saved = []
     other_shape = []
     for name, variable in variables:
         if name not in saved:
-            not_saved.append(_missing(name, variable, near_misses(name, unused)))
-        elif change := difference(saved[name], variable.shape, variable.dtype):
+            similar_names = near_misses(name, unused_names)
+            not_saved.append(_not_saved_line(name, variable, similar_names))
+            continue
+        change = difference(saved[name], variable.shape, variable.dtype)
+        if change:
             other_shape.append(f"{name}: {change}")
-    not_in_model = [] if partly else [f"{x} {Shape(saved[x].shape)!r}" for x in unused]
+    not_in_model = []
+    if not partly:
+        for name in unused_names:
+            not_in_model.append(f"{name} {Shape(saved[name].shape)!r}")
     differences = {
         "not saved": not_saved,
         "not in model": not_in_model,
@@ -85,28 +93,36 @@ def check_fit(
 
 
 def difference(saved: Saved, shape: Shape, dtype: str) -> str:
-    """Returns a text of how shape or data type differ from those of a saved tensor; "" if
-    they do not.
+    """Returns how a shape or data type differ from those of a saved tensor, in words, or "".
 
-    Dimensions may be renamed, but the same names in another order are a difference: the
-    values would be transposed.
+    Dimensions may be renamed. But the same names in another order are a difference, since
+    the values would have to be transposed.
+
+    Args:
+      saved: the saved tensor.
+      shape: the shape to compare with.
+      dtype: the data type to compare with.
     """
     saved_shape = Shape(saved.shape)
     same_names = set(saved_shape.names) == set(shape.names)
     reordered = same_names and saved_shape.names != shape.names
     if saved_shape.sizes != shape.sizes or reordered:
         return f"{saved_shape!r} saved, {shape!r} now"
-    return "" if saved.dtype == dtype else f"{saved.dtype} saved, {dtype} now"
+    if saved.dtype != dtype:
+        return f"{saved.dtype} saved, {dtype} now"
+    return ""
 
 
-def _missing(name: str, variable: Variable, similar_names: str) -> str:
-    """Returns a line for a variable that the checkpoint does not have."""
+def _not_saved_line(name: str, variable: Variable, similar_names: str) -> str:
+    """Returns a line of the error for a variable that the checkpoint does not have."""
     suggestion = f" (close: {similar_names})" if similar_names else ""
     return f"{name} {variable.shape!r}{suggestion}"
 
 
 def _truncated(lines: Sequence[str]) -> str:
-    """Returns the first lines, joined, and how many there are besides."""
+    """Returns the first lines as one text, and the count of the remaining lines."""
     text = "\n".join(lines[:_MAX_LINES])
     num_hidden = len(lines) - _MAX_LINES
-    return f"{text}\nand {num_hidden} more" if num_hidden > 0 else text
+    if num_hidden > 0:
+        text += f"\nand {num_hidden} more"
+    return text

@@ -1,4 +1,4 @@
-"""Restoring: on any mesh and layout; errors name the damaged file.
+"""Restores variables from a checkpoint, on any mesh and layout.
 
     extra = restore(path, {v.name: v for v in model.variables})
     restore(path, {v.name: v for v in encoder.variables}, partly=True)     # ignore the rest
@@ -6,14 +6,13 @@
     restored = restore_latest("runs/lm", variables)             # the newest complete one
 
 Each host reads the shards of its devices, one after another. If the saved slices have other
-boundaries, it reads these slices and copies from them, so that nothing is read twice. The
-memory of large variables is freed before they are read: so at most one shard is in memory
-in addition to the variables.
+boundaries than the shards, the host reads each saved slice once and copies from it to the
+shards. The memory of a large variable is freed before the variable is read, so at most one
+shard is in memory in addition to the variables.
 
-No file is read only to compute a checksum: the manifest has a checksum of itself, and of
-TensorFlow's index; the index has one of every slice, which TensorFlow compares when it
-reads the slice. If that fails, `inspection.verification` reads slice after slice, and names
-the file.
+The manifest has a checksum of itself and of TensorFlow's index; the index has a checksum of
+every slice, which TensorFlow compares when it reads the slice. If one differs,
+`inspection.verification` reads slice after slice to find the damaged file.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from meshtf.checkpoints.matching import check_fit, saved_name
 from meshtf.checkpoints.step_folders import latest, newest_first, warn_of
 from meshtf.checkpoints.tensor_slices import (
     Box,
+    box_of,
     full_box,
     num_elements,
     overlap,
@@ -50,7 +50,8 @@ from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.storage.write_times import record_write
 from meshtf.runtime.variable import Variable
 
-_UNREADABLE = (
+# What TensorFlow raises for files that are damaged or missing.
+_READ_ERRORS = (
     tf.errors.DataLossError,
     tf.errors.NotFoundError,
     tf.errors.OutOfRangeError,
@@ -59,8 +60,12 @@ _UNREADABLE = (
 
 
 class Restored(NamedTuple):
-    """A checkpoint that was read: its step, its path, and the `extra` data that was saved
-    with the variables.
+    """A checkpoint that was read.
+
+    Attributes:
+      step: the step of the checkpoint.
+      path: the path of the checkpoint.
+      extra: the data that was saved with the variables, and the step as "step".
     """
 
     step: int
@@ -68,22 +73,40 @@ class Restored(NamedTuple):
     extra: dict[str, Any]
 
 
-class _Read(NamedTuple):
-    """What one host reads of a tensor: boxes, and the shards and their slots to fill.
+class _TensorRead(NamedTuple):
+    """A tensor, or some of its slices, that one host reads from files.
 
-    If the boxes are those of the shards, the values are assigned; otherwise the shards are
-    copied from several boxes.
+    If the boxes are those of the shards, the values that are read are assigned to the
+    slots; otherwise the shards are copied from the values of several boxes.
+
+    Attributes:
+      name: the name of the tensor in the checkpoint.
+      saved: the manifest's entry of the tensor.
+      boxes: the boxes of the tensor to read.
+      slots_by_shard: the slots to fill of each shard, by the box of the shard.
     """
 
     name: str
     saved: Saved
     boxes: list[Box]
-    targets: Mapping[Box, list[Slot]]
+    slots_by_shard: Mapping[Box, list[Slot]]
 
     @property
-    def direct(self) -> bool:
+    def is_direct(self) -> bool:
         """Whether each box is a shard."""
-        return self.boxes == list(self.targets)
+        return self.boxes == list(self.slots_by_shard)
+
+
+class _BoxRead(NamedTuple):
+    """One box that one host reads of a tensor."""
+
+    tensor: _TensorRead
+    box: Box
+
+    @property
+    def bytes(self) -> int:
+        """The size of the box in bytes."""
+        return _num_bytes(self.tensor.saved, self.box)
 
 
 def restore(
@@ -92,20 +115,23 @@ def restore(
     partly: bool = False,
     renames: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Reads variables from a checkpoint of any layout, and returns its step and `extra`
-    data.
+    """Reads variables from a checkpoint that was saved under any layout.
 
     Args:
       path: the path of the checkpoint.
       variables: the variables to read, by name.
       partly: whether the checkpoint may have tensors that are not read, such as those of
         a larger model.
-      renames: names of variables, or prefixes of names -> those in the checkpoint.
+      renames: a dict from names of variables, or prefixes of names, to names or prefixes
+        in the checkpoint; see `saved_name`.
+
+    Returns:
+      The data that was saved as `extra`, and the step as "step".
 
     Raises:
-      CheckpointError: it is a folder of checkpoints, or names or shapes differ; no
-        variable was changed.
-      DamageError: a file has changed since it was written; some variables may have been
+      CheckpointError: `path` is a folder of checkpoints, or names or shapes differ. No
+        variable has been changed.
+      DamageError: a file has changed since it was written. Some variables may have been
         restored.
     """
     path = as_path("path", path)
@@ -119,22 +145,22 @@ def restore(
         )
     newest = latest(path) if os.path.isdir(path) else None
     if newest is not None:
+        _, newest_path = newest
         raise CheckpointError(
             f"{path} is a folder of checkpoints, not one of them.\n"
-            f"  Use mtf.checkpoints.restore_latest, or its newest: {newest[1]}."
+            f"  Use mtf.checkpoints.restore_latest, or its newest: {newest_path}."
         )
     manifest = Manifest.read(path)
     manifest.check_sizes(path)
     manifest.check_index(path)
     named_variables = [
-        (saved_name(name, renames or {}), variable)
-        for name, variable in variables.items()
+        (saved_name(name, renames or {}), v) for name, v in variables.items()
     ]
     check_fit(path, manifest, named_variables, partly)
     try:
         # Absolute, since workers have other working directories.
         _load(os.path.abspath(f"{path}/{PREFIX}"), manifest, named_variables)
-    except _UNREADABLE as error:
+    except _READ_ERRORS as error:
         check(path, manifest)  # raises with the file's name, if a checksum is wrong
         reason = f"its slices cannot be read: {error.message}"
         raise DamageError(path, INDEX, reason) from error
@@ -147,10 +173,17 @@ def restore_latest(
     partly: bool = False,
     renames: Mapping[str, str] | None = None,
 ) -> Restored | None:
-    """Reads the newest complete checkpoint of a folder; warns of damaged ones.
+    """Reads variables from the newest complete checkpoint of a folder; warns of damaged
+    checkpoints.
+
+    Args:
+      directory: the folder of the checkpoints.
+      variables: the variables to read, by name.
+      partly: whether the checkpoint may have tensors that are not read.
+      renames: names or prefixes in the checkpoint by those of variables, as in `restore`.
 
     Returns:
-      The checkpoint that was read; None: the folder has none.
+      The checkpoint that was read, or None if the folder has no checkpoint.
 
     Raises:
       CheckpointError: names or shapes differ.
@@ -166,11 +199,14 @@ def restore_latest(
 def newest_complete(
     directory: str, read: Callable[[str], dict[str, Any]]
 ) -> Restored | None:
-    """Reads the newest complete checkpoint of a folder; warns of damaged ones.
+    """Reads the newest complete checkpoint of a folder; warns of damaged checkpoints.
 
     Args:
       directory: the folder of the checkpoints.
-      read: reads the checkpoint with this path, and returns its `extra` data.
+      read: a function that reads the checkpoint at a path, and returns its `extra` data.
+
+    Returns:
+      The checkpoint that was read, or None if the folder has no checkpoint.
 
     Raises:
       DamageError: there are checkpoints, but all are damaged.
@@ -191,89 +227,107 @@ def newest_complete(
 def _load(
     prefix: str, manifest: Manifest, variables: Sequence[tuple[str, Variable]]
 ) -> None:
-    """Reads variables, on all hosts in parallel."""
-    reads_of_hosts: dict[str, list[_Read]] = defaultdict(list)
+    """Reads variables, on all hosts in parallel.
+
+    Args:
+      prefix: the prefix of TensorFlow's files, an absolute path.
+      manifest: the manifest of the checkpoint.
+      variables: each variable with its name in the checkpoint.
+    """
+    reads_by_host: dict[str, list[_TensorRead]] = defaultdict(list)
     for name, variable in variables:
         record_write(variable)
-        for host, targets in _slots_by_host(variable).items():
-            reads = _planned(name, manifest.tensors[name], targets)
-            reads_of_hosts[host].extend(reads)
-    with ThreadPoolExecutor(len(reads_of_hosts) or 1) as readers:
+        for host, slots_by_shard in _slots_by_host(variable).items():
+            reads = _plan_reads(name, manifest.tensors[name], slots_by_shard)
+            reads_by_host[host].extend(reads)
+    with ThreadPoolExecutor(len(reads_by_host) or 1) as readers:
         load = partial(_load_host, prefix)
-        list(readers.map(load, reads_of_hosts.keys(), reads_of_hosts.values()))
+        # `list` waits for all hosts, and raises the first error of one.
+        list(readers.map(load, reads_by_host.keys(), reads_by_host.values()))
 
 
 def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
-    """Returns the slots of each shard, by host and the box of the shard."""
+    """Returns the slots of each shard, first by host and then by the box of the shard."""
     by_host: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
     for region, slots in variable.slots_by_region():
-        box = tuple((r.start, r.stop - r.start) for r in region)
+        box = box_of(region)
         for slot in slots:
             by_host[slot.host][box].append(slot)
     return by_host
 
 
-def _planned(
-    name: str, saved: Saved, targets: Mapping[Box, list[Slot]]
-) -> Iterator[_Read]:
-    """Yields the reads of a tensor, in which no saved box is read twice.
+def _plan_reads(
+    name: str, saved: Saved, slots_by_shard: Mapping[Box, list[Slot]]
+) -> Iterator[_TensorRead]:
+    """Yields the reads of a tensor by one host, in which no saved box is read twice.
 
-    A shard that consists of entire saved boxes is read directly; the saved boxes of all
-    other shards are read once, and the shards are copied from them.
+    A shard that consists of entire saved boxes is read directly. The saved boxes that the
+    other shards overlap are read once, and these shards are copied from them.
+
+    Args:
+      name: the name of the tensor in the checkpoint.
+      saved: the manifest's entry of the tensor.
+      slots_by_shard: the host's slots of each shard, by the box of the shard.
     """
-    copied: dict[Box, list[Slot]] = {}
-    for box, slots in targets.items():
-        if all(
-            overlap(saved_box, box) in (None, saved_box) for saved_box in saved.boxes
-        ):
-            yield _Read(name, saved, [box], {box: slots})
+    copied_shards: dict[Box, list[Slot]] = {}
+    for box, slots in slots_by_shard.items():
+        # Each saved box is either outside of the shard or entirely within it.
+        if all(overlap(s, box) in (None, s) for s in saved.boxes):
+            yield _TensorRead(name, saved, [box], {box: slots})
         else:
-            copied[box] = slots
-    if copied:
+            copied_shards[box] = slots
+    if copied_shards:
         needed_boxes = [
-            saved_box
-            for saved_box in saved.boxes
-            if any(overlap(saved_box, box) is not None for box in copied)
+            s
+            for s in saved.boxes
+            if any(overlap(s, box) is not None for box in copied_shards)
         ]
-        yield _Read(name, saved, needed_boxes, copied)
+        yield _TensorRead(name, saved, needed_boxes, copied_shards)
 
 
-def _load_host(prefix: str, host: str, reads: Sequence[_Read]) -> None:
+def _load_host(prefix: str, host: str, reads: Sequence[_TensorRead]) -> None:
     """Carries out the reads of one host."""
-    direct = [(read, read.boxes[0]) for read in reads if read.direct]
-    for batch in _batches(direct):
-        large = len(batch) == 1
-        with _freed(batch[0][0]) if large else contextlib.nullcontext():
-            values = _restored(prefix, host, batch)
+    direct_reads = [_BoxRead(r, r.boxes[0]) for r in reads if r.is_direct]
+    for batch in _batches(direct_reads):
+        with contextlib.ExitStack() as stack:
+            if len(batch) == 1:
+                stack.enter_context(_free_large_slots(batch[0].tensor))
+            values = _read_boxes(prefix, host, batch)
+            # Values are popped, so that the memory of each is freed after its assignment.
             for read, box in reversed(batch):
-                _assign(read.targets[box], values.pop())
+                _assign(read.slots_by_shard[box], values.pop())
     for read in reads:
-        if not read.direct:
+        if not read.is_direct:
             _load_copied(prefix, host, read)
 
 
-def _load_copied(prefix: str, host: str, read: _Read) -> None:
+def _load_copied(prefix: str, host: str, read: _TensorRead) -> None:
     """Reads saved boxes, and copies from them to shards with other boundaries."""
-    with _freed(read), tf.device(host):
-        shards = {
-            box: tf.raw_ops.Empty(
-                shape=[size for _, size in box], dtype=read.saved.dtype
-            )
-            for box in read.targets
-        }
-        for batch in _batches([(read, box) for box in read.boxes]):
-            values = _restored(prefix, host, batch)
+    with _free_large_slots(read), tf.device(host):
+        shards = {}
+        for box in read.slots_by_shard:
+            sizes = [size for _, size in box]
+            shards[box] = tf.raw_ops.Empty(shape=sizes, dtype=read.saved.dtype)
+        for batch in _batches([_BoxRead(read, box) for box in read.boxes]):
+            values = _read_boxes(prefix, host, batch)
             for _, saved_box in reversed(batch):
-                _copy(values.pop(), saved_box, shards)
-        for box in read.targets:
-            _assign(read.targets[box], shards.pop(box))
+                _copy_to_shards(values.pop(), saved_box, shards)
+        for box, slots in read.slots_by_shard.items():
+            _assign(slots, shards.pop(box))
 
 
-def _copy(value: tf.Tensor, saved_box: Box, shards: Mapping[Box, tf.Tensor]) -> None:
-    """Copies elements of a saved box into the shards that contain them, in place.
+def _copy_to_shards(
+    value: tf.Tensor, saved_box: Box, shards: Mapping[Box, tf.Tensor]
+) -> None:
+    """Copies the elements of a saved box into the shards that contain them, in place.
 
-    Tensors, not variables: TensorFlow copies a variable at each read after an assignment
-    to a slice of it.
+    Shards are tensors, not variables, since TensorFlow copies a variable at each read after
+    an assignment to a slice of it.
+
+    Args:
+      value: the elements of the saved box.
+      saved_box: the saved box.
+      shards: the shards, by their boxes.
     """
     for box, shard in shards.items():
         common = overlap(saved_box, box)
@@ -286,10 +340,8 @@ def _copy(value: tf.Tensor, saved_box: Box, shards: Mapping[Box, tf.Tensor]) -> 
             )
 
 
-def _restored(
-    prefix: str, host: str, batch: Sequence[tuple[_Read, Box]]
-) -> list[tf.Tensor]:
-    """Returns the values of boxes, read by one op."""
+def _read_boxes(prefix: str, host: str, batch: Sequence[_BoxRead]) -> list[tf.Tensor]:
+    """Returns the values of boxes, read by one op on a host."""
     with tf.device(host):
         values = tf.raw_ops.RestoreV2(
             prefix=prefix,
@@ -301,20 +353,21 @@ def _restored(
 
 
 def _assign(slots: Sequence[Slot], value: Any) -> None:
+    """Assigns a value to all slots of a shard."""
     for slot in slots:
         slot.assign(value)
 
 
 @contextlib.contextmanager
-def _freed(read: _Read) -> Iterator[None]:
-    """Frees the memory of large slots before they are read; sets them to zero if reading
-    fails.
+def _free_large_slots(read: _TensorRead) -> Iterator[None]:
+    """Frees the memory of the slots that the context fills, if the tensor is large. If the
+    context raises, the slots become zeros.
     """
-    boxes = [*read.targets, full_box(read.saved.sizes)]
-    if all(_bytes(read, box) <= MAX_CHUNK_BYTES for box in boxes):
+    boxes = [*read.slots_by_shard, full_box(read.saved.sizes)]
+    if all(_num_bytes(read.saved, box) <= MAX_CHUNK_BYTES for box in boxes):
         yield
         return
-    slots = list(itertools.chain.from_iterable(read.targets.values()))
+    slots = list(itertools.chain.from_iterable(read.slots_by_shard.values()))
     for slot in slots:
         slot.free()
     try:
@@ -325,20 +378,23 @@ def _freed(read: _Read) -> Iterator[None]:
         raise
 
 
-def _batches(reads: Sequence[tuple[_Read, Box]]) -> Iterator[list[tuple[_Read, Box]]]:
-    """Yields the boxes that one op reads: many small ones, or one large one."""
-    batch: list[tuple[_Read, Box]] = []
-    size = 0
-    for read, box in reads:
-        if batch and size + _bytes(read, box) > MAX_CHUNK_BYTES:
+def _batches(reads: Sequence[_BoxRead]) -> Iterator[list[_BoxRead]]:
+    """Yields the boxes that one op reads: several small ones, of at most `MAX_CHUNK_BYTES`
+    together, or one large one.
+    """
+    batch: list[_BoxRead] = []
+    batch_bytes = 0
+    for read in reads:
+        if batch and batch_bytes + read.bytes > MAX_CHUNK_BYTES:
             yield batch
             batch = []
-            size = 0
-        batch.append((read, box))
-        size += _bytes(read, box)
+            batch_bytes = 0
+        batch.append(read)
+        batch_bytes += read.bytes
     if batch:
         yield batch
 
 
-def _bytes(read: _Read, box: Box) -> int:
-    return num_elements(box) * int(tf.as_dtype(read.saved.dtype).size)
+def _num_bytes(saved: Saved, box: Box) -> int:
+    """Returns the size of a box of a tensor in bytes."""
+    return num_elements(box) * int(tf.as_dtype(saved.dtype).size)

@@ -1,20 +1,19 @@
-"""The checkpoints of a run: asynchronous if wanted; a run continues when one fails.
-
-Example:
+"""Saves the checkpoints of a run, in the background if `asynchronous`. A run continues if a
+checkpoint cannot be written.
 
     with Saver("runs/lm", keep=2, keep_every=1000, asynchronous=True) as saver:
       for step in ...:
         if step % 200 == 0:
           saver.save(step, variables)
       saver.save(step, variables)
-      saver.finish()                      # raises if the last one could not be written
+      saver.finish()                      # raises if the last checkpoint could not be written
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -30,16 +29,16 @@ class Saver:
     """Writes checkpoints into one folder, one at a time. Only one process may have a saver
     for a folder.
 
-    If a checkpoint cannot be written, a warning says so, and older checkpoints remain. If
-    it was written asynchronously, the warning comes at the next save or at the end.
+    If a checkpoint cannot be written, there is a warning, and older checkpoints remain. With
+    `asynchronous` the warning comes at the next save or at the end.
 
     Args:
-      directory: the folder in which the checkpoints' folders are created.
-      keep: how many of the newest checkpoints to keep.
-      keep_every: those of steps that are multiples of it are kept as well; 0: none.
-      asynchronous: whether `save` returns at once, and a thread writes the values of that
-        moment. Values that change before they are written are copied, which may take as
-        much memory as the variables.
+      directory: the folder of all checkpoints of a run.
+      keep: the count of newest checkpoints to keep.
+      keep_every: checkpoints whose step is a multiple of it are kept as well; 0: none.
+      asynchronous: whether `save` returns at once, while a thread writes the values that
+        the variables have at the call. Values that change before they are written are
+        copied, which may take as much memory as the variables.
     """
 
     def __init__(
@@ -57,8 +56,10 @@ class Saver:
         self.keep_every = keep_every
         self.asynchronous = asynchronous
         self._thread: threading.Thread | None = None
+        # The exception of the thread, which sets it; `wait` takes it after the thread ends.
         self._failure: BaseException | None = None
-        self._last_failure = ""  # why the last checkpoint could not be written
+        # Why the last checkpoint could not be written; "": it was written.
+        self._last_failure = ""
         sweep(directory)
 
     def __repr__(self) -> str:
@@ -66,7 +67,7 @@ class Saver:
 
     @property
     def empty(self) -> bool:
-        """Whether there is no checkpoint in its folder."""
+        """Whether there is no checkpoint in the folder."""
         return not all_steps(self.directory)
 
     @property
@@ -80,11 +81,12 @@ class Saver:
         variables: Mapping[str, Variable],
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Saves, or starts to; waits for the checkpoint before this one.
+        """Saves a checkpoint, or starts to if `asynchronous`. First waits until the previous
+        checkpoint is written.
 
         Args:
-          step: the checkpoint's name and order.
-          variables: what is saved, under which names.
+          step: the step of the checkpoint, which determines its name and order.
+          variables: the variables to save, by the names that they get in the checkpoint.
           extra: data that JSON can represent, to be saved as well.
         """
         check_settings(step, self.keep, self.keep_every, extra)
@@ -92,27 +94,33 @@ class Saver:
         self._last_failure = ""
         chunks = chunks_of(variables, snapshot=self.asynchronous)
 
-        def work() -> None:
-            write(
-                self.directory,
-                step,
-                variables,
-                chunks,
-                extra,
-                self.keep,
-                self.keep_every,
-            )
-            chunks.clear()
+        def write_checkpoint() -> None:
+            try:
+                write(
+                    self.directory,
+                    step,
+                    variables,
+                    chunks,
+                    extra,
+                    keep=self.keep,
+                    keep_every=self.keep_every,
+                )
+                chunks.clear()
+            except BaseException as error:  # `wait` warns or raises
+                self._failure = error
 
         self._thread = threading.Thread(
-            target=self._guarded, args=(work,), name=f"save step {step}"
+            target=write_checkpoint, name=f"save step {step}"
         )
         self._thread.start()
         if not self.asynchronous:
             self.wait()
 
     def wait(self) -> None:
-        """Waits until the current checkpoint is written; warns if it could not be."""
+        """Waits until the current checkpoint is written; warns if it could not be written.
+
+        An exception other than WriteError is raised.
+        """
         if self._thread is None:
             return
         self._thread.join()
@@ -131,18 +139,14 @@ class Saver:
             raise failure
 
     def finish(self) -> None:
-        """Waits until the current checkpoint is written. Raises WriteError if the last one
-        could not be.
+        """Waits until the current checkpoint is written.
+
+        Raises:
+          WriteError: the last checkpoint could not be written.
         """
         self.wait()
         if self._last_failure:
             raise WriteError(self._last_failure)
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # `wait` warns or raises
-            self._failure = error
 
     def __enter__(self) -> Saver:
         return self

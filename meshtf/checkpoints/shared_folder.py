@@ -1,9 +1,7 @@
-"""Checks that all hosts of a run see the same folder: each host writes its shards of a
-checkpoint to it.
+"""Checks that all hosts of a run see the same folder, since each host writes its shards of
+a checkpoint to it.
 
-Example:
-
-    check_shared("/shared/runs/lm")           # before a run spends hours on what it cannot save
+    check_shared("/shared/runs/lm")           # before a long run that could not be saved
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from meshtf.runtime.devices.resolve import worker_devices
 
 
 def check_shared(directory: str) -> None:
-    """Raises unless a folder is the same on all workers that this process drives.
+    """Checks that a folder is the same on all workers that this process drives.
 
     Raises:
-      CheckpointError: workers do not see a file that this process creates in it; the
-        message names them.
+      CheckpointError: workers do not see a file that this process creates in the folder;
+        the message names the workers.
     """
     directory = as_path("directory", directory)
     hosts = dict.fromkeys(map(host_cpu, worker_devices()))
@@ -52,6 +50,7 @@ def check_shared(directory: str) -> None:
 
 
 def _sees(host: str, path: str) -> bool:
+    """Returns whether a host can read a file."""
     try:
         with tf.device(host):
             tf.raw_ops.ReadFile(filename=path).numpy()

@@ -1,12 +1,13 @@
-"""The folders of checkpoints: names, deletion of old ones, and the newest complete one.
+"""The folders of a run's checkpoints, one for each step: their names, the newest complete
+one, and the deletion of old ones.
 
-Contents:
+    step, path = latest("runs/lm")
+
+A folder of checkpoints contains:
 
     runs/lm/step_00000400/    manifest.json  variables.index  variables.data-00000-of-00001
     runs/lm/step_00000600/
-    runs/lm/step_00000800.tmp-4711/     incomplete: its process is writing, or died
-
-    step, path = latest("runs/lm")
+    runs/lm/step_00000800.tmp-4711/     incomplete: process 4711 is writing it, or died
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from meshtf.checkpoints.manifest import Manifest
 from meshtf.errors import CheckpointWarning, DamageError
 from meshtf.names.arguments import as_path
 
+# The names of complete checkpoints, with the step, and of incomplete ones.
 _FOLDER = re.compile(r"step_(\d{8,})")
 _UNFINISHED = re.compile(r"step_\d{8,}\.tmp-\d+")
 
@@ -31,24 +33,31 @@ def path_of(directory: str, step: int) -> str:
 
 
 def temporary(path: str) -> str:
-    """Returns the name of a checkpoint while it is written or deleted."""
+    """Returns the path that a checkpoint has while it is written or deleted.
+
+    Args:
+      path: the path of the complete checkpoint.
+    """
     return f"{path}.tmp-{os.getpid()}"
 
 
 def all_steps(directory: str) -> list[tuple[int, str]]:
-    """Returns steps and paths of a folder's checkpoints, the newest last."""
+    """Returns the step and the path of each checkpoint in a folder, the newest last."""
     directory = as_path("directory", directory)
-    names = os.listdir(directory) if os.path.isdir(directory) else []
-    steps = []
-    for name in names:
-        if match := _FOLDER.fullmatch(name):
-            steps.append((int(match[1]), os.path.join(directory, name)))
-    return sorted(steps)
+    if not os.path.isdir(directory):
+        return []
+    steps_and_paths = []
+    for name in os.listdir(directory):
+        match = _FOLDER.fullmatch(name)
+        if match:
+            step = int(match[1])
+            steps_and_paths.append((step, os.path.join(directory, name)))
+    return sorted(steps_and_paths)
 
 
 def newest_first(directory: str) -> Iterator[tuple[int, str, Manifest]]:
-    """Yields step, path and manifest of the checkpoints whose files exist and have the right
-    size, and warns of damaged ones.
+    """Yields the step, path and manifest of each checkpoint whose files exist and have the
+    right size, the newest first; warns of damaged checkpoints.
 
     Raises:
       DamageError: there are checkpoints, but all are damaged.
@@ -79,9 +88,10 @@ def warn_of(damage: DamageError) -> None:
 
 
 def latest(directory: str) -> tuple[int, str] | None:
-    """Returns step and path of the newest checkpoint, or None.
+    """Returns the step and the path of the newest checkpoint in a folder, or None.
 
-    Damaged ones are skipped with a warning; only manifests and sizes of files are checked.
+    Damaged checkpoints are skipped with a warning. Only manifests and sizes of files are
+    checked.
 
     Raises:
       DamageError: there are checkpoints, but all are damaged.
@@ -92,7 +102,13 @@ def latest(directory: str) -> tuple[int, str] | None:
 
 
 def replace(unfinished: str, path: str) -> None:
-    """Renames a complete checkpoint to its final name; deletes an older one of that name."""
+    """Renames a complete checkpoint to its final name; deletes an older checkpoint of that
+    name.
+
+    Args:
+      unfinished: the temporary path of the checkpoint.
+      path: the final path.
+    """
     old = f"{path}.tmp-0"
     if os.path.isdir(path):
         shutil.rmtree(old, ignore_errors=True)
@@ -105,23 +121,26 @@ def prune(directory: str, step: int, keep: int, keep_every: int) -> None:
     """Deletes old checkpoints after a step was saved.
 
     Args:
-      directory: of the checkpoints.
-      step: that was saved; checkpoints of later steps are not touched.
-      keep: how many of the newest to keep, this one included.
-      keep_every: those of steps that are multiples of it are kept as well; 0: none.
+      directory: the folder of the checkpoints.
+      step: the step that was saved; checkpoints of later steps are not touched.
+      keep: the count of newest checkpoints to keep, including that of `step`.
+      keep_every: checkpoints whose step is a multiple of it are kept as well; 0: none.
     """
-    old_steps = [(s, path) for s, path in all_steps(directory) if s <= step]
-    for s, path in old_steps[:-keep]:
-        if not (keep_every and s % keep_every == 0):
-            # Renamed at the start: an incomplete folder never has a checkpoint's name.
-            os.rename(path, temporary(path))
-            shutil.rmtree(temporary(path), ignore_errors=True)
+    earlier = [(s, path) for s, path in all_steps(directory) if s <= step]
+    for earlier_step, path in earlier[:-keep]:
+        if keep_every and earlier_step % keep_every == 0:
+            continue
+        # Renamed first, so that an incomplete folder never has a checkpoint's name.
+        os.rename(path, temporary(path))
+        shutil.rmtree(temporary(path), ignore_errors=True)
 
 
 def sweep(directory: str) -> None:
-    """Deletes incomplete checkpoints of processes that died; no other process may be saving
-    to the folder.
+    """Deletes the incomplete checkpoints in a folder, which processes that died have left.
+    No other process may be saving to the folder.
     """
-    for name in os.listdir(directory) if os.path.isdir(directory) else []:
+    if not os.path.isdir(directory):
+        return
+    for name in os.listdir(directory):
         if _UNFINISHED.fullmatch(name):
             shutil.rmtree(os.path.join(directory, name), ignore_errors=True)

@@ -1,7 +1,6 @@
-"""Boxes: start and size of a slice of a tensor along each dimension; TensorFlow's V2
-files call them slices.
+"""Boxes: a box is a slice of a tensor, as a pair (start, size) for each dimension.
 
-Example:
+TensorFlow's V2 checkpoint files call a box a slice specification.
 
     >>> from meshtf.checkpoints.tensor_slices import overlap, read_spec, spec, split
     >>> box = ((0, 4), (6, 6))
@@ -22,7 +21,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-Box = tuple[tuple[int, int], ...]
+Box = tuple[tuple[int, int], ...]  # (start, size) along each dimension
+
+
+def box_of(region: Sequence[slice]) -> Box:
+    """Returns the box of a slice along each dimension."""
+    return tuple((s.start, s.stop - s.start) for s in region)
 
 
 def full_box(sizes: Sequence[int]) -> Box:
@@ -31,12 +35,14 @@ def full_box(sizes: Sequence[int]) -> Box:
 
 
 def num_elements(box: Box) -> int:
-    """Returns the number of elements of a box."""
+    """Returns the count of elements of a box."""
     return math.prod(size for _, size in box)
 
 
 def spec(sizes: Sequence[int], box: Box) -> str:
-    """Returns a box as V2 files write it: "" for the entire tensor."""
+    """Returns a box as V2 files write it, with the sizes of the tensor: "8 12 0,4:6,6"; ""
+    for the entire tensor.
+    """
     if box == full_box(sizes):
         return ""
     return " ".join(map(str, sizes)) + " " + spans(box)
@@ -48,20 +54,22 @@ def spans(box: Box) -> str:
 
 
 def read_spec(text: str) -> Box:
-    """Returns the box that `spans` wrote."""
-    pairs = (span.split(",") for span in text.split(":")) if text else ()
+    """Returns the box of a text from `spans`."""
+    if not text:
+        return ()  # the box of a scalar
+    pairs = (span.split(",") for span in text.split(":"))
     return tuple((int(start), int(size)) for start, size in pairs)
 
 
 def split(box: Box, max_elements: int) -> Iterator[Box]:
-    """Yields the boxes that a box is split into, in order.
+    """Yields the boxes that a box is split into, in row-major order.
 
     Only leading dimensions are split, so that the elements of each box are contiguous in
     a row-major array.
 
     Args:
-      box: to be split.
-      max_elements: of a yielded box, if it is at least 1.
+      box: the box to split.
+      max_elements: the maximum count of elements of a yielded box, at least 1.
     """
     if num_elements(box) <= max_elements or not box:
         yield box
@@ -91,7 +99,9 @@ def overlap(box: Box, other: Box) -> Box | None:
 
 
 def slices_in(box: Box, outer: Box) -> tuple[slice, ...]:
-    """Returns the slices of a box in an array of the elements of `outer`."""
+    """Returns the slices that select the elements of a box from an array of the elements
+    of `outer`, a box that contains it.
+    """
     return tuple(
         slice(start - outer_start, start - outer_start + size)
         for (start, size), (outer_start, _) in zip(box, outer, strict=True)
@@ -99,30 +109,40 @@ def slices_in(box: Box, outer: Box) -> tuple[slice, ...]:
 
 
 def runs(box: Box, outer: Box) -> tuple[int, np.ndarray]:
-    """Returns where the elements of a box are in a row-major array of those of `outer`.
+    """Returns the indices of a box's elements in a row-major array of the elements of
+    `outer`, as runs of contiguous elements.
 
-    The array is viewed as [runs, length] with the largest possible length such that the
-    box consists of entire runs.
+    The array is viewed as [runs, length], with the largest length for which the box
+    consists of entire runs.
+
+    Args:
+      box: the box.
+      outer: a box that contains it.
 
     Returns:
-      The length of a run, and the indices of the box's runs, in its order.
+      The length of a run, and the index of each run of the box, int32 [runs], in the
+      row-major order of the box.
     """
     if not box:
         return 1, np.zeros(1, np.int32)
     outer_sizes = [size for _, size in outer]
     split_dims = [k for k, (_, size) in enumerate(box) if size != outer_sizes[k]]
-    last = max(split_dims, default=0)  # all dimensions after it are entire
+    # The last dimension along which the box is smaller: along all later dimensions it is
+    # as large as `outer`.
+    last = max(split_dims, default=0)
     # Indices of the box along all dimensions before `last`, flattened.
-    leading = np.zeros(1, np.int64)
+    leading_indices = np.zeros(1, np.int64)
     for (start, size), (outer_start, outer_size) in zip(box[:last], outer):
         indices = start - outer_start + np.arange(size)
-        leading = (leading[:, None] * outer_size + indices).ravel()
-    # Along `last` and the dimensions after it, the box is one contiguous range.
-    inner = math.prod(outer_sizes[last + 1 :])
-    start = (box[last][0] - outer[last][0]) * inner
-    size = box[last][1] * inner
-    stride = outer_sizes[last] * inner
-    length = math.gcd(start, size, stride)
-    trailing = start // length + np.arange(size // length)
-    run_indices = leading[:, None] * (stride // length) + trailing
+        leading_indices = (leading_indices[:, None] * outer_size + indices).ravel()
+    # For each leading index, the box has one contiguous range of elements.
+    last_start, last_size = box[last]
+    outer_start, outer_size = outer[last]
+    inner_elements = math.prod(outer_sizes[last + 1 :])
+    range_start = (last_start - outer_start) * inner_elements
+    range_size = last_size * inner_elements
+    stride = outer_size * inner_elements
+    length = math.gcd(range_start, range_size, stride)
+    range_runs = range_start // length + np.arange(range_size // length)
+    run_indices = leading_indices[:, None] * (stride // length) + range_runs
     return length, run_indices.ravel().astype(np.int32)

@@ -1,11 +1,12 @@
-"""Saving: each host writes the shards of its devices; nothing is sent between hosts.
+"""Saves variables: each host writes the shards of its devices, and no shard is sent between
+hosts.
 
     path = save("runs/lm", 600, {v.name: v for v in model.variables}, extra={"seed": 1})
 
-The files are TensorFlow's V2 format with slice specifications, so a plain
-`tf.train.load_checkpoint(path + "/variables")` reads unsharded tensors. A host writes many
-files of a few slices each, two at a time: so it never copies more than that from device
-memory.
+The files have TensorFlow's V2 format with slice specifications, so
+`tf.train.load_checkpoint(path + "/variables")` can read them without meshtf. A host writes
+files of a few slices each, two files at a time, and copies only the slices of these two
+from device memory.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved, Sum
 from meshtf.checkpoints.step_folders import path_of, prune, replace, temporary
 from meshtf.checkpoints.tensor_slices import (
     Box,
+    box_of,
     full_box,
     num_elements,
     slices_in,
@@ -43,10 +45,11 @@ from meshtf.runtime.heartbeat import beat
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.variable import Variable
 
-MAX_CHUNK_BYTES = 32 << 20  # that are written or read at a time
+MAX_CHUNK_BYTES = 32 << 20  # the bytes that are written or read at a time
 _WRITERS_PER_HOST = 2
-_MAX_CHUNKS_OF_SHARD = 64  # readers search all chunks of a variable
-_DATA_SUFFIX = "data-00000-of-00001"
+# A limit, since a reader searches all chunks of a variable.
+_MAX_CHUNKS_OF_SHARD = 64
+_DATA_SUFFIX = "data-00000-of-00001"  # of a file that `SaveV2` writes
 # Data types of which V2 files cannot store slices.
 UNSPLIT_DTYPES = ("float16", "uint16", "uint32", "uint64")
 # The names of TensorFlow's nodes in its error messages.
@@ -57,13 +60,13 @@ _NODE_NAMES = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*")
 class Chunk:
     """A slice of a variable that is to be written to a file.
 
-    Args:
-      name: of the variable.
-      sizes: of the variable.
-      box: the slice.
-      bytes: of the slice.
-      host: the CPU that writes it: see `Slot.host`.
-      value: returns its elements.
+    Attributes:
+      name: the name of the variable in the checkpoint.
+      sizes: the sizes of the variable.
+      box: the start and size of the slice along each dimension.
+      bytes: the size of the slice in bytes.
+      host: the CPU device that writes the slice: see `Slot.host`.
+      value: a function that returns the elements of the slice.
     """
 
     name: str
@@ -85,21 +88,23 @@ def save(
     """Writes a checkpoint and returns its path.
 
     Args:
-      directory: the folder in which the checkpoint's folder is created.
-      step: the checkpoint's name and order.
-      variables: what is saved, under which names.
+      directory: the folder of all checkpoints of a run.
+      step: the step of the checkpoint, which determines its name and order.
+      variables: the variables to save, by the names that they get in the checkpoint.
       extra: data that JSON can represent, to be saved as well.
-      keep: how many of the newest checkpoints to keep.
-      keep_every: those of steps that are multiples of it are kept as well; 0: none.
+      keep: the count of newest checkpoints to keep.
+      keep_every: checkpoints whose step is a multiple of it are kept as well; 0: none.
 
     Raises:
-      WriteError: it could not be written; its files are deleted, and the checkpoints
-        before it remain.
+      WriteError: the checkpoint could not be written. Its files are deleted, and earlier
+        checkpoints remain.
     """
     directory = as_path("directory", directory)
     check_settings(step, keep, keep_every, extra)
     chunks = chunks_of(variables)
-    return write(directory, step, variables, chunks, extra, keep, keep_every)
+    return write(
+        directory, step, variables, chunks, extra, keep=keep, keep_every=keep_every
+    )
 
 
 def write(
@@ -111,8 +116,10 @@ def write(
     keep: int,
     keep_every: int,
 ) -> str:
-    """Writes chunks of variables as a checkpoint, as `save` does; removes them from the
-    list, so that the memory of snapshots is freed.
+    """Writes chunks of variables as a checkpoint, and returns its path.
+
+    The chunks are removed from the list, so that the memory of snapshots is freed as they
+    are written. The other arguments are those of `save`.
     """
     step = int(step)  # JSON cannot represent integers of NumPy
     path = path_of(directory, step)
@@ -123,10 +130,10 @@ def write(
         # Absolute, since workers have other working directories.
         chunks_by_file = _write_files(os.path.abspath(unfinished), chunks)
         manifest = Manifest(
-            step,
-            dict(extra or {}),
-            _saved_tensors(variables, chunks_by_file),
-            _file_sums(unfinished, chunks_by_file),
+            step=step,
+            extra=dict(extra or {}),
+            tensors=_saved_tensors(variables, chunks_by_file),
+            files=_file_sums(unfinished, chunks_by_file),
         )
         manifest.write(unfinished)
         replace(unfinished, path)
@@ -145,7 +152,7 @@ def write(
 def _file_sums(
     folder: str, chunks_by_file: Sequence[Sequence[Chunk]]
 ) -> dict[str, Sum]:
-    """Returns size and checksum of the index, and sizes of the data files, by name."""
+    """Returns the size of each file by name, and the checksum of the index."""
     sums = {INDEX: Sum.of(os.path.join(folder, INDEX))}
     for file_index, chunks in enumerate(chunks_by_file):
         name = data_file(file_index, len(chunks_by_file))
@@ -154,27 +161,27 @@ def _file_sums(
 
 
 def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list[Chunk]:
-    """Returns the chunks to write of variables: each different shard once.
+    """Returns the chunks of variables to write: each distinct shard once.
 
-    If several hosts hold the same shard, the one with the fewest bytes to write writes it.
+    If several hosts store the same shard, the one with the fewest bytes to write writes it.
 
     Args:
-      variables: what is saved, under which names.
-      snapshot: whether to write the values of this moment, even if the variables are
-        assigned to before that. On devices with the host's memory nothing is copied yet:
-        a value is copied if it is assigned to before it is written.
+      variables: the variables to save, by the names that they get in the checkpoint.
+      snapshot: whether to write the current values, even if the variables are assigned to
+        before they are written. On devices that share the host's memory a value is copied
+        only then; on others it is copied now.
     """
     check_variables(variables)
-    bytes_of_hosts: dict[str, int] = defaultdict(int)
+    bytes_by_host: dict[str, int] = defaultdict(int)
     chunks: list[Chunk] = []
     for name, variable in variables.items():
         if variable.dtype in UNSPLIT_DTYPES and len(variable.slots_by_region()) > 1:
-            chunks.append(_unsharded(name, variable, snapshot))
+            chunks.append(_unsharded_chunk(name, variable, snapshot))
             continue
         for region, slots in variable.slots_by_region():
-            slot = min(slots, key=lambda slot: bytes_of_hosts[slot.host])
-            box = tuple((r.start, r.stop - r.start) for r in region)
-            bytes_of_hosts[slot.host] += _bytes(variable, box)
+            slot = min(slots, key=lambda slot: bytes_by_host[slot.host])
+            box = box_of(region)
+            bytes_by_host[slot.host] += _num_bytes(variable, box)
             chunks.extend(_chunks_of_shard(name, variable, box, slot, snapshot))
     return chunks
 
@@ -182,51 +189,77 @@ def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list
 def _chunks_of_shard(
     name: str, variable: Variable, box: Box, slot: Slot, snapshot: bool
 ) -> Iterator[Chunk]:
-    """Yields the chunks that a shard is split into."""
-    host = slot.host
-    item_bytes = _bytes(variable, ())
-    value = slot.snapshot() if snapshot else partial(slot.value_on, host)
+    """Yields the chunks that a shard is split into.
+
+    Args:
+      name: the name of the variable in the checkpoint.
+      variable: the variable.
+      box: the box of the shard.
+      slot: the slot that stores the shard.
+      snapshot: whether to write the current value, as in `chunks_of`.
+    """
+    item_bytes = _num_bytes(variable, ())
+    value: Callable[[], Any] = partial(slot.value_on, slot.host)
+    if snapshot:
+        value = slot.snapshot()
     max_elements = num_elements(box)
     if variable.dtype not in UNSPLIT_DTYPES:
-        fewest = math.ceil(num_elements(box) / _MAX_CHUNKS_OF_SHARD)
-        max_elements = max(MAX_CHUNK_BYTES // item_bytes, fewest)
+        min_chunk_elements = math.ceil(num_elements(box) / _MAX_CHUNKS_OF_SHARD)
+        max_elements = max(MAX_CHUNK_BYTES // item_bytes, min_chunk_elements)
     for chunk_box in split(box, max_elements):
         chunk_value = value
         if chunk_box != box:
-            chunk_value = partial(_sliced, value, slices_in(chunk_box, box))
-        size = item_bytes * num_elements(chunk_box)
-        yield Chunk(name, variable.shape.sizes, chunk_box, size, host, chunk_value)
+            chunk_value = partial(_slice_value, value, slices_in(chunk_box, box))
+        yield Chunk(
+            name=name,
+            sizes=variable.shape.sizes,
+            box=chunk_box,
+            bytes=item_bytes * num_elements(chunk_box),
+            host=slot.host,
+            value=chunk_value,
+        )
 
 
-def _sliced(value: Callable[[], Any], slices: tuple[slice, ...]) -> Any:
+def _slice_value(value: Callable[[], Any], slices: tuple[slice, ...]) -> Any:
+    """Returns a slice of the elements that `value` returns."""
     return value()[slices]
 
 
-def _unsharded(name: str, variable: Variable, snapshot: bool) -> Chunk:
+def _unsharded_chunk(name: str, variable: Variable, snapshot: bool) -> Chunk:
     """Returns one chunk for a variable of a data type that files cannot split."""
     sizes = variable.shape.sizes
     _, slots = variable.slots_by_region()[0]
-    value = partial(tf.constant, variable.numpy()) if snapshot else variable.numpy
+    value: Callable[[], Any] = variable.numpy
+    if snapshot:
+        value = partial(tf.constant, variable.numpy())
     box = full_box(sizes)
-    return Chunk(name, sizes, box, _bytes(variable, box), slots[0].host, value)
+    return Chunk(
+        name=name,
+        sizes=sizes,
+        box=box,
+        bytes=_num_bytes(variable, box),
+        host=slots[0].host,
+        value=value,
+    )
 
 
 def _write_files(folder: str, chunks: list[Chunk]) -> list[list[Chunk]]:
-    """Writes chunks as TensorFlow's files, on all hosts in parallel.
+    """Writes chunks as TensorFlow's files, on all hosts in parallel; removes them from the
+    list.
 
     Returns:
-      The chunks of each file.
+      The chunks of each file, without their values.
     """
-    hosts: dict[str, list[Chunk]] = defaultdict(list)
+    chunks_by_host: dict[str, list[Chunk]] = defaultdict(list)
     while chunks:
         chunk = chunks.pop()
-        hosts[chunk.host].append(chunk)
-    with ThreadPoolExecutor(_WRITERS_PER_HOST * len(hosts) or 1) as writers:
+        chunks_by_host[chunk.host].append(chunk)
+    with ThreadPoolExecutor(_WRITERS_PER_HOST * len(chunks_by_host) or 1) as writers:
         write_file = partial(_write_file, folder)
-        chunks_by_file = list(
-            writers.map(write_file, itertools.count(), _group_by_file(hosts))
-        )
+        groups = _group_by_file(chunks_by_host)
+        chunks_by_file = list(writers.map(write_file, itertools.count(), groups))
     file_indices = range(len(chunks_by_file))
+    # Renames the files and merges their indices.
     tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=[os.path.join(folder, str(k)) for k in file_indices],
         destination_prefix=os.path.join(folder, PREFIX),
@@ -235,24 +268,28 @@ def _write_files(folder: str, chunks: list[Chunk]) -> list[list[Chunk]]:
     return chunks_by_file
 
 
-def _group_by_file(hosts: dict[str, list[Chunk]]) -> Iterator[list[Chunk]]:
+def _group_by_file(chunks_by_host: dict[str, list[Chunk]]) -> Iterator[list[Chunk]]:
     """Yields the chunks of one file after another, of each host in turn; removes them
     from the lists.
     """
-    while hosts:
-        for host, chunks in list(hosts.items()):
+    while chunks_by_host:
+        for host, chunks in list(chunks_by_host.items()):
             file_chunks = [chunks.pop()]
-            size = file_chunks[0].bytes
-            while chunks and size + chunks[-1].bytes <= MAX_CHUNK_BYTES:
-                size += chunks[-1].bytes
+            file_bytes = file_chunks[0].bytes
+            while chunks and file_bytes + chunks[-1].bytes <= MAX_CHUNK_BYTES:
+                file_bytes += chunks[-1].bytes
                 file_chunks.append(chunks.pop())
             if not chunks:
-                del hosts[host]
+                del chunks_by_host[host]
             yield file_chunks
 
 
 def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk]:
-    """Writes a file, and returns its chunks without the values."""
+    """Writes a file, and returns its chunks without their values.
+
+    Raises:
+      OSError: the file does not have the size of the chunks, as on a full disk.
+    """
     prefix = os.path.join(folder, str(file_index))
     with tf.device(chunks[0].host):
         tf.raw_ops.SaveV2(
@@ -265,11 +302,14 @@ def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk
     expected = sum(chunk.bytes for chunk in chunks)
     if size != expected:
         raise OSError(f"{prefix} has {size:,} bytes, not {expected:,}")
-    beat(f"ran the saving of {prefix}")  # a save may take longer than any call
+    # A sign of life for the supervisor: a save may take longer than the
+    # longest call that it waits for.
+    beat(f"ran the saving of {prefix}")
     return [dataclasses.replace(chunk, value=_no_value) for chunk in chunks]
 
 
 def _no_value() -> Any:
+    """Takes the place of the value of a chunk that was written, to free its memory."""
     raise AssertionError("a chunk that was written has no value any more")
 
 
@@ -277,25 +317,34 @@ def _saved_tensors(
     variables: Mapping[str, Variable], chunks_by_file: Sequence[Sequence[Chunk]]
 ) -> dict[str, Saved]:
     """Returns the manifest's entries of variables, by name."""
-    boxes: dict[str, list[tuple[Box, int]]] = defaultdict(list)
+    boxes_and_files: dict[str, list[tuple[Box, int]]] = defaultdict(list)
     for file_index, chunks in enumerate(chunks_by_file):
         for chunk in chunks:
-            boxes[chunk.name].append((chunk.box, file_index))
+            boxes_and_files[chunk.name].append((chunk.box, file_index))
     return {
-        name: _saved_tensor(variable, sorted(boxes[name]))
+        name: _saved_tensor(variable, sorted(boxes_and_files[name]))
         for name, variable in variables.items()
     }
 
 
-def _saved_tensor(variable: Variable, boxes: Sequence[tuple[Box, int]]) -> Saved:
-    slices = tuple(spans(box) for box, _ in boxes)
+def _saved_tensor(
+    variable: Variable, boxes_and_files: Sequence[tuple[Box, int]]
+) -> Saved:
+    """Returns the manifest's entry of a variable.
+
+    Args:
+      variable: the variable.
+      boxes_and_files: each box that was written, with the index of its file.
+    """
+    slices = tuple(spans(box) for box, _ in boxes_and_files)
     return Saved(
-        "; ".join(f"{dim.name}:{dim.size}" for dim in variable.shape),
-        variable.dtype,
-        slices if len(slices) > 1 else (),
-        tuple(file_index for _, file_index in boxes),
+        shape="; ".join(f"{dim.name}:{dim.size}" for dim in variable.shape),
+        dtype=variable.dtype,
+        slices=slices if len(slices) > 1 else (),
+        files=tuple(file_index for _, file_index in boxes_and_files),
     )
 
 
-def _bytes(variable: Variable, box: Box) -> int:
+def _num_bytes(variable: Variable, box: Box) -> int:
+    """Returns the size of a box of a variable in bytes; the box () is one element."""
     return num_elements(box) * int(tf.as_dtype(variable.dtype).size)

@@ -1,12 +1,12 @@
-"""Several processes and hosts: workers, the driver that connects to them, and the
+"""Runs on several processes and hosts: workers, the driver that connects to them, and the
 supervisor of both.
 
     python -m meshtf worker --port=4000                            # on each host
     python -m meshtf supervise --cluster=host1:4000,host2:4000 -- COMMAND
 
-A worker is a `tf.distribute.Server`; one driver, a usual meshtf program, runs one mesh
-over the devices of all of them. In addition to TensorFlow's port, a worker has a control
-port (`control_port`), which answers health checks and accepts one driver at a time.
+A worker is a `tf.distribute.Server`. The driver is a usual meshtf program whose mesh uses
+the devices of all workers. In addition to TensorFlow's port, a worker has a control port
+(`control_port`), which answers health checks and accepts one driver at a time.
 """
 
 from meshtf.cluster.connect import connect, connected, lost_workers

@@ -1,4 +1,4 @@
-"""Addresses of workers: "host1:4000,host2:4000".
+"""Addresses of workers, such as "host1:4000,host2:4000", and free ports.
 
 >>> [worker.control_address for worker in parse_cluster("host1:4000,host2:4000")]
 [('host1', 4001), ('host2', 4001)]
@@ -15,19 +15,24 @@ from typing import NamedTuple
 from meshtf.errors import ParseError
 from meshtf.names.arguments import as_text
 
-LOOPBACK = "127.0.0.1"
-ANY = "0.0.0.0"
+LOOPBACK = "127.0.0.1"  # only this machine can reach it
+ANY = "0.0.0.0"  # all addresses of this machine
 
 
 class Address(NamedTuple):
-    """A host and TensorFlow's port; the control port is the next one."""
+    """The address of a worker.
+
+    Attributes:
+      host: the name or IPv4 address of the host.
+      port: the port of TensorFlow's server; the control port is the next one.
+    """
 
     host: str
     port: int
 
     @property
     def control_address(self) -> tuple[str, int]:
-        """Host and port of the worker's control port."""
+        """The pair (host, port) of the worker's control port."""
         return self.host, self.port + 1
 
     def __str__(self) -> str:
@@ -35,7 +40,11 @@ class Address(NamedTuple):
 
 
 def parse_cluster(text: str) -> list[Address]:
-    """Returns the workers of "host:port,host:port". Raises ParseError."""
+    """Returns the addresses of the workers in a text "host:port,host:port".
+
+    Raises:
+      ParseError: the text names no workers, or one of them twice.
+    """
     as_text("cluster", text, 'workers, such as "host1:4000,host2:4000"')
     addresses = []
     for address in text.split(","):
@@ -54,7 +63,11 @@ def parse_cluster(text: str) -> list[Address]:
 
 
 def ipv4_address(host: str) -> str:
-    """Returns the IPv4 address of a host. Raises OSError if it has none."""
+    """Returns the IPv4 address of a host.
+
+    Raises:
+      OSError: the host has none.
+    """
     infos = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     _, _, _, _, socket_address = infos[0]
     return str(socket_address[0])
@@ -66,12 +79,18 @@ def is_loopback(host: str) -> bool:
 
 
 def driver_address(workers: Sequence[Address]) -> str:
-    """Returns the address at which workers reach this machine. Raises OSError."""
+    """Returns the IPv4 address at which workers reach this machine.
+
+    Raises:
+      OSError: there is no route to a worker.
+    """
     local_addresses = []
     for worker in workers:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+        # To connect a UDP socket sends nothing, but chooses the local address.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((worker.host, worker.port))
-            local_addresses.append(probe.getsockname()[0])
+            local_address, _ = probe.getsockname()
+            local_addresses.append(local_address)
     for host in local_addresses:
         if not is_loopback(host):
             return host
@@ -79,14 +98,16 @@ def driver_address(workers: Sequence[Address]) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports of loopback such that each port and the next one are not in use."""
+    """Returns ports of the loopback address. Each port and the next one are not in use."""
     with contextlib.ExitStack() as sockets:
         return [_free_pair(sockets) for _ in range(count)]
 
 
 def _free_pair(sockets: contextlib.ExitStack) -> int:
-    """Returns the lower one of two free ports; both stay bound until `sockets` closes."""
-    for port in _candidates(sockets):
+    """Returns the lower one of two adjacent free ports; both stay bound until `sockets`
+    closes, so that no other pair contains them.
+    """
+    for port in _free_ports(sockets):
         next_socket = sockets.enter_context(socket.socket())
         try:
             next_socket.bind((LOOPBACK, port + 1))
@@ -96,9 +117,10 @@ def _free_pair(sockets: contextlib.ExitStack) -> int:
     raise AssertionError("there is always another candidate")
 
 
-def _candidates(sockets: contextlib.ExitStack) -> Iterator[int]:
-    """Yields free ports, chosen by the system."""
+def _free_ports(sockets: contextlib.ExitStack) -> Iterator[int]:
+    """Yields free ports, which the system chooses, without end."""
     while True:
         candidate = sockets.enter_context(socket.socket())
         candidate.bind((LOOPBACK, 0))
-        yield candidate.getsockname()[1]
+        _, port = candidate.getsockname()
+        yield port

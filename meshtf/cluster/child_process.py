@@ -1,5 +1,5 @@
-"""Child processes that end when their parent ends, however it ends, and whose output
-lines are labelled.
+"""Child processes that end when their parent ends, however the parent ends, and whose lines
+of output have a label.
 
     child = Child(["python", "-m", "meshtf", "worker"], label="worker 0")
     child.wait(60.0), child.kill()
@@ -17,8 +17,9 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
-# Runs a command with PR_SET_PDEATHSIG. If the parent ended before that call, exits.
-_RUN_TIED = """
+# A program that replaces itself by a command after setting PR_SET_PDEATHSIG (1) to SIGKILL
+# (9). If the parent ended before this, the program exits.
+_RUN_WITH_PARENT = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
 if os.getppid() != int(sys.argv[1]):
@@ -28,18 +29,18 @@ try:
 except OSError as error:
   sys.exit(f"cannot run {sys.argv[2]}: {error.strerror}")
 """
-_printing = threading.Lock()
+_print_lock = threading.Lock()  # so that the lines of several children are not mixed
 
 
 class Child:
-    """A process in a new process group. Start it in the main thread: it ends when the
-    thread that started it ends.
+    """A process in a new process group. Start it in the main thread: on Linux it ends when
+    the thread that started it ends.
 
     Args:
-      command: program and arguments.
-      label: printed before each line of its output; None: it shares the input and output
-        of this process.
-      environment: variables in addition to those of this process.
+      command: the program and its arguments.
+      label: a text that is printed before each line of the child's output; None: the
+        child has the input and output of this process.
+      environment: environment variables in addition to those of this process.
     """
 
     def __init__(
@@ -48,20 +49,21 @@ class Child:
         label: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        run_tied: list[str] = []
+        wrapper: list[str] = []
         if sys.platform == "linux":
-            run_tied = [sys.executable, "-I", "-S", "-c", _RUN_TIED, str(os.getpid())]
-        labelled = label is not None
+            python = [sys.executable, "-I", "-S", "-c"]  # starts fast: imports little
+            wrapper = [*python, _RUN_WITH_PARENT, str(os.getpid())]
+        has_label = label is not None
         self._process = subprocess.Popen(
-            [*run_tied, *command],
+            [*wrapper, *command],
             env={**os.environ, **(environment or {})},
             start_new_session=True,
-            stdin=subprocess.DEVNULL if labelled else None,
-            stdout=subprocess.PIPE if labelled else None,
-            stderr=subprocess.STDOUT if labelled else None,
+            stdin=subprocess.DEVNULL if has_label else None,
+            stdout=subprocess.PIPE if has_label else None,
+            stderr=subprocess.STDOUT if has_label else None,
         )
         self._printer = threading.Thread(target=self._print, args=(label,), daemon=True)
-        if labelled:
+        if has_label:
             self._printer.start()
 
     @property
@@ -71,33 +73,37 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """The exit code; -N if signal N ended it; None while it runs."""
+        """The exit code; -N if signal N ended the child; None while it runs."""
         return self._process.poll()
 
     @property
     def printing(self) -> bool:
-        """Whether more output may come."""
+        """Whether there may be output that is not printed yet."""
         return self._printer.is_alive()
 
     def wait(self, seconds: float) -> int | None:
-        """Returns the exit code, or None if it still runs after so many seconds."""
+        """Waits until the child ends, for at most `seconds`. Returns the exit code, or None
+        if the child still runs.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(seconds)
         return None
 
     def send_signal(self, signal_number: int) -> None:
-        """Sends a signal, if it still runs."""
+        """Sends a signal to the child, if it still runs."""
         if self.code is None:
             self._process.send_signal(signal_number)
 
     def kill(self) -> None:
-        """Kills its process group."""
+        """Kills the process group of the child."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
     def _print(self, label: str) -> None:
+        """Prints the lines of the child's output with the label, until the child ends."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            with _printing:
-                print(f"[{label}] {line.decode(errors='replace').rstrip()}", flush=True)
+            text = line.decode(errors="replace").rstrip()
+            with _print_lock:
+                print(f"[{label}] {text}", flush=True)

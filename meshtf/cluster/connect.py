@@ -5,10 +5,12 @@
 
 After `connect`, a mesh for which no devices are named uses those of the workers. Each
 worker serves only this driver until the process ends. `connect` changes the process:
-TensorFlow sends ops one after another (TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE), SIGUSR1
-prints the stack of each thread, an error after the loss of a worker ends the process with
-exit code `LOST` (`sys.excepthook`), and a supervisor sees a pulse
-(`meshtf.runtime.heartbeat`).
+
+- TensorFlow sends ops one after another (TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE);
+- SIGUSR1 prints the stack of each thread;
+- an error after the loss of a worker ends the process with exit code `LOST`
+  (`sys.excepthook`);
+- a supervisor sees a heartbeat and a pulse (`meshtf.runtime.heartbeat`).
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 import tensorflow as tf
 from absl import logging
 
 from meshtf.cluster.addresses import Address, driver_address, free_ports, parse_cluster
-from meshtf.cluster.control_port import Drive, ask
+from meshtf.cluster.control_port import DriverConnection, ask
 from meshtf.cluster.ip_filter import accept_only
 from meshtf.errors import ClusterError, explain_error
 from meshtf.names.arguments import check_bools, check_floats
@@ -38,7 +40,8 @@ from meshtf.runtime.heartbeat import VARIABLE, beat
 LOST = 69  # the exit code of a program that lost a worker (EX_UNAVAILABLE)
 PATIENCE = 5.0  # seconds within which a worker must answer after a failure
 _SEND_IN_ORDER = {"TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": "False"}
-_connections: dict[Address, Drive] = {}
+# The connection to each worker that serves this process, from `connect` on.
+_connections: dict[Address, DriverConnection] = {}
 
 
 def connect(
@@ -47,9 +50,10 @@ def connect(
     """Connects to workers, and returns the names of their devices in TensorFlow.
 
     Args:
-      cluster: the workers, such as "host1:4000,host2:4000".
-      wait: seconds to retry workers that do not answer, or have another driver.
-      timeout: seconds without this driver after which a worker restarts.
+      cluster: the addresses of the workers, such as "host1:4000,host2:4000".
+      wait: seconds for which workers are asked again that do not answer or have another
+        driver.
+      timeout: seconds without an answer of this driver after which a worker restarts.
       deterministic: whether the workers use TensorFlow's deterministic ops.
 
     Raises:
@@ -76,11 +80,11 @@ def connect(
     # Otherwise an op of a worker is only enqueued, and the next function may run before
     # it: it would read the old value of a variable, or an iterator that does not exist.
     os.environ.update(_SEND_IN_ORDER)
-    port = free_ports(1)[0]
-    spec = {"worker": [str(w) for w in workers], "client": [f"{host}:{port}"]}
-    with _quiet():
+    (port,) = free_ports(1)
+    jobs = {"worker": [str(w) for w in workers], "client": [f"{host}:{port}"]}
+    with _fewer_logs():
         tf.config.experimental_connect_to_cluster(
-            tf.train.ClusterSpec(spec), job_name="client", task_index=0, protocol="grpc"
+            tf.train.ClusterSpec(jobs), job_name="client", task_index=0, protocol="grpc"
         )
     devices = worker_devices()  # starts TensorFlow, and this process's server
     accept_only(port, host)
@@ -95,12 +99,15 @@ def connected() -> bool:
 
 
 def lost_workers() -> list[str]:
-    """Returns the workers that do not serve this driver any more, each with the reason."""
-    lost = []
-    for i, (address, drive) in enumerate(_connections.items()):
-        if reason := _why_lost(address, drive):
-            lost.append(f"worker {i} at {address}: {reason}")
-    return lost
+    """Returns a message for each worker that does not serve this driver any more, with the
+    reason.
+    """
+    messages = []
+    for i, (address, connection) in enumerate(_connections.items()):
+        reason = _loss_reason(address, connection)
+        if reason:
+            messages.append(f"worker {i} at {address}: {reason}")
+    return messages
 
 
 def _exit_if_lost(
@@ -109,32 +116,36 @@ def _exit_if_lost(
     error: BaseException,
     trace: TracebackType | None,
 ) -> None:
-    """Ends the process with exit code `LOST` if the error is due to a lost worker."""
+    """Handles an uncaught exception, as `sys.excepthook`: ends the process with exit code
+    `LOST` if the error is due to a lost worker.
+
+    Args:
+      previous_hook: the hook for all other exceptions.
+      kind: the class of the exception.
+      error: the exception.
+      trace: the traceback of the exception.
+    """
     lost = lost_workers() if issubclass(kind, tf.errors.OpError) else []
     if not lost:
         previous_hook(kind, error, trace)
         return
-    supervised = VARIABLE in os.environ  # the supervisor prints what to do
-    print(
-        explain_error(
-            "a worker was lost.",
-            workers="\n".join(lost),
-            way_out=(
-                ""
-                if supervised
-                else "The same command goes on from its last checkpoint, once all "
-                "workers are there; python -m meshtf supervise --restarts=N sees to it."
-            ),
-        ),
-        file=sys.stderr,
-        flush=True,
+    way_out = (
+        "The same command goes on from its last checkpoint, once all workers are there; "
+        "python -m meshtf supervise --restarts=N sees to it."
     )
+    if VARIABLE in os.environ:  # a supervisor prints what it does
+        way_out = ""
+    message = explain_error(
+        "a worker was lost.", workers="\n".join(lost), way_out=way_out
+    )
+    print(message, file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(LOST)  # TensorFlow's shutdown would wait for lost workers
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _fewer_logs() -> Iterator[None]:
+    """Within the context, absl logs only warnings and errors."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:
@@ -143,12 +154,15 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-def _why_lost(address: Address, drive: Drive) -> str:
+def _loss_reason(address: Address, connection: DriverConnection) -> str:
+    """Returns why a worker does not serve this driver any more, or ""."""
     try:
         state = ask(address.control_address, PATIENCE)
     except OSError as error:
         return f"it does not answer ({error})"
-    return "" if state["life"] == drive.state["life"] else "it has started afresh"
+    if state["life"] != connection.state["life"]:
+        return "it has started afresh"
+    return ""
 
 
 def _acquire(
@@ -158,7 +172,19 @@ def _acquire(
     timeout: float,
     deterministic: bool,
 ) -> None:
-    """Asks each worker to serve this driver, until all do or `wait` seconds are over."""
+    """Asks each worker to serve this driver, until all do so.
+
+    Args:
+      workers: the addresses of the workers.
+      host: the address of this machine, for messages of the workers.
+      wait: seconds for which workers are asked again.
+      timeout: seconds without an answer of this driver after which a worker restarts.
+      deterministic: whether the workers use TensorFlow's deterministic ops.
+
+    Raises:
+      ClusterError: a worker does not serve this driver after `wait` seconds, or has
+        another version of TensorFlow.
+    """
     request = {
         "driver": f"{host}, process {os.getpid()} on {socket.gethostname()}",
         "timeout": timeout,
@@ -166,58 +192,74 @@ def _acquire(
     }
     deadline = time.monotonic() + wait
     connect_timeout = max(0.1, min(timeout, wait))
-    reasons: dict[Address, str] = {}
-    while remaining := [w for w in workers if w not in _connections]:
-        for worker in remaining:
+    while True:
+        reasons: dict[Address, str] = {}  # why a worker does not serve this driver
+        for worker in workers:
+            if worker in _connections:
+                continue
             try:
-                drive = Drive(worker.control_address, request, connect_timeout)
-                _connections[worker] = drive
+                _connections[worker] = DriverConnection(
+                    worker.control_address, request, connect_timeout
+                )
             except (OSError, ClusterError) as error:
                 reasons[worker] = str(error)
-        if all(worker in _connections for worker in workers):
+        if not reasons:
             break
         if time.monotonic() > deadline:
             _disconnect()
-            raise _unavailable(remaining, reasons, wait)
+            raise _unavailable(reasons, wait)
         time.sleep(min(0.5, wait))
     _check_versions()
 
 
 def _check_versions() -> None:
-    """Raises ClusterError if a worker has another version of TensorFlow."""
-    versions = {w: drive.state["tensorflow"] for w, drive in _connections.items()}
-    other = {w: v for w, v in versions.items() if v != tf.__version__}
-    if other:
+    """Checks that all workers have the driver's version of TensorFlow.
+
+    Raises:
+      ClusterError: a worker has another version.
+    """
+    lines = []
+    for worker, connection in _connections.items():
+        version = connection.state["tensorflow"]
+        if version != tf.__version__:
+            lines.append(f"{worker}: {version}")
+    if lines:
         _disconnect()
         raise ClusterError(
             explain_error(
                 "workers have another TensorFlow than the driver.",
                 driver=tf.__version__,
-                workers="\n".join(
-                    f"{worker}: {version}" for worker, version in other.items()
-                ),
+                workers="\n".join(lines),
                 way_out="Install the same version everywhere.",
             )
         )
 
 
 def _disconnect() -> None:
+    """Releases all workers."""
     while _connections:
-        _, drive = _connections.popitem()
-        drive.close()
+        _, connection = _connections.popitem()
+        connection.close()
 
 
-def _unavailable(
-    remaining: Sequence[Address], reasons: dict[Address, str], wait: float
-) -> ClusterError:
-    have_drivers = all("taken" in reasons[worker] for worker in remaining)
+def _unavailable(reasons: Mapping[Address, str], wait: float) -> ClusterError:
+    """Returns an error about workers that do not serve this driver.
+
+    Args:
+      reasons: why each of these workers does not serve this driver.
+      wait: the seconds for which they were asked.
+    """
+    way_out = (
+        "Start each of them: python -m meshtf worker --port=PORT. One that other hosts are "
+        "to reach needs --bind=ADDRESS, too."
+    )
+    if all("taken" in reason for reason in reasons.values()):
+        way_out = "Wait until that driver has ended, or take other workers."
+    lines = [f"{worker}: {reason}" for worker, reason in reasons.items()]
     return ClusterError(
         explain_error(
-            f"{len(remaining)} of the workers did not come within {wait:g} seconds.",
-            workers="\n".join(f"{worker}: {reasons[worker]}" for worker in remaining),
-            way_out="Wait until that driver has ended, or take other workers."
-            if have_drivers
-            else "Start each of them: python -m meshtf worker --port=PORT. One that "
-            "other hosts are to reach needs --bind=ADDRESS, too.",
+            f"{len(reasons)} of the workers did not come within {wait:g} seconds.",
+            workers="\n".join(lines),
+            way_out=way_out,
         )
     )

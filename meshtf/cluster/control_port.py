@@ -1,15 +1,22 @@
-"""The control port of a worker: a second port, which answers health checks and accepts
-one driver at a time.
+"""The control port of a worker: a second port besides TensorFlow's, which answers health
+checks and accepts one driver at a time.
 
-    port = ControlPort((address, 4001), about, prepare, restart)   # in the worker
-    ask(("host1", 4001), {"ask": "state"}, timeout=5.0)            # {"life": "1f0c...", ...}
+    ControlPort((address, 4001), about, prepare, restart)      # in the worker
+    ask(("host1", 4001), timeout=5.0)                          # {"life": "1f0c...", ...}
 
-The protocol is lines of JSON, one response to each request. A driver keeps its connection
-open: when the connection ends, the driver has ended, and the worker restarts, so that no
-state of that driver remains. TCP keep-alive detects a driver whose host or network has
-failed. A supervisor that has killed a driver can ask the worker to release it.
+Requests and responses are lines of JSON, with one response to each request:
 
-A worker draws an id when it starts, its "life": a different one means that it restarted.
+    {"ask": "state"}                 asks for the state of the worker
+    {"ask": "drive", "driver": ...}  asks to become the worker's driver
+    {"ask": "leave", "life": ...}    asks to release the driver, and to restart
+
+A driver keeps its connection open. When the connection ends, the driver has ended, and the
+worker restarts, so that no state of that driver remains. TCP keep-alive detects a driver
+whose host or network has failed. A supervisor that has killed a driver can ask the worker
+to release it.
+
+A worker draws a random id when it starts, its "life": a different life means that the
+worker has restarted.
 """
 
 from __future__ import annotations
@@ -25,53 +32,57 @@ from typing import Any
 
 from meshtf.errors import ClusterError
 
-_MAX_LINE = 2**16  # bytes of a request or response
-Answer = dict[str, Any]
+_MAX_LINE = 2**16  # the maximum bytes of a request or response
+Message = dict[str, Any]  # a request or response
 
 
 class ControlPort:
     """Answers requests in separate threads.
 
     Args:
-      address: (host, port) to listen on; connections to other addresses are not accepted.
-      about: fields of each response: what the worker offers.
-      prepare: called with the request of a driver before it is accepted.
-      on_driver_end: called when the driver has ended.
+      address: the pair (host, port) to listen on; connections to other addresses are not
+        accepted.
+      about: fields of each response, such as the devices of the worker.
+      prepare: a function that is called with the request of a driver before the driver is
+        accepted.
+      on_driver_end: a function that is called when the driver has ended.
 
     Raises:
-      OSError: the port is in use, or the address is not one of this machine.
+      OSError: the port is in use, or the host is no address of this machine.
     """
 
     def __init__(
         self,
         address: tuple[str, int],
         about: Mapping[str, Any],
-        prepare: Callable[[Answer], None],
+        prepare: Callable[[Message], None],
         on_driver_end: Callable[[], None],
     ) -> None:
         self._about = about
         self._prepare = prepare
         self._on_driver_end = on_driver_end
         self._life = secrets.token_hex(8)
-        self._lock = threading.Lock()
-        self._driver = ""
+        self._lock = threading.Lock()  # while `_driver` is read and set
+        self._driver = ""  # the driver in words; "": there is none
         self._socket = socket.create_server(address)
         thread = threading.Thread(target=self._serve, daemon=True, name="control port")
         thread.start()
 
     def close(self) -> None:
-        """Accepts no more connections."""
+        """Closes the port: further connections are refused."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # interrupts `accept`
         self._socket.close()
 
     def _serve(self) -> None:
+        """Answers each connection in a separate thread, until the port is closed."""
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._socket.accept()
-                threading.Thread(
+                thread = threading.Thread(
                     target=self._answer, args=(connection,), daemon=True
-                ).start()
+                )
+                thread.start()
 
     def _answer(self, connection: socket.socket) -> None:
         """Answers the requests of one connection until it ends."""
@@ -81,9 +92,8 @@ class ControlPort:
                 while line := lines.readline(_MAX_LINE):
                     request = json.loads(line)
                     if request["ask"] == "drive":
-                        is_driver = (
-                            self._accept_driver(connection, request) or is_driver
-                        )
+                        if self._accept_driver(connection, request):
+                            is_driver = True
                     response = self._state() | {"granted": is_driver}
                     lines.write(json.dumps(response).encode() + b"\n")
                     lines.flush()
@@ -95,8 +105,8 @@ class ControlPort:
                 if is_driver:
                     self._on_driver_end()
 
-    def _accept_driver(self, connection: socket.socket, request: Answer) -> bool:
-        """Returns whether the driver is accepted: no other one is connected."""
+    def _accept_driver(self, connection: socket.socket, request: Message) -> bool:
+        """Accepts a driver unless another one is connected; returns whether it did."""
         with self._lock:
             if self._driver:
                 return False
@@ -105,11 +115,13 @@ class ControlPort:
         self._prepare(request)
         return True
 
-    def _release(self, request: Answer) -> None:
+    def _release(self, request: Message) -> None:
+        """Releases the driver, unless the request is about an earlier life."""
         if request["life"] == self._life and self._driver:
             self._on_driver_end()
 
-    def _state(self) -> Answer:
+    def _state(self) -> Message:
+        """Returns the state of the worker."""
         return {
             **self._about,
             "life": self._life,
@@ -118,28 +130,32 @@ class ControlPort:
         }
 
 
-class Drive:
-    """The connection of a driver to a worker's control port, open while the driver lives.
+class DriverConnection:
+    """The connection of a driver to a worker's control port, which stays open until the
+    driver ends.
 
     Args:
-      address: (host, port) of the control port.
-      request: the fields "driver", "timeout" and "deterministic".
+      address: the pair (host, port) of the control port.
+      request: the fields "driver", "timeout" and "deterministic" of the request.
       timeout: seconds to wait for the response.
+
+    Attributes:
+      state: the state of the worker when it accepted the driver.
 
     Raises:
       OSError: the worker does not answer in time.
-      ClusterError: it has another driver.
+      ClusterError: the worker has another driver.
     """
 
     def __init__(
-        self, address: tuple[str, int], request: Answer, timeout: float
+        self, address: tuple[str, int], request: Message, timeout: float
     ) -> None:
         with socket.create_connection(address, timeout) as connection:
             self.state = _ask(connection, {"ask": "drive", **request})
             if not self.state["granted"]:
                 raise ClusterError(f"it is taken by the driver {self.state['driver']}")
-            # A duplicate that only `close` or the end of the process closes: Python may
-            # close its sockets long before the process ends.
+            # A duplicate, which only `close` or the end of the process closes. Python may
+            # close its own sockets long before the process ends.
             self._descriptor = os.dup(connection.fileno())
 
     def close(self) -> None:
@@ -147,33 +163,54 @@ class Drive:
         os.close(self._descriptor)
 
 
-def ask(address: tuple[str, int], timeout: float) -> Answer:
-    """Returns the state of a worker. Raises OSError if it does not answer in time."""
+def ask(address: tuple[str, int], timeout: float) -> Message:
+    """Returns the state of a worker.
+
+    Args:
+      address: the pair (host, port) of the control port.
+      timeout: seconds to wait for the response.
+
+    Raises:
+      OSError: the worker does not answer in time.
+    """
     with socket.create_connection(address, timeout) as connection:
         return _ask(connection, {"ask": "state"})
 
 
 def release_driver(address: tuple[str, int], life: str, timeout: float) -> None:
-    """Makes a worker release its driver and restart, if it has not restarted since `life`
-    was read. Raises OSError if it does not answer.
+    """Makes a worker release its driver and restart, unless it has already restarted.
+
+    Args:
+      address: the pair (host, port) of the control port.
+      life: the life of the worker whose driver is to be released.
+      timeout: seconds to wait for the response.
+
+    Raises:
+      OSError: the worker does not answer in time.
     """
     with socket.create_connection(address, timeout) as connection:
         _ask(connection, {"ask": "leave", "life": life})
 
 
 def keep_alive(connection: socket.socket, timeout: float) -> None:
-    """Makes the system close a connection whose other side does not respond for `timeout`
-    seconds.
+    """Makes the operating system close a connection whose other side does not respond for
+    about `timeout` seconds.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):
+    if hasattr(socket, "TCP_KEEPIDLE"):  # not on all systems
+        # A quarter until the first probe, and another after each of three probes.
         interval = max(1, round(timeout / 4))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
-def _ask(connection: socket.socket, request: Answer) -> Answer:
+def _ask(connection: socket.socket, request: Message) -> Message:
+    """Sends a request, and returns the response.
+
+    Raises:
+      OSError: the other side does not answer, or is no worker of meshtf.
+    """
     connection.sendall(json.dumps(request).encode() + b"\n")
     with connection.makefile("rb") as lines:
         line = lines.readline(_MAX_LINE)
@@ -183,7 +220,7 @@ def _ask(connection: socket.socket, request: Answer) -> Answer:
         response = json.loads(line)
         return {**response, "life": str(response["life"])}
     except (ValueError, LookupError, TypeError):
-        port = connection.getpeername()[1]
+        _, port, *_ = connection.getpeername()
         raise ConnectionError(
             f"what answers on port {port} is no worker of meshtf; a worker says which "
             "port to name, and its control port is the next one"

@@ -1,9 +1,9 @@
-"""Workers of this machine, each a separate process, as `python -m meshtf launch` starts
+"""Workers on this machine, each a separate process, as `python -m meshtf launch` starts
 them.
 
     workers = LocalWorkers(4)
     try:
-        code = supervise(command, workers, Limits())
+        exit_code = supervise(command, workers, Limits())
     finally:
         workers.close()
 """
@@ -20,18 +20,22 @@ from meshtf.cluster.connect import PATIENCE
 from meshtf.cluster.control_port import ask
 
 
-def _quiet() -> dict[str, str]:
-    """Returns environment variables that make TensorFlow log less while workers start."""
+def _log_level() -> dict[str, str]:
+    """Returns the environment variable that makes TensorFlow log less while workers start."""
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")
     return {"TF_CPP_MIN_LOG_LEVEL": level}
 
 
 class LocalWorkers:
-    """Workers of this machine.
+    """Workers on this machine; none runs until `restart_lost` is called.
 
     Args:
-      count: the number of workers.
-      devices: the number of devices that each offers of its CPU.
+      count: the count of workers.
+      devices: the count of logical devices into which each worker splits its CPU.
+
+    Attributes:
+      addresses: the address of each worker.
+      children: the process of each worker; None: it has not been started.
     """
 
     def __init__(self, count: int, devices: int = 1) -> None:
@@ -40,30 +44,24 @@ class LocalWorkers:
         ]
         self.children: list[Child | None] = [None] * count
         self._devices = devices
+        # Whether each worker has answered since it was started.
         self._answered = [False] * count
 
     def restart_lost(self) -> None:
-        """Starts workers that do not run. A worker that has answered before, but does not
-        now, is killed and restarted.
+        """Starts the workers that do not run. A worker that has answered before, but does
+        not answer now, is killed and restarted.
         """
         for i, address in enumerate(self.addresses):
             child = self.children[i]
-            if child is not None and child.code is None and self._is_alive(i, address):
-                continue
             if child is not None:
+                if child.code is None and self._is_alive(i, address):
+                    continue
                 child.kill()
             self._answered[i] = False
+            command = [sys.executable, "-m", "meshtf", "worker"]
+            flags = [f"--port={address.port}", f"--cpu_devices={self._devices}"]
             self.children[i] = Child(
-                [
-                    sys.executable,
-                    "-m",
-                    "meshtf",
-                    "worker",
-                    f"--port={address.port}",
-                    f"--cpu_devices={self._devices}",
-                ],
-                label=f"worker {i}",
-                environment=_quiet(),
+                [*command, *flags], label=f"worker {i}", environment=_log_level()
             )
 
     def close(self) -> None:
@@ -73,6 +71,7 @@ class LocalWorkers:
                 child.kill()
 
     def _is_alive(self, i: int, address: Address) -> bool:
+        """Returns whether worker i, whose process runs, answers or may still be starting."""
         try:
             ask(address.control_address, PATIENCE)
         except ConnectionRefusedError:

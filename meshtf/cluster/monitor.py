@@ -1,7 +1,5 @@
-"""Monitors of workers, which answer at their control ports, and of the driver, which
-writes a heartbeat file.
-
-Example:
+"""Monitors with which a supervisor notices lost workers and a stuck driver. Workers answer at
+their control ports; the driver writes a heartbeat file.
 
     monitor = WorkerMonitor("worker 0", address, life, timeout=60.0)
     monitor.trouble        # "" while the worker answers and has not restarted
@@ -29,7 +27,7 @@ class WorkerMonitor:
       timeout: seconds without an answer after which the worker counts as lost.
 
     Attributes:
-      trouble: a message, once the worker is lost; before that "".
+      trouble: a message, once the worker is lost; before that "". The thread sets it.
     """
 
     def __init__(self, name: str, address: Address, life: str, timeout: float) -> None:
@@ -47,7 +45,12 @@ class WorkerMonitor:
         self._closed.set()
 
     def check(self, timeout: float) -> str:
-        """Asks the worker for its state, and returns why it counts as lost, or ""."""
+        """Asks the worker for its state, and returns why the worker counts as lost, or "".
+
+        Args:
+          timeout: seconds to wait for the answer, and without any answer after which the
+            worker counts as lost.
+        """
         try:
             state = ask(self.address.control_address, timeout)
         except (ConnectionRefusedError, ConnectionResetError):
@@ -90,13 +93,13 @@ class HeartbeatMonitor:
         self._timeout = timeout
         self._pulse_timeout = max(timeout, 3 * PULSE)
         self._heartbeat = ""  # the text of the heartbeat file
-        self._heartbeat_time = now  # when it was first read
-        self._pulse = 0  # the modification time of the pulse file
-        self._pulse_time = now  # when it was first read
+        self._heartbeat_time = now  # when this text was first read
+        self._pulse = 0  # the modification time of the pulse file; 0: there is no file
+        self._pulse_time = now  # when this modification time was first read
 
     @property
     def trouble(self) -> str:
-        """What the driver has been doing for too long, or ""."""
+        """A message about what the driver has been doing for too long, or ""."""
         now = time.monotonic()
         self._read_files(now)
         _, _, activity = self._heartbeat.partition(" ")
@@ -104,21 +107,32 @@ class HeartbeatMonitor:
         if now - self._pulse_time >= self._pulse_timeout:
             limit = self._pulse_timeout
             return f"it has stood still for {limit:g} s; last: {activity}"
-        # Other activities: "starting", and first calls of a function.
-        is_call = activity.startswith(("runs ", "ran "))
-        limit = self._timeout if is_call else self._start_timeout
+        # "runs ..." and "ran ..." are about calls that are already traced; before them are
+        # the start and first calls of functions.
+        limit = self._start_timeout
+        if activity.startswith(("runs ", "ran ")):
+            limit = self._timeout
         if now - self._heartbeat_time >= limit:
             return f"no sign of life for {limit:g} s; last: {activity}"
         return ""
 
     def _read_files(self, now: float) -> None:
-        """Updates the last heartbeat and pulse, and their times."""
-        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
-        if text and text != self._heartbeat:
-            self._heartbeat = text
+        """Reads both files; updates the last heartbeat and pulse, and their times.
+
+        Args:
+          now: the current time, on the monotonic clock.
+        """
+        heartbeat = ""
+        if self._path.exists():
+            heartbeat = self._path.read_text(encoding="utf-8")
+        if heartbeat and heartbeat != self._heartbeat:
+            self._heartbeat = heartbeat
             self._heartbeat_time = now
+        pulse = 0
         pulse_path = pulse_file(self._path)
-        pulse = pulse_path.stat().st_mtime_ns if pulse_path.exists() else 0
-        if not pulse or pulse != self._pulse:  # 0: there is no pulse before a heartbeat
+        if pulse_path.exists():
+            pulse = pulse_path.stat().st_mtime_ns
+        # Without a pulse file, before the first heartbeat, no pulse is missing.
+        if not pulse or pulse != self._pulse:
             self._pulse = pulse
             self._pulse_time = now

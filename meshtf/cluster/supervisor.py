@@ -1,11 +1,11 @@
-"""The supervisor: a process that handles timeouts and restarts of a driver, which is a
-child process.
-
-A call that is blocked inside TensorFlow cannot be interrupted by its own process. So
-another process monitors the driver, kills it if it is stuck, and restarts it; the driver
-continues from its last checkpoint.
+"""The supervisor: a process that runs a driver as a child process, and restarts it after a
+fault.
 
     code = supervise(["python", "-m", "transformer.train"], workers, Limits(restarts=3))
+
+A process cannot interrupt its own call that is blocked inside TensorFlow. So the supervisor
+monitors the driver and its workers, kills a driver that is stuck or has lost a worker, and
+restarts it; the driver continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from meshtf.errors import ClusterError, explain_error
 from meshtf.runtime.heartbeat import VARIABLE
 
 STALLED = 70  # the exit code where the driver gave no sign of life (EX_SOFTWARE)
-_TICK = 0.2
+_POLL_INTERVAL = 0.2  # seconds between checks of the driver and of workers
 
 
 class Limits(NamedTuple):
-    """Timeouts in seconds, and the number of restarts.
+    """Timeouts in seconds, and the maximum count of restarts.
 
-    Args:
-      timeout: of a worker that does not answer, of a call of a function, and of a driver
-        that was asked to stop.
-      start: of everything that a driver does before its first call of a function, and of
-        first calls, which trace and compile.
-      wait: for workers that are not available when a run starts.
-      restarts: the number of restarts after faults.
+    Attributes:
+      timeout: the maximum duration of a worker's silence, of a call of a function, and of
+        the exit of a driver that was asked to stop.
+      start: the maximum duration of a driver's activities before its first call of a
+        function, and of first calls, which trace and compile.
+      wait: the maximum time to wait for workers to be available when a run starts.
+      restarts: the maximum count of restarts after faults.
     """
 
     timeout: float = 60.0
@@ -49,134 +49,157 @@ class Limits(NamedTuple):
 
 
 class Workers(Protocol):
-    """Addresses of workers, and a way to restart them."""
+    """Workers of a run, and a way to restart them."""
 
     @property
     def addresses(self) -> Sequence[Address]:
-        """Their addresses, in order of their indices."""
+        """The addresses of the workers, by index."""
 
     def restart_lost(self) -> None:
-        """Restarts workers that were lost, if this process can."""
+        """Restarts workers that were lost, if this process can do so."""
 
 
 class RemoteWorkers(NamedTuple):
-    """Workers that are started by other means."""
+    """Workers that this process does not start."""
 
     addresses: Sequence[Address]
 
     def restart_lost(self) -> None:
-        """Does nothing: this process cannot start them."""
+        """Does nothing: this process cannot start remote workers."""
 
 
-class End(NamedTuple):
-    """How a run ended: its exit code, and the fault for which it is restarted, or ""."""
+class RunResult(NamedTuple):
+    """The result of one run of the driver.
+
+    Attributes:
+      code: the exit code.
+      fault: a message about the fault after which the driver is restarted; "": no fault.
+    """
 
     code: int
     fault: str = ""
 
 
-class Stop:
-    """Forwards SIGINT and SIGTERM to the driver, which saves and exits.
+class StopSignals:
+    """Forwards SIGINT and SIGTERM to the driver, which saves a checkpoint and exits.
 
     Attributes:
-      signal_number: the last signal; 0: none.
-      since: when it came, on the monotonic clock.
-      driver: the process that signals are forwarded to.
+      signal_number: the last signal; 0: none has come.
+      signal_time: the time of the last signal, on the monotonic clock.
+      driver: the process that signals are forwarded to; `_run` sets it.
     """
 
     def __init__(self) -> None:
         self.signal_number = 0
-        self.since = 0.0
+        self.signal_time = 0.0
         self.driver: Child | None = None
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, self._handle)
 
     def _handle(self, signal_number: int, _: object) -> None:
+        """Handles a signal: Python calls it in the main thread."""
         self.signal_number = signal_number
-        self.since = time.monotonic()
+        self.signal_time = time.monotonic()
         if self.driver is not None:
             self.driver.send_signal(signal_number)
 
 
 def supervise(command: Sequence[str], workers: Workers, limits: Limits) -> int:
-    """Runs a command on workers until it ends without a fault, or has no restart left.
+    """Runs a command on workers until it ends without a fault, or no restart is left.
 
     Args:
-      command: the driver; `--cluster=...` is appended, or replaces {cluster} in it.
-      workers: where it runs.
+      command: the program and arguments of the driver; `--cluster=...` is appended, or
+        replaces {cluster} in them.
+      workers: the workers of the driver.
       limits: timeouts and restarts.
 
     Returns:
       The command's exit code, or LOST, STALLED, or 128 + N for signal N.
     """
-    stop = Stop()
-    faults = 0
+    stop_signals = StopSignals()
+    num_faults = 0
     lives: list[str] = []
     while True:
         try:
-            lives = wait_for(workers, limits.wait, stop, lives)
+            lives = wait_for(workers, limits.wait, stop_signals, previous_lives=lives)
         except ClusterError as error:
             say(str(error))
             return LOST
-        if stop.signal_number:
-            return 128 + stop.signal_number
-        end = _run(command, workers, lives, limits, stop)
-        if not end.fault or stop.signal_number:
-            return end.code
-        faults += 1
-        remaining = limits.restarts - faults
-        say(end.fault)
+        if stop_signals.signal_number:
+            return 128 + stop_signals.signal_number
+        result = _run(command, workers, lives, limits, stop_signals)
+        if not result.fault or stop_signals.signal_number:
+            return result.code
+        num_faults += 1
+        remaining = limits.restarts - num_faults
+        say(result.fault)
         if remaining < 0:
             say(
-                f"the run ends with code {end.code} after {faults} "
-                f"fault{'s' * (faults > 1)}; --restarts=N goes on from the last "
+                f"the run ends with code {result.code} after {num_faults} "
+                f"fault{'s' * (num_faults > 1)}; --restarts=N goes on from the last "
                 "checkpoint"
             )
-            return end.code
+            return result.code
         say(
-            f"fault {faults}: going on from the last checkpoint once all workers are "
+            f"fault {num_faults}: going on from the last checkpoint once all workers are "
             f"there ({remaining} restart{'s' * (remaining != 1)} left)"
         )
 
 
+class _WorkerState(NamedTuple):
+    """The state of a worker before a run.
+
+    Attributes:
+      life: the id that the worker drew when it started (see `control_port`).
+      problem: why the worker is not available; "": it is available.
+    """
+
+    life: str
+    problem: str
+
+
 def wait_for(
-    workers: Workers, limit: float, stop: Stop, ended: Sequence[str]
+    workers: Workers,
+    limit: float,
+    stop_signals: StopSignals,
+    previous_lives: Sequence[str],
 ) -> list[str]:
-    """Returns the life of each worker (see `control_port`) once all answer and have no
-    driver; [] after a signal.
+    """Waits until all workers answer and have no driver.
 
     Args:
-      workers: to wait for.
-      limit: in seconds.
-      stop: whether a signal has come.
-      ended: lives whose driver has been killed; workers that have not detected it are
-        asked to release the driver.
+      workers: the workers to wait for.
+      limit: the maximum time to wait, in seconds.
+      stop_signals: the signals, after which it does not wait any longer.
+      previous_lives: the lives of the workers in the previous run, whose driver has been
+        killed. A worker that has not detected this is asked to release the driver.
+
+    Returns:
+      The life of each worker (see `control_port`); [] after a signal.
 
     Raises:
-      ClusterError: not all are available after `limit` seconds.
+      ClusterError: a worker is not available after `limit` seconds.
     """
     deadline = time.monotonic() + limit
-    while not stop.signal_number:
+    while not stop_signals.signal_number:
         workers.restart_lost()
-        states = [
-            _state(address, min(PATIENCE, limit), ended)
-            for address in workers.addresses
-        ]
-        if not any("why" in state for state in states):
-            return [state["life"] for state in states]
+        states = []
+        for address in workers.addresses:
+            states.append(_state(address, min(PATIENCE, limit), previous_lives))
+        if not any(state.problem for state in states):
+            return [state.life for state in states]
         if time.monotonic() > deadline:
             raise _unavailable(workers.addresses, states, limit)
-        time.sleep(_TICK)
+        time.sleep(_POLL_INTERVAL)
     return []
 
 
 def _unavailable(
-    addresses: Sequence[Address], states: Sequence[dict[str, str]], limit: float
+    addresses: Sequence[Address], states: Sequence[_WorkerState], limit: float
 ) -> ClusterError:
-    lines = [
-        f"worker {i} at {address}: {state.get('why', 'there')}"
-        for i, (address, state) in enumerate(zip(addresses, states))
-    ]
+    """Returns an error with the state of each worker."""
+    lines = []
+    for i, (address, state) in enumerate(zip(addresses, states)):
+        lines.append(f"worker {i} at {address}: {state.problem or 'there'}")
     return ClusterError(
         explain_error(
             f"not all workers were there and free after {limit:g} s.",
@@ -186,17 +209,20 @@ def _unavailable(
     )
 
 
-def _state(address: Address, timeout: float, ended: Sequence[str]) -> dict[str, str]:
-    """Returns the life of a worker, or why it is not available."""
+def _state(
+    address: Address, timeout: float, previous_lives: Sequence[str]
+) -> _WorkerState:
+    """Returns the state of a worker; arguments as of `wait_for`."""
     try:
-        state = ask(address.control_address, timeout)
-        if state["life"] in ended and state["driver"]:
-            release_driver(address.control_address, state["life"], timeout)
+        response = ask(address.control_address, timeout)
+        life = response["life"]
+        if life in previous_lives and response["driver"]:
+            release_driver(address.control_address, life, timeout)
     except OSError as error:
-        return {"why": f"no answer ({error})"}
-    if state["driver"]:
-        return {"why": f"taken by the driver {state['driver']}"}
-    return {"life": state["life"]}
+        return _WorkerState("", f"no answer ({error})")
+    if response["driver"]:
+        return _WorkerState(life, f"taken by the driver {response['driver']}")
+    return _WorkerState(life, "")
 
 
 def _run(
@@ -204,24 +230,35 @@ def _run(
     workers: Workers,
     lives: Sequence[str],
     limits: Limits,
-    stop: Stop,
-) -> End:
-    """Starts the driver, and returns how it ended or why it was killed."""
+    stop_signals: StopSignals,
+) -> RunResult:
+    """Starts the driver, and waits until it ends or has to be killed.
+
+    Args:
+      command: the program and arguments of the driver.
+      workers: the workers of the driver.
+      lives: the life of each worker.
+      limits: timeouts.
+      stop_signals: the signals that are forwarded to the driver.
+    """
     with tempfile.TemporaryDirectory(prefix="meshtf_") as folder:
-        path = Path(folder, "beats")
+        heartbeat_file = Path(folder, "beats")
         driver = Child(
-            with_cluster(command, workers.addresses), environment={VARIABLE: str(path)}
+            with_cluster(command, workers.addresses),
+            environment={VARIABLE: str(heartbeat_file)},
         )
-        monitors = [
-            WorkerMonitor(f"worker {i}", address, life, limits.timeout)
-            for i, (address, life) in enumerate(zip(workers.addresses, lives))
-        ]
-        stop.driver = driver
+        monitors = []
+        for i, (address, life) in enumerate(zip(workers.addresses, lives)):
+            name = f"worker {i}"
+            monitors.append(WorkerMonitor(name, address, life, limits.timeout))
+        stop_signals.driver = driver
         try:
-            heartbeat = HeartbeatMonitor(path, limits.start, limits.timeout)
-            return _monitor(driver, monitors, heartbeat, limits, stop)
+            heartbeat = HeartbeatMonitor(
+                heartbeat_file, start_timeout=limits.start, timeout=limits.timeout
+            )
+            return _monitor(driver, monitors, heartbeat, limits, stop_signals)
         finally:
-            stop.driver = None
+            stop_signals.driver = None
             for monitor in monitors:
                 monitor.close()
             driver.kill()
@@ -232,58 +269,80 @@ def _monitor(
     monitors: Sequence[WorkerMonitor],
     heartbeat: HeartbeatMonitor,
     limits: Limits,
-    stop: Stop,
-) -> End:
-    """Waits until the driver ends, is stuck, or has lost a worker."""
-    while True:
-        code = driver.wait(_TICK)
-        lost = _lost(monitors, [monitor.trouble for monitor in monitors])
-        if code is None and lost:
-            # Workers also restart when a driver ends: give it time to do so.
-            code = driver.wait(1.0)
-        if code is not None:
-            return _ended(code, lost, bool(stop.signal_number))
-        if lost:
-            return End(LOST, lost)
-        if stop.signal_number and time.monotonic() - stop.since > limits.timeout:
-            return End(128 + stop.signal_number)
-        if trouble := heartbeat.trouble:
-            driver.send_signal(signal.SIGUSR1)  # a connected driver prints its stacks
-            lost = _lost(monitors, [monitor.check(PATIENCE) for monitor in monitors])
-            driver.wait(_TICK)
-            if lost:
-                return End(LOST, lost)
-            fault = f"the driver, process {driver.pid}, is stuck: {trouble}"
-            return End(STALLED, fault)
-
-
-def _lost(monitors: Sequence[WorkerMonitor], troubles: Sequence[str]) -> str:
-    """Returns a message about the workers with trouble, or ""."""
-    return "; ".join(
-        f"{monitor.name} is lost: {trouble}"
-        for monitor, trouble in zip(monitors, troubles)
-        if trouble
-    )
-
-
-def _ended(code: int, lost: str, stopped: bool) -> End:
-    """Returns how a driver ended that was not killed: a signal or a lost worker is a fault.
+    stop_signals: StopSignals,
+) -> RunResult:
+    """Waits until the driver ends, is stuck, or has lost a worker.
 
     Args:
-      code: its exit code, or -N for signal N.
+      driver: the process of the driver.
+      monitors: the monitor of each worker.
+      heartbeat: the monitor of the driver.
+      limits: timeouts.
+      stop_signals: the signals that have come.
+    """
+    while True:
+        code = driver.wait(_POLL_INTERVAL)
+        lost = _lost_message(monitors, [monitor.trouble for monitor in monitors])
+        if code is None and lost:
+            # Workers also restart when their driver ends. It may be about to end.
+            code = driver.wait(1.0)
+        if code is not None:
+            return _exit_result(code, lost, stopped=bool(stop_signals.signal_number))
+        if lost:
+            return RunResult(LOST, lost)
+        if stop_signals.signal_number:
+            seconds = time.monotonic() - stop_signals.signal_time
+            if seconds > limits.timeout:
+                return RunResult(128 + stop_signals.signal_number)
+        trouble = heartbeat.trouble
+        if trouble:
+            driver.send_signal(signal.SIGUSR1)  # a connected driver prints its stacks
+            # The driver may be stuck because a worker was lost since the last poll.
+            troubles = [monitor.check(PATIENCE) for monitor in monitors]
+            lost = _lost_message(monitors, troubles)
+            driver.wait(_POLL_INTERVAL)
+            if lost:
+                return RunResult(LOST, lost)
+            fault = f"the driver, process {driver.pid}, is stuck: {trouble}"
+            return RunResult(STALLED, fault)
+
+
+def _lost_message(monitors: Sequence[WorkerMonitor], troubles: Sequence[str]) -> str:
+    """Returns a message about the workers that were lost, or "".
+
+    Args:
+      monitors: the monitor of each worker.
+      troubles: for each worker why it counts as lost, or "".
+    """
+    messages = []
+    for monitor, trouble in zip(monitors, troubles):
+        if trouble:
+            messages.append(f"{monitor.name} is lost: {trouble}")
+    return "; ".join(messages)
+
+
+def _exit_result(code: int, lost: str, stopped: bool) -> RunResult:
+    """Returns the result of a driver that was not killed: a signal or a lost worker is a
+    fault, unless the driver was asked to stop.
+
+    Args:
+      code: the exit code of the driver, or -N for signal N.
       lost: a message about lost workers, or "".
-      stopped: whether it was asked to stop.
+      stopped: whether the driver was asked to stop.
     """
     if code == LOST and not stopped:
-        return End(LOST, lost or "the driver has lost a worker, as it says above")
+        return RunResult(LOST, lost or "the driver has lost a worker, as it says above")
     if code < 0 and not stopped:
         signal_name = signal.Signals(-code).name
-        return End(128 - code, lost or f"the driver was ended by {signal_name}")
-    return End(code if code >= 0 else 128 - code)
+        return RunResult(128 - code, lost or f"the driver was ended by {signal_name}")
+    if code < 0:
+        return RunResult(128 - code)
+    return RunResult(code)
 
 
 def with_cluster(command: Sequence[str], addresses: Sequence[Address]) -> list[str]:
-    """Returns a command with the addresses of its workers.
+    """Returns a command with the addresses of its workers, as `--cluster=...` at the end, or
+    in place of {cluster}.
 
     >>> with_cluster(["train", "--steps=2"], [Address("h", 4000)])
     ['train', '--steps=2', '--cluster=h:4000']

@@ -1,10 +1,10 @@
-"""A worker: it offers the devices of this machine to a driver on another one.
+"""A worker: a process that offers the devices of this machine to a driver on any machine.
 
     serve(4000, "127.0.0.1", devices=1)          # as `python -m meshtf worker` does
 
-It uses two ports: TensorFlow's, and the next one, its control port, which answers health
-checks. It serves one driver after another. When a driver ends, it restarts: it replaces its
-program by a new one with the same process id.
+A worker uses two ports: the port of TensorFlow's server, and the next one as its control
+port, which answers health checks. It serves one driver after another. When a driver ends,
+the worker restarts: it replaces its program by a new one with the same process id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 import tensorflow as tf
 
 from meshtf.cluster.addresses import ANY, is_loopback
-from meshtf.cluster.control_port import Answer, ControlPort
+from meshtf.cluster.control_port import ControlPort, Message
 from meshtf.cluster.ip_filter import accept_only
 from meshtf.errors import ClusterError
 from meshtf.runtime.devices.threads import threads_of
@@ -29,10 +29,15 @@ WARNING = (
 
 
 def serve(port: int, address: str, devices: int) -> None:
-    """Starts TensorFlow's server and the control port, and waits.
+    """Starts TensorFlow's server and the control port, and waits without end.
+
+    Args:
+      port: the port of TensorFlow's server; the control port is the next one.
+      address: the IPv4 address of this machine to listen on; "0.0.0.0": all addresses.
+      devices: the count of logical devices into which the CPU is split.
 
     Raises:
-      OSError: the control port is in use, or the address is not one of this machine.
+      OSError: the control port is in use, or `address` is no address of this machine.
       ClusterError: the server's port is in use, or cannot be closed to other addresses.
     """
     config = tf.compat.v1.ConfigProto(
@@ -43,19 +48,19 @@ def serve(port: int, address: str, devices: int) -> None:
             {"worker": [f"{address}:{port}"]}, "worker", 0, config=config
         )
     except tf.errors.OpError as error:
-        # Raises OSError if the port is in use.
+        # If the port is in use, this raises OSError, which says so.
         with socket.create_server((ANY, port)):
             raise ClusterError(
                 f"TensorFlow's server does not start: {error.message}"
             ) from None
     accept_only(port, address)
-    gpus = len(tf.config.list_physical_devices("GPU"))
-    about = {"devices": devices, "gpus": gpus, "tensorflow": tf.__version__}
-    ControlPort((address, port + 1), about, _prepare, restart)
-    offered = f"{devices} CPU device{'s' * (devices > 1)}"
-    if gpus > 0:
-        offered += f" and {gpus} GPUs"
-    _say(f"worker at {address}:{port} with {offered}, process {os.getpid()}")
+    num_gpus = len(tf.config.list_physical_devices("GPU"))
+    about = {"devices": devices, "gpus": num_gpus, "tensorflow": tf.__version__}
+    ControlPort((address, port + 1), about, _prepare, on_driver_end=restart)
+    devices_text = f"{devices} CPU device{'s' * (devices > 1)}"
+    if num_gpus > 0:
+        devices_text += f" and {num_gpus} GPUs"
+    _say(f"worker at {address}:{port} with {devices_text}, process {os.getpid()}")
     warning = WARNING
     if is_loopback(address):
         warning += " Only this machine reaches it; --bind=ADDRESS opens it to others."
@@ -74,12 +79,13 @@ def restart() -> None:
     os.execv(sys.executable, sys.orig_argv)
 
 
-def _prepare(request: Answer) -> None:
-    """Applies the settings of the driver, before any op has run."""
+def _prepare(request: Message) -> None:
+    """Applies the settings in the request of a driver, before any op has run."""
     if request.get("deterministic"):
         tf.config.experimental.enable_op_determinism()
     _say(f"serving the driver {request['driver']}")
 
 
 def _say(text: str) -> None:
+    """Prints a line at once."""
     print(text, flush=True)

@@ -1,5 +1,5 @@
 """The commands of `python -m meshtf`: their flags, help and main functions.
 
-A module of this folder imports TensorFlow, and what needs it, inside of functions only:
-so `--help` and errors of usage take a fraction of a second (`meshtf.command_line`).
+A module of this folder imports TensorFlow, and modules that need it, only inside of
+functions. So `--help` and errors of usage take a fraction of a second (`meshtf.command_line`).
 """

@@ -21,10 +21,11 @@ from absl import flags
 
 from meshtf.errors import CheckpointError, DamageError
 
+# Other commands define a flag of this name as well, hence `allow_override`.
 _JSON = flags.DEFINE_string(
     "json", None, "A file for the report as JSON.", allow_override=True
-)  # other commands have one as well
-_USE = (
+)
+_USAGE = (
     "python -m meshtf checkpoint inspect FOLDER [--json=FILE]\n"
     "python -m meshtf checkpoint diff FOLDER FOLDER [--json=FILE]"
 )
@@ -36,9 +37,11 @@ def usage_error(argv: Sequence[str]) -> str:
         case ["inspect", _] | ["diff", _, _]:
             folders = argv[2:]
         case _:
-            return _USE
-    missing = [folder for folder in folders if not Path(folder).exists()]
-    return f"there is no folder {missing[0]}." if missing else ""
+            return _USAGE
+    for folder in folders:
+        if not Path(folder).exists():
+            return f"there is no folder {folder}."
+    return ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,12 +54,12 @@ def main(argv: Sequence[str]) -> int:
                 report = reports.inspect(folder)
                 _print(report, reports.inspection_text(report))
                 return int(any(file["damage"] for file in report["files"]))
-            case ["diff", folder, other]:
-                comparison = reports.compare(folder, other)
+            case ["diff", folder, other_folder]:
+                comparison = reports.compare(folder, other_folder)
                 _print(comparison, reports.comparison_text(comparison))
                 return int(reports.differs(comparison))
             case _:
-                print(_USE, file=sys.stderr)
+                print(_USAGE, file=sys.stderr)
                 return 2
     except CheckpointError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -64,6 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _print(report: dict[str, Any], text: str) -> None:
+    """Prints a report as text; writes it as JSON if there is the flag --json."""
     print(text)
     if _JSON.value:
         Path(_JSON.value).write_text(

@@ -20,7 +20,7 @@ from absl import flags
 from meshtf.commands import timeouts
 
 _WORKERS = flags.DEFINE_integer("workers", 2, "The number of workers.", lower_bound=1)
-_EACH = flags.DEFINE_integer(
+_DEVICES = flags.DEFINE_integer(
     "devices_each",
     1,
     "The number of devices that each worker offers of its CPU.",
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     if message:
         print(message, file=sys.stderr)
         return 2
-    workers = LocalWorkers(_WORKERS.value, _EACH.value)
+    workers = LocalWorkers(_WORKERS.value, devices=_DEVICES.value)
     try:
         return supervise(argv[1:], workers, timeouts.limits())
     finally:

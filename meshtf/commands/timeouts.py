@@ -1,7 +1,5 @@
-"""Flags of `supervise` and `launch`: timeouts and restarts. Their defaults are those of
+"""The flags of `supervise` and `launch` for timeouts and restarts, with the defaults of
 `cluster.supervisor.Limits`.
-
-Example:
 
     --timeout=60 --start=600 --wait=300 --restarts=3
 """
@@ -48,4 +46,9 @@ def limits() -> Limits:
     """Returns the values of the flags."""
     from meshtf.cluster.supervisor import Limits
 
-    return Limits(_TIMEOUT.value, _START.value, _WAIT.value, _RESTARTS.value)
+    return Limits(
+        timeout=_TIMEOUT.value,
+        start=_START.value,
+        wait=_WAIT.value,
+        restarts=_RESTARTS.value,
+    )

@@ -52,6 +52,5 @@ def main(argv: Sequence[str]) -> None:
     try:
         serve(_PORT.value, ipv4_address(_BIND.value), _DEVICES.value)
     except (ClusterError, OSError) as error:
-        message = f"port {_PORT.value}, address {_BIND.value}: {error}"
-        print(message, flush=True)
+        print(f"port {_PORT.value}, address {_BIND.value}: {error}", flush=True)
         sys.exit(1)

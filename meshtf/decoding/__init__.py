@@ -1,8 +1,8 @@
-"""Decoding: sequences sampled id by id, or found by beam search, in one loop on the mesh.
+"""Decoding: generates sequences by sampling or beam search, in one loop on the mesh.
 
-A step function takes the ids at a position and returns the logits of the next ids, and a
-state: any nesting of named tensors, such as key-value caches, or None. In this example a
-table has the probability of each next id:
+A step function takes the ids at a position and a state, and returns the logits of the next
+ids and the next state: named tensors in any nesting, such as key-value caches, or None. In
+this example a table has the probability of each next id:
 
     >>> import numpy as np
     >>> import meshtf as mtf
@@ -16,7 +16,7 @@ table has the probability of each next id:
     >>> def step(position, ids, state):
     ...   return mtf.gather(table, ids, "last"), state
 
-Negative elements of a prompt are to be generated:
+Ids are generated where the prompt is negative:
 
     >>> prompt = np.array([[bos_id, -1, -1, -1]] * 2)
     >>> prompt = mtf.asarray(mesh, prompt, "batch; length")

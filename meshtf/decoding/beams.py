@@ -1,12 +1,17 @@
-"""Beam search: the best sequences, by extending the best unfinished ones side by side.
+"""Beam search: finds sequences of high probability by extending the `beam` best sequences
+in parallel.
 
     ids, scores = mtf.decoding.beam_search(step, prompt, "beam:4", cache, eos_id=1)
 
+The loop has two sets of sequences for each example:
+
     alive        the `beam` best unfinished sequences, by log-probability
     finished     the `beam` best finished sequences, by log-probability / length penalty
-    iteration    extends each alive sequence by each id. The candidates are the best 2 * beam of
-                 all these, of which at most `beam` end. The best unfinished candidates become
-                 the alive sequences; the rest compete with the finished ones
+
+An iteration extends each alive sequence by each id. The 2 * beam likeliest extensions are
+the candidates. With one `eos_id`, at most `beam` of them end, so at least `beam` are
+unfinished. The best unfinished candidates become the alive sequences; candidates that end
+compete with the finished sequences.
 
 Where the vocabulary is sharded, each shard sends its 2 * beam best ids for each beam: the
 best of all shards are among them.
@@ -15,7 +20,7 @@ best of all shards are among them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshtf.decoding.sequences import (
     Sequences,
@@ -52,7 +57,7 @@ from meshtf.ops.shapes.reshape import flatten, rename, transpose
 from meshtf.ops.shapes.slice import concat
 from meshtf.ops.variables.fill import full, zeros
 
-ABSENT = -float("inf")  # the score of a beam without a sequence
+ABSENT = -float("inf")  # the log-probability and score of a beam without a sequence
 
 
 def beam_search(
@@ -74,16 +79,15 @@ def beam_search(
     included, divided by ((5 + n) / 6) ** alpha (Wu et al. 2016, arXiv:1609.08144,
     equation 14). If no sequence of an example ends, its unfinished ones are returned. If
     there are fewer sequences than beams, the remaining scores are -inf. The loop stops when
-    no alive sequence can get a better score than a finished one.
+    no alive sequence can get a better score than the worst finished one.
 
     Args:
-      step: `logits, state = step(position, ids, state)` with a position, int32 [], the
-        ids [*batch, beam] at that position, and the logits [*batch, beam, vocab] of the
-        next ids.
-      prompt: integers [*batch, length]: the ids of the prompt, and negative elements
-        where ids are to be generated. The initial id of each sequence must not be
-        negative.
-      beam: the name and the number of beams, such as "beam:4".
+      step: a function, called as `logits, state = step(position, ids, state)`: position
+        is int32 [], ids are those at the position, [*batch, beam], and logits are those
+        of the next ids, [*batch, beam, vocab].
+      prompt: the ids of the prompt, integers [*batch, length], negative where ids are to
+        be generated. The first id of each sequence must not be negative.
+      beam: the dimension of beams, such as "beam:4".
       state: the carry of the step: tensors, in any nesting, of constant names and sizes;
         or None. Tensors with dimension `beam` are reordered with their beams; the rest
         is shared by all beams.
@@ -94,9 +98,11 @@ def beam_search(
         prefers short sequences; 1 compares roughly their means per id.
       vocab: the name of the dimension of ids.
       length: the name of the dimension of positions.
-      vocab_size: ids from here on are padding of the dimension, and never generated.
-      max_length: how many positions are filled: an integer, or int32 [], so that one
-        program serves several lengths. Positions after it are filled as after `eos_id`.
+      vocab_size: the count of ids that may be generated; larger ids are padding of the
+        dimension. None: all ids.
+      max_length: the count of positions to fill: an integer, or int32 [], so that one
+        program serves several lengths; None: all positions. The remaining positions are
+        filled as after `eos_id`.
 
     Raises:
       ShapeError, DTypeError: prompt, state or logits have other dimensions or types, or
@@ -106,26 +112,67 @@ def beam_search(
     alpha = as_float("alpha", alpha)
     check_setting(alpha >= 0, "alpha is at least 0", alpha)
     sequences = Sequences(
-        step, prompt, state, eos_id, vocab, length, vocab_size, max_length
+        step,
+        prompt,
+        state,
+        eos_id=eos_id,
+        vocab=vocab,
+        length=length,
+        vocab_size=vocab_size,
+        max_length=max_length,
     )
     search = _BeamSearch(sequences, single_dim(beam), alpha)
     carry = while_loop(search.is_unfinished, search.iterate, search.initial_carry())
-    return search.result(*carry)
+    return search.result(carry)
+
+
+class _Carry(NamedTuple):
+    """The carry of the loop. The loop passes its elements as separate arguments.
+
+    Attributes:
+      position: the last position with ids, int32 [].
+      ids: the ids of alive sequences, int32 [*batch, beam, length].
+      log_probs: the log-probabilities of alive sequences, float32 [*batch, beam].
+      finished_ids: the ids of finished sequences, int32 [*batch, beam, length].
+      finished_scores: the scores of finished sequences, float32 [*batch, beam].
+      state: the tensors of the step's state.
+    """
+
+    position: Tensor
+    ids: Tensor
+    log_probs: Tensor
+    finished_ids: Tensor
+    finished_scores: Tensor
+    state: Sequence[Tensor]
+
+
+class _Candidates(NamedTuple):
+    """The best 2 * beam extensions of the alive sequences.
+
+    Attributes:
+      log_probs: the log-probabilities of the extended sequences, float32 [*batch, pool].
+      new_ids: the ids that are appended, int32 [*batch, pool].
+      parents: the indices of the beams that are extended, int32 [*batch, pool].
+    """
+
+    log_probs: Tensor
+    new_ids: Tensor
+    parents: Tensor
 
 
 class _BeamSearch:
     """The loop of a beam search.
 
-    Its carry: the position, int32 []; ids [*batch, beam, length] and log-probabilities
-    [*batch, beam] of alive sequences; ids and scores of finished sequences; the tensors
-    of the step's state.
-
     Attributes:
-      shape: [*batch, beam].
-      all_dim: the name of the dimension of all extensions of all beams of an example.
-      pool_dim: the name of the dimension of candidates: the best 2 * beam extensions.
+      sequences: the prompt and the step function.
+      beam: the dimension of beams.
+      alpha: the exponent of the length penalty.
+      shape: the dimensions [*batch, beam].
+      extensions_dim: the name of the dimension of all extensions of an example.
+      pool_dim: the name of the dimension of candidates, from which the best are chosen.
       parent_dim: the name of the dimension of beams before they are reordered.
-      generated_counts: how many ids up to a position are generated: int32 [*batch, length].
+      generated_counts: the count of ids up to each position that are generated, int32
+        [*batch, length].
     """
 
     def __init__(self, sequences: Sequences, beam: Dimension, alpha: float) -> None:
@@ -139,7 +186,7 @@ class _BeamSearch:
         self.sequences = sequences
         self.beam = beam
         self.alpha = alpha
-        self.all_dim = f"{beam.name}_all"
+        self.extensions_dim = f"{beam.name}_all"
         self.pool_dim = f"{beam.name}_pool"
         self.parent_dim = f"{beam.name}_before"
         for x in sequences.state:
@@ -148,115 +195,135 @@ class _BeamSearch:
         is_generated = cast(less(prompt, 0), "int32")
         self.generated_counts = cumsum(is_generated, sequences.length)
 
-    def initial_carry(self) -> tuple[Any, ...]:
-        """Returns the carry before the first iteration: the prompt is alive in one beam."""
+    def initial_carry(self) -> _Carry:
+        """Returns the carry before the first iteration.
+
+        Only the first beam of each example has a sequence: the prompt. With the prompt in
+        all beams, all beams would be extended equally.
+        """
         mesh = self.sequences.prompt.mesh
         is_first_beam = equal(index_range(mesh, self.beam), 0)
         log_probs = broadcast(where(is_first_beam, 0.0, ABSENT), self.shape)
         length = self.sequences.prompt.shape.dim(self.sequences.length)
         ids = broadcast(self.sequences.initial_ids, self.shape + length)
-        position = zeros(mesh, "", "int32")
-        finished_scores = full(mesh, self.shape, ABSENT)
-        return position, ids, log_probs, ids, finished_scores, self.sequences.state
+        return _Carry(
+            position=zeros(mesh, "", "int32"),
+            ids=ids,
+            log_probs=log_probs,
+            finished_ids=ids,
+            finished_scores=full(mesh, self.shape, ABSENT),
+            state=self.sequences.state,
+        )
 
-    def is_unfinished(
-        self,
-        position: Tensor,
-        ids: Tensor,
-        log_probs: Tensor,
-        finished_ids: Tensor,
-        finished_scores: Tensor,
-        state: Sequence[Tensor],
-    ) -> Tensor:
-        """Returns whether an alive sequence may still get a better score than a finished
-        one.
+    def is_unfinished(self, *elements: Any) -> Tensor:
+        """Returns whether an alive sequence may still get a better score than the worst
+        finished one: bool [].
 
         Log-probabilities never rise, and the length penalty is largest at the maximum
-        length: so this bounds the score of every extension.
+        length. So the current log-probability, divided by that penalty, bounds the score
+        of every extension.
         """
-        longest = reduce_max(self.generated_counts, self.sequences.length)
-        best_log_prob = reduce_max(log_probs, self.beam.name)
-        bound = divide(best_log_prob, self.length_penalty(longest))
-        can_improve = less(reduce_min(finished_scores, self.beam.name), bound)
-        has_positions = less(position, self.sequences.last_position)
+        carry = _Carry(*elements)
+        max_count = reduce_max(self.generated_counts, self.sequences.length)
+        best_log_prob = reduce_max(carry.log_probs, self.beam.name)
+        bound = divide(best_log_prob, self.length_penalty(max_count))
+        worst_finished_score = reduce_min(carry.finished_scores, self.beam.name)
+        can_improve = less(worst_finished_score, bound)
+        has_positions = less(carry.position, self.sequences.last_position)
         return logical_and(has_positions, reduce_any(can_improve))
 
-    def iterate(
-        self,
-        position: Tensor,
-        ids: Tensor,
-        log_probs: Tensor,
-        finished_ids: Tensor,
-        finished_scores: Tensor,
-        state: Sequence[Tensor],
-    ) -> tuple[Any, ...]:
-        """Returns the carry after one more id."""
+    def iterate(self, *elements: Any) -> _Carry:
+        """Returns the carry after one more id of each sequence."""
+        carry = _Carry(*elements)
         sequences = self.sequences
-        last_ids = sequences.read(ids, position)
-        logits, state = sequences.next_logits(position, last_ids, state)
-        position = add(position, 1)
+        last_ids = sequences.read(carry.ids, carry.position)
+        logits, state = sequences.next_logits(carry.position, last_ids, carry.state)
+        position = add(carry.position, 1)
         prompt_ids = sequences.read(sequences.prompt, position)
-        log_probs, new_ids, parents = self.candidates(logits, log_probs, prompt_ids)
-        ids = sequences.write(self.of_parents(ids, parents), position, new_ids)
-        ends = logical_and(less(prompt_ids, 0), sequences.is_eos(new_ids))
+        candidates = self.candidates(logits, carry.log_probs, prompt_ids)
+        parent_ids = self.gather_parents(carry.ids, candidates.parents)
+        ids = sequences.write(parent_ids, position, candidates.new_ids)
+        # An end of sequence in the prompt ends nothing.
+        is_generated = less(prompt_ids, 0)
+        ends = logical_and(is_generated, sequences.is_eos(candidates.new_ids))
         count = sequences.read(self.generated_counts, position)
-        scores = divide(where(ends, log_probs, ABSENT), self.length_penalty(count))
-        finished_scores, (finished_ids,) = self.best(
-            self.with_candidates(finished_scores, scores),
-            self.with_candidates(finished_ids, ids),
+        ended_log_probs = where(ends, candidates.log_probs, ABSENT)
+        scores = divide(ended_log_probs, self.length_penalty(count))
+        finished_scores, (finished_ids,) = self.select_best(
+            self.concat_candidates(carry.finished_scores, scores),
+            self.concat_candidates(carry.finished_ids, ids),
         )
-        log_probs, (ids, parents) = self.best(
-            where(ends, ABSENT, log_probs), ids, parents
+        alive_log_probs = where(ends, ABSENT, candidates.log_probs)
+        log_probs, (ids, parents) = self.select_best(
+            alive_log_probs, ids, candidates.parents
         )
-        state = [self.of_parents(x, parents) for x in state]
-        return position, ids, log_probs, finished_ids, finished_scores, state
+        return _Carry(
+            position=position,
+            ids=ids,
+            log_probs=log_probs,
+            finished_ids=finished_ids,
+            finished_scores=finished_scores,
+            state=[self.gather_parents(x, parents) for x in state],
+        )
 
     def candidates(
         self, logits: Tensor, log_probs: Tensor, prompt_ids: Tensor
-    ) -> tuple[Tensor, ...]:
-        """Returns log-probabilities, new ids and parent beams of the best 2 * beam
-        extensions: [*batch, pool].
+    ) -> _Candidates:
+        """Returns the best 2 * beam extensions of the alive sequences.
 
         Args:
-          logits: of the next ids, [*batch, beam, vocab].
-          log_probs: of the alive sequences, [*batch, beam].
-          prompt_ids: the ids of the prompt at this position, [*batch]; negative where
+          logits: the logits of the next ids, [*batch, beam, vocab].
+          log_probs: the log-probabilities of the alive sequences, [*batch, beam].
+          prompt_ids: the ids of the prompt at the next position, [*batch]; negative where
             ids are generated.
         """
         vocab = self.sequences.vocab
         num_candidates = 2 * self.beam.size
+        # The extensions of one beam that are candidates are among its best ids.
         best = Dimension(f"{vocab}_best", min(num_candidates, logits.shape[vocab]))
-        values, ids = top_k(logits, vocab, [best])
-        is_possible = greater(values, ABSENT)  # else -inf - -inf would be NaN
-        id_log_probs = subtract(values, reduce_logsumexp(logits, vocab))
+        best_logits, best_ids = top_k(logits, vocab, [best])
+        is_possible = greater(best_logits, ABSENT)  # else -inf - -inf would be NaN
+        id_log_probs = subtract(best_logits, reduce_logsumexp(logits, vocab))
         id_log_probs = where(is_possible, id_log_probs, ABSENT)
         # Where the prompt gives the id, it is the only extension of a beam.
         is_first = equal(index_range(logits.mesh, best), 0)
         prompt_log_probs = where(is_first, 0.0, ABSENT)
-        is_free = less(prompt_ids, 0)
-        id_log_probs = where(is_free, id_log_probs, prompt_log_probs)
-        values = self._flatten_beams(add(id_log_probs, log_probs), best)
-        ids = self._flatten_beams(where(is_free, ids, prompt_ids), best)
-        pool = Dimension(self.pool_dim, min(num_candidates, values.shape[self.all_dim]))
-        values, indices = top_k(values, self.all_dim, [pool])
-        ids = gather(ids, indices, self.all_dim)
-        return values, ids, floordiv(indices, best.size)
+        is_generated = less(prompt_ids, 0)
+        id_log_probs = where(is_generated, id_log_probs, prompt_log_probs)
+        best_ids = where(is_generated, best_ids, prompt_ids)
+        extended_log_probs = self._flatten_beams(add(id_log_probs, log_probs), best)
+        num_extensions = extended_log_probs.shape[self.extensions_dim]
+        pool = Dimension(self.pool_dim, min(num_candidates, num_extensions))
+        pool_log_probs, indices = top_k(extended_log_probs, self.extensions_dim, [pool])
+        extension_ids = self._flatten_beams(best_ids, best)
+        return _Candidates(
+            log_probs=pool_log_probs,
+            new_ids=gather(extension_ids, indices, self.extensions_dim),
+            # Extensions are ordered by beam, `best.size` for each.
+            parents=floordiv(indices, best.size),
+        )
 
     def _flatten_beams(self, x: Tensor, best: Dimension) -> Tensor:
-        """Returns x[*batch, beam, best] as [*batch, all_dim]."""
+        """Returns x [*batch, beam, best] as [*batch, extensions_dim]."""
         x = transpose(x, self.shape + best)
-        return flatten(x, (self.beam.name, best.name), self.all_dim)
+        return flatten(x, (self.beam.name, best.name), self.extensions_dim)
 
-    def with_candidates(self, finished: Tensor, candidates: Tensor) -> Tensor:
-        """Returns finished sequences and candidates along one dimension: [*batch, pool,
-        ...].
+    def concat_candidates(self, finished: Tensor, candidates: Tensor) -> Tensor:
+        """Returns finished sequences [*batch, beam, ...] and candidates [*batch, pool, ...]
+        along one dimension: [*batch, pool, ...].
         """
         finished = rename(finished, self.beam.name, self.pool_dim)
         return concat([finished, candidates], self.pool_dim)
 
-    def best(self, scores: Tensor, *values: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Returns the best scores of a pool, and values of the same sequences: [*batch,
-        beam, ...].
+    def select_best(
+        self, scores: Tensor, *values: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Returns the best scores of a pool, [*batch, beam], and the entries of each of
+        `values` for the same sequences, [*batch, beam, ...].
+
+        Args:
+          scores: the scores of all sequences of the pool, [*batch, pool].
+          values: tensors [*batch, pool, ...].
         """
         best_scores, indices = top_k(scores, self.pool_dim, [self.beam])
         best_scores = transpose(best_scores, self.shape)
@@ -266,13 +333,14 @@ class _BeamSearch:
             best_values.append(self._beams_first(selected))
         return best_scores, best_values
 
-    def of_parents(self, x: Tensor, parents: Tensor) -> Tensor:
-        """Returns x[..., beam, ...] of the beams that sequences extend; x itself if it is
+    def gather_parents(self, x: Tensor, parents: Tensor) -> Tensor:
+        """Returns the entries of x for the beams that sequences extend; x itself if it is
         shared by all beams.
 
         Args:
-          x: ids, or a tensor of the step's state.
-          parents: indices of beams, [*batch, beam] or [*batch, pool].
+          x: ids or a tensor of the step's state, [..., beam, ...].
+          parents: the index of the beam that each sequence extends, [*batch, beam] or
+            [*batch, pool].
         """
         if self.beam.name not in x.shape:
             return x
@@ -286,35 +354,34 @@ class _BeamSearch:
         return transpose(x, [*self.shape, *x.shape.without(*self.shape.names)])
 
     def length_penalty(self, count: Tensor) -> Tensor:
-        """Returns the length penalty of sequences of `count` generated ids."""
+        """Returns ((5 + count) / 6) ** alpha, the length penalty of sequences of `count`
+        generated ids: float32, with the shape of `count`.
+        """
         return pow(divide(add(cast(count, "float32"), 5.0), 6.0), self.alpha)
 
-    def result(
-        self,
-        position: Tensor,
-        ids: Tensor,
-        log_probs: Tensor,
-        finished_ids: Tensor,
-        finished_scores: Tensor,
-        state: Sequence[Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """Returns ids and scores: of finished sequences, or of alive ones where none is
-        finished.
+    def result(self, carry: _Carry) -> tuple[Tensor, Tensor]:
+        """Returns the ids [*batch, beam, length] and scores [*batch, beam] of the finished
+        sequences; for an example without finished sequences, those of the alive ones.
         """
         sequences = self.sequences
-        has_finished = greater(reduce_max(finished_scores, self.beam.name), ABSENT)
-        count = sequences.read(self.generated_counts, position)
-        alive_scores = divide(log_probs, self.length_penalty(count))
-        scores = where(has_finished, finished_scores, alive_scores)
+        has_finished = greater(
+            reduce_max(carry.finished_scores, self.beam.name), ABSENT
+        )
+        count = sequences.read(self.generated_counts, carry.position)
+        alive_scores = divide(carry.log_probs, self.length_penalty(count))
+        scores = where(has_finished, carry.finished_scores, alive_scores)
         scores = transpose(scores, self.shape)
-        ids = where(has_finished, finished_ids, ids)
+        ids = where(has_finished, carry.finished_ids, carry.ids)
         ids = where(greater(scores, ABSENT), ids, sequences.initial_ids)
         return self._beams_first(ids), scores
 
 
 def _check_state(x: Tensor, beam: Dimension, batch: Shape) -> None:
-    """Raises ShapeError if a tensor of the state has beams, but not those of each
-    example.
+    """Checks a tensor of the state.
+
+    Raises:
+      ShapeError: it has a dimension of beams, but not one entry for each beam of each
+        example.
     """
     if beam.name not in x.shape:
         return

@@ -4,14 +4,14 @@
     with mtf.seed(7):
       ids, log_probs = mtf.decoding.sample(step, prompt, cache, eos_id=1, top_k=40)
 
-With `top_k`, only the k likeliest ids are compared: each shard of a sharded vocabulary
-then sends at most k elements, and noise is generated for k ids.
+With `top_k`, the k likeliest ids are found first. Each shard of a sharded vocabulary then
+sends at most k elements, and random numbers are generated for k ids only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshtf.decoding.sequences import Sequences, Step, check_setting
 from meshtf.graph import Tensor
@@ -57,15 +57,16 @@ def sample(
 
     Ids are drawn one after another, each from softmax(logits / temperature). Draws
     depend on the seed of the context (`with mtf.seed(...)`) and are identical under every
-    layout. The loop stops when all sequences have ended. Log-probabilities are
-    log_softmax(logits) at the ids, including those of the prompt; they are 0 at the
-    initial id and after an end.
+    layout. The loop stops when all sequences have ended. Log-probabilities are those of
+    log_softmax(logits) for each id, including the ids of the prompt. They are 0 for the
+    first id of a sequence, and after its end.
 
     Args:
-      step: `logits, state = step(position, ids, state)` with a position, int32 [], the
-        ids [*batch] at that position, and the logits [*batch, vocab] of the next ids.
-      prompt: integers [*batch, length]: the ids of the prompt, and negative elements
-        where ids are to be drawn. The initial id of each sequence must not be negative.
+      step: a function, called as `logits, state = step(position, ids, state)`: position
+        is int32 [], ids are those at the position, [*batch], and logits are those of the
+        next ids, [*batch, vocab].
+      prompt: the ids of the prompt, integers [*batch, length], negative where ids are to
+        be drawn. The first id of each sequence must not be negative.
       state: the carry of the step: tensors, in any nesting, of constant names and sizes;
         or None.
       eos_id: the id that ends a sequence where it is drawn, or several such ids; the
@@ -73,15 +74,19 @@ def sample(
         id ends a sequence.
       temperature: a float or a tensor, such as one element for each sequence; 0 selects
         the likeliest id.
-      top_k: draw from the k likeliest ids (Fan et al. 2018, arXiv:1805.04833).
-      top_p: draw from the fewest ids, the likeliest, that have this probability
-        together (Holtzman et al. 2019, arXiv:1904.09751), among those of `top_k`;
-        without `top_k` it sorts all.
+      top_k: the count of likeliest ids to draw from (Fan et al. 2018, arXiv:1805.04833);
+        None: all ids.
+      top_p: the probability of the nucleus, the smallest set of likeliest ids that have
+        at least this probability together, to draw from (Holtzman et al. 2019,
+        arXiv:1904.09751). It is a subset of the ids of `top_k`; without `top_k` all ids
+        are sorted. None: no limit.
       vocab: the name of the dimension of ids.
       length: the name of the dimension of positions.
-      vocab_size: ids from here on are padding of the dimension, and never drawn.
-      max_length: how many positions are filled: an integer, or int32 [], so that one
-        program serves several lengths. Positions after it are filled as after `eos_id`.
+      vocab_size: the count of ids that may be drawn; larger ids are padding of the
+        dimension. None: all ids.
+      max_length: the count of positions to fill: an integer, or int32 [], so that one
+        program serves several lengths; None: all positions. The remaining positions are
+        filled as after `eos_id`.
 
     Raises:
       ShapeError, DTypeError: prompt or logits have other dimensions or types, or `eos_id`
@@ -90,50 +95,80 @@ def sample(
     """
     temperature = _check_settings(temperature, top_k, top_p)
     sequences = Sequences(
-        step, prompt, state, eos_id, vocab, length, vocab_size, max_length
+        step,
+        prompt,
+        state,
+        eos_id=eos_id,
+        vocab=vocab,
+        length=length,
+        vocab_size=vocab_size,
+        max_length=max_length,
     )
 
-    def is_unfinished(
-        position: Tensor, ids: Tensor, log_probs: Tensor, ended: Tensor, state: Any
-    ) -> Tensor:
-        has_positions = less(position, sequences.last_position)
+    def is_unfinished(*elements: Any) -> Tensor:
+        carry = _Carry(*elements)
+        has_positions = less(carry.position, sequences.last_position)
         if not sequences.eos_ids:
             return has_positions
-        return logical_and(has_positions, logical_not(reduce_all(ended)))
+        return logical_and(has_positions, logical_not(reduce_all(carry.has_ended)))
 
-    def iterate(
-        position: Tensor, ids: Tensor, log_probs: Tensor, ended: Tensor, state: Any
-    ) -> Any:
-        last_ids = sequences.read(ids, position)
-        logits, state = sequences.next_logits(position, last_ids, state)
-        position = add(position, 1)
+    def iterate(*elements: Any) -> _Carry:
+        carry = _Carry(*elements)
+        last_ids = sequences.read(carry.ids, carry.position)
+        logits, state = sequences.next_logits(carry.position, last_ids, carry.state)
+        position = add(carry.position, 1)
         prompt_ids = sequences.read(sequences.prompt, position)
-        is_free = less(prompt_ids, 0)
-        drawn = _draw(logits, vocab, temperature, top_k, top_p)
-        drawn = where(ended, sequences.fill_id, drawn)
-        new_ids = where(is_free, drawn, prompt_ids)
-        log_normalizer = reduce_logsumexp(logits, vocab)
-        log_prob = subtract(gather(logits, new_ids, vocab), log_normalizer)
-        log_prob = where(logical_and(ended, is_free), 0.0, log_prob)
-        ended = logical_or(ended, logical_and(is_free, sequences.is_eos(new_ids)))
-        ids = sequences.write(ids, position, new_ids)
-        log_probs = sequences.write(log_probs, position, log_prob)
-        return position, ids, log_probs, ended, state
+        is_generated = less(prompt_ids, 0)
+        drawn_ids = _draw(logits, vocab, temperature, top_k, top_p)
+        drawn_ids = where(carry.has_ended, sequences.fill_id, drawn_ids)
+        new_ids = where(is_generated, drawn_ids, prompt_ids)
+        log_prob = _log_probs(logits, new_ids, vocab)
+        is_fill = logical_and(carry.has_ended, is_generated)
+        log_prob = where(is_fill, 0.0, log_prob)
+        ends = logical_and(is_generated, sequences.is_eos(new_ids))
+        return _Carry(
+            position=position,
+            ids=sequences.write(carry.ids, position, new_ids),
+            log_probs=sequences.write(carry.log_probs, position, log_prob),
+            has_ended=logical_or(carry.has_ended, ends),
+            state=state,
+        )
 
-    mesh = prompt.mesh
-    carry = (
-        zeros(mesh, "", "int32"),
-        sequences.initial_ids,
-        zeros(mesh, prompt.shape),
-        full(mesh, sequences.batch, False, "bool"),
-        sequences.state,
+    initial_carry = _Carry(
+        position=zeros(prompt.mesh, "", "int32"),
+        ids=sequences.initial_ids,
+        log_probs=zeros(prompt.mesh, prompt.shape),
+        has_ended=full(prompt.mesh, sequences.batch, False, "bool"),
+        state=sequences.state,
     )
-    _, ids, log_probs, _, _ = while_loop(is_unfinished, iterate, carry)
-    return ids, log_probs
+    carry = while_loop(is_unfinished, iterate, initial_carry)
+    return carry.ids, carry.log_probs
+
+
+class _Carry(NamedTuple):
+    """The carry of the loop. The loop passes its elements as separate arguments.
+
+    Attributes:
+      position: the last position with ids, int32 [].
+      ids: the ids of the sequences, int32 [*batch, length].
+      log_probs: the log-probability of each id, float32 [*batch, length].
+      has_ended: whether each sequence has ended, bool [*batch].
+      state: the tensors of the step's state.
+    """
+
+    position: Tensor
+    ids: Tensor
+    log_probs: Tensor
+    has_ended: Tensor
+    state: Sequence[Tensor]
 
 
 def _check_settings(temperature: Any, top_k: int | None, top_p: float | None) -> Any:
-    """Returns the temperature as a float or a tensor. Raises PlanError."""
+    """Returns the temperature as a float or a tensor.
+
+    Raises:
+      ArgumentError, PlanError: the temperature, `top_k` or `top_p` is not valid.
+    """
     if top_k is not None:
         as_int("top_k", top_k)
     if top_p is not None:
@@ -162,31 +197,50 @@ def _check_settings(temperature: Any, top_k: int | None, top_p: float | None) ->
     return temperature
 
 
+def _log_probs(logits: Tensor, ids: Tensor, vocab: str) -> Tensor:
+    """Returns the log-probabilities [*batch] of ids [*batch] for logits [*batch, vocab]."""
+    return subtract(gather(logits, ids, vocab), reduce_logsumexp(logits, vocab))
+
+
 def _draw(
     logits: Tensor, vocab: str, temperature: Any, top_k: int | None, top_p: float | None
 ) -> Tensor:
-    """Returns ids [*batch] for logits [*batch, vocab]."""
+    """Returns random ids [*batch] for logits [*batch, vocab]; the other arguments are
+    those of `sample`.
+    """
     if not isinstance(temperature, Tensor) and temperature == 0:
         return argmax(logits, vocab)
     if top_k is None and top_p in (None, 1):
         return categorical(logits, vocab, temperature, name="sample")
-    size = logits.shape[vocab]
-    candidates = Dimension(f"{vocab}_best", size if top_k is None else min(top_k, size))
-    values, ids = largest(logits, vocab, [candidates])
+    num_candidates = logits.shape[vocab]
+    if top_k is not None:
+        num_candidates = min(top_k, num_candidates)
+    candidates = Dimension(f"{vocab}_best", num_candidates)
+    # In descending order of the logits.
+    candidate_logits, candidate_ids = largest(logits, vocab, [candidates])
     if top_p is not None and top_p != 1:
-        values = _mask_unlikely(values, candidates.name, temperature, top_p)
-    choice = categorical(values, candidates.name, temperature, name="sample")
-    return gather(ids, choice, candidates.name)
+        candidate_logits = _mask_unlikely(
+            candidate_logits, candidates.name, temperature, top_p
+        )
+    choice = categorical(candidate_logits, candidates.name, temperature, name="sample")
+    return gather(candidate_ids, choice, candidates.name)
 
 
 def _mask_unlikely(logits: Tensor, dim: str, temperature: Any, top_p: float) -> Tensor:
-    """Returns sorted logits with -inf after the likeliest whose probabilities sum to
-    `top_p`.
+    """Returns logits with -inf for all ids outside of the nucleus: the likeliest ids whose
+    probabilities sum to `top_p`.
+
+    Args:
+      logits: logits in descending order along `dim`, [*batch, dim].
+      dim: the name of the dimension of ids.
+      temperature: the temperature of the softmax, a float or a tensor.
+      top_p: the probability of the nucleus.
     """
     if not isinstance(temperature, Tensor):
         temperature = full(logits.mesh, "", temperature)
-    # The largest becomes 0 before the division, so it stays finite at temperature 0.
+    # The largest logit becomes 0 before the division, so it stays finite at temperature 0.
     shifted = subtract(logits, reduce_max(logits, dim))
     scaled = divide(shifted, maximum(temperature, 1e-30))
+    # The probability of all likelier ids: below top_p for every id of the nucleus.
     preceding = cumsum(softmax(scaled, dim), dim, exclusive=True)
     return where(less(preceding, top_p), logits, -float("inf"))

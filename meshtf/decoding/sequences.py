@@ -1,9 +1,9 @@
 """The prompt and the step function of sampling and beam search, with checks of both.
 
-Example with eos_id=1, which also fills the positions without a generated id:
+The ids of a sequence before the loop, with eos_id=1:
 
     prompt [batch, length]         7 4 9 -1 -1 -1    negative: to be generated
-    initial_ids [batch, length]    7 4 9  1  1  1
+    initial_ids [batch, length]    7 4 9  1  1  1    filled with eos_id
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.fill import full
 
+# logits, state = step(position, ids, state): see `sample`.
 Step: TypeAlias = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
 
 
@@ -35,7 +36,8 @@ class Sequences:
     The arguments are those of `sample`.
 
     Attributes:
-      prompt: int32 [*batch, length]; negative where ids are to be generated.
+      prompt: the ids of the prompt, int32 [*batch, length]; negative where ids are to be
+        generated.
       batch: the dimensions of the prompt without `length`.
       initial_ids: the prompt with `fill_id` where ids are to be generated.
       fill_id: the id of positions without a generated id: the first of `eos_ids`, or 0.
@@ -68,8 +70,10 @@ class Sequences:
         self.batch = prompt.shape.without(self.length)
         self.last_position = _last_position(prompt.shape[self.length], max_length)
         self.eos_ids = _eos_ids(eos_id)
-        # A negative eos_id is an error only when the vocabulary is known: `_check_ids`.
-        self.fill_id = max(self.eos_ids[0], 0) if self.eos_ids else 0
+        self.fill_id = 0
+        if self.eos_ids:
+            # `_check_ids` raises for a negative eos_id, when the vocabulary is known.
+            self.fill_id = max(self.eos_ids[0], 0)
         to_generate = less(self.prompt, 0)
         self.initial_ids = where(to_generate, self.fill_id, self.prompt)
         self.state_structure = state
@@ -80,16 +84,15 @@ class Sequences:
         return gather(x, position, self.length)
 
     def write(self, x: Tensor, position: Tensor, new: Tensor) -> Tensor:
-        """Returns x [*dims, length] with `new` [*dims] at a position."""
+        """Returns x [*dims, length] with the entries `new` [*dims] at a position."""
         return dynamic_update(x, self.length, position, new)
 
     def is_eos(self, ids: Tensor) -> Tensor:
         """Returns whether each id ends a sequence: bool, of the shape of `ids`."""
         if not self.eos_ids:
             return full(ids.mesh, ids.shape, False, "bool")
-        return functools.reduce(
-            logical_or, [equal(ids, eos_id) for eos_id in self.eos_ids]
-        )
+        matches = [equal(ids, eos_id) for eos_id in self.eos_ids]
+        return functools.reduce(logical_or, matches)
 
     def next_logits(
         self, position: Tensor, ids: Tensor, state: Sequence[Tensor]
@@ -98,7 +101,7 @@ class Sequences:
 
         Args:
           position: the position of `ids`, int32 [].
-          ids: int32 [*dims].
+          ids: the ids at the position, int32 [*dims].
           state: the tensors of the state, as a flat list.
 
         Returns:
@@ -106,8 +109,8 @@ class Sequences:
           tensors of the next state.
 
         Raises:
-          PlanError, ShapeError, DTypeError: the step returns other values, or `eos_id` or
-            `vocab_size` are out of the range of the vocabulary.
+          PlanError, ShapeError, DTypeError: the step returns other values than logits and
+            a state, or `eos_id` or `vocab_size` are out of the range of the vocabulary.
         """
         outputs = self.step(position, ids, _pack_state(self.state_structure, state))
         if not isinstance(outputs, tuple) or len(outputs) != 2:
@@ -122,12 +125,19 @@ class Sequences:
         logits = cast(transpose(logits, (*ids.shape.names, self.vocab)), "float32")
         if self.vocab_size is not None:
             vocab_ids = index_range(logits.mesh, logits.shape.dim(self.vocab))
-            is_used = less(vocab_ids, self.vocab_size)
-            logits = where(is_used, logits, -float("inf"))
+            is_allowed = less(vocab_ids, self.vocab_size)
+            logits = where(is_allowed, logits, -float("inf"))
         next_tensors = _state_tensors(next_state)
         return logits, list(map(_transpose_like, next_tensors, self.state))
 
     def _check_logits(self, logits: Tensor, ids: Tensor) -> None:
+        """Checks the logits that the step returned.
+
+        Raises:
+          ShapeError: they do not have the dimensions of `ids` and the vocabulary, or
+            `vocab_size` or an `eos_id` is out of range.
+          DTypeError: they are not floats.
+        """
         names = (*ids.shape.names, self.vocab)
         if not isinstance(logits, Tensor) or set(logits.shape.names) != set(names):
             raise _error(
@@ -144,7 +154,11 @@ class Sequences:
         self._check_ids(logits)
 
     def _check_ids(self, logits: Tensor) -> None:
-        """Raises ShapeError if `vocab_size` or an `eos_id` is out of range."""
+        """Checks `vocab_size` and `eos_id` against the vocabulary of the logits.
+
+        Raises:
+          ShapeError: one of them is out of range.
+        """
         size = logits.shape[self.vocab]
         if self.vocab_size is not None and not 0 < self.vocab_size <= size:
             raise _error(
@@ -153,28 +167,48 @@ class Sequences:
                 logits=logits,
                 way_out=f"Give vocab_size= from 1 to {size}, or leave it out.",
             )
-        size = self.vocab_size or size
+        num_ids = self.vocab_size or size
         for eos_id in self.eos_ids:
-            if not 0 <= eos_id < size:
+            if not 0 <= eos_id < num_ids:
                 raise _error(
                     ShapeError,
-                    f'eos_id={eos_id} is none of the {size} ids of "{self.vocab}".',
+                    f'eos_id={eos_id} is none of the {num_ids} ids of "{self.vocab}".',
                     logits=logits,
-                    way_out=f"Give eos_id= from 0 to {size - 1}, or eos_id=None if no id "
-                    "ends a sequence.",
+                    way_out=f"Give eos_id= from 0 to {num_ids - 1}, or eos_id=None if no "
+                    "id ends a sequence.",
                 )
 
 
 def check_setting(
     is_legal: bool, requirement: str, value: object, way_out: str = ""
 ) -> None:
-    """Raises PlanError, with "<requirement>, not <value>.", unless a setting is legal."""
+    """Checks a setting of sampling or beam search.
+
+    Args:
+      is_legal: whether the setting is legal.
+      requirement: the requirement in words, such as "top_k is at least 1".
+      value: the value of the setting.
+      way_out: a correction, for the error.
+
+    Raises:
+      PlanError: "<requirement>, not <value>.", if the setting is not legal.
+    """
     if not is_legal:
         raise _error(PlanError, f"{requirement}, not {value}.", way_out=way_out)
 
 
 def check_name_is_free(shape: Shape, name: str, purpose: str) -> None:
-    """Raises ShapeError if a shape already has a dimension of this name."""
+    """Checks that a shape has no dimension of a name.
+
+    Args:
+      shape: the shape.
+      name: the name of a dimension that is to be added.
+      purpose: the purpose of the dimension, for the error, such as "the dimension of
+        beams".
+
+    Raises:
+      ShapeError: the shape already has a dimension of this name.
+    """
     if name in shape:
         raise _error(
             ShapeError,
@@ -185,6 +219,13 @@ def check_name_is_free(shape: Shape, name: str, purpose: str) -> None:
 
 
 def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
+    """Checks the prompt.
+
+    Raises:
+      PlanError: it is no tensor.
+      DTypeError: it has no integers.
+      ShapeError: it lacks dimension `length`, has no position, or has dimension `vocab`.
+    """
     if not isinstance(prompt, Tensor):
         raise _error(
             PlanError,
@@ -217,11 +258,16 @@ def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
 
 
 def _eos_ids(eos_id: Any) -> tuple[int, ...]:
-    """Returns the ids that end a sequence. Raises ArgumentError."""
+    """Returns the ids that end a sequence.
+
+    Raises:
+      ArgumentError: `eos_id` is no integer, no list of integers and not None.
+    """
     if eos_id is None:
         return ()
-    eos_ids = eos_id if isinstance(eos_id, (list, tuple)) else (eos_id,)
-    return tuple(as_int("eos_id", x) for x in eos_ids)
+    if isinstance(eos_id, (list, tuple)):
+        return tuple(as_int("eos_id", x) for x in eos_id)
+    return (as_int("eos_id", eos_id),)
 
 
 def _last_position(length: int, max_length: Any) -> Any:
@@ -248,7 +294,15 @@ def _last_position(length: int, max_length: Any) -> Any:
 
 
 def _check_structure(old: Any, new: Any) -> None:
-    """Raises PlanError unless the next state is nested like the previous one."""
+    """Checks the nesting of the state that a step returned.
+
+    Args:
+      old: the previous state.
+      new: the next state.
+
+    Raises:
+      PlanError: they are nested differently, or have None at different places.
+    """
     try:
         tf.nest.assert_same_structure(old, new, check_types=False)
         is_none = [x is None for x in tf.nest.flatten(old)]
@@ -269,34 +323,47 @@ def _error(
 ) -> Exception:
     """Returns an error that shows facts about the call, and the user's line.
 
-    Facts that are tensors are shown as data type and shape.
+    Args:
+      error_class: the class of the error.
+      headline: the first line of the message.
+      way_out: a correction.
+      facts: a text for each line of the message by the title of the line; of a tensor,
+        data type and shape are shown.
     """
-    texts = {
-        name: f"{fact.dtype} {fact.shape!r}" if isinstance(fact, Tensor) else fact
-        for name, fact in facts.items()
-    }
+    texts: dict[str, Any] = {}
+    for name, fact in facts.items():
+        if isinstance(fact, Tensor):
+            texts[name] = f"{fact.dtype} {fact.shape!r}"
+        else:
+            texts[name] = fact
     texts["from"] = Source.of_caller()
     return error_class(explain_error(headline, way_out, **texts))
 
 
 def _state_tensors(state: Any) -> list[Tensor]:
-    """Returns the tensors of a nested state as a flat list, without its Nones; variables
-    are read.
+    """Returns the tensors of a nested state as a flat list, without None; in place of a
+    variable, its current value.
+
+    Raises:
+      PlanError: the state has other values than tensors, variables and None.
     """
-    leaves = [x for x in tf.nest.flatten(state) if x is not None]
-    tensors = [x.tensor() if hasattr(x, "tensor") else x for x in leaves]
-    for x in tensors:
+    tensors = []
+    for leaf in tf.nest.flatten(state):
+        if leaf is None:
+            continue
+        x = leaf.tensor() if hasattr(leaf, "tensor") else leaf
         if not isinstance(x, Tensor):
             raise _error(
                 PlanError,
                 f"a state has tensors, not values of type {type(x).__name__}.",
                 way_out='Convert it: mtf.full(mesh, "", value, dtype).',
             )
+        tensors.append(x)
     return tensors
 
 
 def _pack_state(structure: Any, tensors: Sequence[Tensor]) -> Any:
-    """Returns tensors nested like `structure`, with None where it has None."""
+    """Returns the tensors nested like `structure`, with None where `structure` has None."""
     remaining = iter(tensors)
     leaves = [x if x is None else next(remaining) for x in tf.nest.flatten(structure)]
     return tf.nest.pack_sequence_as(structure, leaves)

@@ -1,10 +1,10 @@
-"""Objects as text and HTML: for terminals, and for notebooks (`_repr_html_`).
+"""Text and HTML for objects of meshtf, in terminals and notebooks (`_repr_html_`).
 
     tables.py       tables as text and as HTML
-    mesh_grid.py    the positions of a mesh as a table with coloured entries
+    mesh_grid.py    the positions of a mesh as an HTML table with coloured entries
 
-The functions take strings and numbers, not objects of meshtf. HTML has no scripts, and
-all text in it is escaped.
+The functions take strings and numbers, not objects of meshtf. The HTML has no scripts, and
+text is escaped.
 """
 
 from meshtf.display.mesh_grid import (

@@ -1,7 +1,7 @@
 """A mesh as an HTML table with one coloured entry for each position.
 
-The first axis runs down, all others run to the right. Positions of one colour hold the same
-shard.
+Coordinates of the first axis increase from row to row, all other coordinates within a row.
+Positions of one colour hold the same shard.
 
 >>> placement_text({"data": "batch", "model": "+"})
 'batch/data +model'
@@ -16,18 +16,21 @@ from collections.abc import Mapping, Sequence
 
 from meshtf.display.tables import html_rows
 
-MAX_POSITIONS = 256  # positions that are drawn
+MAX_POSITIONS = 256  # at most so many positions are drawn
+# State of a partial result -> its name in the title.
 PARTIAL = {"+": "partial sum", "max": "partial maximum", "min": "partial minimum"}
-_STAGE = "stage "
-_ENTRY = "padding:4px 8px;border:1px solid #888;text-align:center;color:#000;"
+_STAGE = "stage "  # prefix of the state of a tensor on one stage
+_ENTRY_STYLE = "padding:4px 8px;border:1px solid #888;text-align:center;color:#000;"
 
 
 def placement_text(states: Mapping[str, str]) -> str:
-    """Returns a placement in short: dimension/axis where sharded, +axis for a partial sum.
+    """Returns a placement in short: "batch/data" for a dimension sharded along an axis,
+    "+model" for a partial sum along an axis.
 
     Args:
-      states: by axis: the name of the dimension that the axis shards; "+", "max" or "min"
-        for a partial result; "stage 2" for a tensor on one stage; "" where replicated.
+      states: for each axis, the state of the tensor: the name of the dimension that the
+        axis shards; "+", "max" or "min" for a partial result; "stage 2" for a tensor on one
+        pipeline stage; "" for replicated.
     """
     words = []
     for axis, state in states.items():
@@ -46,13 +49,13 @@ def html_placement(
     states: Mapping[str, str],
     sizes: Mapping[str, int],
 ) -> str:
-    """Returns the positions of a mesh with the shard of a tensor that each holds.
+    """Returns the positions of a mesh, each with its shard of a tensor.
 
     Args:
-      title: of the drawing.
-      axes: names and sizes of the axes.
-      states: of the tensor, by axis, as of `placement_text`.
-      sizes: of its dimensions, by name.
+      title: the title of the drawing.
+      axes: the names and sizes of the mesh axes.
+      states: for each axis, the state of the tensor, see `placement_text`.
+      sizes: the names and sizes of the tensor's dimensions.
     """
     labels = []
     for coordinates in _coordinates(axes):
@@ -66,11 +69,11 @@ def html_placement(
 
 
 def html_mesh(title: str, axes: Mapping[str, int], devices: Sequence[str]) -> str:
-    """Returns the positions of a mesh with their devices.
+    """Returns the positions of a mesh, each with its device.
 
     Args:
-      title: of the drawing.
-      axes: names and sizes of the axes.
+      title: the title of the drawing.
+      axes: the names and sizes of the mesh axes.
       devices: a text for each position.
     """
     return _grid(title, axes, devices)
@@ -89,13 +92,21 @@ def _shard_label(
     states: Mapping[str, str],
     sizes: Mapping[str, int],
 ) -> str:
-    """Returns the entries that a position holds, such as "batch 0:4"; "" for nothing."""
-    shards: dict[str, tuple[int, int]] = {}  # by dimension: index and count of shards
+    """Returns the elements that a position holds, such as "batch 0:4"; "" if it holds none.
+
+    Args:
+      position: the coordinate of the position along each axis.
+      axes: the names and sizes of the mesh axes.
+      states: for each axis, the state of the tensor.
+      sizes: the names and sizes of the tensor's dimensions.
+    """
+    shards: dict[str, tuple[int, int]] = {}  # dimension -> (shard index, shard count)
     for axis, state in states.items():
         index = position[axis]
         if state.startswith(_STAGE) and state != f"{_STAGE}{index}":
             return ""
-        if state in sizes:  # axes of one dimension: the first is the major one
+        if state in sizes:
+            # If several axes shard a dimension, the first of them is the major one.
             outer_index, outer_count = shards.get(state, (0, 1))
             axis_size = axes[axis]
             shards[state] = (outer_index * axis_size + index, outer_count * axis_size)
@@ -109,15 +120,21 @@ def _shard_label(
 
 
 def _grid(title: str, axes: Mapping[str, int], labels: Sequence[str]) -> str:
-    """Returns an HTML table with one entry for each position, coloured by its label."""
+    """Returns an HTML table with one entry for each position, coloured by its label.
+
+    Args:
+      title: the title of the table.
+      axes: the names and sizes of the mesh axes.
+      labels: a text for each position that is drawn.
+    """
     num_positions = math.prod(axes.values())
-    num_rows = next(iter(axes.values()), 1)
+    num_rows = next(iter(axes.values()), 1)  # the size of the first axis
     num_columns = num_positions // num_rows
     labels = labels[:MAX_POSITIONS]
     colours = _colours(labels)
     entries = []
     for label in labels:
-        style = f"{_ENTRY}background:{colours[label]}"
+        style = f"{_ENTRY_STYLE}background:{colours[label]}"
         entries.append(f'<td style="{style}">{html.escape(label)}</td>')
     rows = []
     for start in range(0, len(entries), num_columns):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-_ENTRY = "padding:2px 8px;border:1px solid #ccc;"
+_ENTRY_STYLE = "padding:2px 8px;border:1px solid #ccc;"
 
 
 def text_table(
@@ -21,9 +21,9 @@ def text_table(
     """Returns a table for a terminal.
 
     Args:
-      columns: the titles.
-      rows: a text for each column.
-      numeric_columns: how many of the last columns are aligned to the right.
+      columns: the titles of the columns.
+      rows: for each row, a text for each column.
+      numeric_columns: the last columns, so many, are aligned to the right.
     """
     lines = [columns, *rows]
     widths = [max(map(len, texts)) for texts in zip(*lines)]
@@ -32,7 +32,13 @@ def text_table(
 
 
 def _text_row(texts: Sequence[str], widths: Sequence[int], first_numeric: int) -> str:
-    """Returns one row of a text table."""
+    """Returns one row of a text table.
+
+    Args:
+      texts: a text for each column.
+      widths: the width of each column.
+      first_numeric: the index of the first column that is aligned to the right.
+    """
     padded = []
     for i, text in enumerate(texts):
         if i >= first_numeric:
@@ -48,7 +54,14 @@ def html_table(
     numeric_columns: int = 0,
     title: str = "",
 ) -> str:
-    """Returns a table for a notebook; arguments are those of `text_table`."""
+    """Returns an HTML table for a notebook.
+
+    Args:
+      columns: the titles of the columns.
+      rows: for each row, a text for each column.
+      numeric_columns: the last columns, so many, are aligned to the right.
+      title: the title of the table; "" for none.
+    """
     first_numeric = len(columns) - numeric_columns
     lines = [_html_row("th", columns, first_numeric)]
     for row in rows:
@@ -60,8 +73,8 @@ def html_rows(title: str, rows: Sequence[str]) -> str:
     """Returns an HTML table with a title.
 
     Args:
-      title: any text; "" for none.
-      rows: HTML of the rows.
+      title: the title as text; "" for none.
+      rows: the rows as HTML.
     """
     caption = ""
     if title:
@@ -71,15 +84,15 @@ def html_rows(title: str, rows: Sequence[str]) -> str:
 
 
 def _html_row(tag: str, texts: Sequence[str], first_numeric: int) -> str:
-    """Returns one row of an HTML table."""
+    """Returns one row of an HTML table; `tag` is "th" or "td", the rest as `_text_row`."""
     entries = []
     for i, text in enumerate(texts):
         align = "right" if i >= first_numeric else "left"
-        style = f"{_ENTRY}text-align:{align}"
+        style = f"{_ENTRY_STYLE}text-align:{align}"
         entries.append(f'<{tag} style="{style}">{html.escape(text)}</{tag}>')
     return f"<tr>{''.join(entries)}</tr>"
 
 
 def html_text(text: str) -> str:
-    """Returns text with its line breaks and spaces."""
+    """Returns text as HTML that keeps line breaks and spaces."""
     return f'<pre style="line-height:1.2">{html.escape(text)}</pre>'

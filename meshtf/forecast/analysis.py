@@ -1,9 +1,10 @@
-"""A planned program becomes a forecast: every op, the collectives before it, and costs.
-
-It needs neither devices nor TensorFlow. A program states what one device does, whatever
-the size of the mesh, so the forecast for 2,048 devices takes as long as that for eight.
+"""Makes the forecast of a recorded function: its ops, collectives, FLOPs and memory.
 
     forecast("train_step", graph.nodes, results, mesh)
+
+The analysis needs neither devices nor TensorFlow. A program states what each device does,
+and has the same steps for any size of the mesh, so the forecast for 2,048 devices takes as
+long as the forecast for eight.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from meshtf.forecast.report_data import (
 )
 from meshtf.forecast.step_phases import phases
 from meshtf.graph import Node, Store, Tensor
-from meshtf.mesh import Mesh, OnStage, Placement, Replicated
+from meshtf.mesh import Mesh, Replicated
 from meshtf.partition import (
     BranchStep,
     CallStep,
@@ -56,7 +57,6 @@ from meshtf.partition import (
     build,
     walk,
 )
-from meshtf.partition.cost import bytes_received, elements_received, local_bytes
 
 Role = Literal["parameter", "optimizer state", "other"]
 
@@ -71,69 +71,81 @@ def forecast(
     """Returns the forecast of a recorded function.
 
     Args:
-      name: of the function.
-      nodes: the recorded ops.
-      results: its results; None: recording raised an error, and the forecast shows all
-        ops up to it.
-      mesh: where it runs.
-      error: the error that recording raised.
+      name: the name of the function.
+      nodes: the recorded ops, in order.
+      results: the results of the function; None: recording raised an error, and the
+        forecast shows all ops recorded before the error.
+      mesh: the mesh that the function runs on.
+      error: the error that recording raised; None: there was no error.
     """
+    # Without results there is nothing to prune by: all recorded ops stay in the program.
     program = build(nodes, results or [], mesh, prune=results is not None)
     analysis = _Analysis(program, phases(nodes, results or []))
     for step in program.steps:
-        analysis.add(step, 1)
+        analysis.add(step, times=1)
     timelines = analysis.timelines(program)
     memories = analysis.memory_by_stage(timelines)
     peaks = [memory.peak for memory in memories]
-    highest = peaks.index(max(peaks))
+    fullest_stage = peaks.index(max(peaks))
     return Forecast(
-        name,
-        tuple(mesh.axes.items()),
-        repr(mesh.layout),
-        repr(mesh.variable_layout),
-        repr(mesh.optimizer_layout),
-        tuple(analysis.ops),
-        analysis.collectives.pop(None),
-        tuple(analysis.variables()),
-        memories[highest],
-        (*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
-        None if error is None else f"{type(error).__name__}: {error}",
-        tuple(analysis.stage_costs(memories)) if num_stages(mesh) > 1 else (),
-        analysis.live_tensors(timelines, highest),
+        name=name,
+        axes=tuple(mesh.axes.items()),
+        layout=repr(mesh.layout),
+        variable_layout=repr(mesh.variable_layout),
+        optimizer_layout=repr(mesh.optimizer_layout),
+        ops=tuple(analysis.ops),
+        results=analysis.collectives.pop(None),
+        variables=tuple(analysis.variables()),
+        memory=memories[fullest_stage],
+        notes=(*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
+        error=None if error is None else f"{type(error).__name__}: {error}",
+        stages=tuple(analysis.stage_costs(memories)) if num_stages(mesh) > 1 else (),
+        live=analysis.live_tensors(timelines, fullest_stage),
     )
 
 
 class _Analysis:
     """Visits the steps of a program and collects ops, collectives, variables and
     gradients.
+
+    Args:
+      program: the planned program.
+      phases: the phase of each node.
+
+    Attributes:
+      ops: the ops visited so far, in order.
+      collectives: the collectives visited so far.
+      notes: remarks for the user.
     """
 
     def __init__(self, program: Program, phases: dict[Node, Phase]) -> None:
         self.mesh = program.mesh
-        self.collectives = Communication(phases)
-        self.ops: list[Computation] = []
-        self.notes: list[str] = []
         self._tensors = PlacedTensors(program.mesh)
-        self._flops_of_stages = [0.0] * num_stages(program.mesh)
-        self._stores: dict[Store, None] = {}  # read or written, in order
-        self._slots: set[Store] = set()  # those that are optimizer state
+        self.ops: list[Computation] = []
+        self.collectives = Communication(phases, self._tensors, program.mesh)
+        self.notes: list[str] = []
         self._gradients = ParameterGradients(self._tensors)
+        self._flops_of_stages = [0.0] * num_stages(program.mesh)
+        # A dict as an ordered set: the variables and arguments read or written so far.
+        self._stores: dict[Store, None] = {}
+        self._optimizer_state: set[Store] = set()
         self._call_counts = collections.Counter(
             step.body for step in program.steps if isinstance(step, CallStep)
         )
-        # The index of the op with the costs of all calls of a body.
+        # For the body of calls: the index in `ops` of the op with the costs of all calls.
         self._call_indices: dict[Program, int] = {}
 
     def add(self, step: object, times: int) -> None:
-        """Adds the costs of one step, which runs `times` times in a call."""
+        """Adds the costs of one step, which runs `times` times in a call of the program."""
         if isinstance(step, ReadStep):
             self._stores[step.store] = None
         elif isinstance(step, ReshardStep):
-            self._add_reshard(step, times)
+            self.collectives.add_reshard(step, times)
+            self._gradients.add_reshard(step)
         elif isinstance(step, WindowStep):
-            self._add_window(step, times)
+            self.collectives.add_window(step, times)
         elif isinstance(step, GatherStatisticsStep):
-            self._add_statistics(step, times)
+            self.collectives.add_statistics(step, times)
         elif isinstance(step, WriteStep):
             self._add_write(step, times)
         elif isinstance(step, Compute) and not step.makes_statistics:
@@ -143,41 +155,38 @@ class _Analysis:
         elif isinstance(step, CallStep):
             self._add_call(step, times)
         elif isinstance(step, BranchStep):
-            largest = max(step.bodies, key=_global_flops)
-            self._add_bodies(step, [largest], times, 1)
+            costliest = max(step.bodies, key=_global_flops)
+            self._add_bodies(step, [costliest], times, iterations=1)
 
     def variables(self) -> list[StoredTensor]:
         """Returns the variables that the program reads or writes."""
         return [
-            StoredTensor(
-                store.name,
-                self._tensors.of(store.spec, store.placement),
-                self._role(store),
-            )
+            StoredTensor(store.name, self._tensors.of_store(store), self._role(store))
             for store in self._stores
             if store.kind in ("parameter", "state")
         ]
 
     def memory_by_stage(self, timelines: Timelines) -> list[Memory]:
-        """Returns the bytes on one device at each stage; one entry without a pipeline."""
+        """Returns the memory of one device at each stage; one entry without a pipeline."""
+        stores_by_stage = by_stage(self._stores, self.mesh)
+        gradients_by_stage = by_stage(self._gradients.smallest(), self.mesh)
         return [
-            self._memory(*stage)
-            for stage in zip(
-                by_stage(self._stores, self.mesh),
-                by_stage(self._gradients.smallest(), self.mesh),
-                timelines.peaks(),
-                strict=True,
+            self._memory(stores, gradients, peaks)
+            for stores, gradients, peaks in zip(
+                stores_by_stage, gradients_by_stage, timelines.peaks(), strict=True
             )
         ]
 
     def timelines(self, program: Program) -> Timelines:
-        """Returns when each value of the program is live."""
+        """Returns the timelines of the program: when each of its values is live."""
         return Timelines(program, self._gradients.not_activations())
 
     def live_tensors(self, timelines: Timelines, stage: int) -> tuple[LiveTensors, ...]:
-        """Returns what is live at the peak of a stage: variables, arguments and values."""
+        """Returns all tensors that are live at the peak of a stage: variables, arguments
+        and computed values.
+        """
         stores = by_stage(self._stores, self.mesh)[stage]
-        described = [
+        tensors = [
             describe_store(store, self._kind_of_store(store), self._tensors)
             for store in stores
         ]
@@ -185,45 +194,48 @@ class _Analysis:
         for live in live_values(timelines, stage):
             if live.bytes:
                 kind = self._kind_of_value(live, gradients)
-                described.append(describe_value(live, kind, self._tensors))
-        return group_equal(described)
+                tensors.append(describe_value(live, kind, self._tensors))
+        return group_equal(tensors)
 
     def stage_costs(self, memories: Sequence[Memory]) -> list[Stage]:
-        """Returns FLOPs and bytes of one device at each stage."""
+        """Returns the FLOPs and bytes of one device at each stage."""
         return [
-            Stage(flops, memory.parameters, memory.activations, memory.peak)
+            Stage(flops, memory.parameters, memory.activations, peak=memory.peak)
             for flops, memory in zip(self._flops_of_stages, memories)
         ]
 
     def _memory(
-        self, stores: Iterable[Store], gradients: Iterable[Value], peak: Peaks
+        self, stores: Iterable[Store], gradients: Iterable[Value], peaks: Peaks
     ) -> Memory:
-        """Returns the bytes on one device of a stage with these variables, arguments and
-        gradients.
+        """Returns the memory of one device at one stage.
+
+        Args:
+          stores: the variables and arguments of the stage.
+          gradients: the gradients of the stage's parameters.
+          peaks: the peak of the computed values.
         """
-        sizes = dict.fromkeys(
-            ("parameter", "optimizer state", "other", "argument"), 0.0
-        )
+        sizes: dict[LiveKind, float] = collections.defaultdict(float)
         for store in stores:
-            role = "argument" if store.kind == "argument" else self._role(store)
-            sizes[role] += self._tensors.of(store.spec, store.placement).bytes
+            sizes[self._kind_of_store(store)] += self._tensors.of_store(store).bytes
         return Memory(
-            sizes["parameter"],
-            sizes["optimizer state"],
-            sizes["other"],
-            sizes["argument"],
-            sum(self._tensors.of_value(value).bytes for value in gradients),
-            peak.activations,
-            sum(sizes.values()) + peak.everything,
+            parameters=sizes["parameter"],
+            optimizer_state=sizes["optimizer state"],
+            other_variables=sizes["other variable"],
+            arguments=sizes["argument"],
+            gradients=sum(self._tensors.of_value(value).bytes for value in gradients),
+            activations=peaks.activations,
+            peak=sum(sizes.values()) + peaks.everything,
         )
 
     def _kind_of_store(self, store: Store) -> LiveKind:
+        """Returns the kind of a variable or an argument."""
         if store.kind == "argument":
             return "argument"
         role = self._role(store)
         return "other variable" if role == "other" else role
 
     def _kind_of_value(self, live: LiveValue, gradients: Set[Value]) -> LiveKind:
+        """Returns the kind of a computed value; `gradients` are all gradients."""
         if live.value in gradients:
             return "gradient"
         computed_in = self.collectives.phase_of(live.node)
@@ -235,7 +247,7 @@ class _Analysis:
     def _role(self, store: Store) -> Role:
         if store.kind == "parameter":
             return "parameter"
-        return "optimizer state" if store in self._slots else "other"
+        return "optimizer state" if store in self._optimizer_state else "other"
 
     def _add_loop(self, step: LoopStep, times: int) -> None:
         if step.op.num_iterations is None:
@@ -244,24 +256,24 @@ class _Analysis:
                 "one iteration is counted."
             )
         bodies = [body for body in (step.test, step.body) if body is not None]
-        self._add_bodies(step, bodies, times, step.op.num_iterations or 1)
+        iterations = step.op.num_iterations or 1
+        self._add_bodies(step, bodies, times, iterations=iterations)
         self._gradients.add_outputs(step)
 
     def _add_call(self, step: CallStep, times: int) -> None:
-        """Adds all calls of a body as one op, at its first call; later calls add only the
-        collectives of their inputs.
+        """Adds the first call of a body with the costs of all its calls; a later call
+        adds only the collectives of its inputs to this op.
         """
         if step.body not in self._call_indices:
             count = self._call_counts[step.body]
-            self._add_bodies(step, [step.body], times, count)
+            self._add_bodies(step, [step.body], times, iterations=count)
             self._call_indices[step.body] = len(self.ops) - 1
             self.ops[-1] = dataclasses.replace(self.ops[-1], times=times * count)
         else:
             index = self._call_indices[step.body]
             op = self.ops[index]
-            collectives = merge_equal(
-                (*op.collectives, *self.collectives.pop(step.node))
-            )
+            added_collectives = self.collectives.pop(step.node)
+            collectives = merge_equal([*op.collectives, *added_collectives])
             self.ops[index] = dataclasses.replace(op, collectives=collectives)
         self._gradients.add_call(step)
 
@@ -272,76 +284,57 @@ class _Analysis:
         times: int,
         iterations: int,
     ) -> None:
-        """Adds the steps of bodies, each of which runs `times * iterations` times."""
+        """Adds the steps of the bodies of a loop, branch or call, and then the op itself.
+
+        Args:
+          step: the loop, branch or call, which runs `times` times.
+          bodies: the programs to count; the last one returns the results of the step.
+          times: how often the step runs in one call of the program.
+          iterations: how often each body runs in one run of the step.
+        """
         with self.collectives.body_of(step.node):
             for body in bodies:
                 for inner_step in body.steps:
                     self.add(inner_step, times * iterations)
         self.collectives.pass_origins(bodies[-1].results, step.outs)
-        self._add_op(step.node, self._outputs(step.outs), times)
-
-    def _add_reshard(self, step: ReshardStep, times: int) -> None:
-        before = self._tensors.of_value(step.src)
-        axis_size = self.mesh.axes[step.reshard.axis]
-        received = bytes_received(step.reshard.kind, before.bytes, axis_size)
-        if step.reshard.axis != self.mesh.stages:
-            received *= self._fraction_of_stages(step.src.placement)
-        after = self._tensors.of_value(step.out)
-        self.collectives.add_reshard(step, before, after, received, times)
-        self._gradients.add_reshard(step)
-
-    def _add_window(self, step: WindowStep, times: int) -> None:
-        before = self._tensors.of_value(step.src)
-        names = [name for name, _ in before.shape]
-        local_size = before.local[names.index(step.dim)]
-        received = elements_received(
-            step.window, step.factor_size, local_size, self.mesh.axes[step.axis]
-        )
-        size = before.bytes * (received / local_size)
-        size *= self._fraction_of_stages(step.src.placement)
-        collective = "window", step.axis, before, before, size
-        self.collectives.add(step.node, step.node, collective, times)
-
-    def _add_statistics(self, step: GatherStatisticsStep, times: int) -> None:
-        specs = step.specs(self.mesh)
-        replicated = self.mesh.replicated
-        local_size = sum(local_bytes(spec, replicated, self.mesh) for spec in specs)
-        received_shards = float(step.num_shards(self.mesh) - 1)
-        if step.plan.stage is not None:
-            received_shards /= num_stages(self.mesh)
-        largest_spec = max(specs, key=lambda spec: spec.shape.size)
-        largest = self._tensors.of(largest_spec, replicated)
-        size = local_size * received_shards
-        collective = "gather_statistics", "+".join(step.axes), largest, largest, size
-        self.collectives.add(step.node, step.node, collective, times)
+        self._add_op(step.node, self._tensors.of_values(step.outs), times)
 
     def _add_write(self, step: WriteStep, times: int) -> None:
+        """Adds a write of variables, or a host op."""
         if not step.variables:
-            self._add_op(step.node, self._outputs(step.values), times)
+            self._add_op(step.node, self._tensors.of_values(step.values), times)
             return
         self._stores.update(dict.fromkeys(step.variables))
+        # An update writes a parameter and its optimizer slots, or only slots. A slot has kind
+        # "state", like other variables that are not trained.
         variable, *slots = step.variables
-        self._slots.update(slots)
-        in_training = self.collectives.phase_of(step.node) != "forward"
-        if variable.kind == "state" and in_training:
-            self._slots.add(variable)
-        output = self._tensors.of(variable.spec, variable.placement)
-        self._add_op(step.node, (output,), times)
+        self._optimizer_state.update(slots)
+        is_update = self.collectives.phase_of(step.node) != "forward"
+        if variable.kind == "state" and is_update:
+            self._optimizer_state.add(variable)
+        self._add_op(step.node, (self._tensors.of_store(variable),), times)
 
     def _add_compute(self, step: Compute, times: int) -> None:
+        """Adds an op with its FLOPs, each device's and the redundant ones."""
         self.collectives.record_origins(step)
         self._gradients.add_outputs(step)
         axes = self.mesh.axes
         num_shards = math.prod(axes[axis] for axis, _ in step.plan.sharded_factors)
-        flops = _global_node_flops(step.node) / num_shards
-        stage = step.plan.stage
-        all_stages = range(len(self._flops_of_stages))
-        for k in all_stages if stage is None else [stage]:
-            self._flops_of_stages[k] += flops * times
-        if stage is not None:
-            flops /= len(self._flops_of_stages)
-        repeated = math.prod(axes[axis] for axis in _redundant_axes(step, self.mesh))
-        self._add_op(step.node, self._outputs(step.outs), times, flops, repeated)
+        local_flops = _global_node_flops(step.node) / num_shards
+        mean_flops = local_flops
+        stages: Sequence[int] = range(num_stages(self.mesh))
+        if step.plan.stage is not None:
+            mean_flops = local_flops / len(stages)
+            stages = [step.plan.stage]
+        for stage in stages:
+            self._flops_of_stages[stage] += local_flops * times
+        self._add_op(
+            step.node,
+            self._tensors.of_values(step.outs),
+            times,
+            flops=mean_flops,
+            repeated=math.prod(axes[axis] for axis in _redundant_axes(step, self.mesh)),
+        )
 
     def _add_op(
         self,
@@ -351,35 +344,37 @@ class _Analysis:
         flops: float = 0.0,
         repeated: int = 1,
     ) -> None:
+        """Adds an op, with the collectives of its inputs.
+
+        Args:
+          node: the op.
+          outputs: the outputs of the op.
+          times: how often the op runs in one call of the program.
+          flops: the FLOPs of one device each time, as the mean over the stages.
+          repeated: how many devices compute the same.
+        """
         source = node.source
         op = Computation(
-            len(self.ops),
-            node.op.display_name,
-            source.function,
-            source.file,
-            source.line,
-            self.collectives.phase_of(node),
-            outputs,
-            self.collectives.pop(node),
-            flops,
-            repeated,
-            times,
-            "/".join(node.path),
+            index=len(self.ops),
+            title=node.op.display_name,
+            function=source.function,
+            file=source.file,
+            line=source.line,
+            phase=self.collectives.phase_of(node),
+            outputs=outputs,
+            collectives=self.collectives.pop(node),
+            flops=flops,
+            repeated=repeated,
+            times=times,
+            path="/".join(node.path),
         )
         self.ops.append(op)
 
-    def _outputs(self, values: Iterable[Value]) -> tuple[PlacedTensor, ...]:
-        return tuple(map(self._tensors.of_value, values))
-
-    def _fraction_of_stages(self, placement: Placement) -> float:
-        """Returns the fraction of all stages that hold a tensor."""
-        if any(isinstance(state, OnStage) for state in placement):
-            return 1 / num_stages(self.mesh)
-        return 1.0
-
 
 def _redundant_axes(step: Compute, mesh: Mesh) -> list[str]:
-    """Returns the mesh axes along which all devices compute the same."""
+    """Returns the mesh axes along which all devices compute the same: no input and no
+    factor of the op is sharded along them.
+    """
     sharded_axes = {axis for axis, _ in step.plan.sharded_factors}
     axes = []
     for i, axis in enumerate(mesh.axes):
@@ -391,10 +386,11 @@ def _redundant_axes(step: Compute, mesh: Mesh) -> list[str]:
 
 
 def _global_flops(body: Program) -> float:
-    """Returns the FLOPs of a body on all devices, loops counted once."""
+    """Returns the FLOPs of a body on all devices; a loop counts as one iteration."""
     computes = (step for step, _ in walk(body) if isinstance(step, Compute))
     return sum(_global_node_flops(step.node) for step in computes)
 
 
 def _global_node_flops(node: Node) -> float:
+    """Returns the FLOPs of an op on tensors of global shape."""
     return node.op.flops(*(x.spec for x in node.inputs))

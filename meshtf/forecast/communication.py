@@ -1,9 +1,10 @@
-"""The communication of a program: for which op each collective is, and in which phase.
+"""The communication of a program: the bytes and the phase of each collective, and the op
+that needs it.
 
-A collective that reduces a partial sum belongs to the phase of the op that computed the
-sum, even if ops that keep it partial, or the end of a loop, lie between them. Any other
-collective belongs to the phase of the op that needs it. Everything in the body of a
-backward loop is backward.
+A collective that reduces a partial sum has the phase of the op that computed the sum, even
+if ops that keep the sum partial, or the end of a loop, lie between the two. Any other
+collective has the phase of the op that needs it. Everything in the body of a loop of the
+backward pass is backward.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
+from meshtf.forecast.peak_memory import num_stages
+from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import (
     Collective,
     Phase,
@@ -20,42 +23,57 @@ from meshtf.forecast.report_data import (
     without_indices,
 )
 from meshtf.graph import Node
-from meshtf.mesh import Partial
-from meshtf.partition import Compute, ReshardStep, Value
+from meshtf.mesh import Mesh, OnStage, Partial, Placement
+from meshtf.partition import (
+    Compute,
+    GatherStatisticsStep,
+    ReshardStep,
+    Value,
+    WindowStep,
+)
+from meshtf.partition.cost import bytes_received, elements_received, local_bytes
 
 
 class Communication:
     """Collects collectives while the steps of a program are visited in order.
 
     Args:
-      phases: of each node.
+      phases: the phase of each node.
+      tensors: describes the tensors before and after a collective.
+      mesh: the mesh of the program.
     """
 
-    def __init__(self, phases: Mapping[Node, Phase]) -> None:
+    def __init__(
+        self, phases: Mapping[Node, Phase], tensors: PlacedTensors, mesh: Mesh
+    ) -> None:
         self._phases = phases
-        self._enclosing_phase: Phase = "forward"  # of the innermost enclosing loop
+        self._tensors = tensors
+        self._mesh = mesh
+        # The phase of the innermost loop, branch or call that contains the current step.
+        self._enclosing_phase: Phase = "forward"
         self._origins: dict[Value, Node] = {}  # the op that computed a partial sum
+        # Collectives by the op that needs them, until `pop` returns them.
         self._pending: dict[Node | None, list[Collective]] = {}
 
     @contextlib.contextmanager
     def body_of(self, node: Node) -> Iterator[None]:
-        """Within this context, steps are those of the body of a loop, branch or call."""
+        """Within this context, steps belong to the body of a loop, branch or call."""
         outer_phase = self._enclosing_phase
         self._enclosing_phase = self.phase_of(node)
         yield
         self._enclosing_phase = outer_phase
 
     def phase_of(self, node: Node | None) -> Phase:
-        """Returns the phase of steps of a node; None: of the results."""
+        """Returns the phase of the steps of a node; None: of the program's results."""
         if self._enclosing_phase != "forward" or node is None:
             return self._enclosing_phase
         return self._phases.get(node, "forward")
 
     def record_origins(self, step: Compute) -> None:
-        """Records which op the outputs of a step originate from.
+        """Records which op computed each output of a step.
 
-        A partial sum that stays partial keeps the origin of the input, unless the step
-        is backward and the input is of the forward pass.
+        A partial sum that a step keeps partial keeps its origin, unless the step belongs
+        to the backward pass and the origin to the forward pass.
         """
         backward = self.phase_of(step.node) == "backward"
         for out in step.outs:
@@ -70,61 +88,131 @@ class Communication:
                 break
 
     def pass_origins(self, results: Iterable[Value], outs: Iterable[Value]) -> None:
-        """Gives the outputs of a loop, branch or call the origins of its body's
-        results.
+        """Copies the origins of a body's results to the outputs of its loop, branch or
+        call.
         """
         for result, out in zip(results, outs):
             if result in self._origins:
                 self._origins[out] = self._origins[result]
 
-    def add_reshard(
+    def add_reshard(self, step: ReshardStep, times: int) -> None:
+        """Adds the collective of a reshard.
+
+        Args:
+          step: the reshard.
+          times: how often it runs in one call of the program.
+        """
+        before = self._tensors.of_value(step.src)
+        axis = step.reshard.axis
+        received = bytes_received(
+            step.reshard.kind, before.bytes, self._mesh.axes[axis]
+        )
+        if axis != self._mesh.stages:
+            received *= self._fraction_of_stages(step.src.placement)
+        origin = self._origins.get(step.src)
+        reduces = isinstance(step.reshard.before, Partial)
+        self._add(
+            step.node,
+            origin=origin if reduces else step.node,
+            kind=step.reshard.kind,
+            axis=axis,
+            before=before,
+            after=self._tensors.of_value(step.out),
+            received=received,
+            times=times,
+        )
+        if origin is not None:
+            self._origins[step.out] = origin
+
+    def add_window(self, step: WindowStep, times: int) -> None:
+        """Adds the neighbour exchange of an op that reads windows of a sharded dimension."""
+        tensor = self._tensors.of_value(step.src)
+        names = [name for name, _ in tensor.shape]
+        local_size = tensor.local[names.index(step.dim)]
+        elements = elements_received(
+            step.window, step.factor_size, local_size, self._mesh.axes[step.axis]
+        )
+        received = tensor.bytes * (elements / local_size)
+        received *= self._fraction_of_stages(step.src.placement)
+        self._add(
+            step.node,
+            origin=step.node,
+            kind="window",
+            axis=step.axis,
+            before=tensor,
+            after=tensor,
+            received=received,
+            times=times,
+        )
+
+    def add_statistics(self, step: GatherStatisticsStep, times: int) -> None:
+        """Adds the all_gather of an op's statistics.
+
+        An op may exchange several tensors. Their bytes are added, and the largest tensor
+        represents them all.
+        """
+        specs = step.specs(self._mesh)
+        replicated = self._mesh.replicated
+        local_size = sum(local_bytes(spec, replicated, self._mesh) for spec in specs)
+        received_shards = float(step.num_shards(self._mesh) - 1)
+        if step.plan.stage is not None:
+            received_shards /= num_stages(self._mesh)
+        largest_spec = max(specs, key=lambda spec: spec.shape.size)
+        largest = self._tensors.of(largest_spec, replicated)
+        self._add(
+            step.node,
+            origin=step.node,
+            kind="gather_statistics",
+            axis="+".join(step.axes),
+            before=largest,
+            after=largest,
+            received=local_size * received_shards,
+            times=times,
+        )
+
+    def _add(
         self,
-        step: ReshardStep,
+        node: Node | None,
+        *,
+        origin: Node | None,
+        kind: str,
+        axis: str,
         before: PlacedTensor,
         after: PlacedTensor,
         received: float,
         times: int,
     ) -> None:
-        """Adds the collective of one step.
-
-        Args:
-          step: the step.
-          before: the tensor before it.
-          after: the tensor after it.
-          received: bytes received per device, each time.
-          times: how often it runs in one call.
-        """
-        origin = self._origins.get(step.src)
-        self.add(
-            step.node,
-            origin if isinstance(step.reshard.before, Partial) else step.node,
-            (step.reshard.kind, step.reshard.axis, before, after, received),
-            times,
-        )
-        if origin is not None:
-            self._origins[step.out] = origin
-
-    def add(
-        self,
-        node: Node | None,
-        origin: Node | None,
-        reshard: tuple[str, str, PlacedTensor, PlacedTensor, float],
-        times: int,
-    ) -> None:
         """Adds a collective.
 
         Args:
-          node: the op that needs it; None: the results of the program.
-          origin: the op whose phase it has.
-          collective: the fields of `Collective` up to `bytes`.
-          times: how often it runs in one call.
+          node: the op that needs the collective; None: the results of the program.
+          origin: the op whose phase the collective has; None: the results.
+          kind: the kind of collective, such as "all_reduce".
+          axis: the mesh axis; several are joined by "+".
+          before: the tensor before the collective.
+          after: the tensor after the collective.
+          received: the bytes that one device receives, each time.
+          times: how often the collective runs in one call of the program.
         """
         module = origin or node
         path = "" if module is None else without_indices("/".join(module.path))
         collective = Collective(
-            *reshard, phase=self.phase_of(origin), times=times, path=path
+            kind=kind,
+            axis=axis,
+            tensor=before,
+            after=after,
+            bytes=received,
+            phase=self.phase_of(origin),
+            times=times,
+            path=path,
         )
         self._pending.setdefault(node, []).append(collective)
+
+    def _fraction_of_stages(self, placement: Placement) -> float:
+        """Returns the fraction of the pipeline stages that hold a tensor."""
+        if any(isinstance(state, OnStage) for state in placement):
+            return 1 / num_stages(self._mesh)
+        return 1.0
 
     def pop(self, node: Node | None) -> tuple[Collective, ...]:
         """Removes and returns the collectives that were added for a node; None: for the
@@ -134,15 +222,18 @@ class Communication:
 
 
 def merge_equal(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
-    """Returns different collectives once each, with the sum of their `times`."""
-    counts: collections.Counter[Collective] = collections.Counter()
-    for reshard in collectives:
-        counts[dataclasses.replace(reshard, times=1)] += reshard.times
-    return tuple(dataclasses.replace(reshard, times=n) for reshard, n in counts.items())
+    """Returns each distinct collective once, with the sum of its `times`."""
+    times: collections.Counter[Collective] = collections.Counter()
+    for collective in collectives:
+        times[dataclasses.replace(collective, times=1)] += collective.times
+    return tuple(
+        dataclasses.replace(collective, times=total)
+        for collective, total in times.items()
+    )
 
 
 def _stays_partial(before: Value, after: Value) -> bool:
-    """Returns whether both are partial in the same way along some mesh axis."""
+    """Returns whether both values are partial results of one kind along a mesh axis."""
     return any(
         isinstance(state, Partial) and state == state_after
         for state, state_after in zip(before.placement, after.placement)

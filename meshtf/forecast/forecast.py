@@ -15,18 +15,19 @@ import os
 from pathlib import Path
 
 from meshtf.display import html_text
-from meshtf.forecast.report_data import Facts
+from meshtf.forecast.report_data import ForecastData
 from meshtf.forecast.reports.html_report import page
 from meshtf.forecast.reports.modules import DEFAULT_DEPTH, ModuleCosts, module_costs
 from meshtf.forecast.reports.text_report import as_json, table
 from meshtf.names.arguments import as_int, as_path
 
-MAX_LINES = 20  # of a repr
+MAX_REPR_LINES = 20
 
 
-class Forecast(Facts):
-    """What a program computes, communicates and stores on a mesh; `Facts` has the
-    fields.
+class Forecast(ForecastData):
+    """What a program computes, communicates and stores on a mesh.
+
+    The fields are those of `ForecastData`.
     """
 
     def __str__(self) -> str:
@@ -35,9 +36,10 @@ class Forecast(Facts):
     def __repr__(self) -> str:
         """Returns the head of the table, without ops: `print` shows all of it."""
         lines = str(self).split("\n")
-        if len(lines) > MAX_LINES:
-            left_out = len(lines) - MAX_LINES + 1
-            lines[MAX_LINES - 1 :] = [f"... and {left_out} more lines: print it"]
+        if len(lines) > MAX_REPR_LINES:
+            head = lines[: MAX_REPR_LINES - 1]
+            omitted = len(lines) - len(head)
+            lines = [*head, f"... and {omitted} more lines: print it"]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -47,22 +49,23 @@ class Forecast(Facts):
         """Returns the forecast as a table.
 
         Args:
-          module_depth: how many names of a module path have a row of their own, as
-            "lm/stack/block_3" has three; 0: no sums by module.
+          module_depth: how many names of a module path make a row of the table of
+            modules: "lm/stack/block_3" has three; 0: no such table.
         """
         return table(self, as_int("module_depth", module_depth, least=0))
 
     def by_module(self, depth: int = DEFAULT_DEPTH) -> list[ModuleCosts]:
         """Returns FLOPs, bytes received and bytes at the peak of memory by module path,
-        for one device and one call; those with the most FLOPs first.
+        for one device and one call; the module with the most FLOPs first.
 
         Args:
-          depth: how many names of a module path count.
+          depth: how many names of a module path are distinguished: with depth 2,
+            "lm/stack/block_3" counts for "lm/stack".
         """
         return module_costs(self, as_int("depth", depth, least=1))
 
     def save_json(self, path: str | Path) -> None:
-        """Writes all fields, and totals, as JSON."""
+        """Writes all fields and their totals as JSON."""
         _write(path, as_json(self))
 
     def save_html(self, path: str | Path) -> None:
@@ -71,7 +74,9 @@ class Forecast(Facts):
 
 
 def _write(path: str | Path, text: str) -> None:
-    """Writes a file atomically: under a temporary name, which is then renamed."""
+    """Writes a file under a temporary name and then renames it, so that no reader sees
+    half of it.
+    """
     path = as_path("path", path)
     temporary = Path(f"{path}.tmp-{os.getpid()}")
     temporary.parent.mkdir(parents=True, exist_ok=True)

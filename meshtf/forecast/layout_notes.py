@@ -1,8 +1,8 @@
 """Notes of a forecast about a layout that does not match its program.
 
-They depend on this program only, not on others that ran on the mesh before.
-
     layout_notes(graph.nodes, mesh)
+
+The notes are about this program only; programs that ran on the mesh before do not count.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from meshtf.mesh.layout_use import unused_axis_text
 
 
 def layout_notes(nodes: Sequence[Node], mesh: Mesh) -> list[str]:
-    """Returns notes about layout rules that match no dimension, and mesh axes that are
-    not used.
+    """Returns notes about layout rules that match no dimension, and about unused mesh axes.
+
+    Args:
+      nodes: the recorded ops.
+      mesh: the mesh with the layout.
     """
     use = layout_use(nodes)
     has_updates = any(isinstance(node.op, WriteOp) for node in nodes)

@@ -1,8 +1,9 @@
 """What the peak of memory consists of: the tensors that are live at it.
 
-    values = live_values(timelines, stage=0)         # their bytes sum up to the peak
+    values = live_values(timelines, stage=0)
+    sum(value.bytes for value in values)        # the peak, without variables and arguments
 
-Variables and arguments are always live, and are not among these values.
+Variables and arguments are live all the time, so `live_values` leaves them out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from meshtf.forecast.peak_memory import (
+    ALL_VALUES,
     Timeline,
     Timelines,
     bodies_of,
@@ -29,7 +31,7 @@ from meshtf.forecast.report_data import (
     without_indices,
 )
 from meshtf.graph import ControlFlowOp, Node, Spec, Store, Tensor
-from meshtf.mesh import Placement
+from meshtf.mesh import Mesh, Placement
 from meshtf.partition import (
     BranchStep,
     Bucket,
@@ -50,13 +52,14 @@ class LiveValue(NamedTuple):
     """A tensor that is live at the peak of memory.
 
     Attributes:
-      spec: its shape and type; None: statistics or residuals of an op.
-      placement: how it lies on the mesh.
-      bytes: of one shard.
-      title: the op that computes it, or the collective.
-      node: its source line and module path; None: unknown.
-      value: the value of the program; None: a buffer that exists during one step.
-      used_by: the last step that reads it; None: it is a result.
+      spec: the shape and dtype of the tensor; None for statistics and residuals of an op.
+      placement: the placement of the tensor on the mesh.
+      bytes: the bytes of one shard.
+      title: the op that computes the tensor, such as "einsum", or the collective, such as
+        "all_gather data".
+      node: the node with the source line and module path; None: unknown.
+      value: the value of the program; None: a buffer that exists during one step only.
+      used_by: the last step that reads the tensor; None: the tensor is a result.
     """
 
     spec: Spec | None
@@ -78,8 +81,7 @@ def live_values(timelines: Timelines, stage: int) -> list[LiveValue]:
 def describe_store(store: Store, kind: LiveKind, tensors: PlacedTensors) -> LiveTensors:
     """Returns the description of a variable or an argument."""
     title = "argument" if kind == "argument" else "variable"
-    tensor = tensors.of(store.spec, store.placement)
-    return LiveTensors(kind, title, store.name, tensor, "", "", 0)
+    return LiveTensors(kind, title, path=store.name, tensor=tensors.of_store(store))
 
 
 def describe_value(
@@ -87,46 +89,58 @@ def describe_value(
 ) -> LiveTensors:
     """Returns the description of a value, with its module and source line."""
     if live.spec is None:
-        tensor = PlacedTensor((), "", (), (), live.bytes)
+        tensor = PlacedTensor(shape=(), dtype="", states=(), local=(), bytes=live.bytes)
     else:
         tensor = tensors.of(live.spec, live.placement)
     if live.node is None:
-        return LiveTensors(kind, live.title, "", tensor, "", "", 0)
-    path = "/".join(live.node.path)
-    return LiveTensors(kind, live.title, path, tensor, *live.node.source)
+        return LiveTensors(kind, live.title, path="", tensor=tensor)
+    source = live.node.source
+    return LiveTensors(
+        kind,
+        live.title,
+        path="/".join(live.node.path),
+        tensor=tensor,
+        function=source.function,
+        file=source.file,
+        line=source.line,
+    )
 
 
 def group_equal(tensors: Iterable[LiveTensors]) -> tuple[LiveTensors, ...]:
-    """Returns equal tensors once, with their count; those with the most bytes first.
+    """Merges equal tensors into one entry with their count; the entry with the most bytes
+    is the first.
 
-    Tensors of blocks that differ only in their index are equal: "stack/block_*/norm".
+    Indices of blocks are left out of module paths ("stack/block_*/norm"), so the tensors
+    of all blocks of a stack are equal.
     """
     counts: collections.Counter[LiveTensors] = collections.Counter()
     for tensor in tensors:
         path = without_indices(tensor.path)
         counts[dataclasses.replace(tensor, path=path, count=1)] += tensor.count
-    groups = [dataclasses.replace(group, count=n) for group, n in counts.items()]
-    return tuple(sorted(groups, key=lambda group: -group.total))
+    groups = [
+        dataclasses.replace(tensor, count=count) for tensor, count in counts.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: group.total, reverse=True))
 
 
 def _live(timelines: Timelines, timeline: Timeline, stage: int) -> Iterator[LiveValue]:
+    """Yields the values that are live at the peak of one timeline, at one stage."""
     if not timeline.steps:
         return
     peak_step = int(timeline.peak_steps[stage])
     step = timeline.steps[peak_step]
-    absent = _reused_value(timeline, peak_step, stage)
-    inner_peak = _inner_peak(timelines, step, stage)
-    if isinstance(step, CallStep) and inner_peak > 0:
-        absent |= set(step.outs)  # they are among the values of its body
-    for value, index in timeline.created_at.items():
-        is_live = index <= peak_step <= timeline.last_use[value]
-        if is_live and value not in absent and is_on_stage(value, stage):
-            yield _of_value(timeline, value)
+    excluded = _reused_value(timeline, peak_step, stage)
+    if isinstance(step, CallStep) and _exceeds_results(timelines, step, stage):
+        excluded.update(step.outs)  # counted as results of the body, by `_scratch`
+    for value, created_at in timeline.created_at.items():
+        is_live = created_at <= peak_step <= timeline.last_use[value]
+        if is_live and value not in excluded and is_on_stage(value, stage):
+            yield _live_value(timeline, value)
     yield from _scratch(timelines, step, stage)
 
 
 def _reused_value(timeline: Timeline, index: int, stage: int) -> set[Value]:
-    """Returns the input whose buffer an output of a step reuses, if there is one."""
+    """Returns the input whose buffer an output of a step reuses: one value or none."""
     step = timeline.steps[index]
     if not isinstance(step, Compute):
         return set()
@@ -136,73 +150,104 @@ def _reused_value(timeline: Timeline, index: int, stage: int) -> set[Value]:
         for value in values_freed_by(step, index, timeline.last_use)
         if timeline.sizes[value] in output_sizes and is_on_stage(value, stage)
     ]
-    largest = sorted(candidates, key=lambda value: -timeline.sizes[value])
-    return set(largest[:1])
+    if not candidates:
+        return set()
+    return {max(candidates, key=lambda value: timeline.sizes[value])}
 
 
-def _inner_peak(timelines: Timelines, step: Step, stage: int) -> float:
-    """Returns the bytes that the body of a call needs beyond the results of the call."""
-    if not isinstance(step, CallStep):
-        return 0.0
-    body_peak = timelines.of(step.body).peak[0, stage]
+def _exceeds_results(timelines: Timelines, step: CallStep, stage: int) -> bool:
+    """Returns whether the body of a call has a higher peak than the bytes of its results."""
+    body = timelines.of(step.body)
     result_bytes = sum(
-        0.0 if value.spec is None else _bytes_of(timelines, value)
+        _local_bytes(timelines, value)
         for value in step.outs
-        if is_on_stage(value, stage)
+        if value.spec is not None and is_on_stage(value, stage)
     )
-    return float(body_peak - result_bytes)
+    return bool(body.peak[ALL_VALUES, stage] > result_bytes)
 
 
-def _bytes_of(timelines: Timelines, value: Value) -> float:
+def _local_bytes(timelines: Timelines, value: Value) -> float:
+    """Returns the bytes of one shard of a value."""
     assert value.spec is not None
     return local_bytes(value.spec, value.placement, timelines.mesh)
 
 
 def _scratch(timelines: Timelines, step: Step, stage: int) -> Iterator[LiveValue]:
-    """Yields what is live only while a step runs."""
-    mesh = timelines.mesh
-    if isinstance(step, (LoopStep, BranchStep, CallStep)):
-        is_inner = not isinstance(step, CallStep)
-        if is_inner or _inner_peak(timelines, step, stage) > 0:
-            bodies = map(timelines.of, bodies_of(step))
-            largest = max(bodies, key=lambda body: float(body.peak[0, stage]))
-            yield from _live(timelines, largest, stage)
+    """Yields the values and buffers that are live only while a step runs."""
+    if isinstance(step, CallStep):
+        if _exceeds_results(timelines, step, stage):
+            yield from _live(timelines, timelines.of(step.body), stage)
+    elif isinstance(step, (LoopStep, BranchStep)):
+        bodies = map(timelines.of, bodies_of(step))
+        largest = max(bodies, key=lambda body: float(body.peak[ALL_VALUES, stage]))
+        yield from _live(timelines, largest, stage)
     elif isinstance(step, Bucket):
-        sizes = packed_sizes(step, mesh)
-        out_sizes = {
-            collective.out: _bytes_of(timelines, collective.out)
-            for collective in step.reductions
-        }
-        packed = sum(sizes[v] for v in sizes if is_on_stage(v, stage))
-        unpacked = sum(out_sizes[v] for v in out_sizes if is_on_stage(v, stage))
-        if packed > unpacked:
-            title = f"packed {step.reductions[0].reshard.kind}"
-            yield LiveValue(None, mesh.replicated, packed - unpacked, title, step.node)
+        yield from _packed_buffer(timelines, step, stage)
     elif isinstance(step, Compute) and not step.makes_statistics:
         if step.plan.stage in (None, stage):
-            for spec in workspace_specs(step, mesh):
-                size = local_bytes(spec, mesh.replicated, mesh)
-                title = f"workspace of {step.node.op.display_name}"
-                yield LiveValue(spec, mesh.replicated, size, title, step.node)
+            yield from _workspaces(step, timelines.mesh)
 
 
-def _of_value(timeline: Timeline, value: Value) -> LiveValue:
-    """Returns what is known of a value that a step of the timeline computes."""
-    step = timeline.steps[timeline.created_at[value]]
+def _packed_buffer(
+    timelines: Timelines, bucket: Bucket, stage: int
+) -> Iterator[LiveValue]:
+    """Yields the packed buffer of a bucket, with the bytes by which it exceeds the results
+    that are unpacked into its memory; nothing if it does not exceed them.
+    """
+    packed_bytes = sum(
+        size
+        for value, size in packed_sizes(bucket, timelines.mesh).items()
+        if is_on_stage(value, stage)
+    )
+    unpacked_bytes = sum(
+        _local_bytes(timelines, reduction.out)
+        for reduction in bucket.reductions
+        if is_on_stage(reduction.out, stage)
+    )
+    if packed_bytes > unpacked_bytes:
+        yield LiveValue(
+            spec=None,
+            placement=timelines.mesh.replicated,
+            bytes=packed_bytes - unpacked_bytes,
+            title=f"packed {bucket.reductions[0].reshard.kind}",
+            node=bucket.node,
+        )
+
+
+def _workspaces(step: Compute, mesh: Mesh) -> Iterator[LiveValue]:
+    """Yields the temporary tensors of an op."""
+    for spec in workspace_specs(step, mesh):
+        yield LiveValue(
+            spec=spec,
+            placement=mesh.replicated,
+            bytes=local_bytes(spec, mesh.replicated, mesh),
+            title=f"workspace of {step.node.op.display_name}",
+            node=step.node,
+        )
+
+
+def _live_value(timeline: Timeline, value: Value) -> LiveValue:
+    """Returns a value of a timeline, with its origin and its last use."""
+    origin = timeline.steps[timeline.created_at[value]]
+    title, node = _origin(origin, value)
     last_use = timeline.last_use[value]
-    used_by = timeline.steps[last_use] if last_use < len(timeline.steps) else None
-    title, node = _origin(step, value)
-    size = timeline.sizes[value]
+    is_result = last_use == len(timeline.steps)
     return LiveValue(
-        value.spec, value.placement, size, title, node, value=value, used_by=used_by
+        spec=value.spec,
+        placement=value.placement,
+        bytes=timeline.sizes[value],
+        title=title,
+        node=node,
+        value=value,
+        used_by=None if is_result else timeline.steps[last_use],
     )
 
 
 def _origin(step: Step, value: Value) -> tuple[str, Node | None]:
-    """Returns the op or collective that computes a value, and its node."""
+    """Returns the name of the op or collective that computes a value, and its node."""
     if isinstance(step, Bucket):
         step = next(
-            collective for collective in step.reductions if collective.out is value
+            reduction for reduction in step.reductions if reduction.out is value
         )
     if isinstance(step, ReshardStep):
         return f"{step.reshard.kind} {step.reshard.axis}", step.node
@@ -219,11 +264,17 @@ def _origin(step: Step, value: Value) -> tuple[str, Node | None]:
 def _origin_in_body(
     step: LoopStep | CallStep | BranchStep, value: Value
 ) -> tuple[str, Node]:
-    """Returns the op of the body that computes a result, unless it is an argument."""
+    """Returns the name and node of the op in the body that computes a result of a loop,
+    call or branch.
+
+    If the body returns one of its arguments, the loop, call or branch itself is the origin.
+    """
     op = step.node.op
     assert isinstance(op, ControlFlowOp)
     results: Sequence[Tensor] = op.bodies[-1].results
     index = outputs_of(step).index(value)
-    inner = results[index].node if index < len(results) else step.node
-    node = inner if inner.inputs else step.node
+    node = step.node
+    # Nodes without inputs are the arguments of the body.
+    if index < len(results) and results[index].node.inputs:
+        node = results[index].node
     return node.op.display_name, node

@@ -1,29 +1,29 @@
-"""Whether a program fits into the memory of a device, and what would save memory.
-
-Each suggestion follows from the plan: bytes of variables that are replicated along a
-mesh axis, activations that are kept for the backward pass, and large tensors that are
-replicated.
+"""Says whether a program fits into the memory of a device, and what would save memory.
 
     for line in advice(forecast):
         print(line)
+
+The suggestions come from the forecast: variables that a mesh axis replicates, activations
+that are stored for the backward pass, and large tensors that are replicated.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from meshtf.forecast.report_data import Facts, LiveTensors, PlacedTensor
+from meshtf.forecast.report_data import ForecastData, LiveTensors, PlacedTensor
 from meshtf.forecast.reports.op_table import shape_text
 from meshtf.forecast.reports.units import bytes_text
 
-_MIN_SHARE = 0.01  # of the peak; what saves less is not worth a line
-_MAX_TENSORS = 3
+_MIN_FRACTION = 0.01  # a suggestion must save this fraction of the peak
+_MAX_TENSORS = 3  # how many large tensors get a suggestion
 
 
-def verdict(forecast: Facts) -> str:
-    """Returns a sentence: whether the peak fits into the memory of a device, by how much;
-    "" if that memory is not known.
+def verdict(forecast: ForecastData) -> str:
+    """Returns a line that says whether the peak fits into the memory of a device, and how
+    many bytes are left or missing; "" if the memory of the device is unknown.
     """
     if forecast.device_memory is None:
         return ""
@@ -34,71 +34,98 @@ def verdict(forecast: Facts) -> str:
     return f"{memory} device memory: does not fit, {bytes_text(-free)} too much"
 
 
-def advice(forecast: Facts) -> list[str]:
-    """Returns what would save memory, the largest saving of variables first."""
-    minimum = _MIN_SHARE * forecast.memory.peak
-    lines = list(_variable_rules(forecast, minimum))
-    lines += _activations(forecast, minimum)
-    lines += _replicated_tensors(forecast, minimum)
-    return lines
+def advice(forecast: ForecastData) -> list[str]:
+    """Returns suggestions that would save memory: first for variables, those that save the
+    most first, then for activations and other tensors.
+    """
+    min_bytes = _MIN_FRACTION * forecast.memory.peak
+    return [
+        *_variable_rules(forecast, min_bytes),
+        *_activations(forecast, min_bytes),
+        *_replicated_tensors(forecast, min_bytes),
+    ]
 
 
-def _variable_rules(forecast: Facts, minimum: float) -> Iterator[str]:
-    """Yields layout rules that shard variables along axes that replicate them."""
-    states = [v for v in forecast.variables if v.role == "optimizer state"]
-    trained = [v for v in forecast.variables if v.role != "other"]
-    settings = (
-        ("optimizer_layout", "ZeRO-1", states, forecast.optimizer_layout),
-        ("variable_layout", "FSDP, ZeRO-3", trained, forecast.variable_layout),
-    )
+def _variable_rules(forecast: ForecastData, min_bytes: float) -> Iterator[str]:
+    """Yields suggestions of layout rules that shard variables along axes that replicate
+    them, the rule that saves the most first.
+    """
+    optimizer_state = [
+        variable.tensor
+        for variable in forecast.variables
+        if variable.role == "optimizer state"
+    ]
+    trained = [
+        variable.tensor for variable in forecast.variables if variable.role != "other"
+    ]
     suggestions: list[tuple[float, str]] = []
-    for setting, name, variables, rules in settings:
-        tensors = [variable.tensor for variable in variables]
-        for axis, dim, saved in _best_rules(forecast, tensors, rules):
-            if saved >= minimum:
-                owner = "optimizer state" if variables is states else "variables"
-                text = f'{setting}="{dim}:{axis}" ({name}) saves {bytes_text(saved)}'
-                suggestions.append((saved, f"{text} of {owner}"))
-    for _, text in sorted(suggestions, reverse=True):
-        yield text
+    for rule in _best_rules(forecast, optimizer_state, forecast.optimizer_layout):
+        text = (
+            f'optimizer_layout="{rule.dim}:{rule.axis}" (ZeRO-1) saves '
+            f"{bytes_text(rule.saved_bytes)} of optimizer state"
+        )
+        suggestions.append((rule.saved_bytes, text))
+    for rule in _best_rules(forecast, trained, forecast.variable_layout):
+        text = (
+            f'variable_layout="{rule.dim}:{rule.axis}" (FSDP, ZeRO-3) saves '
+            f"{bytes_text(rule.saved_bytes)} of variables"
+        )
+        suggestions.append((rule.saved_bytes, text))
+    for saved_bytes, text in sorted(suggestions, reverse=True):
+        if saved_bytes >= min_bytes:
+            yield text
+
+
+class _Rule(NamedTuple):
+    """A layout rule that shards a dimension along a mesh axis, and what it saves."""
+
+    dim: str
+    axis: str
+    saved_bytes: float  # on one device
 
 
 def _best_rules(
-    forecast: Facts, tensors: Iterable[PlacedTensor], rules: str
-) -> Iterator[tuple[str, str, float]]:
-    """Yields for each mesh axis the dimension that saves the most bytes if the axis shards
-    it, and these bytes.
+    forecast: ForecastData, tensors: Sequence[PlacedTensor], layout: str
+) -> Iterator[_Rule]:
+    """Yields for each mesh axis the rule that saves the most bytes of these tensors.
+
+    Args:
+      forecast: the forecast.
+      tensors: the tensors that a rule would shard.
+      layout: the present rules; a dimension that has a rule gets no other one.
     """
-    tensors = list(tensors)
-    ruled_dims = {rule.partition(":")[0].strip() for rule in rules.split(";")}
-    for i, (axis, size) in enumerate(forecast.axes):
-        saved: collections.Counter[str] = collections.Counter()
+    ruled_dims = {rule.partition(":")[0].strip() for rule in layout.split(";")}
+    for i, (axis, axis_size) in enumerate(forecast.axes):
+        saved_bytes: collections.Counter[str] = collections.Counter()
         for tensor in tensors:
-            for dim in _free_dims(tensor, i, size):
+            for dim in _shardable_dims(tensor, i, axis_size):
                 if dim not in ruled_dims:
-                    saved[dim] += int(tensor.bytes * (1 - 1 / size))
-        if saved:
-            ((dim, amount),) = saved.most_common(1)
-            yield axis, dim, float(amount)
+                    saved_bytes[dim] += int(tensor.bytes * (1 - 1 / axis_size))
+        if saved_bytes:
+            ((dim, size),) = saved_bytes.most_common(1)
+            yield _Rule(dim, axis, float(size))
 
 
-def _free_dims(tensor: PlacedTensor, axis_index: int, size: int) -> list[str]:
-    """Returns the dimensions that a mesh axis could shard: it replicates the tensor, and
-    its size divides the dimension, which no other axis shards.
+def _shardable_dims(tensor: PlacedTensor, axis_index: int, axis_size: int) -> list[str]:
+    """Returns the dimensions of a tensor that a mesh axis could shard.
+
+    The axis must replicate the tensor at present. Its size must divide the dimension, and
+    no other axis may shard the dimension.
     """
-    if size == 1 or tensor.states[axis_index] != "replicated":
+    if axis_size == 1 or tensor.states[axis_index] != "replicated":
         return []
     return [
         dim
         for dim, dim_size in tensor.shape
-        if dim_size % size == 0 and dim not in tensor.states
+        if dim_size % axis_size == 0 and dim not in tensor.states
     ]
 
 
-def _activations(forecast: Facts, minimum: float) -> Iterator[str]:
+def _activations(forecast: ForecastData, min_bytes: float) -> Iterator[str]:
+    """Yields ways to store fewer activations, if they take at least `min_bytes`."""
     activations = [live for live in forecast.live if live.kind == "activation"]
     size = sum(live.total for live in activations)
-    if size >= max(minimum, 1):
+    if size >= max(min_bytes, 1):
         yield (
             f"{bytes_text(size)} are activations, kept for the backward pass: "
             "mtf.recompute or Repeat(recomputed=True) keeps only the inputs of what it "
@@ -110,17 +137,19 @@ def _activations(forecast: Facts, minimum: float) -> Iterator[str]:
         )
 
 
-def _replicated_tensors(forecast: Facts, minimum: float) -> list[str]:
-    """Returns a line for each of the largest outputs of ops that an axis replicates.
+def _replicated_tensors(forecast: ForecastData, min_bytes: float) -> list[str]:
+    """Returns a suggestion for each of the largest outputs of ops that a mesh axis
+    replicates.
 
     Gathered tensors and workspaces of ops are left out: no layout rule shards them.
     """
     lines: list[str] = []
     for live in forecast.live:
-        is_output = live.kind in ("activation", "temporary") and " " not in live.title
-        if not is_output:
+        # The titles of gathered tensors and workspaces have several words.
+        is_op_output = " " not in live.title
+        if live.kind not in ("activation", "temporary") or not is_op_output:
             continue
-        if live.total < minimum or len(lines) == _MAX_TENSORS:
+        if live.total < min_bytes or len(lines) == _MAX_TENSORS:
             break
         line = _replicated_tensor(forecast, live)
         if line:
@@ -128,15 +157,15 @@ def _replicated_tensors(forecast: Facts, minimum: float) -> list[str]:
     return lines
 
 
-def _replicated_tensor(forecast: Facts, live: LiveTensors) -> str:
-    """Returns which axis replicates a tensor, and the dimensions that it could shard; ""
-    if there is none.
+def _replicated_tensor(forecast: ForecastData, live: LiveTensors) -> str:
+    """Returns which axis replicates a tensor, and the layout rules that would shard it;
+    "" if there are none.
     """
     axes = [axis for axis, _ in forecast.axes]
-    for i, (axis, size) in enumerate(forecast.axes):
-        if len(live.tensor.states) != len(axes):
-            return ""
-        dims = _free_dims(live.tensor, i, size)
+    if len(live.tensor.states) != len(axes):
+        return ""  # statistics and residuals have no known states
+    for i, (axis, axis_size) in enumerate(forecast.axes):
+        dims = _shardable_dims(live.tensor, i, axis_size)
         if dims:
             rules = " or ".join(f'"{dim}:{axis}"' for dim in dims)
             shape = shape_text(live.tensor, axes)

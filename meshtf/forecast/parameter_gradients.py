@@ -1,11 +1,11 @@
-"""Which values of a program are gradients of parameters.
+"""Finds the values of a program that are gradients of parameters.
 
     gradients = ParameterGradients(tensors)
-    gradients.add(step)                    # each step, in order
-    gradients.values()                     # one value for each parameter
+    gradients.add_outputs(step)            # each step, in order
+    gradients.smallest()                   # one value for each parameter
 
-A value is the gradient of a parameter if a gradient rule of an op that reads the
-parameter computes it, and it has the parameter's dimensions.
+A value is the gradient of a parameter if the gradient rule of an op that reads the
+parameter computes it, and if it has the parameter's dimensions.
 """
 
 from __future__ import annotations
@@ -21,46 +21,48 @@ class ParameterGradients:
     """Collects gradients while the steps of a program are visited in order.
 
     Args:
-      tensors: describes values, for their bytes.
+      tensors: describes the program's values, with their bytes.
     """
 
     def __init__(self, tensors: PlacedTensors) -> None:
         self._tensors = tensors
-        # The cotangent of each parameter, once for each of its placements; and for each
-        # of these values, the list that it is in.
-        self._values: dict[Store, list[Value]] = {}
-        self._placements: dict[Value, list[Value]] = {}
-        # Sums of the cotangents so far, in programs that add to them call by call.
-        self._partial_sums: set[Value] = set()
+        # For each parameter: its gradient, before and after each reshard.
+        self._by_parameter: dict[Store, list[Value]] = {}
+        # For each of these values: the list of `_by_parameter` that contains it.
+        self._list_with: dict[Value, list[Value]] = {}
+        # Intermediate sums, where several calls of a body add to a gradient in turn.
+        self._accumulators: set[Value] = set()
 
     def smallest(self) -> set[Value]:
-        """Returns for each parameter the value of its gradient with the fewest bytes."""
+        """Returns each parameter's gradient, in the placement with the fewest bytes."""
         return {
             min(values, key=lambda value: self._tensors.of_value(value).bytes)
-            for values in self._values.values()
+            for values in self._by_parameter.values()
         }
 
     def not_activations(self) -> set[Value]:
         """Returns all values that count as gradients in the peak of memory."""
-        return self.smallest() | self._partial_sums
+        return self.smallest() | self._accumulators
 
     def all_values(self) -> set[Value]:
-        """Returns the gradients in all of their placements, and partial sums."""
-        return set(self._placements) | self._partial_sums
+        """Returns the gradients in all of their placements, and their accumulators."""
+        return set(self._list_with) | self._accumulators
 
     def add_reshard(self, step: ReshardStep) -> None:
         """Adds the output of a reshard of a gradient."""
-        if step.src in self._placements:
-            values = self._placements[step.src]
+        if step.src in self._list_with:
+            values = self._list_with[step.src]
             values.append(step.out)
-            self._placements[step.out] = values
+            self._list_with[step.out] = values
 
     def add_outputs(self, step: Compute | LoopStep) -> None:
-        """Adds the outputs that are cotangents of parameters.
+        """Adds the outputs that are gradients of parameters.
 
-        If several steps compute a parameter's cotangent, the last one has the sum of all.
+        If several steps compute the gradient of one parameter, the last one, which
+        computes the sum of all, replaces the others.
         """
-        remaining = list(step.outs)  # a loop has several, and some have the same shape
+        # A loop has several outputs, and some have the same shape: each matches once.
+        remaining = list(step.outs)
         for store in dict.fromkeys(parameters(step.node)):
             matches = [v for v in remaining if has_shape_of(v.spec, store.spec)]
             if matches:
@@ -68,23 +70,32 @@ class ParameterGradients:
                 remaining.remove(matches[0])
 
     def add_call(self, step: CallStep) -> None:
-        """Adds the results that are cotangents of parameters, and the sums that a body
-        adds to.
+        """Adds the results of a call that are gradients of parameters, and the
+        accumulators that its body adds to.
         """
-        passed = dict(zip(step.op.body.arguments, step.arguments))
+        argument_values = dict(zip(step.op.body.arguments, step.arguments))
         results = zip(step.outs, step.body.results, step.op.body.results)
-        for out, inner_value, tensor in results:
+        for out, body_result, tensor in results:
             for store in parameters(tensor.node):
                 self._set(store, out)
-                addends = [passed[x] for x in tensor.node.inputs if x in passed]
-                self._partial_sums |= {out, inner_value, *addends}
+                addends = [
+                    argument_values[x]
+                    for x in tensor.node.inputs
+                    if x in argument_values
+                ]
+                self._accumulators.update([out, body_result, *addends])
 
     def _set(self, store: Store, value: Value) -> None:
-        self._values[store] = self._placements[value] = [value]
+        """Makes a value the gradient of a parameter, in place of any earlier one."""
+        values = [value]
+        self._by_parameter[store] = values
+        self._list_with[value] = values
 
 
 def parameters(node: Node) -> Iterator[Store]:
-    """Yields the parameters whose cotangents a node may compute."""
+    """Yields the parameters whose gradients a node may compute: those that the forward
+    op of its gradient rule reads.
+    """
     for tensor in node.primals:
         op = tensor.node.op
         if isinstance(op, ReadOp) and op.store.kind == "parameter":

@@ -1,17 +1,17 @@
-"""Peak memory of one device: the bytes that are live at each step of a program, in the
-order of its schedule.
+"""Peak memory of one device: the largest sum of bytes that are live at one step of a
+program, in the order of its schedule.
 
-A value is live from the step that computes it to the last step that uses it. Variables and
-arguments are always live, and reading them allocates nothing. An op whose output is as
-large as an input that is not used afterwards reuses the input's buffer, as TensorFlow and
+    timelines = Timelines(program, gradients)
+    timelines.peaks()[0].activations                  # the peak of pipeline stage 0
+
+A value is live from the step that computes it to the last step that reads it. Variables and
+arguments are always live, so reading them allocates nothing. An op whose output is as
+large as an input that no later step reads reuses the input's buffer, as TensorFlow and
 XLA do for elementwise ops. Gradients stay live until their bucket is full, as on devices
 with separate memories.
 
-    timelines = Timelines(program, gradients)
-    timelines.peaks()[0].activations                  # of stage 0
-
-Stages of a pipeline hold different values, so each has its own peak.
-`meshtf.forecast.live_tensors` says what is live at the peak.
+The stages of a pipeline hold different values, so each stage has its own peak.
+`meshtf.forecast.live_tensors` lists what is live at the peak.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ from meshtf.partition import (
 from meshtf.partition.cost import local_bytes, local_shape
 from meshtf.partition.steps import inputs_of, outputs_of
 
-# Bytes [2, stages]: of all values, and of all that are not gradients; or bytes [stages].
+# float [2, stages]: the bytes of all values, and the bytes of all values except gradients.
 Bytes: TypeAlias = np.ndarray
-T = TypeVar("T", Store, Value)
+ALL_VALUES = 0  # the first row of `Bytes`
+ACTIVATIONS = 1  # the second row of `Bytes`
+StoreOrValue = TypeVar("StoreOrValue", Store, Value)
 
 
 class Peaks(NamedTuple):
@@ -58,9 +60,9 @@ def num_stages(mesh: Mesh) -> int:
     return mesh.axes.get(mesh.stages, 1)
 
 
-def by_stage(items: Iterable[T], mesh: Mesh) -> list[list[T]]:
-    """Returns for each stage the values or variables that it holds."""
-    items_by_stage: list[list[T]] = [[] for _ in range(num_stages(mesh))]
+def by_stage(items: Iterable[StoreOrValue], mesh: Mesh) -> list[list[StoreOrValue]]:
+    """Returns for each pipeline stage the values or variables that it holds."""
+    items_by_stage: list[list[StoreOrValue]] = [[] for _ in range(num_stages(mesh))]
     for item in items:
         for stage_items in items_by_stage[_stages_of(item.placement)]:
             stage_items.append(item)
@@ -69,16 +71,17 @@ def by_stage(items: Iterable[T], mesh: Mesh) -> list[list[T]]:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """The values of a program, over the steps of its schedule.
+    """When each value of a program is live, in steps of the program's schedule.
 
     Attributes:
-      steps: in the order in which they run.
-      sizes: the bytes of one shard of each value.
-      created_at: the index of the step that computes each value that is used.
-      last_use: the index of the last step that reads it; that after all steps for
+      steps: the steps in the order in which they run.
+      sizes: for each value, the bytes of one shard.
+      created_at: for each value that a step reads, the index of the step that computes it.
+      last_use: for each value, the index of the last step that reads it; `len(steps)` for
         results.
-      peak: the peak of live bytes: [2, stages].
-      peak_steps: the index of the step at which all live bytes peak: [stages].
+      peak: the peak of live bytes, `[2, stages]`; see `Bytes`.
+      peak_steps: for each stage, the index of the step at which the bytes of all values
+        peak: `[stages]`.
     """
 
     steps: Sequence[Step]
@@ -90,11 +93,13 @@ class Timeline:
 
 
 class Timelines:
-    """The timelines of a program and of all programs within it, each computed once.
+    """The timelines of a program and of the bodies of its loops, branches and calls.
+
+    A timeline is computed when it is first asked for, and then cached.
 
     Args:
-      program: what runs.
-      gradients: values that do not count as activations.
+      program: the planned program.
+      gradients: the gradients of parameters, which do not count as activations.
     """
 
     def __init__(self, program: Program, gradients: Set[Value]) -> None:
@@ -104,16 +109,23 @@ class Timelines:
         self._cache: dict[Program, Timeline] = {}
 
     def peaks(self) -> list[Peaks]:
-        """Returns the peak of live bytes while the program runs, at each stage."""
-        return [Peaks(*stage) for stage in self.of(self.program).peak.T.tolist()]
+        """Returns for each stage the peak of live bytes while the program runs."""
+        peak = self.of(self.program).peak
+        return [
+            Peaks(everything, activations)
+            for everything, activations in zip(
+                peak[ALL_VALUES].tolist(), peak[ACTIVATIONS].tolist()
+            )
+        ]
 
     def of(self, program: Program) -> Timeline:
-        """Returns the timeline of the program, or of one within it."""
+        """Returns the timeline of the program, or of a body within it."""
         if program not in self._cache:
             self._cache[program] = self._timeline(program)
         return self._cache[program]
 
     def _timeline(self, program: Program) -> Timeline:
+        """Returns the timeline of a program, by simulating the steps of its schedule."""
         sizes = _sizes(program)
         steps = _scheduled_steps(program)
         last_use = _last_uses(steps, program.results)
@@ -127,21 +139,33 @@ class Timelines:
             output_bytes = self._bytes(allocated, sizes)
             live += output_bytes
             freed = values_freed_by(step, i, last_use)
-            reused = _reused(step, freed, sizes, self.mesh)
+            reused = _reused_bytes(step, freed, sizes, self.mesh)
             live_during_step = live + self._scratch(step, output_bytes) - reused
-            peak_steps[live_during_step[0] > peak[0]] = i
+            # At each stage, the first step with the highest sum.
+            peak_steps[live_during_step[ALL_VALUES] > peak[ALL_VALUES]] = i
             np.maximum(peak, live_during_step, out=peak)
             live -= self._bytes(freed, sizes)
-        return Timeline(steps, sizes, created_at, last_use, peak, peak_steps)
+        return Timeline(
+            steps=steps,
+            sizes=sizes,
+            created_at=created_at,
+            last_use=last_use,
+            peak=peak,
+            peak_steps=peak_steps,
+        )
 
     def _scratch(self, step: Step, output_bytes: Bytes) -> Bytes:
         """Returns the bytes that a step needs while it runs, in addition to its inputs
-        and outputs: [2, stages].
+        and outputs.
+
+        Args:
+          step: the step.
+          output_bytes: the bytes of the outputs.
         """
         if isinstance(step, (BranchStep, LoopStep)):
             return self._peak_of_bodies(bodies_of(step))
         if isinstance(step, CallStep):
-            # The results of a call are in the peak of its body.
+            # The peak of the body includes the results of the call: count them once.
             peak = self._peak_of_bodies([step.body])
             return np.maximum(peak - output_bytes, 0.0)
         if isinstance(step, Bucket):
@@ -160,25 +184,28 @@ class Timelines:
         return scratch
 
     def _peak_of_bodies(self, bodies: Sequence[Program]) -> Bytes:
-        """Returns the largest peak among bodies: [2, stages]."""
+        """Returns the highest peak of several bodies, at each stage."""
         peak = np.zeros([2, num_stages(self.mesh)])
         for body in bodies:
             np.maximum(peak, self.of(body).peak, out=peak)
         return peak
 
     def _bytes(self, values: Iterable[Value], sizes: Mapping[Value, float]) -> Bytes:
-        """Returns the bytes of values, and of those that are not gradients: [2, stages]."""
+        """Returns the sum of the bytes of values, at each stage."""
         total = np.zeros([2, num_stages(self.mesh)])
         for value in values:
             stages = _stages_of(value.placement)
-            total[0, stages] += sizes[value]
+            total[ALL_VALUES, stages] += sizes[value]
             if value not in self.gradients:
-                total[1, stages] += sizes[value]
+                total[ACTIVATIONS, stages] += sizes[value]
         return total
 
 
 def bodies_of(step: BranchStep | LoopStep | CallStep) -> Sequence[Program]:
-    """Returns the programs within a step whose values are live while it runs."""
+    """Returns the bodies of a step: any of them may reach the peak while the step runs.
+
+    The test of a while loop is left out.
+    """
     return step.bodies if isinstance(step, BranchStep) else [step.body]
 
 
@@ -197,13 +224,13 @@ def values_freed_by(
 
 
 def is_on_stage(value: Value, stage: int) -> bool:
-    """Returns whether a stage holds a value."""
+    """Returns whether a pipeline stage holds a value."""
     stages = _stages_of(value.placement)
     return stages.start is None or stages.start == stage
 
 
 def _last_uses(steps: Sequence[Step], results: Iterable[Value]) -> dict[Value, int]:
-    """Returns the index of the last step that reads each value; that after all steps for
+    """Returns for each value the index of the last step that reads it; `len(steps)` for
     results.
     """
     last_use = {}
@@ -216,7 +243,7 @@ def _last_uses(steps: Sequence[Step], results: Iterable[Value]) -> dict[Value, i
 
 
 def _scheduled_steps(program: Program) -> list[Step]:
-    """Returns all steps in the order in which they run."""
+    """Returns all steps of a program in the order in which they run."""
     steps: list[Step] = []
     for segment in schedule(program, bucket_bytes=program.mesh.bucket_bytes):
         steps.extend(segment.before)
@@ -225,7 +252,7 @@ def _scheduled_steps(program: Program) -> list[Step]:
 
 
 def _stages_of(placement: Placement) -> slice:
-    """Returns the stages that hold a tensor with this placement."""
+    """Returns the stages that hold a tensor with this placement, as a slice."""
     for state in placement:
         if isinstance(state, OnStage):
             return _stage_slice(state.coordinate)
@@ -233,14 +260,21 @@ def _stages_of(placement: Placement) -> slice:
 
 
 def _stage_slice(stage: int | None) -> slice:
-    """Returns one stage; None: all stages."""
+    """Returns a slice of one stage; None: of all stages."""
     return slice(None) if stage is None else slice(stage, stage + 1)
 
 
-def _reused(
+def _reused_bytes(
     step: Step, freed: Iterable[Value], sizes: Mapping[Value, float], mesh: Mesh
 ) -> Bytes:
-    """Returns the bytes of input buffers that outputs reuse: [stages]."""
+    """Returns for each stage the bytes of the input buffer that an output of a step reuses.
+
+    Args:
+      step: the step.
+      freed: the inputs that no later step reads.
+      sizes: the bytes of each value.
+      mesh: the mesh of the program.
+    """
     reused = np.zeros(num_stages(mesh))
     if not isinstance(step, Compute):
         return reused
@@ -266,7 +300,7 @@ def workspace_specs(step: Compute, mesh: Mesh) -> Sequence[Spec]:
 def _sizes(program: Program) -> dict[Value, float]:
     """Returns the bytes of one shard of every value that the program computes.
 
-    Values that are read from a store, or are arguments, count as 0: they are always live.
+    Variables and arguments that a `ReadStep` reads count as 0: they are always live.
     """
     mesh = program.mesh
     sizes: dict[Value, float] = collections.defaultdict(float)
@@ -280,11 +314,12 @@ def _sizes(program: Program) -> dict[Value, float]:
             sizes[step.src] = local_size
             sizes[step.out] = local_size * step.num_shards(mesh)
         elif isinstance(step, Compute) and step.makes_statistics:
-            # Local residuals of unknown shape: estimated by the largest input.
-            residuals = step.outs[1]
-            sizes[residuals] = max((sizes[v] for v in step.ins), default=0.0)
+            # The shapes of residuals are unknown: the largest input is the estimate.
+            _statistics, residuals = step.outs
+            sizes[residuals] = max((sizes[value] for value in step.ins), default=0.0)
     return sizes
 
 
 def _size(value: Value, mesh: Mesh) -> float:
+    """Returns the bytes of one shard; 0 for statistics and residuals."""
     return 0.0 if value.spec is None else local_bytes(value.spec, value.placement, mesh)

@@ -1,18 +1,24 @@
-"""Tensors of a program as a forecast describes them: global shape, state along each mesh
-axis, and the shard of one device.
+"""Describes the tensors of a program: global shape, state along each mesh axis, and the
+shard of one device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from meshtf.forecast.report_data import PlacedTensor
-from meshtf.graph import Spec
+from meshtf.graph import Spec, Store
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded, State
 from meshtf.partition import Value
 from meshtf.partition.cost import local_bytes, local_shape
 
 
 class PlacedTensors:
-    """Makes each `PlacedTensor` once."""
+    """Describes tensors; those with equal spec and placement share one `PlacedTensor`.
+
+    Args:
+      mesh: the mesh that the tensors lie on.
+    """
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -23,16 +29,24 @@ class PlacedTensors:
         assert value.spec is not None
         return self.of(value.spec, value.placement)
 
+    def of_values(self, values: Iterable[Value]) -> tuple[PlacedTensor, ...]:
+        """Returns the descriptions of several values of the program."""
+        return tuple(map(self.of_value, values))
+
+    def of_store(self, store: Store) -> PlacedTensor:
+        """Returns the description of a variable or an argument."""
+        return self.of(store.spec, store.placement)
+
     def of(self, spec: Spec, placement: Placement) -> PlacedTensor:
         """Returns the description of a tensor with this placement."""
         key = spec, placement
         if key not in self._cache:
             self._cache[key] = PlacedTensor(
-                tuple((dim.name, dim.size) for dim in spec.shape),
-                spec.dtype,
-                tuple(map(state_name, placement)),
-                local_shape(spec.shape, placement, self._mesh).sizes,
-                local_bytes(spec, placement, self._mesh),
+                shape=tuple((dim.name, dim.size) for dim in spec.shape),
+                dtype=spec.dtype,
+                states=tuple(map(state_name, placement)),
+                local=local_shape(spec.shape, placement, self._mesh).sizes,
+                bytes=local_bytes(spec, placement, self._mesh),
             )
         return self._cache[key]
 
@@ -43,8 +57,8 @@ def has_shape_of(spec: Spec | None, other: Spec) -> bool:
 
 
 def state_name(state: State) -> str:
-    """Returns "replicated", the sharded dimension, the kind of a partial result, or
-    "stage N".
+    """Returns a state as text: "replicated", the name of the sharded dimension, the kind
+    of a partial result ("sum", "max", "min"), or "stage 2".
     """
     if isinstance(state, Sharded):
         return state.dim

@@ -1,13 +1,16 @@
-"""What is known of a program before it runs: plain data, to be printed, drawn and saved.
+"""The data of a forecast: dataclasses of numbers and strings, to be printed and saved.
 
-All counts are for one device (one position of the mesh) and one call: FLOPs in
-floating-point operations, sizes in bytes. Stages of a pipeline differ: FLOPs and received
-bytes are the mean over the stages, memory is that of the stage with the highest peak, and
-`stages` lists each. The state of a tensor along a mesh axis is a string: "replicated", the
-name of the sharded dimension, "sum", "max" or "min" for a partial result that is not yet
-reduced, or "stage 2" for a tensor that lies on one stage.
+    forecast.memory.parameters
+    forecast.bytes_moved(kind="all_reduce", axis="data")
 
-    facts.memory.parameters, facts.bytes_moved(kind="all_reduce", axis="data")
+All counts are for one device (one position of the mesh) and one call of the function. FLOPs
+count floating-point operations; sizes are in bytes. The stages of a pipeline may differ:
+FLOPs and received bytes are the mean over the stages, `memory` describes the stage with the
+highest peak, and `stages` has the values of each stage.
+
+The state of a tensor along a mesh axis is a string: "replicated", the name of the sharded
+dimension, "sum", "max" or "min" for a partial result that is not yet reduced, or "stage 2"
+for a tensor that only this pipeline stage holds.
 """
 
 from __future__ import annotations
@@ -21,47 +24,46 @@ from meshtf.names.arguments import as_choice, as_text
 
 Phase = Literal["forward", "backward", "update"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "update")
-FREE = ("slice", "drop")  # kinds of reshards that communicate nothing
+FREE_RESHARDS = ("slice", "drop")  # these kinds of reshards communicate nothing
 
-
-_INDEX = re.compile(r"_\d+(?=/|$)")  # of a block, in a module path
+_BLOCK_INDEX = re.compile(r"_\d+(?=/|$)")  # in a module path: "block_12/norm_1"
 
 
 def without_indices(path: str) -> str:
-    """Returns a module path with "*" for the indices of blocks.
+    """Returns a module path with "*" in place of the indices of blocks.
 
     >>> without_indices("stack/block_12/norm_1")
     'stack/block_*/norm_*'
     """
-    return _INDEX.sub("_*", path)
+    return _BLOCK_INDEX.sub("_*", path)
 
 
 @dataclasses.dataclass(frozen=True)
 class PlacedTensor:
-    """A tensor, and the shard of it that one device holds."""
+    """A tensor on a mesh: global shape, state along each axis, and the shard of a device."""
 
     shape: tuple[tuple[str, int], ...]  # global: (("batch", 8), ("d_model", 16))
     dtype: str
-    states: tuple[str, ...]  # one for each axis of the mesh
-    local: tuple[int, ...]  # sizes of one shard
-    bytes: float  # of one shard
+    states: tuple[str, ...]  # the state along each mesh axis: ("batch", "replicated")
+    local: tuple[int, ...]  # the sizes of one shard: (2, 16)
+    bytes: float  # the bytes of one shard
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
     """One reshard of a tensor, for one op."""
 
-    # "all_reduce", ...; "window": elements of neighbours, "gather_statistics": those that
-    # an op exchanges while it runs
+    # "all_reduce" and so on; "window": the elements of neighbours that an op such as a
+    # convolution reads; "gather_statistics": an all_gather of statistics within an op.
     kind: str
     axis: str  # "data"; "data+model" for statistics gathered along two axes
-    tensor: PlacedTensor  # before
-    after: PlacedTensor
-    bytes: float  # received by one device, each time; 0 for a slice
+    tensor: PlacedTensor  # the tensor before the reshard
+    after: PlacedTensor  # the tensor after the reshard
+    bytes: float  # the bytes that one device receives, each time; 0 for a slice
     phase: Phase
-    times: int = 1  # the iterations of all enclosing loops
-    # The module whose partial sum it reduces, else the module that needs it; "_*" stands
-    # for indices.
+    times: int = 1  # the iterations of all enclosing loops, multiplied
+    # The module that computed the partial sum, if the collective reduces one; otherwise
+    # the module that needs the result. Indices of blocks are written as "_*".
     path: str = ""
 
     @property
@@ -75,16 +77,16 @@ class Computation:
     """One op of the program."""
 
     index: int
-    title: str  # "einsum"
+    title: str  # the name of the op: "einsum"
     function: str  # the function that the user called: "einsum"; "add" for "+"
-    file: str  # the user's line
+    file: str  # the user's file that calls the function
     line: int
     phase: Phase
     outputs: tuple[PlacedTensor, ...]
-    collectives: tuple[Collective, ...]  # of its inputs, before it runs
-    flops: float  # each time
+    collectives: tuple[Collective, ...]  # reshards of the inputs, before the op runs
+    flops: float  # the FLOPs of one device, each time
     repeated: int  # how many devices compute the same; 1: no redundant FLOPs
-    times: int = 1  # the iterations of all enclosing loops
+    times: int = 1  # the iterations of all enclosing loops, multiplied
     path: str = ""  # the enclosing modules: "stack/block_3/feed_forward"
 
     @property
@@ -110,9 +112,9 @@ class Memory:
     optimizer_state: float  # slots of optimizers
     other_variables: float
     arguments: float  # inputs of the call
-    gradients: float  # the sum over all parameters, with the placements of the updates
-    activations: float  # peak of all computed values except gradients
-    peak: float  # peak of everything, variables included
+    gradients: float  # the gradients of all parameters, placed as the updates read them
+    activations: float  # the peak of all computed values except gradients
+    peak: float  # the peak of all live bytes, variables and arguments included
 
 
 LiveKind = Literal[
@@ -130,26 +132,30 @@ LiveKind = Literal[
 class LiveTensors:
     """Equal tensors of one device that are live at the peak of memory."""
 
-    # "activation": kept from the forward for the backward pass. "gradient": of a
-    # parameter. "temporary": any other computed tensor, or a buffer of one op.
+    # "activation": computed in the forward pass, and read in the backward pass.
+    # "gradient": the gradient of a parameter. "temporary": any other computed tensor, or
+    # a buffer that exists while one op runs.
     kind: LiveKind
-    title: str  # the op that computes them, "all_gather data", or "variable"
-    path: str  # the module, or the name of a variable; "_*" stands for indices
+    # "einsum", the op that computes the tensors; "all_gather data"; "variable".
+    title: str
+    path: str  # the module, or the name of a variable; indices are written as "_*"
     tensor: PlacedTensor
-    function: str  # the user's line, which calls this function
-    file: str
-    line: int
-    count: int = 1
+    function: str = (
+        ""  # the function that the user called; "": a variable or an argument
+    )
+    file: str = ""  # the user's file that calls the function
+    line: int = 0
+    count: int = 1  # how many equal tensors there are
 
     @property
     def total(self) -> float:
-        """The bytes of all of them on one device."""
+        """The bytes of all these tensors on one device."""
         return self.tensor.bytes * self.count
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """FLOPs and bytes of one device at one pipeline stage."""
+    """FLOPs and bytes of one device at one pipeline stage; see `Memory`."""
 
     flops: float
     parameters: float
@@ -158,43 +164,47 @@ class Stage:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class ForecastData:
     """What a program computes, communicates and stores on a mesh."""
 
-    name: str  # of the function
-    axes: tuple[tuple[str, int], ...]  # of the mesh: (("data", 4), ("model", 2))
-    layout: str
-    variable_layout: str
-    optimizer_layout: str
-    ops: tuple[Computation, ...]
-    results: tuple[Collective, ...]  # reshards of the results
-    variables: tuple[StoredTensor, ...]
+    name: str  # the name of the function
+    axes: tuple[tuple[str, int], ...]  # the mesh: (("data", 4), ("model", 2))
+    layout: str  # the rules of the layout: "batch:data;d_ff:model"
+    variable_layout: str  # the rules for variables
+    optimizer_layout: str  # the rules for the state of optimizers
+    ops: tuple[Computation, ...]  # in the order in which they run
+    results: tuple[Collective, ...]  # the reshards of the function's results
+    variables: tuple[
+        StoredTensor, ...
+    ]  # the variables that the program reads or writes
     memory: Memory
-    notes: tuple[str, ...] = ()  # legal, but probably not intended
-    error: str | None = None  # why the program was refused after the last op
-    stages: tuple[Stage, ...] = ()  # of a pipeline
-    live: tuple[LiveTensors, ...] = ()  # at the peak of memory; the largest first
-    device_memory: float | None = None  # bytes of one device, where they are known
+    notes: tuple[str, ...] = ()  # what is legal, but probably not intended
+    error: str | None = None  # the error that ended the recording after the last op
+    stages: tuple[Stage, ...] = ()  # the stages of a pipeline; empty without one
+    live: tuple[LiveTensors, ...] = ()  # what is live at the peak; the largest first
+    device_memory: float | None = None  # the bytes of one device; None: unknown
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak of memory fits on a device; None: its memory is not known."""
+        """Whether the peak of memory fits on a device; None: `device_memory` is unknown."""
         if self.device_memory is None:
             return None
         return self.memory.peak <= self.device_memory
 
     @property
     def positions(self) -> int:
-        """The size of the mesh."""
+        """The number of positions of the mesh, each of which is one device."""
         return math.prod(size for _, size in self.axes)
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """All communication of one call, in order; without reshards that are free."""
-        of_ops = [collective for op in self.ops for collective in op.collectives]
-        collectives = [*of_ops, *self.results]
+        """The collectives of one call, in order, without reshards that communicate
+        nothing.
+        """
+        reshards = [reshard for op in self.ops for reshard in op.collectives]
+        reshards.extend(self.results)
         return tuple(
-            collective for collective in collectives if collective.kind not in FREE
+            reshard for reshard in reshards if reshard.kind not in FREE_RESHARDS
         )
 
     def bytes_moved(
@@ -203,12 +213,17 @@ class Facts:
         axis: str | None = None,
         phase: Phase | None = None,
     ) -> float:
-        """Returns the bytes received per device, of all collectives or of those with this
-        kind, axis and phase.
+        """Returns the bytes received per device in one call.
+
+        Args:
+          kind: counts only this kind of collective, such as "all_reduce"; None: all.
+          axis: counts only collectives along this mesh axis; None: all.
+          phase: counts only collectives of this phase; None: all.
         """
-        for name, text in (("kind", kind), ("axis", axis)):
-            if text is not None:
-                as_text(name, text)
+        if kind is not None:
+            as_text("kind", kind)
+        if axis is not None:
+            as_text("axis", axis)
         _check_phase(phase)
         return sum(
             collective.total
@@ -219,13 +234,13 @@ class Facts:
         )
 
     def flops(self, phase: Phase | None = None) -> float:
-        """Returns the floating-point operations of one device."""
+        """Returns the floating-point operations of one device, in one phase or in all."""
         _check_phase(phase)
         return sum(op.total for op in self.ops if phase in (None, op.phase))
 
     def repeated_flops(self, phase: Phase | None = None) -> float:
-        """Returns the redundant FLOPs of one device: those of ops that are identical on
-        n devices, times (n - 1) / n.
+        """Returns the redundant FLOPs of one device: of an op that n devices compute
+        identically, (n - 1) / n of its FLOPs.
         """
         _check_phase(phase)
         return sum(

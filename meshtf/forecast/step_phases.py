@@ -1,8 +1,9 @@
-"""The phase of each op: forward, backward, or update.
+"""The phase of each op of a training step: forward, backward or update.
 
-Ops that gradient rules record are backward. Ops that depend on them, or are used only by
-updates, are update. The body of a loop over microbatches has forward and backward ops, and
-ops that depend on the loop are update as well.
+Ops that gradient rules record are backward. Ops that read the results of backward ops, such
+as an optimizer's, are update; so are ops that only updates use, such as a learning rate. A
+loop over microbatches contains forward and backward ops; ops that read its results are
+update.
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ from meshtf.graph.recorder import latest
 
 
 def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase]:
-    """Returns the phase of each node, those of bodies included."""
+    """Returns the phase of each node, nodes of bodies included.
+
+    Args:
+      nodes: the recorded ops, in order.
+      results: the results of the function.
+    """
     phase_of: dict[Node, Phase] = {}
+    # Loops, branches and calls that contain a backward pass.
     training_loops = {
         node for node in nodes if any(inner.primals for inner in _inner_nodes(node))
     }
@@ -30,7 +37,9 @@ def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase
 
 
 def _add_bodies(node: Node, phase_of: dict[Node, Phase]) -> None:
-    """Adds the phases of nodes in the bodies of a node: backward, or that of the node."""
+    """Adds the phases of nodes in the bodies of a loop, branch or call: backward for nodes
+    of gradient rules, the phase of the loop, branch or call for all others.
+    """
     for body in _bodies(node):
         for inner in body.nodes:
             phase: Phase = "backward" if _is_backward(inner) else phase_of[node]
@@ -39,7 +48,7 @@ def _add_bodies(node: Node, phase_of: dict[Node, Phase]) -> None:
 
 
 def _bodies(node: Node) -> tuple[Body, ...]:
-    """Returns the bodies of a loop, branch or call."""
+    """Returns the bodies of a loop, branch or call; none for any other op."""
     return node.op.bodies if isinstance(node.op, ControlFlowOp) else ()
 
 
@@ -59,7 +68,13 @@ def _is_backward(node: Node) -> bool:
 
 
 def _phase(node: Node, phase_of: dict[Node, Phase], training_loops: Set[Node]) -> Phase:
-    """Returns the phase of a node, given those of all nodes before it."""
+    """Returns the phase of a node.
+
+    Args:
+      node: the node.
+      phase_of: the phases of all nodes before it.
+      training_loops: nodes that contain a backward pass.
+    """
     if _is_backward(node):
         return "backward"
     op = node.op
@@ -75,12 +90,13 @@ def _phase(node: Node, phase_of: dict[Node, Phase], training_loops: Set[Node]) -
 def _mark_inputs_of_updates(
     nodes: Sequence[Node], outputs: set[Node], phase_of: dict[Node, Phase]
 ) -> None:
-    """Changes forward ops that only updates use to update, such as a learning rate.
+    """Changes the phase of forward ops that only updates use to "update".
 
     Args:
-      nodes: in order.
-      outputs: nodes that are results of the function, or contain a backward pass.
-      phase_of: of each node; changed in place.
+      nodes: the recorded ops, in order.
+      outputs: nodes whose phase does not change: those that compute results of the
+        function or contain a backward pass.
+      phase_of: the phase of each node; changed in place.
     """
     phases_of_users: dict[Node, set[Phase]] = {}
     for node in reversed(nodes):
@@ -88,5 +104,4 @@ def _mark_inputs_of_updates(
         if phase_of[node] == "forward" and node not in outputs and only_updates:
             phase_of[node] = "update"
         for x in node.inputs:
-            users = phases_of_users.setdefault(latest(x.node), set())
-            users.add(phase_of[node])
+            phases_of_users.setdefault(latest(x.node), set()).add(phase_of[node])

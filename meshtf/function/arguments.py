@@ -3,11 +3,11 @@ any nesting.
 
 Example:
 
-    call = Call(mesh)
+    call = CallArguments(mesh)
     call.add_array("x", array, "batch;d_model")
     call.add_structure("training", True)
-    call.key                        # the key of the trace
-    fn(**call.arguments())          # records it
+    call.key                        # calls with equal keys share a trace
+    fn(**call.arguments())          # records the function
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from meshtf.runtime.storage.asarray import named_shape
 from meshtf.runtime.storage.sharding import distinct
 
 
-class Entry(NamedTuple):
-    """One entry of the key of a trace.
+class KeyEntry(NamedTuple):
+    """One entry of the key of a trace: a property of a call that the trace depends on.
 
     Attributes:
       argument: the name of an argument; "" for the context.
-      kind: "value", "shape", "structure", or the name of an attribute of `Context`.
-      facts: what must be equal; the first of them is shown to users.
+      kind: the kind of property: "value", "shape", "structure", or the name of an attribute
+        of `Context`.
+      facts: the property itself, such as (shape, dtype); warnings show the first fact.
     """
 
     argument: str
@@ -45,31 +46,32 @@ class Entry(NamedTuple):
     facts: tuple[Any, ...]
 
 
-def context_entries(context: Context) -> tuple[Entry, ...]:
-    """Returns the entries of a key for attributes of the context."""
-    region = Entry("", "region", (context.region,))
+def context_entries(context: Context) -> tuple[KeyEntry, ...]:
+    """Returns the entries of a key for the attributes of the context."""
+    region = KeyEntry(argument="", kind="region", facts=(context.region,))
     if context.stage is None and context.mesh is None:
         return (region,)
-    stage = Entry("", "stage", (context.stage,))
-    mesh = Entry("", "mesh", (context.mesh,))
+    stage = KeyEntry(argument="", kind="stage", facts=(context.stage,))
+    mesh = KeyEntry(argument="", kind="mesh", facts=(context.mesh,))
     return (region, stage, mesh)
 
 
-class Call:
+class CallArguments:
     """The arguments of one call: a key for the cache of traces, stores for recording, and
     TensorFlow tensors for running.
 
     Args:
-      mesh: the mesh that the function runs on; None: not known yet.
-      runs: whether the call runs; if not, only shapes and data types of arrays are read.
-      in_place: whether the ops of the function are applied where it is called, without a
-        trace; then it gets the tensors themselves.
+      mesh: the mesh that the function runs on; None: the mesh of the first tensor.
+      runs: whether the call runs; if not, only shapes and dtypes of arrays are read.
+      in_place: whether the function runs without a new trace: eagerly, or as part of the
+        calling function. Then it gets the tensors of the call instead of symbolic ones.
 
     Attributes:
-      key: the key of the trace.
-      stores: of those arguments that are arrays or tensors.
-      flat: the values of the stores: distinct shards as TensorFlow tensors.
-      tensors: those arguments that are tensors and can have gradients.
+      key: the key of the trace: calls with equal keys share a trace.
+      stores: for each argument that is an array or tensor, where the program reads it.
+      flat_values: the values of the stores, as TensorFlow tensors; for a tensor, its
+        distinct shards.
+      tensors: the arguments that are tensors and can have gradients.
     """
 
     def __init__(
@@ -78,28 +80,29 @@ class Call:
         self.mesh = mesh
         self.runs = runs
         self.in_place = in_place
-        self.key: tuple[Entry, ...] = ()
+        self.key: tuple[KeyEntry, ...] = ()
         self.stores: list[Any] = []
-        self.flat: list[Any] = []
+        self.flat_values: list[Any] = []
         self.tensors: list[Tensor] = []
-        self._makers: dict[str, Callable[[], Any]] = {}  # make the arguments, by name
+        # For each argument, a function that returns it as the recorded function gets it.
+        self._getters: dict[str, Callable[[], Any]] = {}
 
     def add_array(self, name: str, value: Any, dims: str | Mapping[str, str]) -> None:
         """Adds an array with dimensions `dims`, or a dict of arrays.
 
         Args:
-          name: of the argument.
-          value: the array, or the dict.
-          dims: the names of dimensions, such as "batch;d_model"; for a dict, those of
-            each key; the dict may lack keys.
+          name: the name of the argument.
+          value: the array, or the dict of arrays.
+          dims: the names of dimensions, such as "batch;d_model"; for a dict, the names
+            for each key. The dict may lack keys.
 
         Raises:
-          ShapeError, LayoutError: an array does not fit its names, or the layout cannot
-            shard it.
-          PlanError: a dict has a key without names.
+          ShapeError: an array has more or fewer dimensions than names.
+          LayoutError: the layout cannot shard an array.
+          PlanError: a dict has a key without names of dimensions.
         """
         if isinstance(dims, str):
-            self._makers[name] = self._array(name, value, dims)
+            self._getters[name] = self._array(name, value, dims)
             return
         if not isinstance(value, Mapping) or not set(value) <= set(dims):
             is_dict = isinstance(value, Mapping)
@@ -112,60 +115,81 @@ class Call:
                     f"{name}={{...}}.",
                 )
             )
-        makers = {
+        getters = {
             key: self._array(f"{name}_{key}", value[key], dims[key])
             for key in sorted(value)
         }
-        self._makers[name] = lambda: {key: make() for key, make in makers.items()}
+        self._getters[name] = lambda: {key: get() for key, get in getters.items()}
 
     def _array(self, name: str, value: Any, dims: str) -> Callable[[], Any]:
-        """Adds an array, and returns the function that makes the argument."""
-        is_tensor = isinstance(value, Tensor) or hasattr(value, "tensor")
-        if value is None or is_tensor:
+        """Adds an array, and returns the getter of the argument."""
+        has_names = isinstance(value, Tensor) or hasattr(value, "tensor")
+        if value is None or has_names:
             return self._structure(name, value)
         source = f"argument {name!r}"
         has_spec = hasattr(value, "shape") and hasattr(value, "dtype")
         array = value if has_spec and not self.runs else as_array(value)
         shape = named_shape(array, dims, source)
         spec = Spec(shape, tf.as_dtype(array.dtype).name)
-        stored = array if self.in_place else None
-        store = ArrayStore(name, spec, self.mesh, source, stored)
-        entry = Entry(name, "shape", tuple(spec))
+        store = ArrayStore(
+            name,
+            spec,
+            mesh=self.mesh,
+            source=source,
+            array=array if self.in_place else None,
+        )
+        entry = KeyEntry(argument=name, kind="shape", facts=tuple(spec))
         self._add(store, entry, [array])
         if self.mesh is not None:
             _ = store.placement  # raises LayoutError
         return lambda: apply(Read(store), mesh=store.mesh)
 
     def add_structure(self, name: str, value: Any) -> None:
-        """Adds tensors and Python values. Raises PlanError, MeshError."""
-        self._makers[name] = self._structure(name, value)
+        """Adds an argument that consists of tensors and Python values, in any nesting.
+
+        Raises:
+          PlanError: it contains an array without names of dimensions, or a tensor that
+            another function recorded.
+          MeshError: a tensor is on another mesh than the arguments before it.
+        """
+        self._getters[name] = self._structure(name, value)
 
     def _structure(self, name: str, value: Any) -> Callable[[], Any]:
-        """Adds the leaves of a nesting, and returns the function that makes the
-        argument.
-        """
+        """Adds the leaves of a nesting, and returns the getter of the argument."""
         leaves = flatten(value)
         names = leaf_names(name, value)
-        makers = [
+        getters = [
             self._leaf(name, leaf, leaf_name)
             for leaf, leaf_name in zip(leaves, names, strict=True)
         ]
         if len(leaves) != 1 or leaves[0] is not value:
+            # The nesting as text, with 0 in place of each leaf.
             structure = repr(tf.nest.map_structure(lambda x: 0, value))
-            self.key += (Entry(name, "structure", (structure,)),)
-        return lambda: tf.nest.pack_sequence_as(value, [make() for make in makers])
+            entry = KeyEntry(argument=name, kind="structure", facts=(structure,))
+            self.key += (entry,)
+        return lambda: tf.nest.pack_sequence_as(value, [get() for get in getters])
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the arguments for recording the function. Raises LayoutError."""
+        """Returns the arguments for recording the function, by name.
+
+        Raises:
+          LayoutError: the layout cannot shard an argument.
+        """
         for store in self.stores:
-            # A later argument may have given the mesh.
+            # The mesh was unknown when this store was added, and a later argument has one.
             if store.mesh is None and self.mesh is not None:
                 store.mesh = self.mesh
                 _ = store.placement  # raises LayoutError
-        return {name: make() for name, make in self._makers.items()}
+        return {name: get() for name, get in self._getters.items()}
 
     def _leaf(self, name: str, leaf: Any, leaf_name: str) -> Callable[[], Any]:
-        """Adds a leaf of argument `name`, and returns the function that makes it."""
+        """Adds a leaf of a nesting, and returns the getter of the leaf.
+
+        Args:
+          name: the name of the argument.
+          leaf: a tensor or a Python value.
+          leaf_name: the name of the leaf, see `leaf_names`.
+        """
         if isinstance(leaf, (np.ndarray, tf.Tensor, tf.Variable)):
             raise PlanError(
                 explain_error(
@@ -176,7 +200,7 @@ class Call:
             )
         if not isinstance(leaf, Tensor):
             facts = (_hashable(leaf), type(leaf))
-            self.key += (Entry(name, "value", facts),)
+            self.key += (KeyEntry(argument=name, kind="value", facts=facts),)
             return lambda: leaf
         if self.in_place:
             self.mesh = self.mesh or leaf.mesh
@@ -206,29 +230,33 @@ class Call:
             )
 
     def _tensor(self, name: str, leaf: Tensor, leaf_name: str) -> Callable[[], Any]:
-        """Adds a tensor, and returns the function that makes the argument of a trace."""
+        """Adds an eager tensor, and returns the getter of its symbolic tensor."""
         value = leaf.sharded_value
         assert leaf.mesh is not None and value is not None
         shards, distinct_index = distinct(value.values)
         store = ShardsStore(
-            leaf_name, leaf.spec, leaf.mesh, value.placement, distinct_index
+            leaf_name,
+            leaf.spec,
+            mesh=leaf.mesh,
+            placement=value.placement,
+            distinct_index=distinct_index,
         )
         facts = (*leaf.spec, value.placement, distinct_index, leaf.mesh)
-        entry = Entry(name, "shape", facts)
+        entry = KeyEntry(argument=name, kind="shape", facts=facts)
         self._add(store, entry, shards)
         if has_gradient(leaf.dtype):
             self.tensors.append(leaf)
         return lambda: apply(Read(store), mesh=store.mesh)
 
-    def _add(self, store: Any, entry: Entry, tensors: list[Any]) -> None:
-        """Adds a store, its entry of the key, and its values."""
+    def _add(self, store: Any, entry: KeyEntry, values: list[Any]) -> None:
+        """Adds a store, its entry of the key, and its values as TensorFlow tensors."""
         self.stores.append(store)
         self.key += (entry,)
-        self.flat += tensors
+        self.flat_values += values
 
 
 def leaf_names(name: str, value: Any) -> list[str]:
-    """Returns a name for each leaf of a nesting, in the order of `tf.nest`.
+    """Returns a name for each leaf of a nesting, in the order of `tf.nest.flatten`.
 
     >>> leaf_names("batch", {"tokens": 0, "parts": (1, 2)})
     ['batch_parts_0', 'batch_parts_1', 'batch_tokens']
@@ -253,10 +281,11 @@ def signature_of(fn: Callable[..., Any], names: Mapping[str, Any]) -> inspect.Si
 
     Args:
       fn: the function.
-      names: the names of dimensions of its arguments.
+      names: for arguments that are arrays, the names of their dimensions.
 
     Raises:
-      ArgumentError: names are no strings, or Python knows no signature.
+      ArgumentError: names of dimensions are not strings, or `inspect.signature` does not
+        support the function.
     """
     for name, dims in names.items():
         values = dims.values() if isinstance(dims, Mapping) else [dims]
@@ -278,8 +307,9 @@ def signature_of(fn: Callable[..., Any], names: Mapping[str, Any]) -> inspect.Si
 
 
 class ByIdentity:
-    """A Python value that cannot be hashed, compared by identity. It is kept alive as
-    long as its trace, so that its id stays unique.
+    """Wraps a Python value that cannot be hashed; it is compared by identity.
+
+    The wrapper keeps the value alive, so that no other value gets its id.
     """
 
     def __init__(self, value: Any) -> None:
@@ -293,8 +323,9 @@ class ByIdentity:
 
 
 def _hashable(value: Any) -> Any:
-    """Returns a Python value for a key. Floats are compared by their `repr`: 0.0 and -0.0
-    differ, nan equals nan.
+    """Returns a hashable form of a Python value, for a key.
+
+    Floats are compared by their `repr`, so that 0.0 and -0.0 differ and nan equals nan.
     """
     if isinstance(value, float):
         return repr(value)

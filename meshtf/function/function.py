@@ -7,9 +7,9 @@
 
     step(array)        # the first call traces, plans and runs; later calls only run
 
-It is traced again only when names, shapes, data types, mesh, layout or Python values
-change. It holds at most `MAX_PROGRAMS` programs. Then the least recently used one is
-dropped, and traced again if it is called again.
+The function is traced again only when names, shapes, dtypes, mesh, layout or Python values
+of a call change. A function caches at most `MAX_PROGRAMS` programs: beyond that the least
+recently used program is dropped, and traced again at its next call.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 import tensorflow as tf
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast import Forecast, forecast
-from meshtf.function.arguments import Call, Entry
+from meshtf.function.arguments import CallArguments, KeyEntry
 from meshtf.function.layout_warnings import warn_of_unmatched
 from meshtf.function.recording import RESULT, PythonFunction, Recording
-from meshtf.function.retracing_warning import MANY_TRACES, warn_of_many_traces
+from meshtf.function.retracing_warning import (
+    MANY_TRACES,
+    keys_of_object,
+    warn_of_many_traces,
+)
 from meshtf.function.traced_gradients import Trace
 from meshtf.graph import (
     Graph,
@@ -52,7 +56,7 @@ from meshtf.runtime.spmd import export as export_program
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MAX_PROGRAMS = 256  # of one function; a method has one limit for all objects
+MAX_PROGRAMS = 256  # of one function; all objects of a class share a method's limit
 
 set_eager_executor(EAGER)
 
@@ -77,8 +81,8 @@ def function(
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 
 
-# Arguments with names are arrays in a call, and tensors in the function: `fn` says the types
-# of the latter. So a type checker sees the result, and not the arguments.
+# With `names`, callers pass arrays where `fn` declares tensors. So a type checker knows the
+# type of the result only, not of the arguments.
 @overload
 def function(
     fn: Callable[..., R],
@@ -112,13 +116,15 @@ def function(
     """Turns a Python function on named tensors into one planned program.
 
     Args:
-      fn: the function; without it, a decorator is returned.
-      mesh: the mesh that it runs on; needed only if no argument and no variable in it
-        has one.
-      jit: whether XLA compiles the local work. Pays off where a program runs for long.
+      fn: the function; None: `function` returns a decorator.
+      mesh: the mesh that the function runs on; None: the mesh of its arguments and
+        variables.
+      jit: whether XLA compiles the computation of each device. Compilation takes time, so
+        it pays off for programs that run many times.
       runtime: "placed", one program that drives all devices, or "spmd", one program
-        that each device runs, with collectives by XLA. TensorFlow runs the latter on no
-        hardware that was tried so far: a call is refused, `explain` and `export` work.
+        that each device runs, with collectives by XLA. TensorFlow runs "spmd" programs
+        on no hardware that was tried so far: calls raise an error, `explain` and `export`
+        work.
       **names: the dimensions of arguments that are arrays: x="batch;d_model" (x="": a
         scalar). For a dict of arrays, a dict: batch={"tokens": "batch;length", "labels":
         "batch"}; the argument may lack keys.
@@ -126,18 +132,18 @@ def function(
     Returns:
       A callable that takes Tensors, the named arrays and Python values, in any nesting,
       and returns Tensors. Python values are constants of the program: another value needs
-      another trace. From 20 traces on a warning says what changes. At most 256 programs
-      are held: of more, the least recently used one is dropped, and traced again at its
-      next call. Results have gradients outside, unless the function writes variables.
+      another trace. From the 20th trace on a warning names the argument that changes.
+      At most 256 programs are cached: beyond that the least recently used program is
+      dropped, and traced again at its next call. Callers can differentiate the results,
+      unless the function writes variables.
     """
-    if fn is None:
-        return lambda f: Function(f, mesh, jit, names, runtime)
-    return Function(fn, mesh, jit, names, runtime)
+    make = functools.partial(Function, mesh=mesh, jit=jit, names=names, runtime=runtime)
+    return make if fn is None else make(fn)
 
 
 @contextlib.contextmanager
 def run_functions_eagerly() -> Iterator[None]:
-    """Runs each `mtf.function` that is called inside op by op, without a trace, so that a
+    """Within this context, each `mtf.function` runs op by op, without a trace, so that a
     debugger stops in it and `print` shows values.
 
         with mtf.run_functions_eagerly():
@@ -153,24 +159,24 @@ def explain(
     device_memory: float | str | None = None,
     **kwargs: Any,
 ) -> Forecast:
-    """Returns a forecast of a call fn(*args, **kwargs): what it would do and cost,
-    without running anything.
+    """Returns a forecast of a call fn(*args, **kwargs): its ops, communication, FLOPs and
+    memory. Nothing runs.
 
-    It needs no devices. With `Mesh(..., devices="abstract")` variables take no memory
-    either, so a laptop can explain a large model on thousands of mesh positions.
+    With `Mesh(..., devices="abstract")` neither devices nor memory for variables are
+    needed, so a laptop can explain a large model on thousands of mesh positions.
 
     Args:
       fn: a `mtf.function`, or a function of tensors.
-      *args: its arguments; of an array only shape and data type are read, so a
-        `tf.TensorSpec` is enough.
-      device_memory: the bytes of one device, as a number or as text such as "40GiB":
-        the forecast then says whether the program fits, and if not, what would save
-        memory.
-      **kwargs: likewise arguments of fn.
+      *args: the arguments of the call; only the shape and dtype of an array are read, so a
+        `tf.TensorSpec` may replace it.
+      device_memory: the bytes of one device, as a number or as text such as "40GiB": the
+        forecast then says whether the program fits, and if not, what would save memory;
+        None: the memory is unknown.
+      **kwargs: the keyword arguments of the call.
 
     Returns:
-      A `Forecast`: print it, or save it as JSON or HTML. If the program has an error, it
-      shows the steps planned before, and its `error`.
+      A `Forecast`: print it, or save it as JSON or HTML. If recording raises an error, the
+      forecast has the ops before it, and `error` is its text.
     """
     function, args = as_function(fn, args)
     result = function.explain(*args, **kwargs)
@@ -184,7 +190,7 @@ def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
     """Returns a call fn(*args, **kwargs) as one StableHLO module, which each device of
     the mesh runs.
 
-    The mesh may be abstract. Arguments are as those of `explain`.
+    The mesh may be abstract. The arguments are those of `explain`.
 
     Raises:
       PlanError: XLA cannot compile an op.
@@ -196,65 +202,67 @@ def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
 def as_function(
     fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> tuple[Function[..., Any], tuple[Any, ...]]:
-    """Returns a `mtf.function`, and its arguments.
+    """Returns `fn` as a `mtf.function`, and the positional arguments of a call.
 
     Args:
-      fn: a `mtf.function`, a method that is one (its object becomes the first argument),
-        or a function of tensors.
-      args: the arguments of a call.
+      fn: a `mtf.function`, a bound method that is one, or a function of tensors.
+      args: the positional arguments of a call, without the object of a bound method.
     """
-    if (
-        isinstance(fn, functools.partial)
-        and isinstance(fn.func, Function)
-        and not fn.keywords
-    ):
-        return fn.func, (*fn.args, *args)
     if isinstance(fn, Function):
         return fn, args
-    return Function(fn, None, False, {}), args
+    # For a bound method `Function.__get__` returns a partial with the object.
+    if isinstance(fn, functools.partial) and isinstance(fn.func, Function):
+        if not fn.keywords:
+            return fn.func, (*fn.args, *args)
+    return Function(fn), args
+
+
+class _CompiledCall(NamedTuple):
+    """A trace, and the structure of its results.
+
+    Attributes:
+      trace: the compiled function.
+      structure: the nesting that the function returns, with `RESULT` for each tensor.
+    """
+
+    trace: Trace
+    structure: Any
 
 
 class Function(Generic[P, R]):
-    """The result of `mtf.function`: a callable with a cache of the `MAX_PROGRAMS`
-    programs that were used last.
+    """The result of `mtf.function`: a callable with a cache of the `MAX_PROGRAMS` most
+    recently used programs.
+
+    The arguments are those of `mtf.function`.
     """
 
     def __init__(
         self,
         fn: Callable[P, R],
-        mesh: Mesh | None,
-        jit: bool,
-        names: dict[str, str | Mapping[str, str]],
+        *,
+        mesh: Mesh | None = None,
+        jit: bool = False,
+        names: Mapping[str, str | Mapping[str, str]] | None = None,
         runtime: RuntimeName = "placed",
     ) -> None:
         if mesh is not None:
             as_mesh("mesh", mesh)
-        self._python = PythonFunction(fn, mesh, names)
+        self._python = PythonFunction(fn, mesh, names or {})
         self._jit = as_bool("jit", jit)
         self._runtime = runtime_named(runtime)
         self.name = self._python.name
-        self._warned = False  # whether the warning of many traces was given
-        # By key: the trace and the structure of its results. The least recently used one
-        # comes first.
-        self._compiled: collections.OrderedDict[Any, tuple[Trace, Any]] = (
-            collections.OrderedDict()
-        )
-        self._traces = 0
+        # By the key of a call; the least recently used trace comes first.
+        self._compiled: collections.OrderedDict[Any, _CompiledCall]
+        self._compiled = collections.OrderedDict()
+        self._num_traces = 0  # so far, traces that were dropped included
+        self._has_warned = False  # of too many traces
         functools.update_wrapper(self, fn)
 
     @overload
-    def __get__(
-        self,
-        instance: None,
-        owner: Any = None,
-    ) -> Function[P, R]: ...
+    def __get__(self, instance: None, owner: Any = None) -> Function[P, R]: ...
 
     @overload
-    def __get__(
-        self,
-        instance: object,
-        owner: Any = None,
-    ) -> Callable[..., R]: ...
+    def __get__(self, instance: object, owner: Any = None) -> Callable[..., R]: ...
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -264,18 +272,21 @@ class Function(Generic[P, R]):
         return results
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a call: as part of the calling function, op by op, or as a program."""
         executor = current_executor()
-        eager = current().functions_run_eagerly
-        if isinstance(executor, Graph) or (eager and isinstance(executor, InPlace)):
-            return self._in_place(args, kwargs)  # it is called by another function
-        if eager or not is_traceable(current()):
+        runs_eagerly = current().functions_run_eagerly
+        is_recording = isinstance(executor, Graph)
+        # Another `mtf.function` calls this one.
+        if is_recording or (runs_eagerly and isinstance(executor, InPlace)):
+            return self._run_in_place(args, kwargs)
+        if runs_eagerly or not is_traceable(current()):
             with context(**RESET_IN_TRACES):
-                return self._in_place(args, kwargs)
+                return self._run_in_place(args, kwargs)
         call = self._python.bind(args, kwargs)
         activity = "runs" if call.key in self._compiled else "traces"
         beat(f"{activity} {self.name}")
         trace, structure = self._get(call)
-        results = iter(trace.call(call.flat, call.tensors))
+        results = iter(trace.call(call.flat_values, call.tensors))
         beat(f"ran {self.name}")
         return tf.nest.map_structure(
             lambda y: next(results) if y is RESULT else y, structure
@@ -290,22 +301,22 @@ class Function(Generic[P, R]):
 
     def lower(self, *args: Any, **kwargs: Any) -> Executable:
         """Returns the planned program for these arguments, without running it."""
-        return self._get(self._python.bind(args, kwargs))[0].executable
+        return self._get(self._python.bind(args, kwargs)).trace.executable
 
     def explain(self, *args: Any, **kwargs: Any) -> Forecast:
-        """Returns a forecast of a call, without running anything: see `mtf.explain`."""
+        """Returns a forecast of a call, without running it: see `mtf.explain`."""
         call = self._python.bind(args, kwargs, runs=False)
         graph = Graph(call.mesh)
         results = None
         error = None
         try:
             results = self._python.record(graph, call).recorded.results
-        except MeshtfError as problem:
-            error = problem
+        except MeshtfError as raised:
             if graph.mesh is None:
-                raise
+                raise  # there is nothing to forecast without a mesh
+            error = raised
         assert graph.mesh is not None
-        return forecast(self.name, graph.nodes, results, graph.mesh, error)
+        return forecast(self.name, graph.nodes, results, mesh=graph.mesh, error=error)
 
     def export(self, *args: Any, **kwargs: Any) -> Export:
         """Returns the program of a call as a StableHLO module: see `mtf.export`."""
@@ -321,11 +332,11 @@ class Function(Generic[P, R]):
 
     @property
     def traces(self) -> int:
-        """The number of traces so far, with those that were dropped."""
-        return self._traces
+        """The number of traces so far, traces that were dropped included."""
+        return self._num_traces
 
-    def _in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Applies the ops of the function where it is called, without a trace."""
+    def _run_in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Applies the ops of a call in the calling function, or runs them op by op."""
         call = self._python.bind(args, kwargs, in_place=True)
         executor = current_executor()
         if not isinstance(executor, Graph):
@@ -333,60 +344,56 @@ class Function(Generic[P, R]):
         with executing(executor):
             return self._python.run(call)
 
-    def _get(self, call: Call) -> tuple[Trace, Any]:
-        """Returns the trace for a call, and the structure of its results."""
+    def _get(self, call: CallArguments) -> _CompiledCall:
+        """Returns the compiled function for a call, from the cache if it is there."""
+        # Only from `lower`: the trace would depend on the context, so it is not cached.
         if not is_traceable(current()):
-            # For `lower` only, so it is not cached.
             return self._trace(call)
         key = self._cache_key(call)
-        entry = self._compiled.get(key)
-        if entry is not None:
+        compiled = self._compiled.get(key)
+        if compiled is not None:
             self._compiled.move_to_end(key)
-            return entry
-        entry = self._trace(call)
-        self._compiled[key] = entry
-        self._traces += 1
+            return compiled
+        compiled = self._trace(call)
+        self._compiled[key] = compiled
+        self._num_traces += 1
         self._warn_of_many_traces(key)
         if len(self._compiled) > MAX_PROGRAMS:
-            _, (oldest, _) = self._compiled.popitem(last=False)
-            oldest.retire()
-        return entry
+            _key, least_recent = self._compiled.popitem(last=False)
+            least_recent.trace.retire()
+        return compiled
 
-    def _cache_key(self, call: Call) -> tuple[Entry, ...]:
-        """Returns the key of a call: with the path of modules, if the trace without it
-        draws random numbers under another path.
+    def _cache_key(self, call: CallArguments) -> tuple[KeyEntry, ...]:
+        """Returns the key of a call.
+
+        Random numbers depend on the path of modules. So the key has the path if there is a
+        trace without it that draws random numbers under another path.
         """
         path = current().path
-        entry = self._compiled.get(call.key)
-        if entry is None or entry[0].path in (None, path):
+        compiled = self._compiled.get(call.key)
+        if compiled is None or compiled.trace.path in (None, path):
             return call.key
-        return (*call.key, Entry("", "path", (path,)))
+        return (*call.key, KeyEntry(argument="", kind="path", facts=(path,)))
 
-    def _warn_of_many_traces(self, key: tuple[Entry, ...]) -> None:
-        """Warns once, of a method if it has many traces for one object."""
-        if self._warned:
-            return
-        keys = list(self._compiled)
-        if key[0].argument == "self":
-            keys = [k for k in keys if k[:1] == key[:1]]
-        if len(keys) >= MANY_TRACES:
-            self._warned = True
+    def _warn_of_many_traces(self, last_key: tuple[KeyEntry, ...]) -> None:
+        """Warns once, when the function has many traces; a method, when one object has."""
+        keys = keys_of_object(self._compiled, last_key)
+        if len(keys) >= MANY_TRACES and not self._has_warned:
+            self._has_warned = True
             warn_of_many_traces(self.name, keys)
 
-    def _trace(self, call: Call) -> tuple[Trace, Any]:
-        """Records and compiles a call; returns the trace and the structure of its
-        results.
-        """
+    def _trace(self, call: CallArguments) -> _CompiledCall:
+        """Records and compiles a call."""
         graph = Graph(call.mesh)
         recording = self._python.record(graph, call)
         trace = Trace(
-            self.name,
-            graph,
-            recording.recorded,
-            recording.arguments,
-            functools.partial(self._runtime.compile, jit=self._jit),
+            name=self.name,
+            graph=graph,
+            recorded=recording.recorded,
+            stores=recording.arguments,
+            compile_recorded=functools.partial(self._runtime.compile, jit=self._jit),
         )
-        writes = any(isinstance(node.op, WriteOp) for node in graph.nodes)
+        has_writes = any(isinstance(node.op, WriteOp) for node in graph.nodes)
         mesh = recording.recorded.mesh
-        warn_of_unmatched(mesh, recorded_layout_use(mesh), writes)
-        return trace, recording.structure
+        warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes)
+        return _CompiledCall(trace, recording.structure)

@@ -1,9 +1,11 @@
 """Records a Python function: calls it with recorded tensors as arguments.
 
-python = PythonFunction(fn, mesh=None, names={"x": "batch;d_model"})
-call = python.bind(args, kwargs)            # call.key: the key of the trace
-recording = python.record(Graph(call.mesh), call)
-recording.recorded                          # nodes and results, for a runtime
+    python = PythonFunction(fn, mesh=None, names={"x": "batch;d_model"})
+    call = python.bind(args, kwargs)
+    recording = python.record(Graph(call.mesh), call)
+
+`call.key` is the key of the trace; `recording.recorded` has the nodes and results that a
+runtime compiles.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.errors import MeshError, PlanError, explain_error
-from meshtf.function.arguments import Call, context_entries, leaf_names, signature_of
+from meshtf.function.arguments import (
+    CallArguments,
+    context_entries,
+    leaf_names,
+    signature_of,
+)
 from meshtf.graph import (
     Graph,
     ShardedValue,
@@ -35,23 +42,23 @@ from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.control.seeds import iterations
 
 
-class Result:
-    """Marks the tensors in the structure that a function returns."""
+class ResultMarker:
+    """Marks where tensors are in the structure that a function returns."""
 
 
-RESULT = Result()
-# Prefix of the names of further arguments: the indices of the iterations of Python loops
-# that the call is in, so that random ops draw new numbers in each. No argument of a user
-# has such a name.
-_ITERATION = "loop iteration "
+RESULT = ResultMarker()
+# A call within Python loops has their iteration indices as further arguments, so that
+# random ops draw new numbers in each iteration. The names of these arguments begin with
+# this prefix; no argument of a user can, as it contains spaces.
+_ITERATION_PREFIX = "loop iteration "
 
 
 class Recording(NamedTuple):
     """A recorded call of a function.
 
     Attributes:
-      recorded: nodes and results.
-      arguments: the stores of its arguments, in order.
+      recorded: the nodes, results and mesh of the function.
+      arguments: the stores of the function's arguments, in order.
       structure: the nesting that the function returned, with `RESULT` for each tensor.
     """
 
@@ -61,7 +68,9 @@ class Recording(NamedTuple):
 
     @property
     def named_results(self) -> list[tuple[str, Tensor]]:
-        """The results with names: their keys, or output_0, ..."""
+        """Returns (name, result) for each result. Names are the keys of a returned dict or
+        NamedTuple; otherwise "output_0", "output_1" and so on.
+        """
         structure = self.structure
         if isinstance(structure, Mapping) or hasattr(structure, "_fields"):
             root = ""
@@ -80,8 +89,8 @@ class PythonFunction:
 
     Args:
       fn: the function.
-      mesh: the mesh that it runs on; None: that of its arguments.
-      names: the names of dimensions of those arguments that are arrays.
+      mesh: the mesh that the function runs on; None: the mesh of its arguments.
+      names: for each argument that is an array, the names of its dimensions.
     """
 
     def __init__(
@@ -103,7 +112,7 @@ class PythonFunction:
             )
 
     def signature_text(self) -> str:
-        """Returns the arguments, with the dimensions of arrays: (x="batch;d", step)."""
+        """Returns the parameters, with the dimensions of arrays: "(x='batch;d', step)"."""
         arguments = []
         for name in self.signature.parameters:
             dims = self.names.get(name)
@@ -116,47 +125,59 @@ class PythonFunction:
         kwargs: dict[str, Any],
         runs: bool = True,
         in_place: bool = False,
-    ) -> Call:
-        """Returns the arguments of a call; see `Call` for `runs` and `in_place`."""
+    ) -> CallArguments:
+        """Binds the arguments of a call to the parameters, and returns them.
+
+        Args:
+          args: the positional arguments.
+          kwargs: the keyword arguments.
+          runs: whether the call runs, see `CallArguments`.
+          in_place: whether the call runs without a trace, see `CallArguments`.
+        """
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         context = current()
         mesh = context.mesh or self.mesh
         if mesh is None and in_place:
             mesh = current_executor().mesh
-        call = Call(mesh, runs, in_place)
+        call = CallArguments(mesh, runs=runs, in_place=in_place)
         for name, value in bound.arguments.items():
             if name in self.names:
                 call.add_array(name, value, self.names[name])
             else:
                 call.add_structure(name, value)
         if not in_place:
+            # Scalars: the index of the current iteration of each enclosing loop.
             for depth, index in enumerate(iterations()):
-                call.add_array(f"{_ITERATION}{depth}", index, "")
+                call.add_array(f"{_ITERATION_PREFIX}{depth}", index, "")
         call.key += context_entries(context)
         return call
 
-    def run(self, call: Call) -> Any:
-        """Calls the function: the current executor gets the nodes. Returns its result."""
+    def run(self, call: CallArguments) -> Any:
+        """Calls the function, whose ops the current executor runs or records, and returns
+        the results.
+        """
         arguments = call.arguments()
         indices = [
-            arguments.pop(name) for name in [*arguments] if name.startswith(_ITERATION)
+            arguments.pop(name)
+            for name in list(arguments)
+            if name.startswith(_ITERATION_PREFIX)
         ]
         bound = self.signature.bind_partial()
         bound.arguments.update(arguments)
         with context(iterations=tuple(indices) or current().iterations):
             return self.fn(*bound.args, **bound.kwargs)
 
-    def record(self, graph: Graph, call: Call) -> Recording:
+    def record(self, graph: Graph, call: CallArguments) -> Recording:
         """Records a call in a graph.
 
         Raises:
-          MeshError: no tensor or variable gives the mesh.
+          MeshError: no tensor or variable determines the mesh.
         """
         with executing(graph), context(**RESET_IN_TRACES):
             returned = self.run(call)
             leaves = flatten(returned)
-            # Reads of variables among the results are recorded, too.
+            # Tensors and variables have a spec; a variable is read here, in the graph.
             results = [
                 y if isinstance(y, Tensor) else y.tensor()
                 for y in leaves
@@ -165,8 +186,8 @@ class PythonFunction:
         if graph.mesh is None:
             raise self._no_mesh()
         record_layout_use(graph.mesh, layout_use(graph.nodes))
-        marked = [RESULT if hasattr(y, "spec") else y for y in leaves]
-        structure = tf.nest.pack_sequence_as(returned, marked)
+        marked_leaves = [RESULT if hasattr(y, "spec") else y for y in leaves]
+        structure = tf.nest.pack_sequence_as(returned, marked_leaves)
         recorded = Recorded(graph.nodes, results, graph.mesh)
         return Recording(recorded, call.stores, structure)
 

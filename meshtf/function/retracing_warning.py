@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from meshtf.errors import TraceWarning, explain_error
-from meshtf.function.arguments import ByIdentity, Entry
+from meshtf.function.arguments import ByIdentity, KeyEntry
 
-MANY_TRACES = 20
+MANY_TRACES = 20  # so many traces of one function cause the warning
 
+# For each kind of `KeyEntry` that changes from call to call: how to avoid the traces.
 _WAYS_OUT = {
     "value": "A Python value is a constant of the program. Pass it as an array with named "
-    "dimensions, "
-    'such as a scalar: @mtf.function({argument}="").',
+    'dimensions, such as a scalar: @mtf.function({argument}="").',
     "shape": "Each shape has its program. Give it few shapes: pad it, or drop the last, "
     "incomplete batch.",
     "structure": "Each structure has its program. Pass one tensor, such as the result of "
@@ -26,16 +26,16 @@ _WAYS_OUT = {
 }
 
 
-def warn_of_many_traces(name: str, keys: Collection[Sequence[Entry]]) -> None:
+def warn_of_many_traces(name: str, keys: Collection[Sequence[KeyEntry]]) -> None:
     """Warns that a function was traced very often, and names the argument that changes
     most.
 
     Args:
-      name: of the function.
-      keys: those of all traces.
+      name: the name of the function.
+      keys: the keys of all its traces.
     """
     variants = _variants_by_argument(keys)
-    argument = max(variants, key=lambda name: len(variants[name]))
+    argument = max(variants, key=lambda candidate: len(variants[candidate]))
     kind, examples = _difference(variants[argument])
     label = f"its argument {argument!r}" if argument else f"the {kind} of the context"
     warnings.warn(
@@ -46,44 +46,57 @@ def warn_of_many_traces(name: str, keys: Collection[Sequence[Entry]]) -> None:
             way_out=_WAYS_OUT[kind].format(argument=argument),
         ),
         TraceWarning,
-        stacklevel=5,
+        stacklevel=6,  # the line that calls the function, above `Function.__call__`
     )
 
 
+def keys_of_object(
+    keys: Iterable[tuple[KeyEntry, ...]], key: tuple[KeyEntry, ...]
+) -> list[tuple[KeyEntry, ...]]:
+    """Returns the keys of calls of a method on the same object as in `key`; all keys for a
+    function that is not a method.
+    """
+    first_entry = key[0]
+    if first_entry.argument != "self":
+        return list(keys)
+    return [other for other in keys if other[:1] == (first_entry,)]
+
+
 def _variants_by_argument(
-    keys: Iterable[Sequence[Entry]],
-) -> dict[str, list[tuple[Entry, ...]]]:
-    """Returns the distinct groups of entries that keys have for each argument."""
-    variants: dict[str, list[tuple[Entry, ...]]] = defaultdict(list)
+    keys: Iterable[Sequence[KeyEntry]],
+) -> dict[str, list[tuple[KeyEntry, ...]]]:
+    """Returns for each argument its distinct variants: the entries that describe the
+    argument in one key or several.
+    """
+    # The inner dicts are used as ordered sets.
+    variants: dict[str, dict[tuple[KeyEntry, ...], None]] = defaultdict(dict)
     for key in keys:
-        by_argument: dict[str, list[Entry]] = defaultdict(list)
+        entries_of_key: dict[str, list[KeyEntry]] = defaultdict(list)
         for entry in key:
-            by_argument[entry.argument].append(entry)
-        for argument, entries in by_argument.items():
-            variants[argument].append(tuple(entries))
-    for argument in variants:
-        variants[argument] = list(dict.fromkeys(variants[argument]))
-    return variants
+            entries_of_key[entry.argument].append(entry)
+        for argument, entries in entries_of_key.items():
+            variants[argument][tuple(entries)] = None
+    return {argument: list(distinct) for argument, distinct in variants.items()}
 
 
-def _difference(variants: Sequence[Sequence[Entry]]) -> tuple[str, list[str]]:
+def _difference(variants: Sequence[Sequence[KeyEntry]]) -> tuple[str, list[str]]:
     """Returns the kind of entry in which the variants of an argument differ most, and
-    three examples.
+    three examples as text.
     """
     lengths = {len(entries) for entries in variants}
     if len(lengths) > 1 or not variants[0]:
         examples = [f"{len(entries) - 1} leaves" for entries in variants[:3]]
         return "structure", examples
-    most_varied: list[Entry] = []
-    for column in zip(*variants):
-        distinct_entries = list(dict.fromkeys(column))
+    most_varied: list[KeyEntry] = []
+    for corresponding_entries in zip(*variants):
+        distinct_entries = list(dict.fromkeys(corresponding_entries))
         if len(distinct_entries) > len(most_varied):
             most_varied = distinct_entries
-    examples = [_shown(entry) for entry in most_varied[:3]]
+    examples = [_entry_text(entry) for entry in most_varied[:3]]
     return most_varied[0].kind, examples
 
 
-def _shown(entry: Entry) -> str:
-    """Returns the text of an entry for users."""
+def _entry_text(entry: KeyEntry) -> str:
+    """Returns an entry as users know it: a value, a shape, a layout."""
     fact = entry.facts[0]
     return repr(fact.value if isinstance(fact, ByIdentity) else fact)

@@ -1,19 +1,19 @@
-"""Traces of functions, and gradients of their results outside of the function.
+"""Traces: compiled functions, whose callers can differentiate the results.
 
     y = f(x)                                  # runs a `Trace`; y refers to a `TraceCall`
-    dx, dv = gradients([y * v], [x, v])       # runs the trace of its backward function
+    dx, dv = gradients([y * v], [x, v])       # runs the backward trace of f
 
-A backward function is recorded at the first gradient, once for each set of results that
-have cotangents. It recomputes the forward pass from the arguments of the call. It is a
-trace as well, so its results have gradients too. The results of a call keep its arguments
-alive.
+The backward function of a trace is recorded when a gradient is first taken, once for each
+set of results that have cotangents. It recomputes the forward pass from the arguments of
+the call, so the results of a call keep its arguments alive. The backward function is a
+trace as well, so gradients can be differentiated again.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.function.variable_use import (
@@ -56,21 +56,24 @@ class Trace:
     """A compiled function, with the nodes that it was compiled from.
 
     Args:
-      name: of the function.
-      graph: the graph that it was recorded in.
-      recorded: its nodes and results.
-      stores: of the arguments, in order.
-      compile_recorded: compiles nodes and results with stores of arguments; the backward
-        functions are compiled by it, too.
-      stand_ins: see below.
+      name: the name of the function.
+      graph: the graph that the function was recorded in.
+      recorded: the nodes, results and mesh of the function.
+      stores: the stores of the function's arguments, in order.
+      compile_recorded: compiles recorded nodes for the stores of arguments; it compiles
+        backward functions as well.
+      outer_reads: read of a variable in the function -> read of the same variable outside
+        of the function; filled by `outer_captures`, and shared with backward functions.
 
     Attributes:
-      path: the path of modules that its random ops used; None: it draws no numbers.
-      variables: the variables that it reads.
-      arguments: the reads of those arguments that can have gradients.
-      captures: eager tensors and reads of variables that can have gradients.
-      differentiable: whether its results may have gradients outside.
-      stand_ins: for each read of a variable in the function, the read outside of it.
+      executable: the compiled function.
+      write_time: when the function last wrote its variables; None: it writes none.
+      path: the module path that random ops of the function used; None: it has none.
+      variables: the variables that the function reads.
+      arguments: reads of arguments, by which the results can be differentiated.
+      captures: eager tensors, and reads of variables, by which the results can be
+        differentiated.
+      differentiable: whether any result can have a gradient.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class Trace:
         recorded: Recorded,
         stores: Sequence[Any],
         compile_recorded: Callable[[Recorded, Sequence[Any]], Executable],
-        stand_ins: dict[Tensor, Tensor] | None = None,
+        outer_reads: dict[Tensor, Tensor] | None = None,
     ) -> None:
         self.name = name
         self.graph = graph
@@ -91,23 +94,25 @@ class Trace:
         self.nodes = list(recorded.nodes)
         self.results = list(recorded.results)
         self.specs = [result.spec for result in self.results]
-        self.stand_ins = {} if stand_ins is None else stand_ins
+        self.outer_reads = {} if outer_reads is None else outer_reads
         self.write_time = track_writes(self.nodes)
         self.path = current().path if any(map(is_random, self.nodes)) else None
         self.variables = read_variables(self.executable)
         self.arguments = differentiable_arguments(self.nodes, stores)
         self.captures = differentiable_captures(self.nodes, self.results)
-        self.differentiable = any(has_gradient(r.dtype) for r in self.results) and bool(
-            self.arguments or self.captures
+        has_sources = bool(self.arguments or self.captures)
+        self.differentiable = has_sources and any(
+            has_gradient(result.dtype) for result in self.results
         )
-        self._backward_traces: dict[Any, tuple[Trace, list[bool]]] = {}
+        # By the indices and placements of the results' cotangents; see `backward`.
+        self._backward_traces: dict[Any, BackwardTrace] = {}
 
     def call(self, values: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Runs the program, and returns its results.
+        """Runs the function, and returns its results.
 
         Args:
-          values: the TensorFlow tensors of all arguments.
-          tensors: those arguments that are tensors and can have gradients.
+          values: all arguments, as TensorFlow tensors.
+          tensors: the arguments that are named tensors and can have gradients.
         """
         if self.write_time is not None:
             self.write_time.record()
@@ -118,44 +123,43 @@ class Trace:
         elif self.differentiable:
             trace_call = WritingTraceCall(self, tensors)
         return [
-            _result(self.mesh, spec, value, trace_call, k)
-            for k, (spec, value) in enumerate(zip(self.specs, outputs, strict=True))
+            _result_tensor(spec, value, self.mesh, trace_call=trace_call, index=i)
+            for i, (spec, value) in enumerate(zip(self.specs, outputs, strict=True))
         ]
 
     def retire(self) -> None:
-        """Says that the trace is not called any more. Its variables then need not ask it
-        when they were written.
-        """
+        """Removes the trace from the writers of its variables: it is never called again."""
         if self.write_time is not None:
             for store in written_variables(self.nodes):
                 remove_writer(store, self.write_time)
 
     def outer_captures(self) -> list[Tensor]:
-        """Returns the captures as tensors outside of the function."""
-        outer = []
+        """Returns the captures as tensors outside of the function: eager tensors as they
+        are, and for reads of variables other reads.
+        """
+        outer_tensors = []
         for x in self.captures:
-            if x.sharded_value is not None:
-                outer.append(x)
+            is_eager = x.sharded_value is not None
+            if is_eager:
+                outer_tensors.append(x)
                 continue
-            if x not in self.stand_ins:
-                self.stand_ins[x] = _stand_in(x)
-            outer.append(self.stand_ins[x])
-        return outer
+            if x not in self.outer_reads:
+                self.outer_reads[x] = _outer_read(x)
+            outer_tensors.append(self.outer_reads[x])
+        return outer_tensors
 
     def backward(
         self, indices: tuple[int, ...], cotangents: Sequence[ShardsStore]
-    ) -> tuple[Trace, list[bool]]:
-        """Returns the trace of the backward function, recorded at the first call.
+    ) -> BackwardTrace:
+        """Returns the trace of the backward function, which is recorded at the first call.
 
         Args:
-          indices: of the results that have cotangents.
-          cotangents: the stores by which these are passed.
-
-        Returns:
-          (trace, whether each of arguments and captures has a gradient). The results of
-          the trace are the gradients that exist.
+          indices: the indices of the results that have cotangents.
+          cotangents: the stores of these cotangents, in the same order.
         """
-        placements = tuple((s.placement, s.distinct_index) for s in cotangents)
+        placements = tuple(
+            (store.placement, store.distinct_index) for store in cotangents
+        )
         key = indices, placements
         if key not in self._backward_traces:
             self._backward_traces[key] = self._record_backward(indices, cotangents)
@@ -163,44 +167,64 @@ class Trace:
 
     def _record_backward(
         self, indices: tuple[int, ...], cotangents: Sequence[ShardsStore]
-    ) -> tuple[Trace, list[bool]]:
+    ) -> BackwardTrace:
         """Records and compiles the backward function: see `backward`."""
         graph = self.graph
+        # Printing and other effects on the host are not repeated.
         forward_nodes = [n for n in self.nodes if not isinstance(n.op, HostOp)]
         nodes_before = list(graph.nodes)
+        # Gradient ops are recorded after the forward ops, in the graph of the function.
         graph.set_nodes(forward_nodes)
         try:
             with executing(graph), default_context():
                 gradients = gradients_within(
                     set(forward_nodes),
-                    [self.results[k] for k in indices],
-                    [*self.arguments, *self.captures],
-                    [apply(Read(store), mesh=self.mesh) for store in cotangents],
+                    ys=[self.results[i] for i in indices],
+                    xs=[*self.arguments, *self.captures],
+                    grad_ys=[
+                        apply(Read(store), mesh=self.mesh) for store in cotangents
+                    ],
                 )
             nodes = list(graph.nodes)
         finally:
             graph.set_nodes(nodes_before)
         results = [dx for dx in gradients if dx is not None]
         trace = Trace(
-            f"the gradient of {self.name}",
-            graph,
-            Recorded(nodes, results, self.mesh),
-            [*self.stores, *cotangents],
-            self.compile_recorded,
-            self.stand_ins,
+            name=f"the gradient of {self.name}",
+            graph=graph,
+            recorded=Recorded(nodes, results, self.mesh),
+            stores=[*self.stores, *cotangents],
+            compile_recorded=self.compile_recorded,
+            outer_reads=self.outer_reads,
         )
-        return trace, [dx is not None for dx in gradients]
+        return BackwardTrace(trace, [dx is not None for dx in gradients])
+
+
+class BackwardTrace(NamedTuple):
+    """The trace of a backward function.
+
+    Attributes:
+      trace: takes the arguments of the forward function and the cotangents; its results
+        are the gradients that exist.
+      is_present: for each argument and capture, whether its gradient exists.
+    """
+
+    trace: Trace
+    is_present: list[bool]
 
 
 class TraceCall:
-    """A call of a trace: the gradient rule of its results; see `graph.GradientRule`.
+    """One call of a trace, as the gradient rule of the call's results; see
+    `graph.GradientRule`.
 
     Args:
       trace: the trace.
-      flat_values: the TensorFlow tensors of all arguments.
-      tensors: those arguments that are tensors and can have gradients.
+      flat_values: all arguments of the call, as TensorFlow tensors.
+      tensors: the arguments that are named tensors and can have gradients.
     """
 
+    # Attributes of a `GradientRule` that are empty here: the backward function reads no
+    # tensors but its inputs.
     captures: tuple[Tensor, ...] = ()
     intermediates: tuple[Tensor, ...] = ()
 
@@ -211,68 +235,80 @@ class TraceCall:
         self.flat_values = flat_values
         self.tensors = tensors
         self.num_results = len(trace.results)
-        self.time = next_time()
+        self.called_at = next_time()
         self._inputs: tuple[Tensor, ...] | None = None
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors to differentiate by: arguments and captures."""
+        """The tensors to differentiate by: arguments of the call, and captures."""
         if self._inputs is None:
             self._inputs = (*self.tensors, *self.trace.outer_captures())
         return self._inputs
 
     def gradient(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Returns the cotangents of inputs. Raises PlanError if a variable that is read
-        was written since the call.
+        """Returns the cotangents of `inputs`.
+
+        Args:
+          dys: the cotangents of the results; None: zero.
+
+        Raises:
+          PlanError: a variable that the backward function reads was written since the call.
         """
         indices = []
         stores: list[ShardsStore] = []
         cotangents: list[Tensor] = []
         flat_values = [*self.flat_values]
-        for k, dy in enumerate(dys):
+        for i, dy in enumerate(dys):
             if dy is None:
                 continue
-            spec = self.trace.results[k].spec
-            placement = self.trace.executable.program.results[k].placement
+            spec = self.trace.results[i].spec
+            placement = self.trace.executable.program.results[i].placement
             dy = transpose(dy, spec.shape.names)
-            store, shards = _as_argument(dy, spec, self.trace.mesh, placement)
-            indices.append(k)
+            store, shards = _cotangent_store(dy, spec, self.trace.mesh, placement)
+            indices.append(i)
             stores.append(store)
             cotangents.append(dy)
             flat_values += shards
-        trace, has_cotangent = self.trace.backward(tuple(indices), stores)
-        for store in trace.variables:
-            if changed_since(store, self.time):
-                raise _written_since(self.trace.name, store)
-        results = iter(trace.call(flat_values, [*self.tensors, *cotangents]))
-        return [next(results) if has else None for has in has_cotangent]
+        trace, is_present = self.trace.backward(tuple(indices), stores)
+        for variable in trace.variables:
+            if changed_since(variable, self.called_at):
+                raise _written_since(self.trace.name, variable)
+        gradients = iter(trace.call(flat_values, [*self.tensors, *cotangents]))
+        return [next(gradients) if present else None for present in is_present]
 
 
 class WritingTraceCall(TraceCall):
-    """A call of a trace that writes variables: gradients through it are an error.
+    """One call of a trace that writes variables: a gradient through it is an error.
 
-    It keeps no argument alive: training steps are called in long runs, and their losses
-    collected.
+    The call keeps no argument alive, so that the losses of many training steps can be
+    collected without their batches.
     """
 
     def __init__(self, trace: Trace, tensors: Sequence[Tensor]) -> None:
-        super().__init__(trace, (), ())
-        self._arguments = [(weakref.ref(x), _is_leaf(x)) for x in tensors]
+        super().__init__(trace, flat_values=(), tensors=())
+        self._argument_references = [(weakref.ref(x), _is_leaf(x)) for x in tensors]
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        alive = []
-        for reference, is_leaf in self._arguments:
+        """The arguments that still exist, and captures.
+
+        Raises:
+          PlanError: an argument that depends on other tensors no longer exists, so it is
+            unknown whether a gradient flows through it.
+        """
+        remaining = []
+        for reference, is_leaf in self._argument_references:
             tensor = reference()
             if tensor is not None:
-                alive.append(tensor)
+                remaining.append(tensor)
             elif not is_leaf:
                 raise self._error(
                     "depends on what its arguments were made of, which are gone"
                 )
-        return (*alive, *self.trace.outer_captures())
+        return (*remaining, *self.trace.outer_captures())
 
     def gradient(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Raises PlanError: the function writes variables."""
         raise self._error("is on the way of a gradient")
 
     def _error(self, reason: str) -> PlanError:
@@ -288,12 +324,12 @@ class WritingTraceCall(TraceCall):
         )
 
 
-def _written_since(name: str, store: Any) -> PlanError:
-    """Returns the error for a variable that was written after the call."""
+def _written_since(name: str, variable: Any) -> PlanError:
+    """Returns the error for a variable that was written after a call of function `name`."""
     return PlanError(
         explain_error(
             f"the gradient of a result of the function {name!r} needs the value that "
-            f"variable {store.name!r} had when it was called, and the variable was "
+            f"variable {variable.name!r} had when it was called, and the variable was "
             "written since.",
             **{"from": Source.of_caller()},
             way_out="Call mtf.gradients before the variable is written, or inside of a "
@@ -303,42 +339,59 @@ def _written_since(name: str, store: Any) -> PlanError:
 
 
 def _is_leaf(x: Tensor) -> bool:
-    """Returns whether an eager tensor depends on nothing that can have a gradient."""
+    """Returns whether an eager tensor depends on no other tensor and no variable."""
     node = x.node
     return node.gradient_rule is None and not node.inputs and not reads_variable(node)
 
 
-def _stand_in(x: Tensor) -> Tensor:
-    """Returns a read of a variable outside of a function, for its read in the function."""
+def _outer_read(x: Tensor) -> Tensor:
+    """Returns a read of a variable outside of a function, for its read `x` in the function."""
     assert isinstance(x.node.op, ReadOp)
     store: Any = x.node.op.store
+    # Gradients take the layout of the variable, whatever layout `x` was read in.
     region = Layout.changes("*:").then(store.layout)
-    context = Context(region=region, stage=store.stage)
-    # Its serial must be before those of all calls of the function.
-    serial = x.node.serial
-    op = x.node.op
-    node = Node(op, (), (x.spec,), x.mesh, x.node.source, context, EAGER, serial)
+    node = Node(
+        x.node.op,
+        inputs=(),
+        specs=(x.spec,),
+        mesh=x.mesh,
+        source=x.node.source,
+        context=Context(region=region, stage=store.stage),
+        owner=EAGER,
+        # Gradients visit nodes by serial: the read must precede all calls of the function.
+        serial=x.node.serial,
+    )
     return node.outputs[0]
 
 
-def _result(
-    mesh: Mesh,
+def _result_tensor(
     spec: Spec,
     value: ShardedValue,
+    mesh: Mesh,
     trace_call: TraceCall | None,
     index: int,
 ) -> Tensor:
-    """Returns a result of a call, with the call as its gradient rule."""
+    """Returns a result of a call as an eager tensor.
+
+    Args:
+      spec: the spec of the result.
+      value: the value of the result.
+      mesh: the mesh of the function.
+      trace_call: the call, which becomes the gradient rule; None: there are no gradients.
+      index: the index of the result.
+    """
     if trace_call is None or not has_gradient(spec.dtype):
         return tensor_of_value(spec, value, mesh)
-    return tensor_of_value(spec, value, mesh, (trace_call, index), EAGER)
+    return tensor_of_value(
+        spec, value, mesh, gradient_rule=(trace_call, index), owner=EAGER
+    )
 
 
-def _as_argument(
+def _cotangent_store(
     dy: Tensor, spec: Spec, mesh: Mesh, placement: Placement
 ) -> tuple[ShardsStore, list[Any]]:
-    """Returns the store of a cotangent in the placement of its tensor, and its distinct
-    shards.
+    """Returns the store of a cotangent as an argument of the backward function, and the
+    cotangent's distinct shards in the placement of the result.
     """
     shards, distinct_index = distinct(reshard_to(dy, placement))
     return ShardsStore("a cotangent", spec, mesh, placement, distinct_index), shards

@@ -1,7 +1,9 @@
-"""The variables and other tensors from outside that a recorded function reads and writes.
+"""The variables and eager tensors that a recorded function reads and writes.
 
-written_variables(nodes)
-differentiable_captures(nodes, results)     # eager tensors and reads of variables
+    written_variables(nodes)
+    differentiable_captures(nodes, results)     # eager tensors and reads of variables
+
+`Trace` uses them to compute gradients, and to know when variables were written.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from meshtf.runtime.storage.write_times import WriteTime
 
 
 def track_writes(nodes: Iterable[Node]) -> WriteTime | None:
-    """Returns the times of a program's writes, for its variables; None: it writes none."""
+    """Returns the time of a program's last write, which its variables ask for; None if the
+    program writes no variables.
+    """
     stores = written_variables(nodes)
     if not stores:
         return None
@@ -51,8 +55,15 @@ def read_variables(executable: Executable) -> list[Any]:
 def differentiable_arguments(
     nodes: Iterable[Node], stores: Sequence[Any]
 ) -> list[Tensor]:
-    """Returns the reads of those arguments that are tensors of floats."""
-    reads = {n.op.store: n.outputs[0] for n in nodes if isinstance(n.op, ReadOp)}
+    """Returns the reads of the arguments that are tensors and can have gradients.
+
+    Args:
+      nodes: the nodes of the program.
+      stores: the stores of all arguments.
+    """
+    reads = {
+        node.op.store: node.outputs[0] for node in nodes if isinstance(node.op, ReadOp)
+    }
     return [
         reads[store]
         for store in stores
@@ -63,8 +74,12 @@ def differentiable_arguments(
 def differentiable_captures(
     nodes: Sequence[Node], results: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Returns the reads of variables and the eager tensors that a program uses, those
-    that can have gradients.
+    """Returns the eager tensors and the reads of variables that a program uses, if they
+    can have gradients.
+
+    Args:
+      nodes: the nodes of the program.
+      results: the results of the program.
     """
     return [
         x

@@ -1,10 +1,10 @@
-"""`apply`: how every op of every front end is applied.
+"""`apply`: the function by which every op is applied.
 
     z = apply(Add(), x, y)             # one output
     values, indices = apply_all(TopK("vocab", Dimension("k", 3)), logits)
 
-The current executor gets the node: inside of a mtf.function a `Graph`, which records it,
-outside the eager executor, which runs it at once.
+`apply` makes a node and passes it to the current executor: inside of a mtf.function a
+`Graph`, which records the node, elsewhere the eager executor, which runs it immediately.
 """
 
 from __future__ import annotations
@@ -29,41 +29,44 @@ class Executor(Protocol):
     """Records or runs nodes.
 
     Attributes:
-      mesh: the mesh of the function that is recorded, once known; None in eager mode.
+      mesh: the mesh of the recorded function; None in eager mode, or if no tensor or
+        variable has determined the mesh yet.
     """
 
     mesh: Mesh | None
 
     @property
     def owner(self) -> Any:
-        """The executor whose gradients go through the nodes."""
+        """The executor whose gradients flow through the nodes."""
 
     def recorder_of(self, op: Op) -> Any:
-        """Returns the executor that gets nodes of an op: this one, or an outer one."""
+        """Returns the executor that runs or records an op: this one or an outer one."""
 
     def find(self, op: ReadOp) -> Node | None:
-        """Returns an earlier node that reads the same variable."""
+        """Returns an earlier node that reads the same variable; None: there is none."""
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
         """Records a node or runs it, and returns its outputs."""
 
 
 class _Executors(threading.local):
+    """The executors of one thread, the current one last; empty in eager mode."""
+
     def __init__(self) -> None:
         self.stack: list[Executor] = []
 
 
 _executors = _Executors()
-_eager: list[Executor] = []  # one for all threads
+_eager: list[Executor] = []  # the eager executor, which all threads share
 
 
 def set_eager_executor(executor: Executor) -> None:
-    """Sets the executor outside of functions; called once, when meshtf is imported."""
+    """Sets the eager executor; called once, when meshtf is imported."""
     _eager[:] = [executor]
 
 
 def current_executor() -> Executor:
-    """Returns the executor that gets nodes now."""
+    """Returns the executor that `apply` passes nodes to in this thread."""
     if _executors.stack:
         return _executors.stack[-1]
     return _eager[0]
@@ -88,10 +91,15 @@ def apply(op: Op, *inputs: Any, mesh: Mesh | None = None) -> Tensor:
 def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, ...]:
     """Applies an op and returns its outputs.
 
+    Args:
+      op: the op.
+      *inputs: tensors or variables.
+      mesh: the mesh of the outputs; None: the mesh of the inputs.
+
     Raises:
       MeshError: the inputs are on two meshes.
-      ShapeError, DTypeError: the op refuses its inputs.
-      LayoutError: the layout cannot hold an output.
+      ShapeError, DTypeError: the op does not take inputs of these shapes or dtypes.
+      LayoutError: the layout cannot shard an output.
     """
     return _apply_all(op, inputs, mesh, check=True)
 
@@ -99,8 +107,8 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
 def apply_unchecked(op: Op, *inputs: Any) -> tuple[Tensor, ...]:
     """Applies an op with outputs that no user sees, such as residuals of gradients.
 
-    They are not checked against the layout: if it assigns two dimensions of one to an
-    axis, the later one is replicated.
+    The outputs are not checked against the layout: of two dimensions with rules for the
+    same axis, the second is replicated.
     """
     return _apply_all(op, inputs, None, check=False)
 
@@ -108,15 +116,18 @@ def apply_unchecked(op: Op, *inputs: Any) -> tuple[Tensor, ...]:
 def _apply_all(
     op: Op, inputs: Sequence[Any], mesh: Mesh | None, check: bool
 ) -> tuple[Tensor, ...]:
+    """Applies an op; `check` says whether to check the outputs against the layout."""
     if not isinstance(op, Op):
         refuse("op", op, "an op", "Subclass mtf.graph.Op, and make one: MyOp(...).")
     executor = current_executor().recorder_of(op)
     context = current()
+    # A variable is read again only after a write.
     if isinstance(op, ReadOp):
         earlier_read = executor.find(op)
         if earlier_read is not None:
             outputs: tuple[Tensor, ...] = earlier_read.outputs
             return outputs
+    # Errors in gradient rules show the line of the forward op.
     primals = context.primals
     if primals:
         source = primals[-1].node.source
@@ -129,18 +140,26 @@ def _apply_all(
     specs = _output_specs(op, tensors, source)
     if mesh is not None and context.stage is not None:
         check_stage(mesh, context.stage, source)
-    check = check and not primals and not isinstance(op, EffectOp)
-    if mesh is not None and check:
+    has_effect = isinstance(op, EffectOp)
+    if mesh is not None and check and not primals and not has_effect:
         check_layout(specs, mesh, mesh.layout_in(context.region), source)
-    node = Node(op, tensors, specs, mesh, source, context, executor.owner)
-    if node.recompute_group is not None and not isinstance(op, EffectOp):
+    node = Node(
+        op,
+        inputs=tensors,
+        specs=specs,
+        mesh=mesh,
+        source=source,
+        context=context,
+        owner=executor.owner,
+    )
+    if node.recompute_group is not None and not has_effect:
         node.recompute_group.nodes.append(node)
     results: tuple[Tensor, ...] = executor.run(node)
     return results
 
 
 def _as_inputs(op: Op, inputs: Sequence[Any], context: Context) -> tuple[Tensor, ...]:
-    """Returns the inputs of an op as tensors, those that were recomputed replaced."""
+    """Returns the inputs of an op as tensors, after the substitutions of the context."""
     tensors = [
         x if isinstance(x, Tensor) else _as_tensor(x, op, i)
         for i, x in enumerate(inputs)
@@ -153,27 +172,35 @@ def _as_inputs(op: Op, inputs: Sequence[Any], context: Context) -> tuple[Tensor,
 def _as_tensor(x: Any, op: Op, index: int) -> Tensor:
     """Returns an input of an op as a tensor.
 
+    Args:
+      x: a variable, or a wrong argument.
+      op: the op.
+      index: the index of the input.
+
     Raises:
-      ArgumentError: it is none; names the input as a parameter of `output_specs`.
+      ArgumentError: x is no variable. The error names the input.
     """
     if hasattr(x, "tensor"):
         tensor: Tensor = x.tensor()
         return tensor
+    # The parameters of `output_specs`, without `self`, are the names of the inputs.
     code = type(op).output_specs.__code__
     names = code.co_varnames[1 : code.co_argcount]
-    return refuse_tensor(names[index] if index < len(names) else "x", x)
+    name = names[index] if index < len(names) else "x"
+    return refuse_tensor(name, x)
 
 
 def _output_specs(
     op: Op, inputs: tuple[Tensor, ...], source: Source
 ) -> tuple[Spec, ...]:
-    """Returns the specs of outputs. Errors of the op get the inputs and the user's
-    line.
+    """Returns the specs of outputs. An error of the op is raised again with the shapes of
+    the inputs and the user's line.
     """
     try:
         return op.output_specs(*(x.spec for x in inputs))
     except MeshtfError as error:
-        if "from  " in str(error):
+        has_source = "from  " in str(error)
+        if has_source:
             raise
         shapes = "  ".join(f"{x.dtype} {x.shape!r}" for x in inputs)
         raise type(error)(

@@ -1,9 +1,9 @@
-"""Checks and conversions of tensors, meshes and variables that users pass to public
-functions; see also `names/arguments.py`.
-
-Example:
+"""Checks and conversions of the tensors, meshes and variables that users pass to public
+functions. For arguments of Python types see `names/arguments.py`.
 
     x = as_tensor("x", x)             # a tensor; a variable is read
+
+`name` is always the name of the argument, for the error.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from meshtf.names.arguments import as_sequence, refuse
 from meshtf.names.source import Source
 
 _TENSOR = "a tensor or variable of meshtf"
-_IMPORT = (
+# Ways out of errors: for an array, and for a number.
+_NAME_DIMENSIONS = (
     'Name the dimensions of an array first: mtf.asarray(mesh, array, "batch;d_model").'
 )
-_FULL = 'Make a tensor of it first: mtf.full(mesh, "", value).'
+_MAKE_SCALAR = 'Make a tensor of it first: mtf.full(mesh, "", value).'
 
 
 def as_tensor(name: str, x: Any) -> Tensor:
-    """Returns a tensor, or the value of a variable. Raises ArgumentError otherwise."""
+    """Returns a tensor, or the value of a variable. Raises ArgumentError for anything else."""
     if isinstance(x, Tensor):
         return x
     if hasattr(x, "tensor"):
@@ -35,7 +36,12 @@ def as_tensor(name: str, x: Any) -> Tensor:
 
 
 def as_scalar(name: str, x: Any) -> Tensor:
-    """Returns a scalar tensor. Raises ArgumentError, ShapeError."""
+    """Returns a scalar tensor.
+
+    Raises:
+      ArgumentError: x is neither a tensor nor a variable.
+      ShapeError: x has dimensions.
+    """
     x = as_tensor(name, x)
     if x.shape.names:
         raise ShapeError(
@@ -50,18 +56,20 @@ def as_scalar(name: str, x: Any) -> Tensor:
 
 
 def refuse_tensor(name: str, x: object) -> NoReturn:
-    """Raises ArgumentError, which says how to make a tensor of x."""
+    """Raises ArgumentError for a wrong argument x; the error says how to make a tensor."""
     if x is None:
         way_out = ""
     elif isinstance(x, (bool, int, float)):
-        way_out = _FULL
+        way_out = _MAKE_SCALAR
     else:
-        way_out = _IMPORT
+        way_out = _NAME_DIMENSIONS
     refuse(name, x, _TENSOR, way_out)
 
 
 def as_tensors(name: str, xs: Any) -> list[Tensor]:
-    """Returns a list of tensors. Raises ArgumentError."""
+    """Returns a sequence of tensors and variables as a list of tensors. Raises
+    ArgumentError for anything else.
+    """
     return [as_tensor(name, x) for x in as_sequence(name, xs, "a list of tensors")]
 
 
@@ -80,21 +88,23 @@ def check_nest(name: str, nest: Any, missing: bool = True) -> None:
     """Raises ArgumentError for a nesting that has anything but tensors and variables.
 
     Args:
-      name: of the argument.
+      name: the name of the argument.
       nest: mappings, tuples and lists in any nesting.
-      missing: whether None is allowed as well.
+      missing: whether None is allowed in place of a tensor.
     """
+    if missing and nest is None:
+        return
     if isinstance(nest, Mapping):
         nest = list(nest.values())
     if isinstance(nest, (tuple, list)):
         for x in nest:
             check_nest(name, x, missing)
-    elif not isinstance(nest, Operators) and not (missing and nest is None):
+    elif not isinstance(nest, Operators):
         refuse_tensor(name, nest)
 
 
 def as_mesh(name: str, mesh: Any) -> Mesh:
-    """Returns a mesh. Raises ArgumentError."""
+    """Returns `mesh`. Raises ArgumentError if it is no mesh."""
     if not isinstance(mesh, Mesh):
         refuse(
             name, mesh, "a mesh", 'Make one first: mesh = mtf.Mesh("data:4;model:2").'
@@ -105,15 +115,16 @@ def as_mesh(name: str, mesh: Any) -> Mesh:
 def as_variables(
     name: str, variables: Any, expected: str = "variables or tensors"
 ) -> list[Any]:
-    """Returns a list of variables and tensors.
+    """Returns a sequence of variables and tensors as a list.
 
     Args:
-      name: of the argument.
-      variables: its value.
+      name: the name of the argument.
+      variables: the value of the argument.
       expected: what the error says is expected.
 
     Raises:
-      ArgumentError: it is no list, or has anything else.
+      ArgumentError: `variables` is no sequence, or an element is neither a variable nor a
+        tensor.
     """
     items = list(as_sequence(name, variables, f"a list of {expected}"))
     for item in items:

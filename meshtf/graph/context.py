@@ -1,7 +1,5 @@
-"""The context of the code that applies an op: layout changes, names of modules, seeds,
-recomputation and more. Each node takes its attributes from it.
-
-Example:
+"""The context in which ops are applied: layout changes, module names, seeds, recomputation
+and more. A new node takes its attributes from the context.
 
     with context(region=Layout.changes("heads:model; batch:")):
       ...                       # heads are sharded along axis model, batch is not sharded
@@ -19,12 +17,12 @@ from meshtf.mesh import NO_CHANGES, Layout
 
 
 class GradientRule(Protocol):
-    """What replaces the gradients of all ops between `inputs` and the results of a
-    function: a user's rule, or a call of a traced function.
+    """The custom gradient of a function, used in place of the gradients of the function's
+    ops: a rule of `mtf.custom_gradient`, or the backward function of a trace.
 
     Attributes:
-      inputs: the tensors to differentiate by.
-      captures: other tensors that the results depend on; they get no gradient.
+      inputs: the arguments of the function, which get cotangents.
+      captures: other tensors that the results depend on, which get no cotangents.
       intermediates: tensors of the forward pass that the rule may read.
       num_results: the number of results of the function.
     """
@@ -39,39 +37,41 @@ class GradientRule(Protocol):
     def num_results(self) -> int: ...
 
     def gradient(self, dys: Sequence[Any], /) -> Sequence[Any]:
-        """Returns the cotangent of each input, from those of the results. A cotangent
-        that is zero may be None.
+        """Returns the cotangent of each input, from the cotangents of the results.
+
+        None, among arguments and results, is a cotangent that is zero.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a node takes from the code that applies its op.
+    """The settings that a node takes from the code that applies the node's op.
 
     Attributes:
       region: changes of the mesh's layout.
-      path: the names of the enclosing modules, outer first: for seeds and variables; a
-        name may be pending, see `runtime/module_paths.py`.
-      seeds: those of random ops; None: none was set.
-      random_paths: the random ops that drew under these seeds; see
+      path: the names of the enclosing modules, the outermost first: for seeds and names of
+        variables. A name may be pending, see `runtime/module_paths.py`.
+      seeds: the seeds of random ops; None: no seed was set.
+      random_paths: the random ops that drew numbers with these seeds; see
         `ops/control/seeds.py`.
-      iterations: the indices of the iterations of all enclosing loops, outer first.
-      primals: in a gradient rule, the tensors of the forward node; else empty.
-      gradient_rule: a custom gradient rule, and the index of its result that is made.
+      iterations: the iteration indices of all enclosing loops, the outermost first.
+      primals: in a gradient rule, the tensors of the forward node; empty elsewhere.
+      gradient_rule: (custom gradient rule, index): the node computes result `index` of the
+        rule's function; None elsewhere.
       recompute_group: in `mtf.recompute`, the group of nodes to recompute.
-      wait_for: a tensor before which no node may run (a control dependency).
-      substitutes: for tensors that were recomputed, the tensor to take in their place.
-      stage: the stage of a pipeline; None: that of the inputs.
+      wait_for: a control dependency: a node does not run before this tensor exists.
+      substitutes: for tensors that were recomputed, the tensors to be used in their place.
+      stage: the pipeline stage; None: the stage of the inputs.
       microbatches: the microbatch that is computed, see
-        `ops/common/batch_dimensions.py`; None: the batch.
-      deferred_calls: the list that collects calls of `once_per_batch`; None: they run at
-        once.
-      stacked_dims: dimensions that new variables get in front, as layers of a `Repeat`.
-      mesh: the mesh of all new tensors; None: that of the inputs.
+        `ops/common/batch_dimensions.py`; None: the entire batch is computed.
+      deferred_calls: the list that collects calls of `once_per_batch`; None: calls run
+        immediately.
+      stacked_dims: in a `Repeat`, the leading dimensions of new variables, such as layers.
+      mesh: the mesh of new tensors; None: the mesh of the inputs.
       check_numerics: whether eager ops raise an error for NaN and infinity.
-      functions_run_eagerly: whether functions run op by op, without a trace.
-      layer_entries: in a layer of a `Repeat`, the entry of each variable of the layer, by
-        the id of the variable.
+      functions_run_eagerly: whether each `mtf.function` runs op by op, without a trace.
+      layer_entries: in a layer of a `Repeat`, the layer's entry of each variable, by the id
+        of the variable.
     """
 
     region: Layout = NO_CHANGES
@@ -95,7 +95,7 @@ class Context:
 
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Context)}
-# A function that is called outside of functions is recorded with defaults for these:
+# The trace of a function is recorded with the default values of these attributes.
 RESET_IN_TRACES: dict[str, Any] = {
     name: _DEFAULTS[name]
     for name in (
@@ -108,29 +108,33 @@ RESET_IN_TRACES: dict[str, Any] = {
         "stacked_dims",
     )
 }
-# It has one trace for each value of these; of the path only if it draws random numbers:
+# A function has a trace for each value of these attributes; for each path only if the
+# function draws random numbers.
 _IN_TRACE_KEY = ("region", "stage", "mesh", "path")
-# These are no part of a trace: the indices of iterations are arguments of it, numerics
-# are checked while it runs, and there is none where functions run eagerly.
-_OUTSIDE_OF_TRACES = ("iterations", "check_numerics", "functions_run_eagerly")
-# All other attributes would become constants of a trace, although they change from call
-# to call, as a microbatch does, or the layer of a Repeat. Where one of them is set, the
-# function runs op by op.
-_UNTRACEABLE = {
+# A trace does not depend on these: it takes the indices of iterations as arguments, checks
+# numerics while it runs, and does not exist if functions run eagerly.
+_NOT_IN_TRACES = ("iterations", "check_numerics", "functions_run_eagerly")
+# A trace would turn the other attributes into constants, but they change from call to call,
+# such as the microbatch or the layer of a `Repeat`. If one of them is set, a function runs
+# op by op.
+_UNTRACEABLE_DEFAULTS = {
     name: default
     for name, default in _DEFAULTS.items()
-    if name not in (*RESET_IN_TRACES, *_IN_TRACE_KEY, *_OUTSIDE_OF_TRACES)
+    if name not in (*RESET_IN_TRACES, *_IN_TRACE_KEY, *_NOT_IN_TRACES)
 }
 
 
 def is_traceable(context: Context) -> bool:
-    """Returns whether a function that is called in this context can run as a trace."""
+    """Returns whether a `mtf.function` that is called in this context can be traced."""
     return all(
-        getattr(context, name) is default for name, default in _UNTRACEABLE.items()
+        getattr(context, name) is default
+        for name, default in _UNTRACEABLE_DEFAULTS.items()
     )
 
 
 class _Local(threading.local):
+    """The current context of each thread."""
+
     def __init__(self) -> None:
         self.context = Context()
 
@@ -156,7 +160,11 @@ def default_context() -> Iterator[None]:
 
 @contextlib.contextmanager
 def context(**changes: Any) -> Iterator[Context]:
-    """Changes attributes of the context for a `with` block."""
+    """Changes attributes of the current context for a `with` block.
+
+    Args:
+      **changes: the new values of attributes of `Context`.
+    """
     before = _local.context
     _local.context = dataclasses.replace(before, **changes)
     try:

@@ -1,13 +1,16 @@
 """Checks of every new node, before anything runs.
 
-`common_mesh` raises errors for tensors of two meshes, `check_layout` for outputs that the
-layout cannot shard, `check_stage` for stages that the mesh lacks. Tensors of gradient
-rules are not checked: the planner replicates the later of two dimensions that have the
-same axis, and notes it in the program.
+    common_mesh(inputs, mesh, source)         # raises MeshError for tensors of two meshes
+    check_layout(specs, mesh, layout, source) # raises LayoutError for impossible shards
+    check_stage(mesh, stage, source)          # raises MeshError for a stage without devices
+
+Tensors of gradient rules are not checked against the layout: if two dimensions have rules
+for the same axis, the planner replicates the second, and adds a note to the program.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from meshtf.errors import LayoutError, MeshError, explain_error
@@ -20,7 +23,16 @@ from meshtf.mesh.mesh import Conflict
 def common_mesh(
     inputs: Sequence[Tensor], mesh: Mesh | None, source: Source
 ) -> Mesh | None:
-    """Returns the mesh of all inputs. Raises MeshError if they are on two."""
+    """Returns the mesh of all inputs.
+
+    Args:
+      inputs: the inputs of an op.
+      mesh: the mesh that they must be on; None: the mesh of the first input with a mesh.
+      source: the user's line.
+
+    Raises:
+      MeshError: two inputs are on different meshes.
+    """
     for x in inputs:
         if mesh is None:
             mesh = x.mesh
@@ -49,20 +61,24 @@ def check_layout(
     """Raises LayoutError for a shape that the layout cannot shard.
 
     Args:
-      specs: those of the tensors or variables.
-      mesh: their mesh.
-      layout: its rules, with all changes.
+      specs: the specs of tensors or variables.
+      mesh: the mesh.
+      layout: the rules of the mesh, with all changes of the context.
       source: the user's line.
       kind: "tensor" or "variable", for the error.
     """
     for spec in specs:
         _, conflicts = mesh.place(spec.shape, layout)
         for conflict in conflicts:
-            raise LayoutError(_message(conflict, spec, mesh, layout, source, kind))
+            text = _message(
+                conflict, spec=spec, mesh=mesh, layout=layout, source=source, kind=kind
+            )
+            raise LayoutError(text)
 
 
 def _message(
     conflict: Conflict,
+    *,
     spec: Spec,
     mesh: Mesh,
     layout: Layout,
@@ -71,11 +87,19 @@ def _message(
 ) -> str:
     """Returns the text of the error for two dimensions on one axis, or for a size that
     the number of shards does not divide.
+
+    Args:
+      conflict: the dimension and the axis.
+      spec: the spec of the tensor or variable.
+      mesh: the mesh.
+      layout: the rules.
+      source: the user's line.
+      kind: "tensor" or "variable".
     """
     dim = conflict.dim
     rules = "; ".join(f"{name}:{'+'.join(axes)}" for name, axes in layout.items())
     facts = {kind: repr(spec.shape), "from": source}
-    underlined = rules + "\n" + _underline(rules, conflict)
+    underlined = f"{rules}\n{_underline(rules, conflict)}"
     if kind == "variable":
         rename_it = "rename it"
         example = f'"{dim}_unsharded" in the shape of the variable'
@@ -91,7 +115,7 @@ def _message(
         )
     size = spec.shape[dim]
     num_shards = mesh.axes[conflict.axis]
-    next_multiple = -(-size // num_shards) * num_shards
+    next_multiple = math.ceil(size / num_shards) * num_shards
     return explain_error(
         f'dimension "{dim}" of size {size} cannot be split into {num_shards} equal '
         "shards.",
@@ -118,8 +142,8 @@ def _underline(rules: str, conflict: Conflict) -> str:
 
 
 def check_stage(mesh: Mesh, stage: int, source: object) -> None:
-    """Raises MeshError if the mesh has no such stage. A mesh without an axis for stages
-    takes any.
+    """Raises MeshError if the mesh has no such pipeline stage. A mesh without an axis for
+    stages has all stages on the same devices, so any index is allowed.
     """
     num_stages = mesh.axes.get(mesh.stages, 1)
     if num_stages > 1 and not 0 <= stage < num_stages:

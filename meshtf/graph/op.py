@@ -1,10 +1,10 @@
-"""The op contract: an op says what sharding each name does, and never mentions mesh axes.
+"""The op contract: an op says what sharding a dimension does, and never mentions mesh axes.
 
-The class of an op becomes a frozen dataclass; its fields are the op's attributes. An op's
-*factors* are the names of its iteration space: the names of its outputs, and those of its
-inputs that it sums over or uses up. All else in the library (layouts, communication, both
-runtimes, the conformance suite) follows from the class, so a new op changes one file. A
-complete op:
+The class of an op becomes a frozen dataclass; its fields are the op's attributes. The
+*factors* of an op are the dimensions of its iteration space: the dimensions of its outputs,
+and the dimensions of its inputs that it sums over or uses up. Layouts, communication, both
+runtimes and the conformance suite work with any op, so a new op changes one file. A complete
+op:
 
     class Lookup(Op):
       \"\"\"Entries of a table[size, d] by index: ids[batch] -> [batch, d].\"\"\"
@@ -43,22 +43,22 @@ class Role(enum.Enum):
 
     MAP = "map"  # sharded inputs give sharded outputs
     SUM = "sum"  # sharded inputs give partial sums
-    MAX = "max"  # ... partial maxima
-    MIN = "min"  # ... partial minima
-    SAME = "same"  # every device computes the complete result, by exchanged statistics
-    UNSHARDED = "unsharded"  # must not be sharded
+    MAX = "max"  # sharded inputs give partial maxima
+    MIN = "min"  # sharded inputs give partial minima
+    SAME = "same"  # shards exchange statistics, and each computes the complete result
+    UNSHARDED = "unsharded"  # the factor must not be sharded
 
 
 class Spec(NamedTuple):
-    """The named shape and the data type of a tensor."""
+    """The shape and the dtype of a tensor."""
 
     shape: Shape
     dtype: str
 
 
-Specs = tuple[Spec, ...]  # of the inputs or the outputs of an op
+Specs = tuple[Spec, ...]  # the specs of an op's inputs or outputs
 LocalTensors = tuple[Any, ...]  # TensorFlow tensors of one device
-Cotangents = list[Any]  # for each input of an op a tensor, or None
+Cotangents = list[Any]  # for each input of an op, the cotangent or None
 
 
 class Sample(NamedTuple):
@@ -66,11 +66,12 @@ class Sample(NamedTuple):
 
     Attributes:
       attributes: the arguments of the op's class.
-      inputs: the shapes of inputs. "b:4" has normal floats, "half b:4" the same as
-        bfloat16, "int b:4" integers below `below`, "bool b:4" booleans, "ties b:4" floats
-        that repeat, "whole b:4" floats without fractions, "positive b:4" floats above
-        zero, "unit b:4" floats between -1 and 1, "complex b:4" complex numbers.
-      below: the bound of integers.
+      inputs: the shape of each input, with a word for its values: "b:4" has normally
+        distributed floats, "half b:4" the same in bfloat16, "int b:4" integers from 0 to
+        `below` - 1, "bool b:4" booleans, "ties b:4" floats that repeat, "whole b:4" floats
+        without fractions, "positive b:4" floats above zero, "unit b:4" floats between -1
+        and 1, "complex b:4" complex numbers.
+      below: the exclusive bound of integers.
       gradient: whether to compare gradients; False if the op has none.
     """
 
@@ -81,12 +82,12 @@ class Sample(NamedTuple):
 
 
 class MatmulKernels(NamedTuple):
-    """The kernels of TensorFlow for matmuls on CPUs.
+    """TensorFlow's kernels for matmuls on CPUs.
 
     Attributes:
       threads: the number of threads that compute one matmul.
-      onednn: oneDNN's kernel as a function of (a, b, flip_a, flip_b); None where it
-        cannot be called by name.
+      onednn: oneDNN's kernel as a function of (a, b, transpose_a, transpose_b); None if
+        it cannot be called by name.
       all_onednn: whether TensorFlow uses oneDNN for all matmuls.
     """
 
@@ -98,13 +99,13 @@ class MatmulKernels(NamedTuple):
 class LocalContext(Protocol):
     """The shards of one device, as `local` sees them: their sizes and offsets.
 
-    Sizes are Python ints. Offsets are scalar int32 tensors, since a segment is traced
-    once for all devices: no Python `if` on them.
+    Sizes are Python ints. Offsets are scalar int32 tensors, since one trace of the program
+    serves all devices: Python's `if` cannot test them.
 
     Attributes:
-      inputs: the local shapes of inputs.
-      outputs: the local shapes of outputs.
-      compiled: whether XLA compiles the ops.
+      inputs: the local shapes of the op's inputs.
+      outputs: the local shapes of the op's outputs.
+      compiled: whether XLA compiles the TensorFlow ops.
     """
 
     inputs: tuple[Shape, ...]
@@ -113,58 +114,58 @@ class LocalContext(Protocol):
 
     @property
     def matmul_kernels(self) -> MatmulKernels | None:
-        """The kernels of matmuls; None: none that `ops/linear/matmul_kernels.py` knows."""
+        """The kernels of matmuls; None: the device has none that
+        `ops/linear/matmul_kernels.py` knows.
+        """
 
     @property
     def kernels_refuse(self) -> bool:
-        """Whether TensorFlow's kernels raise errors for indices that are too large, as on
-        CPUs.
-        """
+        """Whether TensorFlow's kernels raise errors for indices out of range, as on CPUs."""
 
     def local_size(self, factor: str) -> int:
-        """Returns the size of this shard along a factor, in elements."""
+        """Returns the size of this device's shard along a factor, in elements."""
 
     def global_size(self, factor: str) -> int:
-        """Returns the size of all shards together along a factor, in elements."""
+        """Returns the size of a factor over all shards, in elements."""
 
     def num_shards(self, factor: str) -> int:
-        """Returns the number of shards: 1 where the factor is not sharded."""
+        """Returns the number of shards of a factor; 1 if it is not sharded."""
 
     def shard_index(self, factor: str) -> Any:
-        """Returns the index of this shard; the Python int 0 where the factor is not
-        sharded.
+        """Returns the index of this device's shard of a factor; the Python int 0 if the
+        factor is not sharded.
         """
 
     def shard_offset(self, factor: str) -> Any:
-        """Returns the global index of this shard's first element; the Python int 0
-        where the factor is not sharded.
+        """Returns the global index of the first element of this device's shard; the Python
+        int 0 if the factor is not sharded.
         """
 
     def axis(self, i: int, dim: str) -> int:
-        """Returns the index of a name among the dimensions of input i."""
+        """Returns the index of dimension `dim` in the shape of input i."""
 
     def window(self, i: int, dim: str, x: Any) -> Any:
-        """Returns x, which is input i, with the elements of `dim` in its window: its
-        own, and those that neighbours send.
+        """Returns x, the shard of input i, extended along `dim` by the elements of its
+        window that neighbours send.
         """
 
     def optimization_barrier(self, x: Any) -> Any:
-        """Returns x. XLA does not fuse ops across it."""
+        """Returns x, and keeps XLA from fusing the ops before with the ops after."""
 
 
 class Op(Frozen):
     """Base class of every op.
 
-    An op derives from it, or from one of the kinds in `op_kinds`, which have further
-    members. It becomes a frozen dataclass; no class derives from an op.
+    An op derives from this class, or from one of the kinds in `op_kinds`, which have further
+    members. The class of an op becomes a frozen dataclass, and has no subclasses.
 
     Attributes:
       samples: inputs for the conformance suite.
-      linearity: whether partial sums may flow through. "each": one input may be a partial
-        sum, if the others are not; "joint": all inputs at once. A property where it
-        depends on an attribute.
-      share_trace: whether equal nodes of a program share one trace of `local`: for ops
-        with many TensorFlow ops.
+      linearity: whether the op maps partial sums to partial sums. "each": if one input is a
+        partial sum and the others are not; "joint": if all inputs are partial sums; None:
+        never. A property, if it depends on attributes of the op.
+      share_trace: whether equal nodes of a program share one trace of `local`; for ops that
+        consist of many TensorFlow ops.
     """
 
     samples: ClassVar[tuple[Sample, ...]] = ()
@@ -179,46 +180,67 @@ class Op(Frozen):
         refuse_earlier_form(cls, inherited)
 
     def output_specs(self, *xs: Spec) -> Specs:
-        """Returns shape and data type of each output. Raises ShapeError or
-        DTypeError.
+        """Returns the shape and dtype of each output.
+
+        Args:
+          *xs: the specs of the inputs, with global shapes.
+
+        Raises:
+          ShapeError, DTypeError: the op does not take these inputs.
         """
         raise _missing_method(self, "output_specs")
 
     def role(self, factor: str) -> Role:
-        """Returns what sharding `factor` does."""
+        """Returns what sharding a factor does."""
         return Role.MAP
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
-        """Runs the TensorFlow ops of one device, as if there were no mesh."""
+        """Returns one device's shards of the outputs, computed by TensorFlow ops.
+
+        Args:
+          context: the sizes and offsets of the device's shards.
+          *xs: the device's shard of each input.
+        """
         raise _missing_method(self, "local")
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
-        """Returns the cotangent of each input, in named ops; None where there is none.
+        """Returns the cotangent of each input, computed by named ops; None for an input
+        without gradient.
 
-        With several outputs `dy` and `y` are tuples, and a missing cotangent is None.
+        Args:
+          dy: the cotangent of the output. For several outputs a tuple, with None for an
+            output without cotangent.
+          y: the output, or a tuple of outputs.
+          *xs: the inputs.
         """
         raise _missing_method(self, "gradient")
 
     def workspace_specs(self, *xs: Spec) -> Specs:
-        """Returns the temporary tensors of `local`, for inputs of these local shapes: they
-        need memory in addition to inputs and outputs.
+        """Returns the specs of temporary tensors of `local`, which need memory in addition
+        to inputs and outputs.
+
+        Args:
+          *xs: the specs of the inputs, with local shapes.
         """
         return ()
 
     def flops(self, *xs: Spec) -> int:
-        """Returns the floating-point operations for inputs of these global shapes;
-        default: one per output element.
+        """Returns the floating-point operations of the op on all devices; by default one
+        for each element of the outputs.
+
+        Args:
+          *xs: the specs of the inputs, with global shapes.
         """
-        return sum(o.shape.size for o in self.output_specs(*xs))
+        return sum(spec.shape.size for spec in self.output_specs(*xs))
 
     @property
     def display_name(self) -> str:
-        """The name of the op as plans and errors print it."""
+        """The name of the op in plans and errors."""
         return type(self).__name__.lower()
 
 
 def _missing_method(op: Op, method: str) -> NotImplementedError:
-    """Returns the error for a method that a class of ops must define and does not."""
+    """Returns the error for a method that the class of an op should define."""
     return NotImplementedError(
         f"{type(op).__name__}: an op must define `{method}`; docs/learn/own_op.md has an "
         "example."

@@ -1,12 +1,13 @@
-"""A base class whose subclasses are frozen dataclasses, generated at the first instance.
+"""`Frozen`: a base class whose subclasses become frozen dataclasses when they are first
+instantiated.
 
     class Scale(Frozen):
       by: float
 
     Scale(2.0) == Scale(by=2.0)
 
-Python compiles six methods for each dataclass. meshtf has about a hundred classes of ops, of
-which a program uses a few: generating all of them would take much of the time of
+Python compiles six methods for each dataclass. meshtf has about a hundred classes of ops,
+and a program uses few of them: compiling all of them would take much of the time of
 `import meshtf`.
 """
 
@@ -30,7 +31,7 @@ else:
         return lambda cls: cls
 
 
-_generated: set[type] = set()  # the classes that are dataclasses already
+_generated: set[type] = set()  # the classes that were made dataclasses so far
 # Class -> its module, in which `dataclasses` looks up the names in annotations.
 _modules: dict[type, Any] = {}
 _lock = threading.Lock()
@@ -48,8 +49,8 @@ def _as_float_or_bool(name: str, value: Any) -> Any:
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool}
 # Class -> (name, annotation) of each field whose annotation is one of `_TYPES`.
 _checked_fields: dict[type, tuple[tuple[str, str], ...]] = {}
-# Annotation -> the function that checks and converts a value: (name, value) -> value.
-_CONVERT: dict[str, Callable[[str, Any], Any]] = {
+# Annotation -> the function (name, value) -> value that checks and converts a value.
+_CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     "str": as_text,
     "int": as_int,
     "float": _as_float_or_bool,
@@ -59,8 +60,8 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Frozen:
-    """The base of classes that become frozen dataclasses, unless they have the decorator
-    `dataclasses.dataclass` already.
+    """Base of classes that become frozen dataclasses; a class that is decorated as a
+    dataclass stays as it is.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -68,26 +69,29 @@ class Frozen:
         _modules[cls] = sys.modules.get(cls.__module__)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Returns a new instance; makes the class a dataclass if it is the first."""
+        """Returns a new instance. Before the first one, makes the class a dataclass."""
         if cls not in _generated:
             with _lock:
                 _generate(cls)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Converts the values of fields of type str, int, float and bool to these types, as
-        from NumPy's. Raises ArgumentError if a value has another type.
+        """Converts the values of fields of type str, int, float and bool to these types,
+        such as NumPy scalars.
+
+        Raises:
+          ArgumentError: a value cannot be converted.
         """
         attributes = self.__dict__
         for name, kind in _checked_fields[type(self)]:
             value = attributes[name]
             if type(value) is not _TYPES[kind]:
-                object.__setattr__(self, name, _CONVERT[kind](name, value))
+                object.__setattr__(self, name, _CONVERTERS[kind](name, value))
 
 
 def _generate(cls: type) -> None:
-    """Makes a class and its bases dataclasses; the bases first, since a dataclass inherits
-    their fields.
+    """Makes a class and its bases dataclasses. The bases come first, since a dataclass
+    inherits the fields of its bases.
     """
     for base in reversed(cls.__mro__):
         if not issubclass(base, Frozen) or base is Frozen or base in _generated:
@@ -96,7 +100,7 @@ def _generate(cls: type) -> None:
             with _module_imported(base):
                 dataclasses.dataclass(frozen=True)(base)
         fields: Any = dataclasses.fields(base)  # type: ignore[arg-type]
-        checked = [(f.name, f.type) for f in fields if f.type in _CONVERT]
+        checked = [(f.name, f.type) for f in fields if f.type in _CONVERTERS]
         _checked_fields[base] = tuple(checked)
         _generated.add(base)
 

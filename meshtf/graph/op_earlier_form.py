@@ -1,8 +1,7 @@
-"""The error for an op that is written for the earlier form of the contract, raised when
-its class is defined.
+"""The error for a class of ops that is written for the earlier op contract.
 
-Its members have other names now, or belong to a kind of op. Without an error they would be
-ignored, and the op would be planned as if it had none of them.
+Members of the earlier contract have other names now, or belong to a kind of op. Without an
+error they would be ignored. The error is raised when the class is defined.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ _CONTEXT = (
     "its first argument is a LocalContext: size, whole, parts, index and offset are "
     "local_size, global_size, num_shards, shard_index and shard_offset"
 )
-# Members that an op had, and what to do. Those of the second table are names that an op
-# may use for its own purposes: they are reported only together with one of the first.
+# Members of the earlier contract, and what to do about each. An op may use the names of the
+# second table for other purposes, so they are reported only together with one of the first.
 _CHANGES = {
     "out": "call it output_specs",
     "linear": "call it linearity",
@@ -54,11 +53,11 @@ _AMBIGUOUS_CHANGES = {
 def refuse_earlier_form(op: type, inherited: set[str]) -> None:
     """Raises PlanError for a class with members of the earlier form.
 
-    The error says what to do about each.
+    The error says what to do about each member.
 
     Args:
       op: the class.
-      inherited: the members of its bases.
+      inherited: the members of the bases of the class.
     """
     new_members = _members(op) - inherited
     if new_members.isdisjoint(_CHANGES):
@@ -77,7 +76,7 @@ def refuse_earlier_form(op: type, inherited: set[str]) -> None:
 
 
 def _members(op: type) -> set[str]:
-    """Returns the names of a class's attributes and methods, without its fields."""
+    """Returns the names of a class's attributes and methods, without dataclass fields."""
     annotations = op.__dict__.get("__annotations__", {})
-    fields = {n for n, kind in annotations.items() if "ClassVar" not in str(kind)}
+    fields = {name for name, kind in annotations.items() if "ClassVar" not in str(kind)}
     return set(vars(op)) - fields

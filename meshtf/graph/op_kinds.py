@@ -1,11 +1,11 @@
 """The kinds of ops: base classes with members beyond the core of the op contract.
 
     isinstance(node.op, ReadOp)             # the node reads node.op.store
-    isinstance(node.op, WriteOp)            # it writes node.op.variables
+    isinstance(node.op, WriteOp)            # the node writes node.op.variables
 
-Most ops derive from `Op` itself: they compute a shard of their outputs from the shards of
-their inputs on the same device. All other ops derive from one of these classes, which add
-one to four members each. No op needs two of them.
+Most ops derive from `Op` itself: each device computes its shard of the outputs from its
+shards of the inputs. All other ops derive from one of the classes in this file, which add
+one to four members each. No op needs two of these classes.
 """
 
 from __future__ import annotations
@@ -31,30 +31,34 @@ class Store(Protocol):
 
     @property
     def kind(self) -> Literal["parameter", "state", "argument", "number"]:
-        """What it stores; "state" is a variable that is not trained."""
+        """The kind of storage. "parameter": a variable that optimizers update. "state": any
+        other variable. "argument": an argument of a function. "number": a Python number
+        that is an input of the program, not a constant.
+        """
 
     mesh: Mesh | None
 
     def read(self) -> list[Any]:
-        """Returns the shard of each mesh position as a TensorFlow tensor. Positions with
-        equal shards may have the same object.
+        """Returns the shard of each mesh position as a TensorFlow tensor; positions with
+        equal shards may share an object.
         """
 
     def slots(self) -> Sequence[Any]:
-        """Returns the slot of each mesh position, which stores its shard of a variable.
-        Positions that share a shard have the same object.
+        """Returns for each mesh position the slot that stores its shard of a variable;
+        positions that share a shard have the same object.
         """
 
 
 class EffectOp(Op):
-    """Base of ops with side effects, or whose outputs depend on more than their inputs.
+    """Base of ops with side effects, and of ops whose outputs depend on more than their
+    inputs.
 
-    Their order matters, so bodies of loops and branches must not have them.
+    The order of these ops matters, so bodies of loops and branches must not contain them.
     """
 
 
 class ReadOp(EffectOp):
-    """An op with one output: the value of a store when the op runs."""
+    """An op whose only output is the value of a store at the time when the op runs."""
 
     store: Store
 
@@ -62,49 +66,56 @@ class ReadOp(EffectOp):
 class WriteOp(EffectOp):
     """An op that writes new values of variables, each shard once.
 
-    An op may also have outputs. Then its last inputs, one for each output, are the
-    initial values of these. So the update of optimizer slots that are sharded differently
-    from their variable takes the variable's value and returns the next one.
+    A `WriteOp` may also have outputs. Then its last inputs are the initial values of the
+    outputs, one for each. For example, optimizer slots may be sharded differently from their
+    variable: then the op that writes the slots takes the value of the variable as an
+    input, and returns the next value as an output.
     """
 
     @property
     def variables(self) -> tuple[Store, ...]:
-        """The variables that it writes, all of one placement."""
+        """The variables that the op writes; all of them have the same placement."""
         raise NotImplementedError
 
     def new_values(self, *inputs_and_values: Any) -> LocalTensors:
-        """Returns the next values, without writing anything.
+        """Returns the next values of one device's shards, without writing anything.
 
         Args:
-          *inputs_and_values: one device's shard of each input, and then of the current
-            value of each variable.
+          *inputs_and_values: the shard of each input, followed by the shard of each
+            variable's current value.
 
         Returns:
-          The outputs, if any, and the next value of each variable.
+          The outputs, if any, followed by the next value of each variable.
         """
         raise NotImplementedError
 
     def write_in_place(self, handles: Sequence[Any], *inputs: Any) -> bool:
-        """Writes by a fused TensorFlow op, if there is one: faster than `new_values`.
+        """Writes one device's shards by a fused TensorFlow op, if there is one. That is
+        faster than `new_values`.
 
         Args:
-          handles: resource handles of one device's shards: of the outputs, whose values
-            are the last inputs, and then of the variables.
-          *inputs: one device's shard of each input, without those last ones.
+          handles: resource handles of the outputs, which contain their initial values,
+            followed by resource handles of the variables.
+          *inputs: the shard of each input, without the initial values of outputs.
 
         Returns:
-          Whether it wrote. If not, the results of `new_values` are assigned.
+          Whether the op wrote the variables. If not, the caller assigns the results of
+          `new_values`.
         """
         return False
 
 
 class HostOp(EffectOp):
-    """An op that runs on the host, once for all devices, in the order of the code: it
-    prints, or writes a summary. It has no outputs.
+    """An op without outputs that runs once, on the host, for all devices: it prints, or
+    writes a summary. Host ops run in the order of the code.
     """
 
     def run_on_host(self, *xs: Any) -> None:
-        """Runs with global inputs, on the CPU of the process that runs the program."""
+        """Runs the op on the CPU of the process that drives the program.
+
+        Args:
+          *xs: the global inputs.
+        """
         raise NotImplementedError
 
 
@@ -113,13 +124,13 @@ class ControlFlowOp(Op):
 
     @property
     def bodies(self) -> tuple[Any, ...]:
-        """The `graph.Body`s that it may run."""
+        """The `graph.Body` objects that the op may run."""
         raise NotImplementedError
 
 
 class ReshardOp(Op):
-    """An op whose inputs and outputs are resharded at once to the placement of the
-    layout, and not when another op needs it.
+    """An op whose inputs and outputs are resharded to the placement of the layout where it
+    is applied, whatever placements the ops around it prefer.
     """
 
 
@@ -128,22 +139,22 @@ class ConstantOp(Op):
 
     @property
     def is_zero(self) -> bool:
-        """Whether that value is zero: then the outputs are partial sums as well."""
+        """Whether the value is zero: zeros on all devices are also a partial sum of zero."""
         raise NotImplementedError
 
 
 class GradientBarrier(Op):
-    """An op through which no gradient flows: its inputs have no gradients."""
+    """An op that stops gradients: its inputs get no cotangents."""
 
 
 class RenamingOp(Op):
-    """An op with inputs whose dimensions have other names in the outputs."""
+    """An op that gives dimensions of its inputs other names in its outputs."""
 
     def factor(self, dim: str) -> str:
-        """Returns the factor of an input's dimension.
+        """Returns the factor that a dimension of the inputs belongs to.
 
-        A dimension that is used up, and whose name a dimension of an output may have,
-        has a factor of another name, by convention "." + dim.
+        If the op uses up a dimension, and an output may have another dimension of the same
+        name, the factor of the former has a different name, by convention "." + dim.
         """
         raise NotImplementedError
 
@@ -156,13 +167,17 @@ def factor_of(op: Op, dim: str) -> str:
 
 
 class Window(NamedTuple):
-    """Factor elements [a, b) read elements [low(a), high(b)) of an input: halo, shift,
-    crop, pad, stride.
+    """The elements of an input that elements of the output depend on, along one dimension:
+    for halos, shifts, crops, padding and strides.
+
+    Output elements [a, b) depend on input elements [low(a), high(b)).
 
     Attributes:
-      low: maps the start of the factor's elements to the start of those that are read.
-      high: maps the end of the factor's elements to the end of those that are read.
-      wrap: whether elements beyond one end are those of the other end, and not `fill`.
+      low: maps the index of the first output element to that of the first input element.
+      high: maps the index after the last output element to the index after the last input
+        element.
+      wrap: whether indices beyond one end continue at the other end; otherwise the elements
+        there are `fill`.
       fill: the value of elements beyond the ends.
     """
 
@@ -173,22 +188,24 @@ class Window(NamedTuple):
 
 
 class WindowedOp(Op):
-    """An op whose shards read elements of inputs that other shards hold.
+    """An op whose shards read elements of inputs that neighbouring shards hold, such as a
+    convolution.
 
-    `local` gets them by `context.window(input_index, dim, x)`. The size of a factor is
-    that of the output's dimension, or, where no output has it, of the first input's.
+    `local` gets these elements by `context.window(input_index, dim, x)`. The size of a
+    factor is the size of the dimension in the output, or, if no output has the dimension, in
+    the first input.
     """
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        """Returns the elements of an input's dimension that a shard reads; None: those of
-        the local shard.
+        """Returns the elements of an input that a shard reads along a dimension; None: only
+        those of the local shard.
         """
         raise NotImplementedError
 
 
 def window_of(op: Op, input_index: int, dim: str) -> Window | None:
-    """Returns the elements of an input that a shard of an op reads; None: those of the
-    local shard.
+    """Returns the elements of an input that a shard of an op reads along a dimension; None:
+    only those of the local shard.
     """
     if isinstance(op, WindowedOp):
         return op.window(input_index, dim)
@@ -199,9 +216,9 @@ class Statistics(NamedTuple):
     """What a shard computes from its inputs before the exchange with other shards.
 
     Attributes:
-      exchanged: small tensors, which all shards get.
-      residuals: tensors of this shard for `local_sharded`, which would otherwise be
-        computed again.
+      exchanged: small tensors, which the all_gather sends to all shards.
+      residuals: tensors that stay on the device and are passed to `local_sharded`, so that
+        it need not compute them again.
     """
 
     exchanged: LocalTensors
@@ -223,12 +240,20 @@ class OpWithStatistics(Op):
         raise NotImplementedError
 
     def statistics(self, context: LocalContext, *xs: Any) -> Statistics:
-        """Returns the statistics that one shard sends to the others, and its residuals."""
+        """Returns the statistics of one shard, and its residuals.
+
+        Args:
+          context: the sizes and offsets of the device's shards.
+          *xs: the device's shard of each input.
+        """
         raise NotImplementedError
 
     def statistics_specs(self, *xs: Spec) -> Specs:
-        """Returns the specs of exchanged statistics, for inputs of these local shapes;
-        dimensions of size 1 may be left out. Forecasts count bytes by it.
+        """Returns the specs of the exchanged statistics of one shard, by which forecasts
+        count bytes. Dimensions of size 1 may be left out.
+
+        Args:
+          *xs: the specs of the inputs, with local shapes.
         """
         raise NotImplementedError
 
@@ -242,10 +267,10 @@ class OpWithStatistics(Op):
         """Returns one device's shards of the outputs.
 
         Args:
-          context: sizes and offsets of its shards.
+          context: the sizes and offsets of the device's shards.
           gathered: the exchanged statistics of all shards, each stacked to
             `[shards, ...]`.
-          residuals: those of this shard.
-          *xs: its shards of the inputs.
+          residuals: the residuals of this shard.
+          *xs: the device's shard of each input.
         """
         raise NotImplementedError

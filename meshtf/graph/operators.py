@@ -1,10 +1,10 @@
-"""Python operators, indexing and methods of tensors and variables, and the ops that
-gradients call.
+"""Python operators, indexing and methods of tensors and variables.
 
-`graph` must not import `ops`, yet `x + y` calls `add`. So `meshtf.ops` registers its
-functions in a table:
+    OPERATORS["add"](x, y)                # what `x + y` calls
 
-    OPERATORS["add"](x, y)
+`x + y` calls the function `add` of `meshtf.ops`, but `meshtf.graph` must not import
+`meshtf.ops`. So `meshtf.ops` registers its functions in the table `OPERATORS`. Gradients use
+the table as well.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from meshtf.errors import ArgumentError, explain_error
 from meshtf.names import Dimension, Names, Shape, Source
 
+# Name of a function -> the function; filled when `meshtf.ops` is imported.
 OPERATORS: dict[str, Callable[..., Any]] = {}
 
-# The tensor that an operator returns. It is a parameter since the module of `Tensor`
-# imports this one.
+# The type that an operator returns: `Tensor`, whose module imports this one.
 T_co = TypeVar("T_co", covariant=True)
 
 Operand: TypeAlias = Union["Operators[Any]", complex, np.generic]
@@ -29,8 +29,8 @@ IndexByName: TypeAlias = tuple[str | Dimension, Index] | Mapping[str, Index]
 
 
 class Operators(Generic[T_co]):
-    """Base of tensors and variables: `x + y`, `2 * x`, `x < y`, `-x`, `x["length", 0]`,
-    `x.sum("length")`.
+    """Base of tensors and variables: defines `x + y`, `2 * x`, `x < y`, `-x`,
+    `x["length", 0]`, `x.sum("length")` and more.
     """
 
     __slots__ = ()
@@ -42,22 +42,22 @@ class Operators(Generic[T_co]):
 
     @property
     def ndim(self) -> int:
-        """The count of dimensions."""
+        """The number of dimensions."""
         return len(self.shape)
 
     def __getitem__(self, index: IndexByName) -> T_co:
-        """Returns entries of dimensions by name.
+        """Returns elements at indices of named dimensions.
 
-            x["length", 0]                        # without `length`
-            x["length", 2:8]                      # with length:6
-            x[{"batch": 0, "length": ids}]        # [*ids, ...]: what `ids` point to
+            x["length", 0]                        # the result lacks `length`
+            x["length", 2:8]                      # the result has length:6
+            x[{"batch": 0, "length": ids}]        # [*ids, ...]: the elements at `ids`
 
         Args:
-          index: the name of a dimension and an index, or indices by name. An integer
-            removes the dimension. A slice keeps it, with Python's start, stop and step;
-            both may be negative. A tensor of integers, which count from 0, puts its
-            dimensions in the place of the dimension, as `mtf.gather`; if it has the
-            dimension itself, the result has it with the size of the tensor.
+          index: (name of a dimension, index), or a dict from names to indices. An integer
+            removes the dimension. A slice keeps the dimension; start, stop and step mean
+            the same as in Python. Both may be negative. A tensor of non-negative integers
+            replaces the dimension by its own dimensions, like `mtf.gather`; one of them may
+            have the name of the replaced dimension.
 
         Raises:
           ArgumentError: the dimensions are not named, or an index is of another type.
@@ -82,7 +82,7 @@ class Operators(Generic[T_co]):
         return OPERATORS["reduce_min"](self, dims)
 
     def astype(self, dtype: object) -> T_co:
-        """Returns the tensor in another data type, such as "bfloat16": `mtf.cast`."""
+        """Returns the tensor with another dtype, such as "bfloat16": `mtf.cast`."""
         return OPERATORS["cast"](self, dtype)
 
     def __add__(self, other: Operand) -> T_co:
@@ -166,7 +166,8 @@ class Operators(Generic[T_co]):
     def __invert__(self) -> T_co:
         return OPERATORS["logical_not"](self)
 
-    if not TYPE_CHECKING:  # for a type checker these do not exist
+    # These raise errors with a way out; a type checker should not know them.
+    if not TYPE_CHECKING:
 
         @property
         def T(self):
@@ -187,7 +188,7 @@ class Operators(Generic[T_co]):
 
 
 def _refuse_matmul(x: Any, y: Any) -> None:
-    """Raises ArgumentError: `@` says neither which dimension is summed nor which are kept."""
+    """Raises ArgumentError: `x @ y` does not say which dimension is summed."""
     raise ArgumentError(
         explain_error(
             "x @ y does not say which dimension is summed.",

@@ -1,28 +1,30 @@
-"""Graph: an executor that records the nodes of a function, in order, and runs none.
+"""`Graph`: an executor that records the nodes of a function in order, without running them.
 
-Example:
-
-    graph = Graph(mesh)
-    with executing(graph):
-      loss = model(x)
-    graph.nodes
+graph = Graph(mesh)
+with executing(graph):
+  loss = model(x)
+graph.nodes
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from meshtf.graph.layout_check import check_layout
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.op_kinds import ReadOp, WriteOp
 from meshtf.graph.tensor import Node, Tensor
-from meshtf.mesh import Mesh
+from meshtf.mesh import Mesh, Placement
 
 
 class RecomputeGroup:
-    """Nodes that the backward pass recomputes."""
+    """The nodes of one call of `mtf.recompute`, which the backward pass recomputes.
+
+    Attributes:
+      nodes: the nodes in order; `apply` adds to them.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -30,7 +32,7 @@ class RecomputeGroup:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CustomGradientRule:
-    """The `GradientRule` of a function that was recorded."""
+    """The `GradientRule` of a function with a custom gradient; see there for attributes."""
 
     inputs: tuple[Tensor, ...]
     captures: tuple[Tensor, ...]
@@ -40,7 +42,9 @@ class CustomGradientRule:
 
 
 def latest(node: Node) -> Node:
-    """Returns the node by which `Graph.replace` replaced a node last; else the node itself."""
+    """Returns the last node that replaced a node by `Graph.replace`; if there is none, the
+    node itself.
+    """
     replacements = getattr(node.owner, "replacements", None)
     while replacements and node in replacements:
         node = replacements[node]
@@ -48,12 +52,12 @@ def latest(node: Node) -> Node:
 
 
 class Recorded(NamedTuple):
-    """A recorded function, as every runtime compiles it.
+    """A recorded function, which a runtime can compile.
 
     Attributes:
       nodes: the nodes, in the order in which they were recorded.
       results: the tensors that the function returns.
-      mesh: the mesh that it runs on.
+      mesh: the mesh that the function runs on.
     """
 
     nodes: Sequence[Node]
@@ -65,16 +69,16 @@ class Graph:
     """The nodes of a recorded function.
 
     Attributes:
-      mesh: the mesh of its tensors; None: not known yet.
+      mesh: the mesh of the function; None: no tensor or variable has determined it yet.
       nodes: the nodes, in the order in which they were recorded.
-      replacements: node -> the node that replaces it.
+      replacements: replaced node -> the node in its place.
     """
 
     def __init__(self, mesh: Mesh | None = None) -> None:
         self.mesh = mesh
         self.nodes: list[Node] = []
         self.replacements: dict[Node, Node] = {}
-        # Variable -> its latest read, unless it was written since.
+        # Variable -> the node that read it last; removed when the variable is written.
         self._reads: dict[Any, Node] = {}
 
     @property
@@ -83,7 +87,7 @@ class Graph:
         return self
 
     def recorder_of(self, op: Op) -> Graph:
-        """Returns the executor of an op: this graph, whatever the op."""
+        """Returns the graph that records an op: this one. Subclasses may differ."""
         return self
 
     def replace(self, node: Node, op: Op, specs: Sequence[Spec]) -> Node:
@@ -91,28 +95,31 @@ class Graph:
 
         Args:
           node: a node of this graph.
-          op: computes the outputs of the node, followed by the additional ones.
+          op: the op of the new node: computes the outputs of `node`, followed by the
+            additional outputs.
           specs: the specs of the additional outputs.
 
         Returns:
           The new node, which `latest(node)` returns from now on.
         """
-        new = node.extended(op, specs)
-        self.replacements[node] = new
+        replacement = node.extended(op, specs)
+        self.replacements[node] = replacement
         if node in self.nodes:
-            self.nodes[self.nodes.index(node)] = new
-        return new
+            self.nodes[self.nodes.index(node)] = replacement
+        return replacement
 
     def find(self, op: ReadOp) -> Node | None:
-        """Returns the node of an earlier read of the same variable; None: there is none, or
-        the variable was written since.
+        """Returns the node that read the same variable before; None if there is none, or if
+        the variable was written after the read.
         """
         return self._reads.get(op.store)
 
     def set_nodes(self, nodes: Sequence[Node]) -> None:
-        """Replaces all nodes of the graph by `nodes`, none of which writes."""
+        """Replaces all nodes of the graph by `nodes`, none of which writes a variable."""
         self.nodes[:] = nodes
-        self._reads = {n.op.store: n for n in nodes if isinstance(n.op, ReadOp)}
+        self._reads = {
+            node.op.store: node for node in nodes if isinstance(node.op, ReadOp)
+        }
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
         """Records a node, and returns its outputs."""
@@ -128,15 +135,41 @@ class Graph:
         return node.outputs
 
     def settle_mesh(self) -> None:
-        """Gives the mesh, once known, to arguments that were recorded before, and checks
-        the shapes of all nodes. Raises LayoutError.
+        """Gives the mesh to arguments that were recorded before it was known, and checks all
+        nodes against the mesh's layout.
+
+        Raises:
+          LayoutError: the layout cannot shard a tensor.
         """
         assert self.mesh is not None
         for node in self.nodes:
             if isinstance(node.op, ReadOp) and node.op.store.mesh is None:
                 node.op.store.mesh = self.mesh
-                # Raises LayoutError for an argument that the layout cannot hold:
+                # Raises LayoutError for an argument that the layout cannot shard.
                 _ = node.op.store.placement
-            if not node.primals:  # tensors of gradient rules need not have the layout
+            # Tensors of gradient rules are not checked; see `layout_check.py`.
+            if not node.primals:
                 specs = [y.spec for y in node.outputs]
                 check_layout(specs, self.mesh, node.layout, node.source)
+
+
+class EagerStore:
+    """An eager tensor as a `Store`: a recorded program reads it like an argument."""
+
+    kind: Literal["argument"] = "argument"
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.name = "a tensor"
+        self.spec = tensor.spec
+        self.mesh = tensor.mesh
+
+    @property
+    def placement(self) -> Placement:
+        assert self.tensor.sharded_value is not None
+        return self.tensor.sharded_value.placement
+
+    def read(self) -> list[Any]:
+        """Returns the shard of each mesh position."""
+        assert self.tensor.sharded_value is not None
+        return self.tensor.sharded_value.values

@@ -27,30 +27,32 @@ _serial = itertools.count()
 
 
 def next_serial() -> int:
-    """Returns a serial number above those of all nodes so far, and below those of all
-    later nodes.
+    """Returns a serial number above that of every earlier node, and below that of every
+    later node.
     """
     return next(_serial)
 
 
 class Node:
-    """One application of an op. It never changes: see `recorder.replace`.
+    """One application of an op. A node never changes; `Graph.replace` makes a new one.
 
     Attributes:
       op: the op that is applied.
-      inputs: the tensors that it is applied to.
-      outputs: the tensors that it computes.
+      inputs: the tensors that the op is applied to.
+      outputs: the tensors that the op computes.
       region: changes of the mesh's layout.
       source: the user's line.
-      primals: in a gradient rule, the tensors whose placements the outputs take.
-      recompute_group: nodes of one group are recomputed by the backward pass.
-      wait_for: a tensor before which the node must not run.
-      stage: of a pipeline; None: that of the inputs.
-      owner: the executor that recorded or ran it.
-      serial: a number above those of all earlier nodes.
-      gradient_rule: a custom rule in place of the op's; the nodes of all results of a
-        function with a custom gradient have the same.
-      result_index: the index of the output among the results of the custom rule.
+      primals: in a gradient rule, the tensors whose placements the outputs take; empty in
+        the forward pass.
+      recompute_group: the group of `mtf.recompute`, which the backward pass recomputes; None
+        outside of it.
+      wait_for: a control dependency: the node does not run before this tensor exists.
+      stage: the pipeline stage; None: the stage of the inputs.
+      owner: the executor that recorded or ran the node.
+      serial: a number that increases from node to node.
+      gradient_rule: the custom gradient rule of the function whose result the node
+        computes; None: the op's own rule. All results of a function share one rule.
+      result_index: the index of the output among the results of that function.
       path: the names of the enclosing modules.
     """
 
@@ -120,6 +122,7 @@ class Node:
         self._set(outputs=tuple(Tensor(self, i, spec) for i, spec in enumerate(specs)))
 
     def _set(self, **attributes: Any) -> None:
+        """Sets attributes in spite of `__setattr__`, for constructors."""
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
@@ -142,11 +145,11 @@ class Node:
         return node
 
     def extended(self, op: Op, specs: Sequence[Spec]) -> Node:
-        """Returns a copy with another op that has further outputs.
+        """Returns a copy with another op that has additional outputs.
 
         Args:
-          op: computes the outputs of this node, and then the further ones.
-          specs: of the further outputs.
+          op: computes the outputs of this node, followed by the additional outputs.
+          specs: the specs of the additional outputs.
         """
         node = self.changed(op=op)
         start = len(self.outputs)
@@ -156,8 +159,8 @@ class Node:
 
     @property
     def mesh(self) -> Mesh | None:
-        """Its mesh. If none was known when it was recorded: that of the function, once
-        known.
+        """The mesh of the node. If it was unknown when the node was recorded, the mesh of
+        the recorded function, which may become known later.
         """
         if self._mesh is None and self.owner:
             mesh: Mesh | None = self.owner.mesh
@@ -166,14 +169,17 @@ class Node:
 
     @property
     def layout(self) -> Layout:
-        """The layout of its outputs."""
+        """The layout of the outputs."""
         assert self.mesh is not None
         return self.mesh.layout_in(self.region)
 
 
 class ShardedValue(NamedTuple):
-    """The value of an eager tensor: its placement, and a TensorFlow tensor, a shard, for
-    each mesh position.
+    """The value of an eager tensor.
+
+    Attributes:
+      placement: the state along each mesh axis.
+      values: the shard of each mesh position, as a TensorFlow tensor.
     """
 
     placement: Placement
@@ -185,7 +191,7 @@ class Tensor(Operators["Tensor"]):
 
     Besides arithmetic and comparisons it has NumPy's usual methods, by name:
 
-        x["length", 0:8]                   # entries: see `Operators.__getitem__`
+        x["length", 0:8]                   # a slice: see `Operators.__getitem__`
         x.sum("length;d_model")            # also mean, max, min
         x.astype("bfloat16"), x.ndim, x.shape["length"]
         x.numpy(), float(loss), f"{loss:.3f}", x.placement       # of an eager tensor
@@ -212,15 +218,15 @@ class Tensor(Operators["Tensor"]):
 
     @property
     def mesh(self) -> Mesh | None:
-        """The mesh; None while a function is recorded and no tensor or variable in it has
-        given the mesh yet.
+        """The mesh; None while a function is recorded whose mesh no tensor or variable has
+        determined yet.
         """
         return self.node.mesh
 
     @property
     def placement(self) -> Placement:
-        """The state along each axis of the mesh. Raises NoValueError for a recorded
-        tensor, which has none before its function is planned.
+        """The state along each mesh axis. Raises NoValueError for a recorded tensor: its
+        placement is unknown until the function is planned.
         """
         if self.sharded_value is None:
             raise NoValueError(
@@ -288,9 +294,7 @@ class Tensor(Operators["Tensor"]):
         )
 
     def __len__(self) -> int:
-        """Returns the size of the only dimension. Raises ArgumentError if there are
-        several: the order of dimensions has no meaning.
-        """
+        """Returns the size of the only dimension. Raises ArgumentError if there are several."""
         if self.ndim != 1:
             raise ArgumentError(
                 explain_error(
@@ -335,9 +339,8 @@ class Tensor(Operators["Tensor"]):
         return f"<mtf.Tensor {spec} {placement}\n{self.numpy()}>"
 
     def _repr_html_(self) -> str:
-        """Returns the mesh, coloured by the shard that each position holds, and the
-        values.
-        """
+        """Returns a drawing of the mesh, in which a colour is a shard, and the values."""
+
         if self.sharded_value is None or self.mesh is None:
             return html_text(repr(self))
         title = f"{self.dtype} {self.shape!r}"
@@ -356,19 +359,26 @@ def tensor_of_value(
     gradient_rule: tuple[GradientRule, int] | None = None,
     owner: object = None,
 ) -> Tensor:
-    """Returns an eager tensor with a value: an argument of a function, or its result.
+    """Returns an eager tensor with a value, such as an argument or a result of a function.
 
     Args:
-      spec: its shape and data type.
-      sharded_value: its value.
-      mesh: its mesh.
-      gradient_rule: the rule for gradients, and the index of its result; default: it has
-        no gradients.
-      owner: the executor whose gradients go through the tensor.
+      spec: the shape and dtype of the tensor.
+      sharded_value: the value of the tensor.
+      mesh: the mesh of the tensor.
+      gradient_rule: (custom gradient rule, index): the tensor is result `index` of the
+        rule's function; None: the tensor has no gradients.
+      owner: the executor whose gradients flow through the tensor.
     """
-    context = Context(gradient_rule=gradient_rule)
-    node = Node(Op(), (), (), mesh, Source("function", "", 0), context, owner)
-    # The node does not refer to the tensor, so that the tensor is freed once unused.
+    node = Node(
+        Op(),
+        inputs=(),
+        # No outputs: the node does not refer to the tensor, which is freed once unused.
+        specs=(),
+        mesh=mesh,
+        source=Source("function", "", 0),
+        context=Context(gradient_rule=gradient_rule),
+        owner=owner,
+    )
     tensor = Tensor(node, 0, spec)
     tensor.sharded_value = sharded_value
     return tensor

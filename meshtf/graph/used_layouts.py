@@ -1,7 +1,9 @@
-"""The dimensions and layout rules that programs use: see `LayoutUse`.
+"""The dimensions and layout rules that programs use.
 
-layout_use(graph.nodes).unmatched_rules(mesh)      # of one program
-recorded_layout_use(mesh).unmatched_rules(mesh)    # of all earlier programs of a mesh
+    layout_use(graph.nodes).unmatched_rules(mesh)      # of one program
+    recorded_layout_use(mesh).unmatched_rules(mesh)    # of all programs of a mesh so far
+
+Both functions return a `LayoutUse`.
 """
 
 from __future__ import annotations
@@ -14,19 +16,23 @@ from meshtf.graph.tensor import Node
 from meshtf.mesh import LayoutUse, Mesh, Sharded
 from meshtf.mesh.layout_use import Rule
 
-# By mesh. It has names only, so it keeps no mesh alive, and its size is bounded by the
-# number of names in the user's code.
+# The use of each mesh by all programs so far. A `LayoutUse` consists of names, so it keeps
+# no mesh alive, and it is no larger than the number of names in the user's code.
 _recorded: weakref.WeakKeyDictionary[Mesh, LayoutUse] = weakref.WeakKeyDictionary()
+_NO_USE = LayoutUse()
 
 
 def layout_use(nodes: Iterable[Node]) -> LayoutUse:
-    """Returns the dimensions and rules of nodes and of the bodies that they run."""
+    """Returns the dimensions and rules that nodes and the bodies within them use."""
     dims: set[str] = set()
     rules: set[Rule] = set()
     for node in _with_bodies(nodes, set()):
+        # The rules of layout changes; a change without axes only removes a rule.
         rules.update((name, axes) for name, axes in node.region.items() if axes)
-        if not node.primals:  # names of gradients are those of forward tensors
-            dims.update(name for y in node.outputs for name in y.shape.names)
+        # Tensors of gradient rules have the names of forward tensors.
+        if not node.primals:
+            for y in node.outputs:
+                dims.update(y.shape.names)
         for store in _stores(node):
             dims.update(store.spec.shape.names)
             if store.mesh is node.mesh and store.kind in ("parameter", "state"):
@@ -37,9 +43,10 @@ def layout_use(nodes: Iterable[Node]) -> LayoutUse:
 
 
 def record_layout_use(mesh: Mesh, use: LayoutUse) -> None:
-    """Adds the use of a program to `recorded_layout_use(mesh)`."""
+    """Adds the use of a program to the use of a mesh, which `recorded_layout_use` returns."""
     total = recorded_layout_use(mesh)
-    if not use <= total:
+    is_known = use <= total
+    if not is_known:
         _recorded[mesh] = total | use
 
 
@@ -50,11 +57,13 @@ def recorded_layout_use(mesh: Mesh) -> LayoutUse:
     return _recorded.get(mesh, _NO_USE)
 
 
-_NO_USE = LayoutUse()
-
-
 def _with_bodies(nodes: Iterable[Node], seen: set[int]) -> Iterator[Node]:
-    """Yields nodes, and the nodes of bodies that they run, each body once."""
+    """Yields nodes, and the nodes of the bodies within them.
+
+    Args:
+      nodes: the nodes.
+      seen: the ids of bodies that were visited; each body is visited once.
+    """
     for node in nodes:
         yield node
         if isinstance(node.op, ControlFlowOp):

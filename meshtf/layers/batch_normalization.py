@@ -6,8 +6,8 @@ averages in inference.
 
 The statistics are those of the global batch, however it is sharded: devices exchange only
 sums for each channel. Where a batch is split into microbatches (pipelines, gradient
-accumulation), each is normalized by its statistics, and the moving averages take those of
-the global batch.
+accumulation), each microbatch is normalized by its own statistics, and the moving averages
+are updated once, with the statistics of the global batch.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class BatchNorm(Module):
     Bessel's correction.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       dims: the dimensions with separate statistics for each entry, such as "channels:64".
       momentum: the weight of the previous moving averages in each step of training.
-      epsilon: what is added to the variance.
-      name: the last component of the path of its variables.
+      epsilon: a constant that is added to the variance.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "batch_norm"
@@ -69,8 +69,10 @@ class BatchNorm(Module):
             )
 
     def __call__(self, x: Tensor, training: bool = False) -> Tensor:
-        """Returns x [batch, ..., channels], normalized; in `training` by its statistics,
-        with which it updates the moving averages.
+        """Returns x [batch, ..., channels], normalized, scaled and shifted.
+
+        In `training` the statistics are those of x, and the moving averages are updated
+        with them; otherwise the moving averages are the statistics.
 
         Raises:
           ShapeError: x lacks one of `dims`, or has no other dimension.
@@ -91,7 +93,8 @@ class BatchNorm(Module):
         y = y - mean
         variance = reduce_mean(square(y), reduced_dims)
         y = self._scaled(y, variance, x.dtype)
-        # After `_scaled`, which reduces their partial sums.
+        # After `_scaled`: it has summed the partial sums of mean and variance over devices,
+        # so the update needs no further all-reduce.
         once_per_batch(self._update_averages, mean, variance, square(mean))
         return y
 
@@ -105,14 +108,18 @@ class BatchNorm(Module):
     def _update_averages(
         self, mean: Tensor, variance: Tensor, mean_square: Tensor
     ) -> None:
-        """Updates the moving averages.
+        """Updates the moving averages with the statistics of the global batch.
 
-        Arguments are means over microbatches of their mean, variance and squared mean.
+        Args:
+          mean: the mean over microbatches of their means.
+          variance: the mean over microbatches of their variances.
+          mean_square: the mean over microbatches of their squared means.
         """
-        # The variance of the means of microbatches is part of that of the batch.
+        # Law of total variance: the variance of the batch is the mean of the variances of
+        # the microbatches, plus the variance of their means.
         variance = variance + (mean_square - square(mean))
-        for average, value in (
+        for average, statistic in (
             (self.moving_mean, mean),
             (self.moving_variance, variance),
         ):
-            average.assign(average * self.momentum + value * (1 - self.momentum))
+            average.assign(average * self.momentum + statistic * (1 - self.momentum))

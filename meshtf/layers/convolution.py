@@ -34,7 +34,7 @@ class Conv(Module):
     """conv(x[..., reduced_dims], kernel[window, groups, reduced_dims, new_dims]) + bias.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       window: the size of a window along each dimension: "h:3;w:3".
       reduced_dims: the dimensions of the input that are summed over, such as "c_in:16".
       new_dims: the dimensions of the output that replace them, such as "channels:32".
@@ -44,9 +44,9 @@ class Conv(Module):
       dilation: the step along x from one entry of the kernel to the next.
       groups: dimensions of the input with a separate kernel for each entry.
       use_bias: whether a bias is added; its initial value is zero.
-      kernel_initializer: default: normal with variance 1 / (size of a window and
-        `reduced_dims`).
-      name: the last component of the path of its variables.
+      kernel_initializer: the initializer of the kernel; default: normal with variance
+        1 / (size of a window * size of `reduced_dims`).
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "conv"
@@ -87,10 +87,10 @@ class Conv(Module):
             if use_bias:
                 self.bias = Variable(mesh, self.groups + new_dims, zeros, name="bias")
 
-    def _initializer(self, summed: Shape) -> Initializer:
-        """Returns the default initializer of a kernel that sums over these dimensions."""
+    def _initializer(self, summed_dims: Shape) -> Initializer:
+        """Returns the default initializer of a kernel that sums over `summed_dims`."""
         return variance_scaling(
-            ";".join(summed.names), expert_dims=";".join(self.groups.names)
+            ";".join(summed_dims.names), expert_dims=";".join(self.groups.names)
         )
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -101,10 +101,10 @@ class Conv(Module):
             x,
             cast_like(self.kernel, x),
             self.window,
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.groups.names,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups.names,
         )
         if self.bias is None:
             return y
@@ -118,10 +118,10 @@ class ConvTranspose(Conv):
     strides, since fewer elements of x contribute to an element of the output.
     """
 
-    def _initializer(self, summed: Shape) -> Initializer:
+    def _initializer(self, summed_dims: Shape) -> Initializer:
         strides = by_dim(self.stride, self.window, 1, "stride").values()
         return variance_scaling(
-            ";".join(summed.names),
+            ";".join(summed_dims.names),
             scale=math.prod(strides),
             expert_dims=";".join(self.groups.names),
         )
@@ -133,8 +133,8 @@ class ConvTranspose(Conv):
 
         Args:
           x: the input.
-          output_size: of each dimension of windows, where the stride makes
-            several sizes possible.
+          output_size: the size of the output along the dimensions of windows, by name,
+            needed where several sizes would give x for the stride.
         """
         check_tensors(x=x)
         require_dim(x.shape, *self.reduced_dims.names)
@@ -142,11 +142,11 @@ class ConvTranspose(Conv):
             x,
             cast_like(self.kernel, x),
             self.window,
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.groups.names,
-            output_size,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups.names,
+            output_size=output_size,
         )
         if self.bias is None:
             return y
@@ -158,7 +158,7 @@ class SeparableConv(Module):
     2017, arXiv 1610.02357).
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       window: the size of a window along each dimension: "h:3;w:3".
       reduced_dims: the channels of the input, such as "c_in:16".
       new_dims: the channels of the output, such as "channels:32".
@@ -167,7 +167,7 @@ class SeparableConv(Module):
       dilation: the step along x from one entry of the kernel to the next.
       multiplier: the count of depthwise kernels of each channel.
       use_bias: whether a bias is added; its initial value is zero.
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "separable_conv"
@@ -223,9 +223,9 @@ class SeparableConv(Module):
             cast_like(self.depthwise, x),
             cast_like(self.pointwise, x),
             self.window,
-            self.stride,
-            self.padding,
-            self.dilation,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
         )
         if self.bias is None:
             return y
@@ -245,8 +245,8 @@ def _check_windows(
 
 
 def _kernel_window(window: ShapeLike) -> tuple[dict[str, str], Shape]:
-    """Returns the name of the kernel's dimension for each dimension of windows, and the
-    kernel's dimensions.
+    """Returns the dimension of the kernel for each dimension of windows: its names by the
+    names in `window`, such as {"h": "k_h"}, and its shape, such as "k_h:3".
     """
     kernel_names = {}
     kernel_dims = []

@@ -30,15 +30,16 @@ class Dense(Module):
     """x[..., reduced_dims] · kernel[expert_dims, reduced_dims, new_dims] + bias.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       reduced_dims: the dimensions of the input that are summed over, such as
         "d_model:512".
       new_dims: the dimensions of the output that replace them, such as "heads:8;key:64".
       use_bias: whether a bias is added; its initial value is zero.
-      kernel_initializer: default: normal with variance 1 / size of `reduced_dims`.
+      kernel_initializer: the initializer of the kernel; default: normal with variance
+        1 / (size of `reduced_dims`).
       expert_dims: dimensions with a separate kernel and bias for each entry; an input
         that lacks them is multiplied by all of these kernels.
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "dense"
@@ -80,11 +81,12 @@ class Dense(Module):
         """Returns [..., new_dims] for x [..., reduced_dims].
 
         Args:
-          x: the input.
-          order: the names of the output in the order that it should have.
+          x: the input, [..., reduced_dims].
+          order: the names of the output's dimensions in their order; default: those of
+            x, then new ones.
 
         Raises:
-          ShapeError: x lacks one of `reduced_dims`, or has another size of it.
+          ShapeError: x lacks one of `reduced_dims`, or has a different size of it.
         """
         check_tensors(x=x)
         require_dim(x.shape, *self.reduced_dims.names)

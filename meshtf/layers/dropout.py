@@ -28,7 +28,7 @@ class Dropout(Module):
     Args:
       rate: the fraction of elements that become zero; 0 returns x.
       broadcast: names along which the mask is broadcast, such as "length".
-      name: the last component of the path that its masks depend on.
+      name: the layer's name, a component of the path that its masks depend on.
     """
 
     default_name = "dropout"
@@ -59,7 +59,7 @@ class AnnealedDropout(Module):
       start_step: the step from which the rate falls.
       end_step: the step from which no element is dropped.
       broadcast: names along which the mask is broadcast, such as "length".
-      name: the last component of the path that its masks depend on.
+      name: the layer's name, a component of the path that its masks depend on.
 
     Raises:
       PlanError: the rate is not in [0, 1), or `end_step` is not after `start_step`.
@@ -93,8 +93,8 @@ class AnnealedDropout(Module):
         """Returns x [...] with elements dropped, if `training`.
 
         Args:
-          x: floats.
-          step: the step of training: int32, a scalar.
+          x: the input, floats [...].
+          step: the index of the training step: int32, a scalar.
           training: whether elements are dropped.
         """
         check_tensors(x=x, step=step)
@@ -119,23 +119,37 @@ def multiplicative_jitter(
     1 - epsilon and 1 + epsilon.
 
     Args:
-      x: floats, such as the inputs of a router (Fedus et al., 2021, arXiv 2101.03961).
-      epsilon: 0 returns x.
-      name: two random ops of one module need different names.
+      x: floats [...], such as the input of a router of experts (Fedus et al., 2021, arXiv
+        2101.03961).
+      epsilon: the maximum relative change of an element; 0 returns x.
+      name: the last component of the path that the random numbers depend on; two random
+        ops of one module need different names.
     """
     x = as_tensor("x", x)
     check_floats(epsilon=epsilon)
     if not epsilon:
         return x
-    low = 1 - epsilon
-    high = 1 + epsilon
-    return x * random_uniform(x.mesh, x.shape, low, high, x.dtype, name=name)
+    return x * random_uniform(
+        x.mesh,
+        x.shape,
+        minval=1 - epsilon,
+        maxval=1 + epsilon,
+        dtype=x.dtype,
+        name=name,
+    )
 
 
 def add_noise(x: Tensor, stddev: float, name: str = "noise") -> Tensor:
-    """Returns x [...] plus normal noise of a standard deviation; 0 returns x."""
+    """Returns x [...] plus normally distributed noise.
+
+    Args:
+      x: floats [...].
+      stddev: the standard deviation of the noise; 0 returns x.
+      name: the last component of the path that the noise depends on; two random ops of
+        one module need different names.
+    """
     x = as_tensor("x", x)
     check_floats(stddev=stddev)
     if not stddev:
         return x
-    return x + random_normal(x.mesh, x.shape, 0.0, stddev, x.dtype, name=name)
+    return x + random_normal(x.mesh, x.shape, stddev=stddev, dtype=x.dtype, name=name)

@@ -30,7 +30,7 @@ from meshtf.ops.elementwise.arithmetic import outer
 from meshtf.ops.elementwise.unary import cos, exp, sin
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.gather import gather
-from meshtf.ops.indexing.one_hot_and_range import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.shapes.slice import concat
@@ -41,13 +41,13 @@ class Embedding(Module):
     """Looks up ids in a learned table.
 
     Args:
-      mesh: where the table lies.
+      mesh: the mesh of the table.
       vocab_dim: the dimension of ids, such as "vocab:256".
       output_dim: the dimension of a vector, such as "d_model:512".
-      initializer: default: normal with variance 1.
+      initializer: the initializer of the table; default: normal with variance 1.
       expert_dims: dimensions with a separate table for each entry, such as "ensemble:4".
-      dtype: of the output, such as "bfloat16"; default: the table's.
-      name: the last component of the path of its variable.
+      dtype: the data type of the output, such as "bfloat16"; default: that of the table.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "embedding"
@@ -77,8 +77,8 @@ class Embedding(Module):
             )
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Returns [..., expert_dims, output_dim] for integers ids [...], which may have
-        expert_dims.
+        """Returns the vectors [..., expert_dims, output_dim] of integer ids [...], which
+        may have `expert_dims`.
         """
         check_tensors(ids=ids)
         vectors = gather(self.table, ids, self.vocab_dim.names[0])
@@ -108,11 +108,11 @@ def sinusoids(
     section 3.5).
 
     Args:
-      positions: integers, such as mtf.range(mesh, "length:128").
-      dim: of even size, such as "d_model:512".
+      positions: the positions: integers [...], such as mtf.range(mesh, "length:128").
+      dim: the dimension of the sines and cosines, of even size, such as "d_model:512".
       shortest: the shortest period is 2 * pi * shortest positions.
       longest: the longest period is 2 * pi * longest positions.
-      dtype: of the result, such as "float64" for embeddings in float64.
+      dtype: the data type of the result, such as "float64" for embeddings in float64.
 
     Raises:
       ShapeError: `dim` is odd, or too small for two periods.
@@ -125,7 +125,8 @@ def sinusoids(
         raise ShapeError(
             f"sinusoids come in pairs, two at least: {name}:{size} must be even."
         )
-    index = range_(positions.mesh, Dimension(name, size // 2), dtype)
+    # Angular frequencies fall geometrically from 1 / shortest to 1 / longest.
+    index = index_range(positions.mesh, Dimension(name, size // 2), dtype)
     log_ratio = -math.log(longest / shortest) / (size // 2 - 1)
     frequencies = exp(index * log_ratio) * (1 / shortest)
     angles = outer(cast(positions, dtype), frequencies)

@@ -66,6 +66,8 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": tanh,
     "softplus": softplus,
 }
+# The activation of the first of the two factors of a gated activation; the second factor is
+# linear.
 _GATED = {
     "glu": "sigmoid",
     "bilinear": "linear",
@@ -80,16 +82,16 @@ class DenseProduct(Module):
     activation.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       reduced_dims: the dimensions of the input that are summed over, such as
         "d_model:512".
       new_dims: the dimensions of the output that replace them, such as "d_ff:2048".
-      activations: of each factor, in order.
+      activations: the activation of each factor, in order.
       use_bias: whether the dense layers add a bias.
-      kernel_initializer: of each kernel; default: that of `Dense`.
+      kernel_initializer: the initializer of each kernel; default: that of `Dense`.
       expert_dims: dimensions with separate kernels and biases for each entry.
-      name: the last component of the path of the variables; of several factors it is
-        followed by an index: "wi_0", "wi_1".
+      name: the layer's name, a component of the names of its variables. With several
+        factors the dense layers have this name with an index: "wi_0", "wi_1".
 
     Raises:
       ShapeError: there are no activations.
@@ -117,23 +119,26 @@ class DenseProduct(Module):
                 "activation."
             )
         self.activations = [_function(a) for a in activations]
-        arguments = (
+        make_factor = functools.partial(
+            Dense,
             mesh,
             reduced_dims,
             new_dims,
-            use_bias,
-            kernel_initializer,
-            expert_dims,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            expert_dims=expert_dims,
         )
-        own_name = self._path[-1]
-        if isinstance(own_name, str):
-            names = [own_name]
+        module_name = self._path[-1]
+        if isinstance(module_name, str):
+            factor_names = [module_name]
             if len(activations) > 1:
-                names = [f"{own_name}_{i}" for i in range(len(activations))]
+                factor_names = [f"{module_name}_{i}" for i in range(len(activations))]
             with self.outer_scope():
-                self.factors = [Dense(*arguments, name) for name in names]
-        else:  # an attribute names this module; its layers are "factors_0", "factors_1"
-            self.factors = [Dense(*arguments) for _ in activations]
+                self.factors = [make_factor(name=name) for name in factor_names]
+        else:
+            # The module is named later, by the attribute that it is assigned to. Paths of
+            # the factors then end in "factors_0", "factors_1".
+            self.factors = [make_factor() for _ in activations]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns [..., new_dims] for x [..., reduced_dims]."""
@@ -149,16 +154,18 @@ class FeedForward(Module):
     """wo · dropout(f(wi · x)); gated: wo · dropout(f(wi_0 · x) * (wi_1 · x)).
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       model_dim: the dimension of inputs and outputs, such as "d_model:512".
       hidden_dim: the hidden dimension, such as "d_ff:2048".
-      activation: a function of a tensor or its name, or the name of a gated one.
+      activation: a function of a tensor, the name of one, or the name of a gated
+        activation, such as "swiglu".
       dropout_rate: the fraction of hidden elements that is dropped in training.
       use_bias: whether the dense layers add a bias.
-      output_initializer: of the kernel of the output layer.
+      output_initializer: the initializer of the kernel of the output layer; default: that
+        of `Dense`.
       dropout_broadcast: names along which the dropout mask is broadcast.
       expert_dims: dimensions with separate variables for each entry.
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ParseError: there is no activation of this name.
@@ -180,17 +187,16 @@ class FeedForward(Module):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        if isinstance(activation, str):
-            gate = _GATED.get(activation)
-        else:
-            gate = None
+        factor_activations = [activation]
+        if isinstance(activation, str) and activation in _GATED:
+            factor_activations = [_GATED[activation], "linear"]
         with self.scope():
             self.wi = DenseProduct(
                 mesh,
                 model_dim,
                 hidden_dim,
-                [gate, "linear"] if gate else [activation],
-                use_bias,
+                factor_activations,
+                use_bias=use_bias,
                 expert_dims=expert_dims,
                 name="wi",
             )
@@ -199,9 +205,9 @@ class FeedForward(Module):
                 mesh,
                 hidden_dim,
                 model_dim,
-                use_bias,
-                output_initializer,
-                expert_dims,
+                use_bias=use_bias,
+                kernel_initializer=output_initializer,
+                expert_dims=expert_dims,
                 name="wo",
             )
 

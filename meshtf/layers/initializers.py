@@ -1,9 +1,9 @@
-"""Initializers of variables: functions of (mesh, shape, name), with the same result under
-every layout.
+"""Initializers of variables: functions of (mesh, shape, name) that return the initial value,
+a tensor [*shape].
 
-Random initializers use the seed of the mesh and the name of the variable, so two variables
+Random initializers use the seed of the mesh and the name of the variable. So two variables
 differ, a run is reproducible, and no value depends on the order in which variables are
-made or on their sharding.
+made, or on the layout.
 
     w = mtf.Variable(mesh, "d_model:512;d_ff:2048", variance_scaling("d_model"), name="w")
     w = mtf.Variable(mesh, "d_model:512;d_ff:2048", glorot("d_model"), name="w")
@@ -57,8 +57,12 @@ def ones(mesh: Mesh, shape: Shape, name: str) -> Tensor:
 
 
 def shared(initializer: Initializer) -> Initializer:
-    """Returns an initializer that shares one tensor between variables of one shape, on
-    a mesh of one position. TensorFlow copies the tensor when a variable changes.
+    """Returns an initializer that returns the same tensor for all variables of one shape,
+    to save memory and time. Each variable still changes separately: TensorFlow copies the
+    tensor at the first write.
+
+    Only tensors on a mesh of one position are shared. `mtf.Variable` computes initial values
+    on such a mesh if all devices share one memory.
     """
     initializer = as_initializer(initializer)
     tensors: dict[Shape, Tensor] = {}
@@ -74,7 +78,7 @@ def shared(initializer: Initializer) -> Initializer:
 
 
 def constant(value: float) -> Initializer:
-    """Returns an initializer that returns one value."""
+    """Returns an initializer whose tensors have `value` in all elements."""
     check_floats(value=value)
     return lambda mesh, shape, name: full(mesh, shape, value)
 
@@ -111,7 +115,9 @@ def uniform(limit: float = 1.0) -> Initializer:
     check_floats(limit=limit)
 
     def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-        return random_uniform(mesh, shape, -limit, limit, seed=mesh.seed, name=name)
+        return random_uniform(
+            mesh, shape, minval=-limit, maxval=limit, seed=mesh.seed, name=name
+        )
 
     return draw
 
@@ -123,18 +129,17 @@ def variance_scaling(
     distribution: Distribution = "normal",
     expert_dims: str = "",
 ) -> Initializer:
-    """Returns an initializer whose variance is scale / fan, where the fan is the size
-    of named dimensions.
+    """Returns an initializer whose variance is scale / fan, where a fan is a product of
+    sizes of the kernel's dimensions.
 
     Args:
-      reduced_dims: the names that the kernel's einsum sums over; fan_in is the product of
-        their sizes.
+      reduced_dims: the names of the dimensions that the kernel's einsum sums over.
       scale: a factor of the variance.
-      mode: the fan to divide by: "fan_in", "fan_out" (of all other names), or "fan_avg",
-        their mean.
-      distribution: to sample from.
-      expert_dims: names that count in neither fan, since each of their entries is a
-        separate kernel. Dimensions of repeated layers (`Repeat`) never count.
+      mode: the fan to divide by: "fan_in", the size of `reduced_dims`; "fan_out", the
+        size of the remaining dimensions; or "fan_avg", the mean of both.
+      distribution: the distribution that values are sampled from.
+      expert_dims: the names of dimensions that are in neither fan, since each of their
+        entries is a separate kernel; so are the dimensions of repeated layers (`Repeat`).
     """
     check_floats(scale=scale)
     as_choice("mode", mode, get_args(Mode))
@@ -143,10 +148,11 @@ def variance_scaling(
     names_of(expert_dims, Shape(""), argument="expert_dims")
 
     def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-        summed = names_of(reduced_dims, shape)
-        experts = names_of(expert_dims, shape)
-        stddev = math.sqrt(scale / _fan(shape, summed, experts, mode))
+        reduced_names = names_of(reduced_dims, shape)
+        expert_names = names_of(expert_dims, shape)
+        stddev = math.sqrt(scale / _fan(shape, reduced_names, expert_names, mode))
         if distribution == "uniform":
+            # The variance of the uniform distribution in [-a, a) is a**2 / 3.
             initializer = uniform(math.sqrt(3.0) * stddev)
         elif distribution == "normal":
             initializer = normal(stddev)
@@ -160,10 +166,16 @@ def variance_scaling(
 def glorot(
     reduced_dims: str, distribution: Distribution = "uniform", expert_dims: str = ""
 ) -> Initializer:
-    """Returns variance scaling by 1 / mean of fan_in and fan_out (Glorot and Bengio,
-    2010).
+    """Returns an initializer of variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010);
+    arguments as in `variance_scaling`.
     """
-    return variance_scaling(reduced_dims, 1.0, "fan_avg", distribution, expert_dims)
+    return variance_scaling(
+        reduced_dims,
+        scale=1.0,
+        mode="fan_avg",
+        distribution=distribution,
+        expert_dims=expert_dims,
+    )
 
 
 def he(
@@ -171,10 +183,16 @@ def he(
     distribution: Distribution = "truncated_normal",
     expert_dims: str = "",
 ) -> Initializer:
-    """Returns variance scaling by 2 / fan_in, for kernels before a relu (He et al.,
-    2015).
+    """Returns an initializer of variance 2 / fan_in, for kernels before a relu (He et al.,
+    2015); arguments as in `variance_scaling`.
     """
-    return variance_scaling(reduced_dims, 2.0, "fan_in", distribution, expert_dims)
+    return variance_scaling(
+        reduced_dims,
+        scale=2.0,
+        mode="fan_in",
+        distribution=distribution,
+        expert_dims=expert_dims,
+    )
 
 
 def lecun(
@@ -182,18 +200,31 @@ def lecun(
     distribution: Distribution = "truncated_normal",
     expert_dims: str = "",
 ) -> Initializer:
-    """Returns variance scaling by 1 / fan_in (LeCun et al., 1998)."""
-    return variance_scaling(reduced_dims, 1.0, "fan_in", distribution, expert_dims)
+    """Returns an initializer of variance 1 / fan_in (LeCun et al., 1998); arguments as in
+    `variance_scaling`.
+    """
+    return variance_scaling(
+        reduced_dims,
+        scale=1.0,
+        mode="fan_in",
+        distribution=distribution,
+        expert_dims=expert_dims,
+    )
 
 
 def _fan(
-    shape: Shape, summed: tuple[str, ...], experts: tuple[str, ...], mode: Mode
+    shape: Shape,
+    reduced_names: tuple[str, ...],
+    expert_names: tuple[str, ...],
+    mode: Mode,
 ) -> float:
-    """Returns the fan of one kernel: without dimensions of experts and repeated layers."""
-    repeated = [d.name for d in current().stacked_dims]
-    kernel = shape.without(*experts, *repeated)
-    fan_in = kernel.only(summed).size
-    fan_out = kernel.without(*summed).size
+    """Returns the fan of one kernel: without the dimensions of experts and of repeated
+    layers.
+    """
+    repeated_names = [d.name for d in current().stacked_dims]
+    kernel = shape.without(*expert_names, *repeated_names)
+    fan_in = kernel.only(reduced_names).size
+    fan_out = kernel.without(*reduced_names).size
     if mode == "fan_in":
         return fan_in
     if mode == "fan_out":
@@ -201,6 +232,7 @@ def _fan(
     return (fan_in + fan_out) / 2
 
 
+# The initializers that `mtf.Variable` accepts by name.
 INITIALIZERS.update(
     zeros=zeros, ones=ones, normal=normal(), truncated=truncated(), uniform=uniform()
 )

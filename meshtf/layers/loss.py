@@ -35,16 +35,20 @@ def softmax_cross_entropy(
     The last term keeps logits from drifting away from normalized log-probabilities.
 
     Args:
-      logits: [..., dim].
-      labels: integers [...], indices along `dim`; or floats [..., dim], target
-        probabilities.
-      dim: the name of the classes.
+      logits: the scores of the classes before the softmax, floats [..., dim].
+      labels: the target classes, integers [...]; or target probabilities, floats
+        [..., dim].
+      dim: the name of the dimension of classes.
       z_loss: the weight of the last term.
-      weights: of positions, [...] or a subset of these dimensions; default: 1.
+      weights: the weight of each position, [...] or a subset of these dimensions;
+        default: 1.
       label_smoothing: the fraction of the target probability that is spread evenly over
         all classes.
     """
-    return _mean(cross_entropy(logits, labels, dim, z_loss, label_smoothing), weights)
+    losses = cross_entropy(
+        logits, labels, dim, z_loss=z_loss, label_smoothing=label_smoothing
+    )
+    return _mean(losses, weights)
 
 
 def sigmoid_cross_entropy(
@@ -54,9 +58,12 @@ def sigmoid_cross_entropy(
     t = targets: logits [...], targets [...] -> [].
 
     Args:
-      logits: floats; the loss of float16 and bfloat16 is float32.
-      targets: 0 to 1, with the dimensions of the logits; booleans, integers or floats.
-      weights: of positions, with a subset of these dimensions; default: 1.
+      logits: the scores before the sigmoid, floats [...]; for float16 and bfloat16 the
+        loss is float32.
+      targets: the labels, 0 to 1, with the dimensions of the logits; booleans, integers
+        or floats.
+      weights: the weight of each position, [...] or a subset of these dimensions;
+        default: 1.
     """
     logits, targets = _as_same_type(logits, targets)
     return _mean(softplus(logits) - logits * targets, weights)
@@ -65,8 +72,14 @@ def sigmoid_cross_entropy(
 def mean_squared_error(
     predictions: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Returns the mean [] of (predictions - targets)**2; arguments as in
-    `sigmoid_cross_entropy`.
+    """Returns the mean of (predictions - targets)**2: predictions [...], targets [...]
+    -> [].
+
+    Args:
+      predictions: floats [...]; for float16 and bfloat16 the loss is float32.
+      targets: numbers with the dimensions of the predictions.
+      weights: the weight of each position, [...] or a subset of these dimensions;
+        default: 1.
     """
     return _mean(squared_difference(*_as_same_type(predictions, targets)), weights)
 
@@ -78,8 +91,11 @@ def weights_nonzero(labels: Tensor, dtype: object = "float32") -> Tensor:
 
 
 def _as_same_type(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns both cast to the type of x, float32 if that is float16 or bfloat16.
-    Raises ShapeError if their dimensions differ.
+    """Returns x and targets, cast to the data type of x, or to float32 if that is float16
+    or bfloat16.
+
+    Raises:
+      ShapeError: x and targets have different dimensions.
     """
     check_tensors(x=x, targets=targets)
     if set(x.shape) != set(targets.shape):
@@ -90,9 +106,8 @@ def _as_same_type(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
                 "mtf.broadcast if all shall have one target.",
             )
         )
-    return cast(x, accumulation_dtype(x.dtype)), cast(
-        targets, accumulation_dtype(x.dtype)
-    )
+    dtype = accumulation_dtype(x.dtype)
+    return cast(x, dtype), cast(targets, dtype)
 
 
 def _mean(losses: Tensor, weights: Tensor | None) -> Tensor:
@@ -100,6 +115,7 @@ def _mean(losses: Tensor, weights: Tensor | None) -> Tensor:
     if weights is None:
         return reduce_mean(losses)
     weights = cast(as_tensor("weights", weights), losses.dtype)
+    # Each weight applies to every entry of the dimensions that weights lack.
     losses_per_weight = losses.shape.without(*weights.shape.names).size
     total_weight = reduce_sum(weights) * float(losses_per_weight)
     return reduce_sum(losses * weights) / maximum(total_weight, 1e-9)

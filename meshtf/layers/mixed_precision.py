@@ -1,12 +1,12 @@
-"""Mixed precision: a layer computes in the type of its input, and its variables keep
-theirs.
+"""Mixed precision: a layer computes in the data type of its input, whatever the data type
+of its variables.
 
     x = mtf.cast(x, "bfloat16")
     y = Dense(mesh, "d_model:512", "d_ff:2048")(x)      # bfloat16; the kernel is float32
 
 A variable is cast where it is used. Each device casts its shard before shards are
-gathered, which halves the bytes, and the gradient of the cast has the type of the
-variable.
+gathered, which halves the bytes that are exchanged. The gradient of the cast has the type
+of the variable.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     y = norm(x)                       # mean 0 and variance 1 over d_model, then scaled and shifted
     norm = GroupNorm(mesh, "channels:64", groups=8, over="height;width")
 
-Layer and RMS norm are one op each (`layer_norm`, `rms_norm`), which exchanges
-statistics where the dimension is sharded, not elements; group norm consists of two means.
-Statistics of float16 and bfloat16 are float32.
+Layer norm and RMS norm are one op each (`layer_norm`, `rms_norm`): where the normalized
+dimension is sharded, devices exchange its statistics, not its elements. Group norm computes
+a mean and a variance with reductions. For x in float16 or bfloat16 statistics are float32.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class LayerNorm(Module):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       dim: the dimension that is normalized over, such as "d_model:512".
-      epsilon: what is added to the variance.
+      epsilon: a constant that is added to the variance.
       use_bias: whether a bias is added; its initial value is zero.
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "layer_norm"
@@ -62,7 +62,7 @@ class LayerNorm(Module):
                 self.bias = Variable(mesh, dim, zeros, name="bias")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns x [..., dim], normalized over `dim`."""
+        """Returns x [..., dim], normalized over `dim`, then scaled and shifted."""
         check_tensors(x=x)
         y = layer_norm(x, self.dim, self.epsilon) * cast_like(self.scale, x)
         if self.bias is None:
@@ -74,10 +74,10 @@ class RMSNorm(Module):
     """x / sqrt(mean of squares + epsilon) * scale.
 
     Args:
-      mesh: where the variable lies.
+      mesh: the mesh of the variable.
       dim: the dimension that is normalized over, such as "d_model:512".
-      epsilon: what is added to the mean of squares.
-      name: the last component of the path of its variable.
+      epsilon: a constant that is added to the mean of squares.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
     default_name = "rms_norm"
@@ -106,12 +106,13 @@ class GroupNorm(Module):
     1803.08494).
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       channel_dim: the dimension that is split into groups, such as "channels:64".
       groups: the count of groups.
-      over: further dimensions that are normalized over, such as "height;width".
-      epsilon: what is added to the variance.
-      name: the last component of the path of its variables.
+      over: dimensions that are normalized over besides the channels of a group, such as
+        "height;width".
+      epsilon: a constant that is added to the variance.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ShapeError: the groups do not divide the channels.
@@ -144,8 +145,9 @@ class GroupNorm(Module):
             self.bias = Variable(mesh, dim, zeros, name="bias")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns x [batch, *over, channels], normalized over `over` and the channels of each
-        group."""
+        """Returns x [batch, *over, channels], normalized over `over` and the channels of
+        each group, then scaled and shifted.
+        """
         x = as_tensor("x", x)
         groups = unflatten(x, self.dim.name, self.group_dims)
         y = cast(groups, accumulation_dtype(x.dtype))

@@ -1,14 +1,14 @@
-"""A layer repeated several times, with different variables, traced once.
+"""A stack of equal layers with separate variables, traced as one loop.
 
     blocks = mtf.layers.Repeat(lambda: Block(mesh, ...), "layers:48")
-    h = blocks(h, mask)                # every variable of Block has `layers` in front
+    h = blocks(h, mask)                # the first dimension of Block's variables: `layers`
 
-While the block runs, a variable has the shape of one layer's entry.
-
-Repeated layers may contain repeated layers, and share modules that are made outside of
-`make`. So the program of a deep model is as large as that of one layer. Checkpoints have
-one tensor for all layers. With `recomputed=True` only the inputs of each layer are stored
-for the backward pass.
+The layer is made and traced once, so the graph of a deep model is as large as that of one
+layer. Its variables are stacked along the dimension of the layers, and so are the tensors
+in a checkpoint; while the layer runs, a variable has the shape of one layer's entry. A
+repeated layer may contain repeated layers. A module that is made outside of `make` is
+shared by all layers. With `recomputed=True` only the inputs of each layer are stored for
+the backward pass.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from meshtf.ops.control.stop_gradient import recompute
 
 
 class Repeat(Module):
-    """Applies a layer `dim` times, each time to the previous output and with different
+    """Applies a layer repeatedly, each time to the previous output and with different
     variables.
 
     Args:
-      make: makes the layer, once; it maps x [...] to a tensor of the same shape.
-      dim: name and count of the layers, such as "layers:48".
+      make: a function that returns the layer, called once. The layer maps x [...] to a
+        tensor of the same shape.
+      dim: the dimension of the layers, with their count, such as "layers:48".
       recomputed: whether the backward pass recomputes the activations of each layer from
         its input.
-      name: of the layers.
+      name: the name of this module, a component of the names of the variables.
 
     Raises:
-      ShapeError: the layer changes names or sizes of its input.
+      ShapeError: the output of the layer has another shape than its input.
       PlanError: the layer writes to a variable, as batch norm does while training.
     """
 
@@ -66,8 +67,8 @@ class Repeat(Module):
             )
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Returns the output [...] of the last layer for input x; the remaining arguments are
-        passed to all layers.
+        """Returns the output of the last layer, with the shape of x; `args` and `kwargs`
+        are passed to every layer.
         """
         y, _ = self.each(lambda layer, h, _: (layer(h, *args, **kwargs), None), x)
         return y
@@ -78,16 +79,16 @@ class Repeat(Module):
         """Returns the carry after the last layer, and the stacked outputs of all layers, as
         `mtf.scan` does.
 
-        With it layers have caches, or report losses:
+        It is for layers that read or return one entry per layer, such as a cache or a loss:
 
             h, caches = blocks.each(
                 lambda block, h, cache: block.decode_step(h, cache), h, caches
             )
 
         Args:
-          fn: called with the layer, the carry, and the layer's entry of `xs`; returns
-            the next carry, and the outputs that are stacked along the dimension of the
-            layers.
+          fn: a function of the layer, the carry, and the layer's entry of `xs`. It
+            returns the next carry, and the outputs that are stacked along the dimension
+            of the layers.
           x: the initial carry: tensors or None, in any nesting.
           xs: tensors with the dimension of the layers, in any nesting.
         """
@@ -96,27 +97,30 @@ class Repeat(Module):
         check_nest("x", x)
         as_callable("fn", fn)
         # Variables of modules that were made outside of `make` lack the dimension of the
-        # layers: all layers share them.
+        # layers: all layers share them. Identity, since another Repeat may have an equal
+        # dimension.
         variables = [
             v for v in self.layer.variables if any(d is self.dim for d in v.stack)
         ]
 
         def iteration(carry: Any, inputs: Any) -> tuple[Any, Any]:
-            values, entry = inputs
+            variable_entries, xs_entry = inputs
 
-            def layer(carry: Any) -> tuple[Any, Any]:
-                entries = {id(v): value for v, value in zip(variables, values)}
-                with context(
-                    layer_entries={**(current().layer_entries or {}), **entries}
-                ):
-                    results = fn(self.layer, carry, entry)
-                    # Results that are variables are read here, where they are entries.
+            def run_layer(carry: Any) -> tuple[Any, Any]:
+                # Entries of the layers that contain this one, and of this one, by the
+                # identity of the variable.
+                entries = dict(current().layer_entries or {})
+                for variable, entry in zip(variables, variable_entries):
+                    entries[id(variable)] = entry
+                with context(layer_entries=entries):
+                    results = fn(self.layer, carry, xs_entry)
+                    # Converts results that are variables to tensors while
+                    # `layer_entries` gives them the entry of this layer.
                     return pack(results, tensors_of(results, "result"))
 
-            run = layer
             if self.recomputed:
-                run = recompute(layer)
-            return run(carry)
+                return recompute(run_layer)(carry)
+            return run_layer(carry)
 
         inputs = ([v.tensor() for v in variables], xs)
-        return scan(iteration, x, inputs, self.dim.name, self.dim.size)
+        return scan(iteration, x, inputs, dim=self.dim.name, length=self.dim.size)

@@ -24,6 +24,7 @@ from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.linear.correlation import rms
 
+# A gradient rule: returns the gradients of a function's inputs for those of its outputs.
 Rule = Callable[..., list[Any]]
 
 
@@ -38,7 +39,7 @@ class Reversible(Module):
     Args:
       functions: modules, called with a tensor and the keyword arguments of the call; each
         returns a tensor of the same shape. Gradients flow only to variables of modules.
-      name: the last component of the path of its random ops.
+      name: the layer's name, a component of the paths of its random ops; see `mtf.Module`.
     """
 
     default_name = "reversible"
@@ -53,41 +54,46 @@ class Reversible(Module):
         self.functions = list(functions)
 
     def __call__(self, x1: Tensor, x2: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Returns both streams after all functions, with the shape of x1 and the shape of x2.
+        """Returns both streams after all functions, with the shapes of x1 and x2.
 
         Args:
-          x1: the stream that the first function adds to.
-          x2: the stream that is the input of the first function.
-          kwargs: for all functions, such as training=True.
+          x1: the stream [...] that the output of the first function is added to.
+          x2: the stream [...] that is the input of the first function.
+          kwargs: keyword arguments of all functions, such as training=True.
         """
         x1 = as_tensor("x1", x1)
         x2 = as_tensor("x2", x2)
 
         @custom_gradient
-        def run(
+        def apply_functions(
             y1: Tensor, y2: Tensor, *variables: Tensor
         ) -> tuple[tuple[Tensor, Tensor], Rule]:
+            # The functions read the variables themselves; they are arguments here so that
+            # the rule may return their gradients.
             for f in self.functions:
                 y1, y2 = y2, y1 + f(y2, **kwargs)
             return (y1, y2), self._gradient_rule(y1, y2, kwargs)
 
-        return run(x1, x2, *self.trainable_variables)
+        return apply_functions(x1, x2, *self.trainable_variables)
 
     def _gradient_rule(self, y1: Tensor, y2: Tensor, kwargs: dict[str, Any]) -> Rule:
-        """Returns a function of the cotangents of the outputs y1, y2 that returns those
-        of the inputs and of the variables.
+        """Returns the gradient rule of all functions: it maps the gradients of the
+        outputs y1, y2 to those of the inputs x1, x2 and of the variables.
         """
         forward = current()
-        # In a Repeat each variable has an entry for the layer.
+        # In a Repeat a function reads the entry of each variable for the current layer.
         entries = forward.layer_entries or {}
         variables = [entries.get(id(v), v) for v in self.trainable_variables]
 
         def rule(d1: Tensor, d2: Tensor) -> list[Any]:
             variable_gradients: list[Any] = [None] * len(variables)
-            f_input, f_sum = y1, y2  # f_sum = other stream + f(f_input)
+            # The last function f turned the streams (x, f_input) into (f_input, f_sum),
+            # where f_sum = x + f(f_input).
+            f_input, f_sum = y1, y2
             for f in reversed(self.functions):
-                # Without it the gradient of f would include the functions before f.
+                # The gradient of f alone: f_input was computed by the earlier functions.
                 f_input = stop_gradient(f_input)
+                # The context of the forward pass, so that f drops the same elements.
                 with context(
                     path=forward.path,
                     seeds=forward.seeds,
@@ -96,12 +102,16 @@ class Reversible(Module):
                     layer_entries=forward.layer_entries,
                 ):
                     f_output = f(f_input, **kwargs)
-                input_gradient, *new_gradients = gradients(
+                f_gradient, *new_gradients = gradients(
                     [f_output], [f_input, *variables], [d2]
                 )
                 variable_gradients = _add_gradients(variable_gradients, new_gradients)
+                # The gradient of f_input: directly as an output, and through f.
+                d_input = d1
+                if f_gradient is not None:
+                    d_input = d1 + f_gradient
                 f_input, f_sum = f_sum - f_output, f_input
-                d1, d2 = d2, d1 if input_gradient is None else d1 + input_gradient
+                d1, d2 = d2, d_input
             return [d1, d2, *variable_gradients]
 
         return rule

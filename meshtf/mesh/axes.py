@@ -1,4 +1,4 @@
-"""How the arguments of a mesh are read: axes, names, devices; and the caller's line.
+"""Reads the arguments of a mesh: axes, names of axes, devices.
 
 >>> from meshtf.mesh.axes import read_axes, read_names
 >>> read_axes("data:4;model:2"), read_names("data;model")
@@ -19,7 +19,7 @@ AxesLike: TypeAlias = str | Mapping[str, int] | Iterable[tuple[str, int]]
 
 
 def read_names(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the names in a string such as "data;model", or in a list."""
+    """Returns the names of axes in a string such as "data;model", or in a list."""
     if isinstance(names, str):
         return tuple(
             name for name, _ in parse_pairs(names, kind="list of axes", values=False)
@@ -32,20 +32,28 @@ def read_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def caller_stacklevel() -> int:
-    """Returns the `stacklevel` of the caller's innermost line outside of meshtf."""
+    """Returns the `stacklevel` with which `warnings.warn`, called by the caller of this
+    function, shows the innermost line outside of meshtf.
+    """
     frame = sys._getframe(1)
     level = 1
-    while (
-        frame.f_back
-        and frame.f_globals.get("__name__", "").partition(".")[0] == "meshtf"
-    ):
+    while frame.f_back:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package != "meshtf":
+            break
         frame = frame.f_back
         level += 1
     return level
 
 
 def read_axes(axes_like: AxesLike) -> dict[str, int]:
-    """Returns sizes by names. Raises ParseError, ArgumentError."""
+    """Returns the size of each axis, by name.
+
+    Raises:
+      ParseError: a string cannot be read, a name occurs twice, or a size is not a positive
+        integer.
+      ArgumentError: `axes_like` is of another type.
+    """
     axes: dict[str, int] = {}
     for name, size in _pairs(axes_like):
         if name in axes:
@@ -57,19 +65,16 @@ def read_axes(axes_like: AxesLike) -> dict[str, int]:
 
 
 def _pairs(axes_like: AxesLike) -> list[tuple[str, Any]]:
-    """Returns names and sizes of axes. Raises ParseError, ArgumentError."""
+    """Returns (name, size as text) of each axis. Raises ParseError, ArgumentError."""
     if isinstance(axes_like, str):
         return parse_pairs(axes_like, kind="mesh")
     axes = axes_like.items() if isinstance(axes_like, Mapping) else axes_like
-    if isinstance(axes, Iterable) and not hasattr(axes, "dtype"):
+    is_array = hasattr(axes, "dtype")
+    if isinstance(axes, Iterable) and not is_array:
         pairs = list(axes)
-        if all(
-            isinstance(p, (tuple, list)) and len(p) == 2 and isinstance(p[0], str)
-            for p in pairs
-        ):
-            return parse_pairs(
-                ";".join(f"{name}:{size}" for name, size in pairs), kind="mesh"
-            )
+        if all(map(_is_pair, pairs)):
+            text = ";".join(f"{name}:{size}" for name, size in pairs)
+            return parse_pairs(text, kind="mesh")
     return refuse(
         "axes",
         axes_like,
@@ -78,7 +83,15 @@ def _pairs(axes_like: AxesLike) -> list[tuple[str, Any]]:
     )
 
 
+def _is_pair(value: object) -> bool:
+    """Returns whether a value is a pair of a string and anything else."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        return False
+    return isinstance(value[0], str)
+
+
 def _size(name: str, size: str, axes_like: object) -> int:
+    """Returns the size of an axis as an integer. Raises ParseError."""
     if not size.isdigit() or int(size) < 1:
         raise ParseError(
             f"the size of mesh axis {name!r} must be a positive integer, not {size!r}, "
@@ -91,8 +104,8 @@ def read_strings(name: str, value: str | Sequence[str], takes: str) -> tuple[str
     """Returns one string or several as a tuple.
 
     Args:
-      name: of the argument, for errors.
-      value: of the argument.
+      name: the name of the argument, for errors.
+      value: the value of the argument.
       takes: what the argument takes, for errors.
 
     Raises:
@@ -104,7 +117,9 @@ def read_strings(name: str, value: str | Sequence[str], takes: str) -> tuple[str
 
 
 def read_devices(devices: str | Sequence[str] | None) -> str | Sequence[str] | None:
-    """Returns the devices of a mesh, checked. Raises ArgumentError."""
+    """Returns `devices`, a list of names as a sequence. Raises ArgumentError if it is no
+    argument of a mesh.
+    """
     if devices is None or isinstance(devices, str):
         return devices
     takes = 'None, "logical:8", "separate:8", "abstract", or a list of names of devices'

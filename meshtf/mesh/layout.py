@@ -13,9 +13,9 @@ rules:
 >>> layout.override(Layout.changes("*:; length:data"))
 length:data
 
-A rule is stored as a tuple of axes ("batch:data+model" is one dimension over two axes,
-in the order of the mesh from major to minor). The planner and the table of reshards can
-do it; a `Mesh` still refuses more than one axis.
+A rule maps a dimension to a tuple of axes: "batch:data+model" shards one dimension over
+two axes. The planner and the table of reshards support several axes, but a `Mesh` still
+raises an error for them.
 """
 
 from __future__ import annotations
@@ -62,20 +62,22 @@ class Layout:
 
     @staticmethod
     def changes(rules: LayoutLike) -> Layout:
-        """Returns changes for `override`: "heads:" removes one rule, "*:" all of them."""
+        """Returns changes for `override`: "heads:" removes one rule, "*:" all rules."""
         if isinstance(rules, str):
             rules = parse_pairs(rules, kind="change of layout", values=False)
         return Layout(rules)
 
     def override(self, rules: LayoutLike) -> Layout:
         """Returns this layout after changes, such as "d_ff:; heads:model"."""
-        return self._from({n: axes for n, axes in self._changed(rules).items() if axes})
+        changed_rules = self._changed(rules)
+        return self._from({dim: axes for dim, axes in changed_rules.items() if axes})
 
     def then(self, rules: LayoutLike) -> Layout:
-        """Returns the change that equals this change followed by another."""
+        """Returns the change that is equal to this change followed by another."""
         return self._from(self._changed(rules))
 
     def _changed(self, rules: LayoutLike) -> dict[str, tuple[str, ...]]:
+        """Returns these rules after changes; removed rules have no axes."""
         changes = dict(Layout.changes(rules).items())
         if "*" in changes:
             return changes
@@ -86,8 +88,10 @@ class Layout:
         return Layout([(name, "+".join(axes)) for name, axes in rules.items()])
 
     def check_axes(self, **details: object) -> None:
-        """Raises ParseError if a dimension has several axes; its message shows the
-        details.
+        """Raises ParseError if a dimension has several axes.
+
+        Args:
+          **details: lines of the error, such as mesh=mesh.
         """
         for name, axes in self.items():
             if len(axes) > 1:
@@ -115,6 +119,7 @@ class Layout:
 
 
 def _pairs(rules: LayoutLike) -> list[tuple[str, tuple[str, ...]]]:
+    """Returns rules as (dimension name, axes). Raises ParseError."""
     if isinstance(rules, Layout):
         return list(rules.items())
     if isinstance(rules, str):
@@ -122,6 +127,7 @@ def _pairs(rules: LayoutLike) -> list[tuple[str, tuple[str, ...]]]:
     try:
         pairs = list(rules.items() if isinstance(rules, Mapping) else rules)
         return [
+            # `name + ""` raises TypeError if the name is no string.
             (name + "", tuple(axis for axis in value.split("+") if axis))
             for name, value in pairs
         ]

@@ -1,5 +1,5 @@
-"""How a program uses layouts, and mismatches: rules for dimensions that the program
-lacks, axes of the mesh that no rule names.
+"""What programs use of a layout, and what does not match: rules for dimensions that no
+program has, mesh axes that no rule names.
 
 >>> from meshtf.mesh import LayoutUse, Mesh
 >>> mesh = Mesh("data:2;model:2", "batch:data;dff:data")
@@ -16,16 +16,16 @@ from typing import TypeAlias
 from meshtf.errors import near_misses
 from meshtf.mesh.mesh import Mesh, missing_axis_notes
 
-Rule: TypeAlias = tuple[str, tuple[str, ...]]  # the name of a dimension, axes
+Rule: TypeAlias = tuple[str, tuple[str, ...]]  # (name of a dimension, mesh axes)
 
 
 @dataclasses.dataclass(frozen=True)
 class LayoutUse:
-    """How a program uses layouts.
+    """The dimensions of a program, and its rules.
 
     Attributes:
-      dims: the names of its dimensions.
-      rules: the rules that apply in its regions, beyond those of the mesh.
+      dims: the names of the dimensions of the program's tensors and variables.
+      rules: the rules of the program's layout changes, which are not those of the mesh.
     """
 
     dims: frozenset[str] = frozenset()
@@ -36,16 +36,18 @@ class LayoutUse:
         return LayoutUse(self.dims | other.dims, self.rules | other.rules)
 
     def __le__(self, other: LayoutUse) -> bool:
-        """Whether this use is a subset of another."""
+        """Returns whether another use has all dimensions and rules of this one."""
         return self.dims <= other.dims and self.rules <= other.rules
 
     def notes(self, mesh: Mesh) -> tuple[str, ...]:
-        """Returns remarks on rules that name axes which the mesh lacks."""
-        notes = missing_axis_notes(mesh, sorted(self.rules))
-        return tuple(dict.fromkeys((*mesh.notes, *notes)))
+        """Returns notes about rules with an axis that the mesh lacks, each once."""
+        program_notes = missing_axis_notes(mesh, sorted(self.rules))
+        return tuple(dict.fromkeys((*mesh.notes, *program_notes)))
 
     def unmatched_rules(self, mesh: Mesh) -> dict[str, str]:
-        """Returns the rules whose dimension the program lacks, each with similar names."""
+        """Returns for each rule whose dimension the program lacks: the dimension, and
+        similar names of dimensions as text.
+        """
         return {
             name: near_misses(name, self.dims)
             for name, _ in self._all_rules(mesh)
@@ -53,28 +55,30 @@ class LayoutUse:
         }
 
     def unused_axes(self, mesh: Mesh) -> dict[str, str]:
-        """Returns the axes that neither a rule nor `stages` names.
+        """Returns the mesh axes that neither a rule nor `stages` names.
 
-        Each comes with similar names, of axes that rules, `stages` or `optional_axes`
-        name but the mesh lacks.
+        Each axis comes with similar names as text. These are misspelt axes, perhaps: rules,
+        `stages` or `optional_axes` name them, but the mesh lacks them.
         """
-        rules = self._all_rules(mesh)
-        named = {mesh.stages, *(axis for _, axes in rules for axis in axes)}
-        lacking = {*named, *mesh.optional_axes}.difference(mesh.axes)
+        named_axes = {mesh.stages}
+        for _dim, axes in self._all_rules(mesh):
+            named_axes.update(axes)
+        missing_axes = {*named_axes, *mesh.optional_axes}.difference(mesh.axes)
         return {
-            axis: near_misses(axis, lacking)
+            axis: near_misses(axis, missing_axes)
             for axis, size in mesh.axes.items()
-            if size > 1 and axis not in named
+            if size > 1 and axis not in named_axes
         }
 
     def shards_nothing(self, mesh: Mesh) -> bool:
-        """Whether there are rules, but none names an axis of the mesh."""
+        """Returns whether there are rules, but none of them names an axis of the mesh."""
         axes = {axis for axis, size in mesh.axes.items() if size > 1}
         if not axes or not self._all_rules(mesh):
             return False
         return axes == set(self.unused_axes(mesh))
 
     def _all_rules(self, mesh: Mesh) -> list[Rule]:
+        """Returns the rules of the mesh and of the program, each once."""
         layouts = (mesh.layout, mesh.variable_layout, mesh.optimizer_layout)
         rules = [rule for layout in layouts for rule in layout.items()]
         return list(dict.fromkeys((*rules, *sorted(self.rules))))

@@ -8,8 +8,8 @@
 >>> mesh.coords[5], mesh.groups("data")[1]
 ((2, 1), (1, 3, 5, 7))
 
-Positions are not devices: `devices=` says to which hardware they map. The runtime
-resolves it when the first op runs.
+A position is not a device: `devices=` says which hardware the positions map to. The
+runtime resolves it when the first op runs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias, get_args
 
 from meshtf.display import MAX_POSITIONS, html_mesh
-from meshtf.errors import (
-    LayoutError,
-    MeshError,
-    explain_error,
-    near_misses,
-)
+from meshtf.errors import LayoutError, MeshError, explain_error, near_misses
 from meshtf.mesh.axes import (
     AxesLike,
     read_axes,
@@ -50,42 +45,39 @@ from meshtf.names import Shape
 from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 
 TensorKind: TypeAlias = Literal["tensor", "variable", "slot"]
-NO_CHANGES = Layout()  # of a region: the rules of the mesh
-MAX_LAYOUTS = 1_000  # cached layouts of regions
+NO_CHANGES = Layout()  # the layout changes of a region without any
+MAX_LAYOUTS = 1_000  # so many layouts of regions are cached
 
 
 class Mesh:
     """A grid of positions with named axes; compared by identity.
 
     Args:
-      axes: names and sizes, such as "data:4;model:2", or pairs, or a dict; "" is a mesh
-        of one position.
-      layout: which dimension is sharded along which axis, for all tensors but variables.
-      variable_layout: further rules for variables and what belongs to them (FSDP,
-        ZeRO-3).
+      axes: the names and sizes of axes, such as "data:4;model:2", or pairs, or a dict; ""
+        is a mesh of one position.
+      layout: the rules that shard dimensions along axes, such as "batch:data".
+      variable_layout: further rules for variables and optimizer slots (FSDP, ZeRO-3).
       optimizer_layout: further rules for optimizer slots (ZeRO-1).
       keep_gathered: whether a variable that is gathered for the forward pass stays
         gathered until the backward pass; otherwise it is freed, and gathered again.
-      devices: None (all CPU positions on one CPU, else a GPU each), "logical:8"
-        (logical devices of one CPU), "separate:8" (the same, as if each had separate
-        memory), a list with one device name for each position, or "abstract": none, for
-        programs that are only explained.
-      within_host: an axis, or several, along which positions are on one host, in any
-        order of the axes; it matters where devices are a list of names on several
-        hosts.
-      stages: the axis of the stages of a pipeline (`mtf.stage`); it shards no
-        dimension.
+      devices: None (one GPU for each position; without GPUs one CPU for all), "logical:8"
+        (logical devices of one CPU), "separate:8" (the same, as if they had separate
+        memories), a list with a device name for each position, or "abstract" (no devices,
+        for programs that are only explained).
+      within_host: an axis, or several, along which positions share a host. If `devices`
+        is a list of names on several hosts, it is reordered for that.
+      stages: the axis of the pipeline stages (`mtf.stage`); it shards no dimension.
       optional_axes: axes that layouts may name although this mesh lacks them, such as
         "data;model", so that one layout serves smaller meshes as well.
       strict: whether warnings about the layout are errors.
       seed: the seed from which the initial values of variables are drawn.
-      bucket_bytes: bytes of gradients and other partial sums that are reduced as one
-        collective, where devices have separate memories, while the backward pass goes
-        on; 0: each by a collective.
+      bucket_bytes: gradients and other partial sums are reduced together, in collectives
+        of about so many bytes, while the backward pass continues; only on devices with
+        separate memories. 0: one collective for each.
 
     Raises:
       LayoutError: under `strict`, a rule or `stages` names an axis that the mesh lacks.
-      MeshError: the number of devices is not the mesh's size, `within_host` names no
+      MeshError: the number of devices differs from the mesh's size, `within_host` names no
         axis, or `bucket_bytes` is negative.
       ParseError: a string cannot be read, or a rule names several axes.
     """
@@ -130,7 +122,7 @@ class Mesh:
 
     @functools.cached_property
     def coords(self) -> tuple[tuple[int, ...], ...]:
-        """The coordinates of all positions, the last axis running fastest."""
+        """The coordinates of each position; those of the last axis change fastest."""
         return tuple(itertools.product(*map(range, self.axes.values())))
 
     @functools.cached_property
@@ -139,16 +131,17 @@ class Mesh:
         return {axis: i for i, axis in enumerate(self.axes)}
 
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
-        """Returns the positions that differ only along `axes`, in the order of their
-        coordinates.
+        """Returns groups of positions: those of one group differ only along `axes`, and are
+        in the order of their coordinates.
         """
         for axis in axes:
             as_choice("axes", axis, self.axes)
         if axes not in self._groups:
-            along = [self.axis_index[a] for a in axes]
+            indices = [self.axis_index[axis] for axis in axes]
             groups: dict[tuple[int, ...], list[int]] = {}
             for position, coord in enumerate(self.coords):
-                key = tuple(-1 if i in along else c for i, c in enumerate(coord))
+                # Equal for positions that differ only along `axes`.
+                key = tuple(-1 if i in indices else c for i, c in enumerate(coord))
                 groups.setdefault(key, []).append(position)
             self._groups[axes] = tuple(map(tuple, groups.values()))
         return self._groups[axes]
@@ -159,7 +152,7 @@ class Mesh:
         """Returns the rules for tensors of a kind in a region.
 
         Args:
-          region: the region's changes of the layout.
+          region: the layout changes of the region.
           kind: "tensor", "variable", or "slot" of an optimizer.
         """
         if not isinstance(region, Layout):
@@ -195,7 +188,7 @@ class Mesh:
 
     @property
     def abstract(self) -> bool:
-        """Whether there is no hardware: programs are explained, but never run."""
+        """Whether the mesh has no devices: programs are explained, but never run."""
         return self.devices == "abstract"
 
     def exchanges(self, axis: str, other: str) -> list[tuple[int, int]]:
@@ -205,11 +198,13 @@ class Mesh:
         as_choice("axis", axis, self.axes)
         as_choice("other", other, self.axes)
         size = self.axes[axis]
-        return [
-            (group[k % size * size + k // size], target)
-            for group in self.groups(axis, other)
-            for k, target in enumerate(group)
-        ]
+        pairs = []
+        for group in self.groups(axis, other):
+            for i, target in enumerate(group):
+                # A group is a matrix [size, size]: the source is the transposed element.
+                row, column = divmod(i, size)
+                pairs.append((group[column * size + row], target))
+        return pairs
 
     @property
     def replicated(self) -> Placement:
@@ -219,13 +214,12 @@ class Mesh:
     def place(
         self, shape: Shape, layout: Layout | None = None, stage: int | None = None
     ) -> tuple[Placement, tuple[Conflict, ...]]:
-        """Returns the placement of a shape, and the dimensions that stay unsharded
-        although the layout has a rule for them.
+        """Returns the placement of a shape, and conflicts: rules that cannot be applied.
 
         Args:
-          shape: of a tensor.
-          layout: the rules; None: those of the mesh.
-          stage: where the tensor is; None: on all stages.
+          shape: the shape of a tensor.
+          layout: the rules; None: the rules of the mesh.
+          stage: the pipeline stage of the tensor; None: all stages.
         """
         layout = self.layout if layout is None else layout
         if not isinstance(shape, Shape):
@@ -239,35 +233,33 @@ class Mesh:
             states[self.stages] = OnStage(stage)
         conflicts: list[Conflict] = []
         for dim in shape:
-            axes = [a for a in layout.axes(dim.name) if self.axes.get(a, 1) > 1]
-            num_shards = math.prod(self.axes[a] for a in axes)
+            rule_axes = layout.axes(dim.name)
+            axes = [axis for axis in rule_axes if self.axes.get(axis, 1) > 1]
+            num_shards = math.prod(self.axes[axis] for axis in axes)
             for axis in axes:
                 state = states[axis]
                 if dim.size % num_shards:
                     conflicts.append(Conflict("size", dim.name, axis))
                 elif isinstance(state, Sharded):
-                    conflicts.append(Conflict("axis", dim.name, axis, state.dim))
+                    conflicts.append(Conflict("axis", dim.name, axis, other=state.dim))
                 else:
                     states[axis] = Sharded(dim.name)
         return tuple(states.values()), tuple(conflicts)
 
     def has(self, placement: Placement) -> list[bool]:
-        """Returns for each position whether it has a shard of a tensor: all do, unless
-        the tensor is on one stage.
+        """Returns for each position whether it has a shard of a tensor: only positions of
+        other pipeline stages have none.
         """
-        if not isinstance(placement, tuple) or len(placement) != len(self.axes):
-            refuse("placement", placement, "a state for each axis of the mesh")
+        self._check_placement(placement)
+        stages = [(i, s) for i, s in enumerate(placement) if isinstance(s, OnStage)]
         return [
-            all(
-                not isinstance(s, OnStage) or s.coordinate == c
-                for s, c in zip(placement, coord)
-            )
+            all(coord[i] == stage.coordinate for i, stage in stages)
             for coord in self.coords
         ]
 
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on the rules of the mesh that name axes which it lacks."""
+        """Notes about rules of the mesh with an axis that the mesh lacks."""
         layouts = (self.layout, self._variable_rules, self._optimizer_rules)
         rules = [rule for layout in layouts for rule in layout.items()]
         notes = missing_axis_notes(self, rules)
@@ -278,6 +270,7 @@ class Mesh:
         return tuple(dict.fromkeys(notes))
 
     def _check(self) -> None:
+        """Raises the errors of the constructor that concern several arguments."""
         for rules in (self.layout, self._variable_rules, self._optimizer_rules):
             self._check_rules(rules)
         if self.stages not in (*self.axes, "stage"):
@@ -298,10 +291,9 @@ class Mesh:
                 "partial sum by a collective."
             )
         devices = self.devices
-        if (
-            not (devices is None or isinstance(devices, str))
-            and len(devices) != self.size
-        ):
+        if devices is None or isinstance(devices, str):
+            return
+        if len(devices) != self.size:
             raise MeshError(
                 explain_error(
                     f"the mesh has {self.size} positions, but {len(devices)} devices "
@@ -315,7 +307,7 @@ class Mesh:
             )
 
     def _check_rules(self, layout: Layout) -> None:
-        """Refuses a dimension over several axes, and reports axes that the mesh lacks."""
+        """Raises an error for a rule that no mesh allows, and reports missing axes."""
         layout.check_axes(mesh=self)
         for name, axes in layout.items():
             for axis in axes:
@@ -334,7 +326,8 @@ class Mesh:
                     self._report_missing(axis, f"layout rule {name}:{axis}")
 
     def _report_missing(self, axis: str, named_by: str) -> None:
-        """Logs an axis that the mesh lacks, and warns of it unless it is optional.
+        """Logs that the mesh lacks an axis, and warns of it unless the axis is optional.
+        `named_by` says what names it: "layout rule batch:data".
 
         Raises:
           LayoutError: the mesh is strict, and the axis is not optional.
@@ -342,12 +335,12 @@ class Mesh:
         log_once(self, _missing_axis_note(self, axis, named_by))
         if self.size == 1 or axis in self.optional_axes:
             return
-        close = near_misses(axis, self.axes)
-        meant = f"Did you mean {close}?" if close else ""
+        similar = near_misses(axis, self.axes)
+        question = f"Did you mean {similar}?" if similar else ""
         text = explain_error(
             f"{named_by}: the mesh has no axis {axis!r}, which counts as size 1.",
             mesh=str(self),
-            way_out=f"{meant} If it may be absent, say so: Mesh(..., "
+            way_out=f"{question} If it may be absent, say so: Mesh(..., "
             f'optional_axes="{axis}").'.lstrip(),
         )
         if self.strict:
@@ -355,10 +348,14 @@ class Mesh:
         warn_once(self, f"lacking axis {axis}", text)
 
     def states(self, placement: Placement) -> dict[str, str]:
-        """Returns the state along each axis in short, as of `state_text`."""
+        """Returns the state along each axis as text, see `state_text`."""
+        self._check_placement(placement)
+        return dict(zip(self.axes, map(state_text, placement)))
+
+    def _check_placement(self, placement: object) -> None:
+        """Raises ArgumentError unless a placement has a state for each axis."""
         if not isinstance(placement, tuple) or len(placement) != len(self.axes):
             refuse("placement", placement, "a state for each axis of the mesh")
-        return dict(zip(self.axes, map(state_text, placement)))
 
     def __str__(self) -> str:
         return axes_text(self.axes) or "(one position)"
@@ -373,7 +370,7 @@ class Mesh:
         return mesh_repr(self.axes, settings)
 
     def _repr_html_(self) -> str:
-        """Returns the positions with their devices."""
+        """Returns a drawing of the positions with their devices."""
         names: Sequence[str] = list(map(str, range(min(self.size, MAX_POSITIONS))))
         if not isinstance(self.devices, str) and self.devices is not None:
             names = self.devices
@@ -383,7 +380,7 @@ class Mesh:
 def missing_axis_notes(
     mesh: Mesh, rules: Iterable[tuple[str, tuple[str, ...]]]
 ) -> list[str]:
-    """Returns remarks on rules that name axes which the mesh lacks."""
+    """Returns notes about rules with an axis that the mesh lacks."""
     return [
         _missing_axis_note(mesh, axis, f"layout rule {name}:{axis}")
         for name, axes in rules
@@ -393,8 +390,9 @@ def missing_axis_notes(
 
 
 def _missing_axis_note(mesh: Mesh, axis: str, named_by: str) -> str:
-    close = near_misses(axis, mesh.axes)
+    similar = near_misses(axis, mesh.axes)
+    question = f" Did you mean {similar}?" if similar else ""
     return (
         f"{named_by}: the mesh {mesh} has no axis {axis!r}, which counts as size 1."
-        + (f" Did you mean {close}?" if close else "")
+        f"{question}"
     )

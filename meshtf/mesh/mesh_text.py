@@ -1,4 +1,4 @@
-"""A mesh in words: its axes, and the arguments that made it.
+"""A mesh as text: its axes, and its constructor call.
 
 >>> axes_text({"data": 4, "model": 2})
 'data:4;model:2'
@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 
 
 def axes_text(axes: Mapping[str, int]) -> str:
-    """Returns names and sizes of axes."""
+    """Returns the names and sizes of axes."""
     return ";".join(f"{name}:{size}" for name, size in axes.items())
 
 
 def devices_text(devices: str | Sequence[str] | None) -> str:
-    """Returns devices in short; "" where a mesh takes the available ones."""
+    """Returns the devices of a mesh in short: a setting such as "logical:8", or the first
+    and the last name of a list; "" for None, the available devices.
+    """
     if devices is None or isinstance(devices, str):
         return devices or ""
     if len(devices) == 1:
@@ -26,11 +28,11 @@ def devices_text(devices: str | Sequence[str] | None) -> str:
 
 
 def mesh_repr(axes: Mapping[str, int], settings: Mapping[str, str]) -> str:
-    """Returns a mesh as the call that makes it.
+    """Returns the constructor call of a mesh.
 
     Args:
-      axes: names and sizes of the axes.
-      settings: other arguments by name; empty ones are left out.
+      axes: the names and sizes of the axes.
+      settings: the other arguments by name; empty arguments are left out.
     """
     arguments = [repr(axes_text(axes))]
     arguments += [f"{name}={text!r}" for name, text in settings.items() if text]

@@ -1,12 +1,12 @@
 """The state of a tensor along one axis of a mesh.
 
-    Replicated      every device along the axis holds all of it
-    Sharded(dim)    shard i holds elements [i * c, (i + 1) * c) of dim, c = size / devices
-    Partial(kind)   each holds a partial sum, maximum or minimum, still to be reduced
-    OnStage(k)      the devices at coordinate k hold all of it, the others nothing
+    Replicated      each device along the axis holds the entire tensor
+    Sharded(dim)    device i holds elements [i * c, (i + 1) * c) of dim, c = size / devices
+    Partial(kind)   each device holds a partial sum, maximum or minimum, not yet reduced
+    OnStage(k)      the devices at coordinate k hold the entire tensor, the others nothing
 
-A `Placement` is one state for each axis of the mesh, in the order of the axes. Where
-several axes shard one dimension, the first of them in that order is the major one.
+A `Placement` is one state for each axis of the mesh, in the order of the axes. If several
+axes shard one dimension, the first of them in this order is the major one.
 
 >>> from meshtf.mesh import Partial, Sharded, Replicated
 >>> (Sharded("batch"), Partial("sum")) == (Sharded("batch"), Partial("sum"))
@@ -25,28 +25,28 @@ Kind: TypeAlias = Literal["sum", "max", "min"]
 
 @dataclasses.dataclass(frozen=True)
 class Sharded:
-    """Sharded along a dimension into equal shards."""
+    """The tensor is divided along a dimension into equal shards."""
 
     dim: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Partial:
-    """A partial result on each device, to be reduced over the axis."""
+    """Each device has a partial result, to be reduced over the axis."""
 
     kind: Kind
 
 
 @dataclasses.dataclass(frozen=True)
 class OnStage:
-    """All of it on the devices at one coordinate: a stage of a pipeline."""
+    """The entire tensor is on the devices at one coordinate: a stage of a pipeline."""
 
     coordinate: int
 
 
 @dataclasses.dataclass(frozen=True)
 class _Replicated:
-    """All of it on every device."""
+    """The entire tensor is on every device."""
 
     def __repr__(self) -> str:
         return "Replicated"
@@ -63,9 +63,9 @@ class Conflict(NamedTuple):
     Attributes:
       kind: "axis": the axis shards dimension `other`; "size": the axis does not divide
         the size of the dimension.
-      dim: name of the dimension.
-      axis: name of the axis.
-      other: name of the dimension that the axis shards already, or "".
+      dim: the name of the dimension.
+      axis: the name of the axis.
+      other: the name of the dimension that the axis shards already; "" for kind "size".
     """
 
     kind: Literal["axis", "size"]
@@ -75,8 +75,8 @@ class Conflict(NamedTuple):
 
 
 def state_text(state: State) -> str:
-    """Returns a state in short: a dimension, "+" for a partial sum, "max", "min", "stage
-    2", or "" for replicated; see `display.placement_text`.
+    """Returns a state as `display.placement_text` takes it: the name of the sharded
+    dimension; "+", "max" or "min" for a partial result; "stage 2"; "" for replicated.
     """
     if isinstance(state, Sharded):
         return state.dim
@@ -88,5 +88,7 @@ def state_text(state: State) -> str:
 
 
 def reduced_placement(placement: Placement) -> Placement:
-    """Returns the placement with partial results read as Replicated."""
-    return tuple(Replicated if isinstance(s, Partial) else s for s in placement)
+    """Returns the placement after an all-reduce of all partial results."""
+    return tuple(
+        Replicated if isinstance(state, Partial) else state for state in placement
+    )

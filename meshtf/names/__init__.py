@@ -1,4 +1,4 @@
-"""Names: dimensions, shapes, data types, and the strings that spell them.
+"""Dimensions, shapes and dtypes, the strings that describe them, and checks of arguments.
 
 >>> from meshtf.names import Shape
 >>> Shape("batch:8;d_model:512").resize("batch", 4)

@@ -1,10 +1,11 @@
-"""Arguments of public functions: each is converted, or refused with the caller's line.
+"""Checks and conversions of arguments of public functions.
 
     rate = as_float("rate", rate)
-    dim = as_dim("dim", dim)              # a name, or a dimension, of which the name counts
+    dim = as_dim("dim", dim)              # a name, or the name of a `Dimension`
 
-The error names the argument, its value, what the argument takes, the user's line, and
-the way out.
+Each function takes the name and the value of an argument, and returns the converted value
+or raises ArgumentError. The error shows the argument, its value, what the argument takes,
+the user's line, and what to write instead.
 
 >>> from meshtf.names.arguments import as_int
 >>> as_int("microbatches", "four")
@@ -28,7 +29,7 @@ from meshtf.names.source import Source
 
 _BOOL = "True or False"
 _NUMBER = "a number"
-_BYTES = {
+_BYTES_OF_UNITS = {
     "": 1,
     "B": 1,
     "kB": 1000,
@@ -52,10 +53,10 @@ def refuse(
     """Raises an error with the value of an argument and what the argument takes.
 
     Args:
-      name: of the argument.
-      value: of the argument.
+      name: the name of the argument.
+      value: the value of the argument.
       takes: what the argument takes, such as "an integer".
-      way_out: a sentence that says what to write instead.
+      way_out: a sentence that says what to write instead; "" for none.
       error: the class of the error.
     """
     raise error(
@@ -68,7 +69,7 @@ def refuse(
 
 
 def described(value: object) -> str:
-    """Returns a short description of a value: its type, and its repr, abbreviated."""
+    """Returns a short description of a value: its type, and its abbreviated repr."""
     if value is None or isinstance(value, bool):
         return repr(value)
     kind = type(value).__name__
@@ -79,7 +80,13 @@ def described(value: object) -> str:
 
 
 def as_int(name: str, value: Any, least: int | None = None) -> int:
-    """Returns an integer, of Python or NumPy, as Python's. Raises ArgumentError."""
+    """Returns an integer of Python or NumPy as a Python int. Raises ArgumentError.
+
+    Args:
+      name: the name of the argument.
+      value: the value of the argument.
+      least: the smallest allowed integer; None: any integer.
+    """
     if isinstance(value, bool):
         refuse(name, value, "an integer")
     try:
@@ -92,34 +99,39 @@ def as_int(name: str, value: Any, least: int | None = None) -> int:
 
 
 def as_float(name: str, value: Any, takes: str = _NUMBER) -> float:
-    """Returns a real number, of Python or NumPy, as Python's. Raises ArgumentError."""
+    """Returns a real number of Python or NumPy as a Python number. Raises ArgumentError."""
     if type(value) is float or type(value) is int:
         return value
-    if not isinstance(value, (bool, str, bytes)) and isinstance(value, SupportsFloat):
-        if getattr(value, "shape", ()) == () and not hasattr(value, "spec"):
-            return value.item() if hasattr(value, "item") else float(value)
+    is_number = isinstance(value, SupportsFloat) and not isinstance(
+        value, (bool, str, bytes)
+    )
+    is_scalar = getattr(value, "shape", ()) == ()
+    is_tensor = hasattr(value, "spec")  # a tensor or variable of meshtf
+    if is_number and is_scalar and not is_tensor:
+        return value.item() if hasattr(value, "item") else float(value)
     refuse(name, value, takes)
 
 
 def as_bytes(name: str, value: Any) -> float:
-    """Returns a positive number of bytes, given as a number or as text such as "40GiB"
-    or "80 GB". Raises ArgumentError.
+    """Returns a positive number of bytes; the value is a number, or text such as "40GiB" or
+    "80 GB". Raises ArgumentError.
     """
     takes = 'bytes: a positive number, or text such as "40GiB" or "80GB"'
     if not isinstance(value, str):
         amount = as_float(name, value, takes)
     else:
         match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([a-zA-Z]*)\s*", value)
-        if match is None or match[2] not in _BYTES:
+        if match is None or match[2] not in _BYTES_OF_UNITS:
             refuse(name, value, takes)
-        amount = float(match[1]) * _BYTES[match[2]]
+        digits, unit = match.groups()
+        amount = float(digits) * _BYTES_OF_UNITS[unit]
     if not amount > 0:
         refuse(name, value, takes)
     return amount
 
 
 def as_number(name: str, value: Any) -> bool | int | float | complex:
-    """Returns a real or complex number or a boolean, of Python or NumPy, as Python's.
+    """Returns a real or complex number or a boolean, of Python or NumPy, as a Python value.
     Raises ArgumentError.
     """
     if isinstance(value, (bool, int, float, complex)):
@@ -130,44 +142,43 @@ def as_number(name: str, value: Any) -> bool | int | float | complex:
 
 
 def as_bool(name: str, value: Any) -> bool:
-    """Returns a boolean, of Python or NumPy, as Python's. Raises ArgumentError."""
+    """Returns a boolean of Python or NumPy as a Python bool. Raises ArgumentError."""
     if value is True or value is False:
         return value
-    if (
-        type(value).__name__ in ("bool_", "bool")
-        and getattr(value, "shape", None) == ()
-    ):
+    # NumPy's class is `bool_` or, from NumPy 2 on, `bool`.
+    is_numpy_bool = type(value).__name__ in ("bool_", "bool")
+    if is_numpy_bool and getattr(value, "shape", None) == ():
         return bool(value)
     refuse(name, value, _BOOL)
 
 
 def check_floats(**values: Any) -> None:
-    """Raises ArgumentError unless all arguments, by name, are real numbers."""
+    """Raises ArgumentError unless all keyword arguments are real numbers."""
     for name, value in values.items():
         as_float(name, value)
 
 
 def check_fractions(**values: Any) -> None:
-    """Raises ArgumentError unless all arguments are real numbers in [0, 1)."""
+    """Raises ArgumentError unless all keyword arguments are real numbers in [0, 1)."""
     for name, value in values.items():
         if not 0 <= as_float(name, value) < 1:
             refuse(name, value, "a number from 0 to below 1")
 
 
 def check_ints(**values: Any) -> None:
-    """Raises ArgumentError unless all arguments, by name, are integers."""
+    """Raises ArgumentError unless all keyword arguments are integers."""
     for name, value in values.items():
         as_int(name, value)
 
 
 def check_bools(**values: Any) -> None:
-    """Raises ArgumentError unless all arguments, by name, are booleans."""
+    """Raises ArgumentError unless all keyword arguments are booleans."""
     for name, value in values.items():
         as_bool(name, value)
 
 
 def check_callables(**values: Any) -> None:
-    """Raises ArgumentError unless all arguments, by name, are callable or None."""
+    """Raises ArgumentError unless all keyword arguments are callable or None."""
     for name, value in values.items():
         if value is not None:
             as_callable(name, value)
@@ -184,38 +195,35 @@ def as_dim(name: str, value: Any, shape: object = "") -> str:
     """Returns the name of a dimension: a string, or the name of a `Dimension`.
 
     Args:
-      name: of the argument.
-      value: of the argument.
-      shape: of the tensor, which an error then shows.
+      name: the name of the argument.
+      value: the value of the argument.
+      shape: the shape of the tensor, for the error; "": there is no tensor.
 
     Raises:
-      ArgumentError: the value is neither.
+      ArgumentError: the value is neither a string nor a `Dimension`.
     """
     if isinstance(value, str):
         return value
     if isinstance(value, Dimension):
         return value.name
-    refuse(
-        name,
-        value,
-        "the name of a dimension",
-        f"Dimensions have names, not indices: the shape is {shape!r}."
-        if shape
-        else 'Write a name, such as "d_model".',
-    )
+    if shape:
+        way_out = f"Dimensions have names, not indices: the shape is {shape!r}."
+    else:
+        way_out = 'Write a name, such as "d_model".'
+    refuse(name, value, "the name of a dimension", way_out)
 
 
 def as_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Returns a string that must be one of the choices. Raises ArgumentError."""
-    known = list(choices)
-    if isinstance(value, str) and value in known:
+    choices = list(choices)
+    if isinstance(value, str) and value in choices:
         return value
-    close = near_misses(value, known) if isinstance(value, str) else ""
+    similar = near_misses(value, choices) if isinstance(value, str) else ""
     refuse(
         name,
         value,
-        "one of " + ", ".join(map(repr, known)),
-        f"Did you mean {close}?" if close else "",
+        takes="one of " + ", ".join(map(repr, choices)),
+        way_out=f"Did you mean {similar}?" if similar else "",
     )
 
 
@@ -227,7 +235,7 @@ def as_callable(name: str, value: Any, takes: str = "a function") -> Callable[..
 
 
 def as_sequence(name: str, value: Any, takes: str) -> Sequence[Any]:
-    """Returns a list or a tuple as it is, another iterable as a list. Raises
+    """Returns a list or a tuple unchanged, and any other iterable as a list. Raises
     ArgumentError for strings, mappings and arrays.
     """
     if isinstance(value, (list, tuple)):
@@ -240,15 +248,15 @@ def as_sequence(name: str, value: Any, takes: str) -> Sequence[Any]:
 
 
 def check_record(kind: type, **values: Any) -> None:
-    """Raises ArgumentError unless all arguments, by name, are instances of a class."""
+    """Raises ArgumentError unless all keyword arguments are instances of a class."""
     for name, value in values.items():
         if not isinstance(value, kind):
             refuse(name, value, f"a {kind.__name__}")
 
 
 def as_numbers(name: str, value: Any, takes: str) -> Sequence[Any]:
-    """Returns a sequence of real numbers; a NumPy array of one dimension as a list.
-    Raises ArgumentError.
+    """Returns a sequence of real numbers; a NumPy array `[n]` becomes a list. Raises
+    ArgumentError.
     """
     if hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1:
         sequence = value.tolist()

@@ -1,9 +1,9 @@
-"""Calls whose arguments do not fit the signature: which are missing, unknown or too many.
+"""Errors for constructor calls with missing, unknown or too many arguments.
 
     @explain_wrong_calls
     def __init__(self, mesh, shape, initializer): ...
 
-Python's own message names neither the user's line nor what the constructor takes.
+The error shows the user's line and the parameters; Python's TypeError shows neither.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def explain_wrong_calls(init: F) -> F:
-    """Returns a constructor that raises ArgumentError if its arguments do not fit its
+    """Returns a constructor that raises ArgumentError if a call does not match its
     signature.
     """
 
@@ -42,20 +42,20 @@ def check_call(
     kwargs: Mapping[str, Any],
     error: TypeError,
 ) -> None:
-    """Raises ArgumentError if arguments do not fit the signature of a constructor.
+    """Raises ArgumentError if arguments do not match the signature of a constructor.
 
     Args:
       init: the constructor.
-      instance: what it constructs.
+      instance: the object that the constructor initializes.
       args: the positional arguments, without the instance.
-      kwargs: the arguments by keyword.
-      error: the error of the call, which may have another reason.
+      kwargs: the keyword arguments.
+      error: the error that the call raised, perhaps for another reason.
     """
     signature = inspect.signature(init)
     try:
         signature.bind(instance, *args, **kwargs)
     except TypeError as mismatch:
-        parameters = list(signature.parameters.values())[1:]
+        _self, *parameters = signature.parameters.values()
         names = [parameter.name for parameter in parameters]
         unknown = [name for name in kwargs if name not in names]
         similar = near_misses(unknown[0], names) if unknown else ""
@@ -70,5 +70,5 @@ def check_call(
 
 
 def _declaration(parameter: inspect.Parameter) -> str:
-    """Returns a parameter as in a signature, without its type: "name=None"."""
+    """Returns a parameter as text without its type, such as "name=None"."""
     return str(parameter.replace(annotation=inspect.Parameter.empty))

@@ -3,7 +3,7 @@
 >>> from meshtf.names import Dimension
 >>> Dimension("batch", 8)
 batch:8
->>> Dimension("batch", 8) == Dimension("batch", 4)     # name and size count
+>>> Dimension("batch", 8) == Dimension("batch", 4)     # equal name, other size
 False
 """
 
@@ -15,7 +15,7 @@ import re
 
 from meshtf.errors import ShapeError
 
-_SEPARATORS = re.compile(r"[:;,\s]")  # of names and sizes, in strings
+_SEPARATORS = re.compile(r"[:;,\s]")  # the separators in "batch:8;d_model:512"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Dimension:
                 f"{self.name!r}."
             )
         try:
-            size = operator.index(self.size)  # takes integers of NumPy as well
+            size = operator.index(self.size)  # converts NumPy integers as well
         except TypeError:
             raise ShapeError(
                 f"the size of dimension {self.name!r} must be an integer, not "

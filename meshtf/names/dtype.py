@@ -1,4 +1,4 @@
-"""Data types by name, so that planning needs no TensorFlow.
+"""Data types as strings, such as "bfloat16", so that planning needs no TensorFlow.
 
 >>> import numpy as np
 >>> from meshtf.names import dtype_bytes, dtype_name
@@ -29,17 +29,23 @@ _BYTES = {
     "complex64": 8,
     "complex128": 16,
 }
-_PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
+# Python type -> the dtype that it means.
+_PYTHON_TYPES = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
 
 
 def dtype_name(dtype: object) -> str:
-    """Returns the name of a data type given as a string, a Python type, or a numpy or
-    tf dtype.
+    """Returns the name of a data type.
+
+    Args:
+      dtype: a string, a Python type, or a dtype of NumPy or TensorFlow.
+
+    Raises:
+      DTypeError: the data type is unknown.
     """
     if isinstance(dtype, str):
         name = dtype
-    elif isinstance(dtype, type) and dtype in _PYTHON:
-        name = _PYTHON[dtype]
+    elif isinstance(dtype, type) and dtype in _PYTHON_TYPES:
+        name = _PYTHON_TYPES[dtype]
     else:
         attribute = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
         name = attribute if isinstance(attribute, str) else described(dtype)
@@ -60,37 +66,37 @@ def dtype_bytes(dtype: str) -> int:
 
 
 def is_floating(dtype: str) -> bool:
-    """Whether the type is a floating-point type."""
+    """Returns whether a data type is a floating-point type."""
     return dtype in ("bfloat16", "float16", "float32", "float64")
 
 
 def is_complex(dtype: str) -> bool:
-    """Whether the type is complex."""
+    """Returns whether a data type is complex."""
     return dtype in ("complex64", "complex128")
 
 
 def has_gradient(dtype: str) -> bool:
-    """Whether values of this type have gradients: floats and complex numbers."""
+    """Returns whether values of a data type can have gradients: floats, complex numbers."""
     return is_floating(dtype) or is_complex(dtype)
 
 
 def accumulation_dtype(dtype: str) -> str:
-    """Returns the type in which sums and statistics are accumulated: float32 for
-    bfloat16 and float16, else the type itself.
+    """Returns the data type in which sums and statistics are accumulated: float32 for
+    bfloat16 and float16, otherwise the data type itself.
     """
     return "float32" if dtype in ("bfloat16", "float16") else dtype
 
 
 def is_integer(dtype: str) -> bool:
-    """Whether the type is a signed or unsigned integer."""
+    """Returns whether a data type is a signed or unsigned integer."""
     return "int" in dtype
 
 
 def complex_dtype(dtype: str) -> str:
-    """Returns the complex type whose real and imaginary parts have this type."""
+    """Returns the complex type whose real and imaginary parts have this real type."""
     return {"float64": "complex128"}.get(dtype, "complex64")
 
 
 def real_dtype(dtype: str) -> str:
-    """Returns the type of the real part of a complex type; a real type itself."""
+    """Returns the type of the real part of a complex type; a real type unchanged."""
     return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)

@@ -1,11 +1,11 @@
-"""Lists of dimension names, as arguments take them: "a;b", with or without sizes,
-shapes, and sequences.
+"""Lists of dimension names as arguments: strings such as "batch;d_model", with or without
+sizes, shapes, and sequences.
 
 >>> from meshtf.names import Shape, names_of
 >>> names_of("batch; d_model:512", Shape("d_model:512;batch:8"))
 ('batch', 'd_model')
 
-A size that comes with a name is checked against the tensor.
+If a name has a size, the size is checked against the tensor.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def names_of(dims: Names, *shapes: Shape, argument: str = "dims") -> tuple[str, 
 
     Args:
       dims: the value of the caller's argument.
-      shapes: of the tensors to which the names refer.
-      argument: the name of the caller's argument.
+      *shapes: the shapes of the tensors that the names refer to.
+      argument: the name of the caller's argument, for errors.
 
     Raises:
-      ArgumentError: `dims` is none of these.
-      ShapeError: a name comes with a size that differs from one of the shapes, or, in a
-        string, with a size although there are no shapes.
+      ArgumentError: `dims` is of another type.
+      ShapeError: the size of a name differs from the size in a shape; or a string has sizes,
+        but there are no shapes to compare them with.
       ParseError: a string cannot be read.
     """
     if isinstance(dims, str):
@@ -57,27 +57,44 @@ def names_of(dims: Names, *shapes: Shape, argument: str = "dims") -> tuple[str, 
 def _sequence(
     argument: str, dims: Dimension | Iterable[str | Dimension]
 ) -> Sequence[str | Dimension]:
+    """Returns one dimension or several as a sequence. Raises ArgumentError."""
     if isinstance(dims, Dimension):
         return (dims,)
     return as_sequence(argument, dims, _NAMES)
 
 
 def _name_and_size(argument: str, dim: str | Dimension) -> tuple[str, int | None]:
+    """Returns the name of a dimension, and the size; None: only a name was passed."""
     if isinstance(dim, Dimension):
         return dim.name, dim.size
     return as_dim(argument, dim), None
 
 
 def name_of(dim: str, size: int) -> str:
-    """Returns the name in "d" or "d:6", of a dimension of this size. Raises
-    ShapeError.
+    """Returns the name in "d" or "d:6".
+
+    Args:
+      dim: the name of a dimension, with or without a size.
+      size: the size of the dimension.
+
+    Raises:
+      ShapeError: `dim` has another size.
     """
     name = dim.partition(":")[0].strip()
-    return names_of(dim, Shape([(name, size)]))[0] if name != dim else dim
+    if name == dim:
+        return dim
+    return names_of(dim, Shape([(name, size)]))[0]
 
 
 def check_size(name: str, size: int | None, dims: object, *shapes: Shape) -> None:
-    """Raises ShapeError if a shape has another size of `name`; None: any size."""
+    """Raises ShapeError if a shape has dimension `name` with another size.
+
+    Args:
+      name: the name of the dimension.
+      size: the expected size; None: any size.
+      dims: the user's argument, for the error.
+      *shapes: the shapes to compare with.
+    """
     if size is None:
         return
     for shape in shapes:
@@ -93,6 +110,7 @@ def check_size(name: str, size: int | None, dims: object, *shapes: Shape) -> Non
 
 
 def _size(name: str, size: str, text: str) -> int | None:
+    """Returns the size of dimension `name` in a user's text; None: it has no size there."""
     if size and not size.isdigit():
         raise ShapeError(
             f"the size of {name!r} must be an integer, not {size!r}, in {text!r}."

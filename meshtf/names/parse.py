@@ -14,8 +14,9 @@ from meshtf.names.arguments import described
 from meshtf.names.source import Source
 
 _WORD = re.compile(r"[^;,.\s]+")
-_PAIR = re.compile(r"([A-Za-z_][\w/-]*)(?::([\w+]*))?")
-_CHANGE = re.compile(r"(\*(?=:$)|[A-Za-z_][\w/-]*):([\w+]*)")  # also "heads:" and "*:"
+_PAIR = re.compile(r"([A-Za-z_][\w/-]*)(?::([\w+]*))?")  # "batch:8" or "batch"
+# A pair in a change of a layout: "heads:model", or "heads:" and "*:", which remove rules.
+_CHANGE = re.compile(r"(\*(?=:$)|[A-Za-z_][\w/-]*):([\w+]*)")
 
 
 def parse_pairs(text: str, kind: str, values: bool = True) -> list[tuple[str, str]]:
@@ -23,10 +24,9 @@ def parse_pairs(text: str, kind: str, values: bool = True) -> list[tuple[str, st
 
     Args:
       text: the string.
-      kind: what it describes, such as "shape", for errors. A "change of layout" may
-        contain "heads:" and "*:", but no names without a colon.
-      values: whether each name must have a value; otherwise the value may be missing,
-        and is "".
+      kind: what the string describes, such as "shape", for errors. A "change of layout"
+        may contain "heads:" and "*:", but no names without a colon.
+      values: whether each name must have a value; otherwise a missing value is "".
 
     Raises:
       ArgumentError: `text` is not a string.
@@ -45,21 +45,28 @@ def parse_pairs(text: str, kind: str, values: bool = True) -> list[tuple[str, st
     pattern = _CHANGE if kind == "change of layout" else _PAIR
     for word in _WORD.finditer(text):
         match = pattern.fullmatch(word.group())
-        if match is None or (values and not match.group(2)):
-            raise ParseError(_point_at(text, word.start(), len(word.group()), kind))
-        pairs.append((match.group(1), match.group(2) or ""))
+        if match is None:
+            raise ParseError(_pointing_message(text, word, kind))
+        name, value = match.groups(default="")
+        if values and not value:
+            raise ParseError(_pointing_message(text, word, kind))
+        pairs.append((name, value))
     return pairs
 
 
-def _point_at(text: str, start: int, length: int, kind: str) -> str:
+def _pointing_message(text: str, word: re.Match[str], kind: str) -> str:
+    """Returns the message of the error for a word of a text, with carets below the word."""
+    indent = " " * word.start()
+    carets = "^" * len(word.group())
     return (
         f"a {kind} is written as pairs of name:value, such as {_example(kind)!r}; this "
         f"cannot be read, from {Source.of_caller()}:\n"
-        f"  {text}\n  {' ' * start}{'^' * length}"
+        f"  {text}\n  {indent}{carets}"
     )
 
 
 def _example(kind: str) -> str:
+    """Returns an example of a string of this kind."""
     examples = {
         "shape": "batch:8;d_model:512",
         "mesh": "data:4;model:2",

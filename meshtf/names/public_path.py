@@ -1,4 +1,4 @@
-"""Where users find a function of meshtf: what errors print as `mtf.einsum`.
+"""The public paths of functions, such as `mtf.einsum`, for errors.
 
 >>> public_path("einsum"), public_path("erf")
 ('mtf.einsum', 'mtf.math.erf')
@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-# The functions of `mtf.math`; tests/documentation/test_public_names.py compares them.
+# The functions of `mtf.math`; tests/documentation/test_public_names.py keeps it complete.
 MATH_FUNCTIONS = frozenset(
     """
     acos angle asin atan atan2 complex conj cosh cummax cummin cumprod
@@ -19,5 +19,5 @@ MATH_FUNCTIONS = frozenset(
 
 
 def public_path(function: str) -> str:
-    """Returns how users write the name of a function."""
+    """Returns the path by which users call a public function of meshtf."""
     return f"mtf.math.{function}" if function in MATH_FUNCTIONS else f"mtf.{function}"

@@ -1,4 +1,4 @@
-"""A shape: an ordered tuple of dimensions with different names.
+"""A shape: an ordered tuple of dimensions with distinct names.
 
 >>> from meshtf.names import Shape
 >>> x = Shape("batch:8;d_model:512")
@@ -31,8 +31,15 @@ _NAMES = 'names of dimensions, such as ["d"]'
 
 
 class Shape:
-    """An immutable, hashable tuple of dimensions; made from a string, pairs or
-    dimensions.
+    """An immutable, hashable tuple of dimensions.
+
+    Args:
+      dims: a string such as "batch:8;d_model:512", dimensions, or pairs of name and size.
+
+    Raises:
+      ShapeError: a name occurs twice, or a size is not a non-negative integer.
+      ParseError: a string cannot be read.
+      ArgumentError: `dims` is of another type.
     """
 
     __slots__ = ("_dims", "_sizes", "_hash")
@@ -51,12 +58,12 @@ class Shape:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names, in order."""
+        """The names of the dimensions, in order."""
         return tuple(self._sizes)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes, in order."""
+        """The sizes of the dimensions, in order."""
         return tuple(self._sizes.values())
 
     @property
@@ -72,12 +79,12 @@ class Shape:
             raise ShapeError(f"there is no dimension {name!r} in {self!r}.") from None
 
     def get(self, name: str, default: int = 1) -> int:
-        """Returns the size of `name`, or `default` where the shape lacks it."""
+        """Returns the size of dimension `name`; `default` if the shape lacks it."""
         return self._sizes.get(as_dim("name", name, self), as_int("default", default))
 
     def index(self, name: str) -> int:
-        """Returns the position of `name`."""
-        self[name]
+        """Returns the index of dimension `name`."""
+        self[name]  # raises ShapeError if it is missing
         return self.names.index(name)
 
     def dim(self, name: str) -> Dimension:
@@ -85,7 +92,7 @@ class Shape:
         return Dimension(name, self[name])
 
     def without(self, *names: str) -> Shape:
-        """Returns the shape without these names, which it may lack."""
+        """Returns the shape without these dimensions; names that it lacks are ignored."""
         for name in names:
             as_dim("names", name, self)
         return Shape(d for d in self._dims if d.name not in names)
@@ -97,35 +104,35 @@ class Shape:
         return Shape(d for d in self._dims if d.name in remaining)
 
     def rename(self, names: Mapping[str, str]) -> Shape:
-        """Returns the shape with names replaced, by a map of old names to new ones."""
+        """Returns the shape with other names; `names` maps old names to new names."""
         as_mapping("names", names, 'new names by old ones, such as {"d": "e"}')
         return Shape(Dimension(names.get(d.name, d.name), d.size) for d in self._dims)
 
     def resize(self, name: str, size: int) -> Shape:
-        """Returns the shape with another size of `name`."""
-        self[name]
+        """Returns the shape with another size of dimension `name`."""
+        self[name]  # raises ShapeError if it is missing
         return Shape(
             Dimension(d.name, size if d.name == name else d.size) for d in self._dims
         )
 
     def union(self, *shapes: Shape) -> Shape:
-        """Returns the dimensions of this shape and then the further ones of other
-        shapes: the shape of a broadcast.
+        """Returns the shape of a broadcast: the dimensions of this shape, followed by those
+        that only other shapes have.
 
-        If another shape has all names of this one, in the same order, its dimensions
-        come first.
+        If another shape has all dimensions of this shape in the same order, the result has
+        the order of the other shape: "b" and "a;b" give "a;b".
         """
         union = self
         for shape in shapes:
             if not isinstance(shape, Shape):
                 refuse("shapes", shape, "shapes")
-            shared = tuple(name for name in shape.names if name in union._sizes)
-            if shared == union.names:
-                start, rest = shape, union
+            shared_names = tuple(name for name in shape.names if name in union._sizes)
+            if shared_names == union.names:
+                leading, trailing = shape, union
             else:
-                start, rest = union, shape
-            further = [d for d in rest if d.name not in start._sizes]
-            union = Shape([*start, *further])
+                leading, trailing = union, shape
+            added = [dim for dim in trailing if dim.name not in leading._sizes]
+            union = Shape([*leading, *added])
         return union
 
     def __contains__(self, name: object) -> bool:
@@ -156,6 +163,7 @@ ShapeLike: TypeAlias = (
 
 
 def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:
+    """Returns the dimensions that a user describes. Raises ShapeError, ArgumentError."""
     if isinstance(dims, Shape):
         return dims._dims
     if isinstance(dims, Dimension):
@@ -164,7 +172,9 @@ def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:
         pairs = parse_pairs(dims, kind="shape")
         return tuple(_dimension(name, size, dims) for name, size in pairs)
     try:
-        return tuple(d if isinstance(d, Dimension) else _pair(d) for d in iter(dims))
+        return tuple(
+            dim if isinstance(dim, Dimension) else _from_pair(dim) for dim in dims
+        )
     except ShapeError:
         raise
     except (TypeError, ValueError):
@@ -178,12 +188,14 @@ def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:
         ) from None
 
 
-def _pair(pair: Any) -> Dimension:
+def _from_pair(pair: Any) -> Dimension:
+    """Returns the dimension of a pair of name and size."""
     name, size = pair
     return Dimension(name, size)
 
 
 def _dimension(name: str, size: str, text: str) -> Dimension:
+    """Returns a dimension in a user's text. Raises ShapeError."""
     if not size.isdigit():
         raise ShapeError(
             f"the size of {name!r} must be an integer, not {size!r}, in {text!r}."

@@ -1,8 +1,8 @@
-"""The line of a user's program that called meshtf, which every error names.
+"""The line of a user's program that calls meshtf.
 
-Example:
+    str(Source.of_caller())              # "mtf.einsum, train.py:12"
 
-    Source.here()              # mtf.einsum, train.py:12
+Every error names this line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from meshtf.names.public_path import public_path
 _PACKAGE = __name__.partition(".")[0]
 # Packages whose frames do not belong to the user's program.
 _SKIPPED_PACKAGES = (_PACKAGE, "tensorflow", "contextlib")
-_NAMES = {
+# Operator of Python, as in `__add__` and `__radd__` -> the function that it calls.
+_OPERATOR_FUNCTIONS = {
     "add": "add",
     "sub": "subtract",
     "mul": "multiply",
@@ -40,11 +41,11 @@ _NAMES = {
     "matmul": "Tensor.__matmul__",
 }
 _METHODS = ("sum", "mean", "max", "min", "astype", "assign_add", "assign_sub")
-_OPERATORS = {
-    f"__{reflected}{operator}__": function
-    for operator, function in _NAMES.items()
-    for reflected in ("", "r")
-} | {method: f"Tensor.{method}" for method in _METHODS}
+# Method of a tensor -> the name that errors show.
+_DISPLAYED_NAMES = {method: f"Tensor.{method}" for method in _METHODS}
+for _operator, _function in _OPERATOR_FUNCTIONS.items():
+    _DISPLAYED_NAMES[f"__{_operator}__"] = _function
+    _DISPLAYED_NAMES[f"__r{_operator}__"] = _function
 
 
 def _package(frame: Any) -> str:
@@ -53,12 +54,20 @@ def _package(frame: Any) -> str:
 
 
 def _is_generated(frame: Any) -> bool:
-    """Whether a frame runs the generated __init__ of a dataclass, such as a user's op."""
+    """Returns whether a frame runs the generated `__init__` of a dataclass, such as an op
+    that a user defines.
+    """
     return frame.f_code.co_filename == "<string>" and frame.f_code.co_name == "__init__"
 
 
 class Source(NamedTuple):
-    """Where a node was made: the function of meshtf, and the line that called it."""
+    """The user's line that created a node.
+
+    Attributes:
+      function: the function of meshtf that the line calls, such as "einsum".
+      file: the path of the user's file.
+      line: the line number.
+    """
 
     function: str
     file: str
@@ -72,16 +81,17 @@ class Source(NamedTuple):
 
     @staticmethod
     def of_caller() -> Source:
-        """Returns the innermost line outside of meshtf."""
+        """Returns the innermost line outside of meshtf, and the function that it calls."""
         frame = sys._getframe(1)
         function = ""
-        while frame.f_back and (
-            _package(frame) in _SKIPPED_PACKAGES or _is_generated(frame)
-        ):
-            if _package(frame) == _PACKAGE:
+        while frame.f_back:
+            package = _package(frame)
+            if package not in _SKIPPED_PACKAGES and not _is_generated(frame):
+                break
+            if package == _PACKAGE:
                 function = frame.f_code.co_name
             if function in ("__init__", "__call__"):
                 function = type(frame.f_locals.get("self")).__name__
-            function = _OPERATORS.get(function, function)  # of x + y it is add
+            function = _DISPLAYED_NAMES.get(function, function)
             frame = frame.f_back
         return Source(function, frame.f_code.co_filename, frame.f_lineno)

@@ -1,4 +1,4 @@
-"""Optimizers: updates of variables, written on named dimensions alone.
+"""Optimizers, schedules of the learning rate, and gradient clipping and accumulation.
 
 Example:
 

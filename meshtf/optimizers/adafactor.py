@@ -1,24 +1,26 @@
-"""Adafactor (Shazeer and Stern, 2018, arXiv 1804.04235): second moments in n + m
-elements instead of n * m.
+"""Adafactor (Shazeer and Stern, 2018, arXiv 1804.04235): second moments in n + m elements
+instead of n * m.
+
+    optimizer = Adafactor(model.trainable_variables)       # the paper's rate, no momentum
 
 For a variable with two large dimensions, the optimizer stores only the means of the
 squared gradients along each of the two, and estimates the second moments by their outer
 product. For a variable of shape [n, m], with t = step + 1:
 
-    keep = 1 - t**-0.8                                     squares = grad**2 + epsilon_1
-    row[n] = keep * row + (1 - keep) * mean of squares over m         column[m] likewise over n
-    update = grad / sqrt(row * column / mean(row))         update /= max(1, rms(update) / clip)
-    variable -= rate * max(epsilon_2, rms(variable)) * update
+    beta = 1 - t**-decay_power
+    squares = grad**2 + epsilon_1                                          # [n, m]
+    row = beta * row + (1 - beta) * mean(squares, over m)                  # [n]
+    column = beta * column + (1 - beta) * mean(squares, over n)            # [m]
+    change = grad / sqrt(row * column / mean(row))                         # [n, m]
+    change /= max(1, rms(change) / clip_threshold)
+    variable -= rate * max(epsilon_2, rms(variable)) * change
 
-If a variable stacks several independent ones, such as the kernels of all layers or of
-all experts, `stacked_dims` names the stacked dimensions: root mean squares are computed
-separately for each index of these dimensions.
+where rms is the root mean square of all elements. If a variable stacks independent ones,
+such as the kernels of all layers or of all experts, `stacked_dims` names the stacked
+dimensions: a root mean square is computed for each index of these dimensions.
 
-    optimizer = Adafactor(model.trainable_variables)       # the paper's rate, no momentum
-
-For a kernel of shape [1024, 4096] it stores 5,120 elements, where Adam stores
-8,388,608. All computations are named ops, so factored dimensions may be sharded along
-any axis.
+For a kernel of shape [1024, 4096] it stores 5,120 elements, where Adam stores 8,388,608.
+All computations are named ops, so factored dimensions may be sharded along any axis.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ from meshtf.runtime.variable import Variable
 
 
 def relative_step(step: Tensor) -> Tensor:
-    """The schedule of the paper: 0.01 until step 10,000, then 1 / sqrt(step + 1)."""
+    """Returns the learning rate of the paper at a step, a scalar: 0.01 until step 10,000,
+    then 1 / sqrt(step + 1).
+    """
     check_tensors(step=step)
     return minimum(rsqrt(cast_step(step) + 1.0), 1e-2)
 
@@ -68,22 +72,25 @@ class Adafactor(Optimizer):
     Args:
       variables: the variables to update.
       learning_rate: a float or a schedule; default: the paper's schedule.
-      beta_1: decay rate of the moving average of updates; with 0 there is no slot "m".
+      beta_1: the decay rate of the moving average of changes; with 0 there is no slot
+        "m".
       decay_power: the moving averages of squares decay by 1 - t ** -decay_power.
-      clip_threshold: maximum root mean square of the update of a variable.
-      epsilon_1: constant added to the squared gradients.
-      epsilon_2: minimum scale of a variable.
-      multiply_by_parameter_scale: whether updates are multiplied by the root mean square
+      clip_threshold: the maximum root mean square of the change of a variable, before it
+        is multiplied by the rate.
+      epsilon_1: a constant that is added to the squared gradients.
+      epsilon_2: the minimum of the root mean square by which changes are multiplied.
+      multiply_by_parameter_scale: whether changes are multiplied by the root mean square
         of the variable.
-      min_dim_size_to_factor: minimum size of a factored dimension.
-      beta_2: constant decay rate of the moving averages of squares, with Adam's bias
-        correction; replaces `decay_power`.
+      min_dim_size_to_factor: the minimum size of a factored dimension.
+      beta_2: the constant decay rate of the moving averages of squares, with Adam's bias
+        correction; default: `decay_power` determines the decay rate.
       stacked_dims: names along which independent variables are stacked, such as
         "layers;experts"; they are never factored.
-      weight_decay: each step subtracts rate * weight_decay * variable.
-      decay_mask: returns whether to decay a variable; default: variables of at least two
-        dimensions, except biases and scales.
-      name: prefix of the names of the slots.
+      weight_decay: the factor of the weight decay: each step subtracts
+        rate * weight_decay * variable.
+      decay_mask: a function that returns whether to decay a variable; default: variables
+        of at least two dimensions are decayed, except biases and scales.
+      name: the prefix of the names of the slots.
     """
 
     def __init__(
@@ -145,11 +152,11 @@ class Adafactor(Optimizer):
         """Returns the factored dimensions of a variable, larger before smaller, or
         None.
         """
-        unstacked = shape.without(*self.stacked_dims)
-        return factored_dims(unstacked, self.min_dim_size_to_factor)
+        unstacked_dims = shape.without(*self.stacked_dims)
+        return factored_dims(unstacked_dims, self.min_dim_size_to_factor)
 
     def step_scalars(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """Returns the rate, and the weight of the new squares in their moving average."""
+        """Returns the rate, and the weight of the new squares in their moving averages."""
         check_tensors(rate=rate, step=step)
         t = cast(step, rate.dtype) + 1.0
         if self.beta_2 is not None:
@@ -167,22 +174,20 @@ class Adafactor(Optimizer):
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
         check_update_arguments(slots, step_scalars)
-        rate, fresh = step_scalars
+        rate, new_weight = step_scalars
         with use_layout(variable.slot_layout):
             grad = reduce_partial_sums(cast(grad, rate.dtype))
             value = cast(variable.tensor(), rate.dtype)
-            change = grad * self._scale(
-                variable.shape, square(grad) + self.epsilon_1, slots, fresh
+            squares = square(grad) + self.epsilon_1
+            change = grad * self._inverse_sqrt_moments(
+                variable.shape, squares, slots, new_weight
             )
-            change = change / maximum(
-                self._rms(change) * (1 / self.clip_threshold), 1.0
-            )
-            scale = (
-                maximum(self._rms(value), self.epsilon_2)
-                if self.multiply_by_parameter_scale
-                else 1.0
-            )
-            change = change * (rate * scale)
+            relative_rms = self._rms(change) * (1 / self.clip_threshold)
+            change = change / maximum(relative_rms, 1.0)
+            if self.multiply_by_parameter_scale:
+                change = change * (rate * maximum(self._rms(value), self.epsilon_2))
+            else:
+                change = change * rate
             if self.beta_1:
                 change = update_average(slots["m"], change, 1.0 - self.beta_1)
             if self.weight_decay and self.decay_mask(variable):
@@ -190,28 +195,46 @@ class Adafactor(Optimizer):
             value = cast(value - change, variable.dtype)
         variable.assign(value)
 
-    def _scale(
-        self, shape: Shape, squares: Tensor, slots: dict[str, Variable], fresh: Tensor
+    def _inverse_sqrt_moments(
+        self,
+        shape: Shape,
+        squares: Tensor,
+        slots: dict[str, Variable],
+        new_weight: Tensor,
     ) -> Tensor:
-        """Updates the second moments, and returns their inverse square roots."""
+        """Updates the second moments, and returns 1 / sqrt(second moment) for each element
+        of the variable.
+
+        Args:
+          shape: the shape of the variable.
+          squares: the squared gradients, with the dimensions of the variable, possibly in
+            another order.
+          slots: the slots of the variable, by name.
+          new_weight: the weight of the squares in the moving averages, a scalar.
+        """
         factored = self._factored_dims(shape)
         if factored is None:
-            return rsqrt(update_average(slots["v"], squares, fresh))
-        large, small = factored
-        row = update_average(slots["row"], reduce_mean(squares, small), fresh)
-        column = update_average(slots["column"], reduce_mean(squares, large), fresh)
-        return outer(rsqrt(row / reduce_mean(row, large)), rsqrt(column))
+            return rsqrt(update_average(slots["v"], squares, new_weight))
+        larger, smaller = factored
+        row_squares = reduce_mean(squares, smaller)
+        column_squares = reduce_mean(squares, larger)
+        row = update_average(slots["row"], row_squares, new_weight)
+        column = update_average(slots["column"], column_squares, new_weight)
+        return outer(rsqrt(row / reduce_mean(row, larger)), rsqrt(column))
 
     def _rms(self, x: Tensor) -> Tensor:
         """Returns the root mean square of x, for each index of the stacked dimensions."""
         return rms(x, x.shape.without(*self.stacked_dims))
 
 
-def factored_dims(shape: Shape, least: int) -> tuple[str, str] | None:
+def factored_dims(shape: Shape, min_size: int) -> tuple[str, str] | None:
     """Returns the names of the two largest dimensions, larger before smaller, or None if
-    one of them is smaller than `least`.
+    there are not two of at least `min_size`.
     """
-    dims = sorted(shape, key=lambda dim: -dim.size)[:2]
-    if len(dims) < 2 or dims[1].size < least:
+    dims_by_size = sorted(shape, key=lambda dim: -dim.size)
+    if len(dims_by_size) < 2:
         return None
-    return dims[0].name, dims[1].name
+    larger, smaller = dims_by_size[:2]
+    if smaller.size < min_size:
+        return None
+    return larger.name, smaller.name

@@ -1,10 +1,12 @@
-"""Adam and AdamW.
+"""Adam and AdamW. With t = step + 1:
 
     m = beta_1 * m + (1 - beta_1) * grad              v = beta_2 * v + (1 - beta_2) * grad**2
     variable -= rate * sqrt(1 - beta_2**t) / (1 - beta_1**t) * m / (sqrt(v) + epsilon)
 
 AdamW subtracts rate * weight_decay * variable before the update; by default only from
-variables of at least two dimensions.
+variables of at least two dimensions, except biases and scales.
+
+    optimizer = AdamW(model.trainable_variables, 3e-4, weight_decay=0.1)
 """
 
 from __future__ import annotations
@@ -36,15 +38,16 @@ from meshtf.runtime.variable import Variable
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba, 2015), in the form that Keras computes.
+    """Adam (Kingma and Ba, 2015), with epsilon added as in Keras: to the square root of v
+    without bias correction.
 
     Args:
       variables: the variables to update.
       learning_rate: a float or a schedule.
-      beta_1: decay rate of the moving average of gradients.
-      beta_2: decay rate of the moving average of squared gradients.
-      epsilon: constant added to the square root of the second moment.
-      name: prefix of the names of the slots.
+      beta_1: the decay rate of the moving average of gradients.
+      beta_2: the decay rate of the moving average of squared gradients.
+      epsilon: a constant that is added to the square root of the second moment.
+      name: the prefix of the names of the slots.
     """
 
     def __init__(
@@ -59,12 +62,8 @@ class Adam(Optimizer):
         variables = as_variables("variables", variables, "variables")
         check_fractions(beta_1=beta_1, beta_2=beta_2)
         check_floats(epsilon=epsilon)
-        super().__init__(
-            variables,
-            learning_rate,
-            [{"m": v.shape, "v": v.shape} for v in variables],
-            name,
-        )
+        slots = [{"m": v.shape, "v": v.shape} for v in variables]
+        super().__init__(variables, learning_rate, slots, name)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
@@ -75,11 +74,9 @@ class Adam(Optimizer):
         """
         check_tensors(rate=rate, step=step)
         t = cast(step, rate.dtype) + 1.0
-        return (
-            rate
-            * sqrt(bias_correction(self.beta_2, t))
-            / bias_correction(self.beta_1, t),
-        )
+        m_correction = bias_correction(self.beta_1, t)
+        v_correction = bias_correction(self.beta_2, t)
+        return (rate * sqrt(v_correction) / m_correction,)
 
     def update(
         self,
@@ -88,33 +85,41 @@ class Adam(Optimizer):
         slots: dict[str, Variable],
         step_scalars: tuple[Tensor, ...],
     ) -> None:
-        """Updates a variable and its slots."""
+        """Updates a variable and its slots; arguments as of `Optimizer.update`."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
         check_update_arguments(slots, step_scalars)
-        apply_update(self._fused(variable, slots), variable, grad, slots, *step_scalars)
+        (step_size,) = step_scalars
+        op = self._update_op(variable, slots)
+        apply_update(op, variable, grad, slots, rate=step_size)
 
-    def _fused(self, variable: Variable, slots: dict[str, Variable]) -> AdamUpdate:
-        """Returns the update of a variable and its slots as one op."""
+    def _update_op(self, variable: Variable, slots: dict[str, Variable]) -> AdamUpdate:
+        """Returns the op that updates a variable and its slots."""
         return AdamUpdate(
-            variable, slots["m"], slots["v"], self.beta_1, self.beta_2, self.epsilon
+            variable,
+            m=slots["m"],
+            v=slots["v"],
+            beta_1=self.beta_1,
+            beta_2=self.beta_2,
+            epsilon=self.epsilon,
         )
 
 
 class AdamW(Adam):
-    """Adam with weight decay that does not pass through the slots (Loshchilov and
-    Hutter, 2019).
+    """Adam with decoupled weight decay: the decay is no part of the gradient, so it does
+    not enter the slots (Loshchilov and Hutter, 2019).
 
     Args:
       variables: the variables to update.
       learning_rate: a float or a schedule.
-      weight_decay: each step subtracts rate * weight_decay * variable.
-      beta_1: decay rate of the moving average of gradients.
-      beta_2: decay rate of the moving average of squared gradients.
-      epsilon: constant added to the square root of the second moment.
-      decay_mask: returns whether to decay a variable; default: variables of at least two
-        dimensions, except biases and scales.
-      name: prefix of the names of the slots.
+      weight_decay: the factor of the weight decay: each step subtracts
+        rate * weight_decay * variable.
+      beta_1: the decay rate of the moving average of gradients.
+      beta_2: the decay rate of the moving average of squared gradients.
+      epsilon: a constant that is added to the square root of the second moment.
+      decay_mask: a function that returns whether to decay a variable; default: variables
+        of at least two dimensions are decayed, except biases and scales.
+      name: the prefix of the names of the slots.
     """
 
     def __init__(
@@ -130,7 +135,14 @@ class AdamW(Adam):
     ) -> None:
         check_floats(weight_decay=weight_decay)
         check_callables(decay_mask=decay_mask)
-        super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
+        super().__init__(
+            variables,
+            learning_rate,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            name=name,
+        )
         self.weight_decay = weight_decay
         self.decay_mask = decay_mask or default_decay_mask
 
@@ -141,15 +153,15 @@ class AdamW(Adam):
     def apply_weight_decay(self, variables: Sequence[Variable], rate: Tensor) -> None:
         """Decays variables before their updates.
 
-        Variables of half floats are skipped: `update` decays them, so that they are
-        rounded only once in a step.
+        Variables of bfloat16 and float16 are skipped: `update` decays them, so that they
+        are rounded only once in a step.
         """
         as_variables("variables", variables)
         check_tensors(rate=rate)
-        share = rate * self.weight_decay
-        for variable in filter(self.decay_mask, variables):
-            if not is_half_precision(variable):
-                apply_all(WeightDecay(variable), share, mesh=variable.mesh)
+        decay = rate * self.weight_decay
+        for variable in variables:
+            if self.decay_mask(variable) and not is_half_precision(variable):
+                apply_all(WeightDecay(variable), decay, mesh=variable.mesh)
 
     def update(
         self,
@@ -158,7 +170,7 @@ class AdamW(Adam):
         slots: dict[str, Variable],
         step_scalars: tuple[Tensor, ...],
     ) -> None:
-        """Updates a variable and its slots."""
+        """Updates a variable and its slots; arguments as of `Optimizer.update`."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
         check_update_arguments(slots, step_scalars)
@@ -166,14 +178,18 @@ class AdamW(Adam):
         decay = None
         if is_half_precision(variable) and self.decay_mask(variable):
             decay = rate * self.weight_decay
-        op = self._fused(variable, slots)
-        apply_update(op, variable, grad, slots, step_size, decay=decay)
+        op = self._update_op(variable, slots)
+        apply_update(op, variable, grad, slots, rate=step_size, decay=decay)
 
 
 def bias_correction(beta: float, t: Tensor) -> Tensor:
-    """Returns 1 - beta**t, the sum of the weights of a moving average that started at
-    zero, after t updates.
+    """Returns 1 - beta**t, a scalar: the sum of the weights of all updates in a moving
+    average that started at zero, after t updates.
+
+    Args:
+      beta: the decay rate of the moving average.
+      t: the count of updates: a scalar float.
     """
-    if not beta:
+    if not beta:  # log(0) is not finite
         return full(t.mesh, "", 1.0, t.dtype)
     return 1.0 - exp(t * math.log(beta))

@@ -1,4 +1,4 @@
-"""Checks of the gradients, variables and slots that an optimizer is given."""
+"""Checks of the arguments of optimizers: gradients, variables, slots and steps."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ from meshtf.runtime.variable import Variable
 def check_pairs(
     grads: Any, variables: Any
 ) -> tuple[list[Tensor | None], list[Variable]]:
-    """Returns the gradients and the variables, of equal length.
+    """Returns the gradients and the variables as lists of equal length.
 
     Raises:
-      ArgumentError: one of them is no list of tensors, or of variables.
-      PlanError: their lengths differ.
+      ArgumentError: `grads` is no list of tensors, or `variables` no list of variables.
+      PlanError: there are not as many gradients as variables.
     """
     variables = as_variables("variables", variables, "variables")
-    gradients = [
-        None if g is None else as_tensor("grads", g)
-        for g in as_sequence("grads", grads, "a list of gradients")
-    ]
+    gradients = []
+    for grad in as_sequence("grads", grads, "a list of gradients"):
+        gradients.append(None if grad is None else as_tensor("grads", grad))
     if len(gradients) != len(variables):
         raise PlanError(
             explain_error(
@@ -50,7 +49,7 @@ def check_gradient(grad: Tensor, variable: Variable) -> None:
     """Checks that a gradient fits its variable.
 
     Raises:
-      ShapeError: their dimensions differ.
+      ShapeError: the gradient and the variable have different dimensions.
       DTypeError: the gradient is not of floats.
     """
     if set(grad.shape) != set(variable.shape):
@@ -74,7 +73,11 @@ def check_gradient(grad: Tensor, variable: Variable) -> None:
 
 
 def check_update_arguments(slots: Any, step_scalars: Any) -> None:
-    """Checks the slots and scalars that `update` is given. Raises ArgumentError."""
+    """Checks the arguments `slots` and `step_scalars` of `Optimizer.update`.
+
+    Raises:
+      ArgumentError: `slots` is no dict, or `step_scalars` no tuple of tensors.
+    """
     as_mapping("slots", slots, "slots by name, as in optimizer.slots[variable.name]")
     if not isinstance(step_scalars, tuple):
         refuse(
@@ -89,8 +92,8 @@ def check_step(step: Any) -> Tensor:
     """Returns the step of an update, which must be a scalar tensor.
 
     Raises:
-      PlanError: it is missing, or no tensor.
-      ShapeError: it has dimensions.
+      PlanError: the step is missing, or no tensor.
+      ShapeError: the step has dimensions.
     """
     if step is None:
         raise PlanError(
@@ -126,6 +129,10 @@ def check_step(step: Any) -> Tensor:
 def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
     """Checks that the slots of a variable can be stored under the mesh's layout.
 
+    Args:
+      optimizer: the name of the optimizer's class, for messages.
+      variable: the variable.
+
     Raises:
       DTypeError: the variable is complex.
       LayoutError: the rules for slots cannot shard the variable's shape.
@@ -160,7 +167,9 @@ def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
 
 
 def _explain_conflict(conflict: Conflict, variable: Variable) -> tuple[str, str]:
-    """Returns why the slots of a variable cannot be sharded, and a way out."""
+    """Returns why the slots of a variable cannot be sharded, and a way out, both as text
+    for an error.
+    """
     dim = conflict.dim
     if conflict.kind == "axis":
         return (

@@ -2,9 +2,9 @@
 
     grads, norm = clip_by_global_norm(grads, 1.0)
 
-Gradients are first resharded to the layout of the optimizer's slots. So each is
-all-reduced or reduce-scattered once, for both the norm and the update, and the norm adds
-only the reduction of one scalar over mesh positions.
+Gradients are first resharded to the layout of the optimizer's slots. So each gradient is
+all-reduced or reduce-scattered once, for both the norm and the update. The norm itself only
+adds an all-reduce of one scalar.
 """
 
 from __future__ import annotations
@@ -28,32 +28,29 @@ from meshtf.optimizers.slot_layout import to_slot_layout
 def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
     """Returns the square root of the sum of the squares of all elements of all tensors.
 
-    The result is a scalar: float64 if a tensor is float64, otherwise float32. None is
-    skipped.
+    The result is a scalar: float64 if a tensor is float64, otherwise float32.
+
+    Args:
+      tensors: tensors of any shapes [...]; None is skipped.
 
     Raises:
       PlanError: all tensors are None.
     """
-    tensors = [
-        None if x is None else as_tensor("tensors", x)
-        for x in as_sequence("tensors", tensors, "a list of tensors")
-    ]
-    dtype = (
-        "float64"
-        if any(x is not None and x.dtype == "float64" for x in tensors)
-        else "float32"
-    )
-    squares = [
-        cast(reduce_sum(square(cast(x, accumulation_dtype(x.dtype)))), dtype)
-        for x in tensors
-        if x is not None
-    ]
-    if not squares:
+    entries = as_sequence("tensors", tensors, "a list of tensors")
+    present = [as_tensor("tensors", x) for x in entries if x is not None]
+    if not present:
         raise PlanError(
             "there is no tensor to take the norm of: every gradient is None, so the "
             "loss depends on none of the variables."
         )
-    return sqrt(functools.reduce(operator.add, squares))
+    dtype = "float32"
+    if any(x.dtype == "float64" for x in present):
+        dtype = "float64"
+    square_sums = []
+    for x in present:
+        squares = square(cast(x, accumulation_dtype(x.dtype)))
+        square_sums.append(cast(reduce_sum(squares), dtype))
+    return sqrt(functools.reduce(operator.add, square_sums))
 
 
 def clip_by_global_norm(
@@ -62,11 +59,11 @@ def clip_by_global_norm(
     """Scales gradients by one factor so that their global norm is at most `clip_norm`.
 
     Args:
-      grads: gradients; None stays None.
-      clip_norm: the maximum global norm, above 0; None: nothing is scaled.
+      grads: gradients of any shapes [...]; None stays None.
+      clip_norm: the maximum global norm, above 0; None: gradients are not scaled.
 
     Returns:
-      The gradients, and their global norm before scaling: a scalar.
+      The scaled gradients, and their global norm before scaling: a scalar.
     """
     grads = [
         None if x is None else as_tensor("grads", x)
@@ -80,5 +77,5 @@ def clip_by_global_norm(
     norm = global_norm(grads)
     if clip_norm is None:
         return grads, norm
-    factor = clip_norm / maximum(norm, clip_norm)
+    factor = clip_norm / maximum(norm, clip_norm)  # 1 for a norm of at most clip_norm
     return [None if x is None else x * cast(factor, x.dtype) for x in grads], norm

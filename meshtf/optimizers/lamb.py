@@ -1,13 +1,15 @@
-"""LAMB (You et al., 2019, arXiv 1904.00962): Adam whose update of a variable is scaled to
+"""LAMB (You et al., 2019, arXiv 1904.00962): Adam whose change of a variable is scaled to
 the variable's norm.
-
-    m, v as in Adam, both divided by 1 - beta**t
-    change = m / (sqrt(v) + epsilon) + weight_decay * variable
-    variable -= rate * norm(variable) / norm(change) * change      norms: over all elements
 
     optimizer = LAMB(model.trainable_variables, 1e-3, decay_mask=exclude_names("bias|norm"))
 
-If slots or variables are sharded, each norm reduces one scalar per mesh position.
+With the moving averages m and v of Adam, t = step + 1, and norms over all elements:
+
+    change = m / (1 - beta_1**t) / (sqrt(v / (1 - beta_2**t)) + epsilon)
+    change += weight_decay * variable
+    variable -= rate * norm(variable) / norm(change) * change
+
+If slots or variables are sharded, each norm is an all-reduce of one scalar.
 """
 
 from __future__ import annotations
@@ -34,20 +36,21 @@ from meshtf.runtime.variable import Variable
 
 
 class LAMB(Optimizer):
-    """LAMB, for large batches. Computes in float32; in float64 for float64 variables.
+    """LAMB, an optimizer for large batches. It computes in float32, for float64 variables
+    in float64.
 
     Args:
       variables: the variables to update.
       learning_rate: a float or a schedule.
-      weight_decay: weight_decay * variable is added to the change before it is scaled
-        to the variable's norm.
-      beta_1: decay rate of the moving average of gradients.
-      beta_2: decay rate of the moving average of squared gradients.
-      epsilon: constant added to the square root of the second moment.
-      decay_mask: returns whether a variable is decayed and its change scaled to its
-        norm; all other variables are updated as by Adam. Default: variables of at least
-        two dimensions, except biases and scales.
-      name: prefix of the names of the slots.
+      weight_decay: the factor of the weight decay: weight_decay * variable is added to
+        the change before it is scaled to the variable's norm.
+      beta_1: the decay rate of the moving average of gradients.
+      beta_2: the decay rate of the moving average of squared gradients.
+      epsilon: a constant that is added to the square root of the second moment.
+      decay_mask: a function that returns whether a variable is decayed and its change is
+        scaled to its norm; the remaining variables are updated as by Adam. Default:
+        variables of at least two dimensions, except biases and scales.
+      name: the prefix of the names of the slots.
     """
 
     def __init__(
@@ -65,12 +68,8 @@ class LAMB(Optimizer):
         check_fractions(beta_1=beta_1, beta_2=beta_2)
         check_floats(epsilon=epsilon, weight_decay=weight_decay)
         check_callables(decay_mask=decay_mask)
-        super().__init__(
-            variables,
-            learning_rate,
-            [{"m": v.shape, "v": v.shape} for v in variables],
-            name,
-        )
+        slots = [{"m": v.shape, "v": v.shape} for v in variables]
+        super().__init__(variables, learning_rate, slots, name)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
@@ -90,7 +89,7 @@ class LAMB(Optimizer):
         slots: dict[str, Variable],
         step_scalars: tuple[Tensor, ...],
     ) -> None:
-        """Updates a variable and its slots."""
+        """Updates a variable and its slots; arguments as of `Optimizer.update`."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
         check_update_arguments(slots, step_scalars)
@@ -109,9 +108,10 @@ class LAMB(Optimizer):
 
 
 def _trust_ratio(value: Tensor, change: Tensor) -> Tensor:
-    """Returns norm(value) / norm(change), or 1 if one of the norms is 0."""
+    """Returns norm(value) / norm(change), a scalar; 1 if one of the norms is 0."""
     value_norm = sqrt(reduce_sum(square(value)))
     change_norm = sqrt(reduce_sum(square(change)))
     both_positive = (value_norm > 0.0) & (change_norm > 0.0)
+    # `where` computes both branches, and 0 / 0 would be NaN.
     divisor = where(change_norm > 0.0, change_norm, 1.0)
     return where(both_positive, value_norm / divisor, 1.0)

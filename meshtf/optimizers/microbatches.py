@@ -1,12 +1,12 @@
-"""Gradients of a batch in several microbatches, one after another, to reduce the peak
-memory.
+"""Gradient accumulation: the gradients of a batch are computed in several microbatches, one
+after another, to reduce the peak memory.
 
     loss, grads = accumulate_gradients(loss_of, variables, {"ids": ids, "targets": targets},
                                        "batch", microbatches=8)
 
 The microbatches run in one loop, whose body is traced once. Each device accumulates its
-gradients, half floats in float32; gradients are reduced across devices once, after the
-last microbatch, unless their slots are sharded (FSDP, ZeRO).
+local gradients, those of 16-bit types in float32. The sums are reduced across devices once,
+after the last microbatch, unless the optimizer's slots are sharded (FSDP, ZeRO).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from meshtf.ops.control.microbatch import (
     split_into_microbatches,
 )
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.indexing.one_hot_and_range import range
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 
 
 def accumulate_gradients(
@@ -48,12 +48,16 @@ def accumulate_gradients(
     batch, so the dropout masks are the same.
 
     Args:
-      loss_of: takes the inputs of one microbatch, returns a scalar.
+      loss_of: a function of the inputs of one microbatch that returns its loss, a scalar.
       variables: the variables to differentiate with respect to; the gradient is None for
         a variable that the loss does not depend on.
       inputs: tensors with `dim`, in any nesting.
-      dim: the dimension to divide into microbatches, such as "batch".
-      microbatches: the number of microbatches; 1 runs the full batch at once.
+      dim: the name of the dimension to divide into microbatches, such as "batch".
+      microbatches: the count of microbatches; 1 runs the full batch at once.
+
+    Returns:
+      The mean loss, a scalar, and the gradient of each variable, with the shape of the
+      variable.
 
     Raises:
       ShapeError: an input lacks `dim`, or `microbatches` does not divide it.
@@ -66,46 +70,52 @@ def accumulate_gradients(
     if microbatches == 1:
         loss = as_scalar("the loss", loss_of(inputs))
         return loss, gradients([loss], list(variables))
-    reached: list[bool] = []
-    dtypes: list[str] = []  # of the loss and of the gradients
+    # Facts about the results of the body. Tracing the body fills these lists, since the
+    # body can only return tensors.
+    has_grad: list[bool] = []  # for each variable
+    dtypes: list[str] = []  # of the loss, and then of each gradient
     deferred: list[DeferredCall] = []
 
-    outer = current()  # random ops must not count microbatches as iterations
+    caller = current()
 
     def body(_: None, xs: Any) -> tuple[None, Any, None]:
+        """Returns the carry, what is summed over microbatches, and no stacked outputs."""
         index, examples = xs
         with (
             microbatch(dim, microbatches, index),
-            context(iterations=outer.iterations, random_paths=set()),
+            # Random ops use the caller's iterations, not that of the microbatch: they
+            # index examples as in the full batch.
+            context(iterations=caller.iterations, random_paths=set()),
             deferred_calls() as calls,
         ):
             loss = as_scalar("the loss", loss_of(examples))
         all_grads = gradients([loss], list(variables))
-        deferred[:] = calls
-        reached[:] = [dx is not None for dx in all_grads]
-        collected = [x for call in calls for x in call.tensors]
         grads = [dx for dx in all_grads if dx is not None]
+        deferred[:] = calls
+        has_grad[:] = [dx is not None for dx in all_grads]
         dtypes[:] = [x.dtype for x in (loss, *grads)]
-        return None, (_widened(loss), collected, [_widened(dx) for dx in grads]), None
+        statistics = [x for call in calls for x in call.tensors]
+        wide_grads = [_accumulable(dx) for dx in grads]
+        return None, (_accumulable(loss), statistics, wide_grads), None
 
     split_inputs = tf.nest.map_structure(
         lambda x: split_into_microbatches(x, dim, microbatches), inputs
     )
     mesh = tf.nest.flatten(split_inputs)[0].mesh
-    indices = range(mesh, Dimension(MICROBATCH, microbatches))
+    indices = index_range(mesh, Dimension(MICROBATCH, microbatches))
     _, sums, _ = scan_and_sum(body, None, (indices, split_inputs), MICROBATCH)
-    loss, collected, grads = sums
-    call_with_means(deferred, collected, microbatches)
-    loss, *mean_grads = (
-        cast(x * (1.0 / microbatches), dtype)
-        for x, dtype in zip((loss, *grads), dtypes, strict=True)
-    )
+    loss_sum, statistics_sums, grad_sums = sums
+    call_with_means(deferred, statistics_sums, microbatches)
+    means = []
+    for total, dtype in zip((loss_sum, *grad_sums), dtypes, strict=True):
+        means.append(cast(total * (1.0 / microbatches), dtype))
+    loss, *mean_grads = means
     remaining = iter(mean_grads)
-    return loss, [next(remaining) if is_reached else None for is_reached in reached]
+    return loss, [next(remaining) if present else None for present in has_grad]
 
 
-def _widened(x: Tensor) -> Tensor:
-    """Returns half floats as float32: their sum over many microbatches would stop
-    growing.
+def _accumulable(x: Tensor) -> Tensor:
+    """Returns x with 16-bit floats as float32. In 16 bits a sum over many microbatches
+    stops growing, since each addend is smaller than the rounding of the sum.
     """
     return cast(x, accumulation_dtype(x.dtype))

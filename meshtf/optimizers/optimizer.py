@@ -16,9 +16,9 @@ sharded as that variable is, unless the mesh's `optimizer_layout` has further ru
 position updates its shard, and the new value of the variable is gathered.
 
 Slots are float64 for variables of float64 and float32 for all others, and updates are
-computed in that type. A variable of bfloat16 or float16 is rounded once in each step.
-So it loses changes that are smaller than its rounding: train variables of float32, and
-let layers compute in bfloat16.
+computed in that type. A variable of bfloat16 or float16 is rounded once in each step, so
+it does not change at all if the update is smaller than half the distance to the next
+representable number. Train variables of float32, and let layers compute in bfloat16.
 """
 
 from __future__ import annotations
@@ -58,14 +58,19 @@ from meshtf.runtime.variable import Variable
 
 
 class Optimizer(Module):
-    """Base class: a subclass names its slots and writes `update`.
+    """The base class of optimizers: a subclass gives the shapes of its slots, and
+    implements `update`.
 
     Args:
       variables: the variables to update.
       learning_rate: a float or a schedule: a function of the step.
-      slots: for each variable, in order, the names and shapes of its slots, which are
+      slots: a dict for each variable, of the shapes of its slots by name. Slots are
         initialized to zero.
-      name: prefix of the names of the slots.
+      name: the prefix of the names of the slots.
+
+    Attributes:
+      slots: the slots of each variable: first by the name of the variable, then by the
+        name of the slot.
 
     Raises:
       DTypeError: there are slots for a variable of complex numbers.
@@ -106,18 +111,18 @@ class Optimizer(Module):
             as_mapping("slots", shapes, "shapes by the names of slots")
             if shapes:
                 check_slots_can_be_sharded(type(self).__name__, variable)
+        self.slots: dict[str, dict[str, Variable]] = {}
         with self.scope():
-            zeros = {
-                dtype: _zeros(variables, dtype)
-                for dtype in set(map(slot_dtype, variables))
-            }
-            self.slots = {
-                v.name: {
-                    slot: _slot(v, slot, shape, zeros[slot_dtype(v)])
-                    for slot, shape in shapes.items()
-                }
-                for v, shapes in zip(variables, slots)
-            }
+            zeros = {}
+            for dtype in set(map(slot_dtype, variables)):
+                zeros[dtype] = _zeros_initializer(variables, dtype)
+            for variable, shapes in zip(variables, slots):
+                variable_slots = {}
+                for slot_name, shape in shapes.items():
+                    initializer = zeros[slot_dtype(variable)]
+                    slot = _make_slot(variable, slot_name, shape, initializer)
+                    variable_slots[slot_name] = slot
+                self.slots[variable.name] = variable_slots
 
     def apply_gradients(
         self,
@@ -128,11 +133,13 @@ class Optimizer(Module):
         """Updates variables from their gradients.
 
         Args:
-          grads: a gradient for each variable. None, for a variable that the loss does
-            not depend on: it and its slots keep their values.
+          grads: the gradient of each variable, with the shape of the variable. For None,
+            as of a variable that the loss does not depend on, the variable and its slots
+            keep their values.
           variables: a subset of the variables that the optimizer was made for.
-          step: scalar int32, 0 for the first update. Optimizers have no counter: the
-            schedule of the rate, the data and checkpoints share the caller's.
+          step: the index of the step, 0 for the first update: a scalar int32. Optimizers
+            do not count steps, so that learning rate, data and checkpoints share the
+            caller's count.
 
         Raises:
           PlanError: the optimizer was not made for a variable, or the step is missing or no
@@ -147,17 +154,23 @@ class Optimizer(Module):
         pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
         for grad, variable in pairs:
             check_gradient(grad, variable)
-        for dtype in dict.fromkeys(slot_dtype(v) for _, v in pairs):
-            same_dtype = [(g, v) for g, v in pairs if slot_dtype(v) == dtype]
+        pairs_by_dtype: dict[str, list[tuple[Tensor, Variable]]] = {}
+        for grad, variable in pairs:
+            pairs_by_dtype.setdefault(slot_dtype(variable), []).append((grad, variable))
+        for dtype, same_dtype_pairs in pairs_by_dtype.items():
             with rate_dtype(dtype):
                 rate = cast(as_scalar("learning_rate", self.rate_at(step)), dtype)
-                self.apply_weight_decay([v for _, v in same_dtype], rate)
+                self.apply_weight_decay([v for _, v in same_dtype_pairs], rate)
                 step_scalars = self.step_scalars(rate, step)
-            for grad, variable in same_dtype:
+            for grad, variable in same_dtype_pairs:
                 self.update(variable, grad, self.slots[variable.name], step_scalars)
 
     def check_variables(self, variables: Sequence[Variable]) -> None:
-        """Checks that the optimizer was made for the variables. Raises PlanError."""
+        """Checks that the optimizer was made for the variables.
+
+        Raises:
+          PlanError: the optimizer was not made for one of them.
+        """
         variables = as_variables("variables", variables)
         for variable in variables:
             if variable.name not in self.slots:
@@ -179,10 +192,15 @@ class Optimizer(Module):
         return scalar(step.mesh, self.learning_rate)
 
     def step_scalars(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """Returns the scalars that all updates of a step share, computed once.
+        """Returns the scalars that the updates of all variables share, computed once in
+        each step.
 
-        The base class returns the rate; Adam adds its bias correction. They have the
-        data type of the rate: float64 for float64 variables, otherwise float32.
+        The base class returns only the rate; Adam returns the bias-corrected step size.
+
+        Args:
+          rate: the learning rate: a scalar float64 for float64 variables, otherwise
+            float32. The results have the same data type.
+          step: the index of the step: a scalar int32.
         """
         check_tensors(rate=rate, step=step)
         return (rate,)
@@ -203,9 +221,9 @@ class Optimizer(Module):
 
         Args:
           variable: the variable to update.
-          grad: its gradient.
-          slots: its slots, by name.
-          step_scalars: the result of `step_scalars(rate, step)`.
+          grad: the gradient of the variable, of the same shape.
+          slots: the slots of the variable, by name.
+          step_scalars: the result of the method `step_scalars`.
         """
         raise NotImplementedError
 
@@ -224,13 +242,14 @@ def apply_update(
     otherwise it is computed in the layout and data type of the slots.
 
     Args:
-      op: the update.
+      op: the op that updates the variable and the slots.
       variable: the variable to update.
-      grad: the gradient of the variable.
+      grad: the gradient of the variable, of the same shape.
       slots: the slots of the variable, by name.
-      rate: the learning rate.
-      decay: scalar; `decay * variable` is subtracted before the variable is rounded.
-        Only for variables of half floats.
+      rate: the learning rate, a scalar.
+      decay: the fraction of the variable that is subtracted before the update, a scalar;
+        None: nothing. Only for variables of bfloat16 or float16, whose decay and update
+        are rounded together.
     """
     check_record(Variable, variable=variable)
     check_tensors(grad=grad, rate=rate)
@@ -268,24 +287,24 @@ def default_decay_mask(variable: Variable) -> bool:
     """Returns whether a variable has at least two dimensions and is not named "bias" or
     "scale".
 
-    The name is needed: biases of attention have two dimensions, and those of repeated
-    layers have one more.
+    The count of dimensions is not sufficient: biases of attention have two dimensions,
+    and those of repeated layers have the dimension of the layers as well.
     """
-    return len(variable.shape) > 1 and variable.name.rpartition("/")[2] not in (
-        "bias",
-        "scale",
-    )
+    last_name = variable.name.rpartition("/")[2]
+    return len(variable.shape) > 1 and last_name not in ("bias", "scale")
 
 
-def update_average(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:
-    """Updates a slot to (1 - share) * slot + share * new, and returns the result."""
+def update_average(slot: Variable, new: Tensor, new_weight: Tensor | float) -> Tensor:
+    """Updates the moving average in a slot to (1 - new_weight) * slot + new_weight * new,
+    and returns the result, [...] as the slot.
+    """
     old = slot.tensor()
-    mixed = old + (new - old) * share
-    slot.assign(mixed)
-    return mixed
+    average = old + (new - old) * new_weight
+    slot.assign(average)
+    return average
 
 
-def _zeros(variables: Sequence[Variable], dtype: str) -> Initializer:
+def _zeros_initializer(variables: Sequence[Variable], dtype: str) -> Initializer:
     """Returns an initializer of zeros.
 
     On several devices, slots of the same shape share one tensor, from which each device
@@ -301,15 +320,16 @@ def _zeros(variables: Sequence[Variable], dtype: str) -> Initializer:
     return shared(zeros) if num_devices > 1 else zeros
 
 
-def _slot(
-    variable: Variable, slot: str, shape: Shape, initializer: Initializer
+def _make_slot(
+    variable: Variable, slot_name: str, shape: Shape, initializer: Initializer
 ) -> Variable:
+    """Returns a new slot of a variable, in the pipeline stage of the variable."""
     with context(stage=variable.stage):
         return Variable(
             variable.mesh,
             shape,
             initializer,
-            name=f"{variable.name}/{slot}",
+            name=f"{variable.name}/{slot_name}",
             dtype=slot_dtype(variable),
             trainable=False,
             layout=variable.slot_layout,

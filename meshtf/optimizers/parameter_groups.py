@@ -1,5 +1,5 @@
-"""Groups of variables with their own optimizers, selected by regular expressions on
-names.
+"""A separate optimizer for each group of variables; groups are selected by regular
+expressions on names.
 
     optimizer = ParameterGroups(model.trainable_variables, [
         ("bias$|scale$", lambda variables: SGD(variables, 0.1)),
@@ -31,6 +31,7 @@ from meshtf.optimizers.checks import check_pairs, check_step
 from meshtf.optimizers.optimizer import Optimizer
 from meshtf.runtime.variable import Variable
 
+# A pattern of names, and a function that returns the optimizer of a group of variables.
 Rule = tuple[str, Callable[[Sequence[Variable]], Optimizer]]
 
 
@@ -59,7 +60,16 @@ def exclude_names(pattern: str) -> Callable[[Variable], bool]:
 
 
 def as_pattern(name: str, pattern: Any) -> str:
-    """Returns the text of a regular expression. Raises ArgumentError, ParseError."""
+    """Returns a regular expression, after checking it.
+
+    Args:
+      name: the name of the argument, for messages.
+      pattern: the argument.
+
+    Raises:
+      ArgumentError: the pattern is no text.
+      ParseError: the pattern is no regular expression.
+    """
     as_text(name, pattern, "a regular expression")
     try:
         re.compile(pattern)
@@ -76,25 +86,32 @@ def as_pattern(name: str, pattern: Any) -> str:
 
 
 def _as_rules(rules: Any) -> list[Rule]:
-    takes = "pairs of a pattern and a function of variables"
-    checked_rules = list(as_sequence("rules", rules, takes))
+    """Returns the rules of `ParameterGroups` as a list.
+
+    Raises:
+      ArgumentError: a rule is no pair of a pattern and a function.
+      ParseError: a pattern is no regular expression.
+    """
+    description = "pairs of a pattern and a function of variables"
+    checked_rules = list(as_sequence("rules", rules, description))
     for rule in checked_rules:
         if not isinstance(rule, (tuple, list)) or len(rule) != 2:
-            refuse("rules", rule, takes)
-        as_pattern("rules", rule[0])
-        as_callable("rules", rule[1])
+            refuse("rules", rule, description)
+        pattern, make_optimizer = rule
+        as_pattern("rules", pattern)
+        as_callable("rules", make_optimizer)
     return checked_rules
 
 
 class ParameterGroups(Optimizer):
-    """An optimizer for each group of variables, as `optax.multi_transform`.
+    """An optimizer that updates each group of variables by a separate optimizer, as
+    `optax.multi_transform` does.
 
     Args:
       variables: the variables to update.
-      rules: pairs of a pattern and a function that takes the variables of the group and
-        returns their optimizer. The first rule that matches a variable counts. Two
-        optimizers of one class may have the same name, since slots are keyed by
-        variable.
+      rules: pairs of a pattern and a function. The function takes the variables whose
+        first matching pattern is this one, and returns their optimizer. Two optimizers
+        of one class may have the same name, since slots are keyed by variable.
       name: the prefix of the names of all slots.
 
     Raises:
@@ -111,15 +128,21 @@ class ParameterGroups(Optimizer):
         variables = as_variables("variables", variables, "variables")
         rules = _as_rules(rules)
         super().__init__(variables, 0.0, [{} for _ in variables], name)
-        groups = self._grouped(variables, [pattern for pattern, _ in rules])
+        groups = _group_variables(variables, [pattern for pattern, _ in rules])
         with self.scope():
-            self.optimizers = [make(group) for (_, make), group in zip(rules, groups)]
+            self.optimizers = []
+            for (_, make_optimizer), group in zip(rules, groups):
+                self.optimizers.append(make_optimizer(group))
         for optimizer in self.optimizers:
             check_record(Optimizer, rules=optimizer)
         self.slots = {}
         for optimizer in self.optimizers:
             self.slots.update(optimizer.slots)
-        self._group_index = {v.name: i for i, group in enumerate(groups) for v in group}
+        # The index of each variable's group and optimizer, by the variable's name.
+        self._group_index = {}
+        for i, group in enumerate(groups):
+            for variable in group:
+                self._group_index[variable.name] = i
 
     def apply_gradients(
         self,
@@ -138,40 +161,44 @@ class ParameterGroups(Optimizer):
         for i, optimizer in enumerate(self.optimizers):
             group = [(g, v) for g, v in pairs if self._group_index[v.name] == i]
             if group:
-                optimizer.apply_gradients(
-                    [g for g, _ in group], [v for _, v in group], step
-                )
+                group_grads = [g for g, _ in group]
+                group_variables = [v for _, v in group]
+                optimizer.apply_gradients(group_grads, group_variables, step)
 
-    def _grouped(
-        self, variables: Sequence[Variable], patterns: Sequence[str]
-    ) -> list[list[Variable]]:
-        """Returns the variables of each pattern: each goes to its first match."""
-        groups: list[list[Variable]] = [[] for _ in patterns]
-        for variable in variables:
-            matches = [
-                i
-                for i, pattern in enumerate(patterns)
-                if match_names(pattern)(variable)
-            ]
-            if not matches:
-                raise PlanError(
-                    explain_error(
-                        f"no rule matches variable {variable.name!r}.",
-                        rules=", ".join(map(repr, patterns)),
-                        way_out="End with a rule for all remaining variables: "
-                        '("", function of variables).',
-                    )
-                )
-            groups[matches[0]].append(variable)
+
+def _group_variables(
+    variables: Sequence[Variable], patterns: Sequence[str]
+) -> list[list[Variable]]:
+    """Returns the variables of each pattern, where a variable belongs to the first pattern
+    that matches its name.
+
+    Raises:
+      PlanError: no pattern matches a variable, or a pattern has no variable.
+    """
+    groups: list[list[Variable]] = [[] for _ in patterns]
+    for variable in variables:
         for pattern, group in zip(patterns, groups):
-            if not group:
-                raise PlanError(
-                    explain_error(
-                        f"the rule {pattern!r} has no variable.",
-                        rules=", ".join(map(repr, patterns)),
-                        variables="\n".join(v.name for v in variables),
-                        way_out="Correct the pattern, remove the rule, or put it before "
-                        "the rules that match its variables first.",
-                    )
+            if re.search(pattern, variable.name):
+                group.append(variable)
+                break
+        else:
+            raise PlanError(
+                explain_error(
+                    f"no rule matches variable {variable.name!r}.",
+                    rules=", ".join(map(repr, patterns)),
+                    way_out="End with a rule for all remaining variables: "
+                    '("", function of variables).',
                 )
-        return groups
+            )
+    for pattern, group in zip(patterns, groups):
+        if not group:
+            raise PlanError(
+                explain_error(
+                    f"the rule {pattern!r} has no variable.",
+                    rules=", ".join(map(repr, patterns)),
+                    variables="\n".join(v.name for v in variables),
+                    way_out="Correct the pattern, remove the rule, or put it before "
+                    "the rules that match its variables first.",
+                )
+            )
+    return groups

@@ -1,13 +1,14 @@
-"""Learning rates that change: functions of the step, a scalar int32 tensor.
+"""Schedules of the learning rate: functions of the step, a scalar int32 tensor, that return
+a rate, a scalar.
 
     rate = warmup_cosine(peak=3e-3, warmup_steps=50, total_steps=600)
     optimizer = Adam(variables, rate)
 
     rate = product(2.0, inverse_sqrt(10_000), linear_decay(100_000, 10_000))
-    rate = product(rate, 0.1)                      # for a group of variables: ParameterGroups
+    slow_rate = product(rate, 0.1)        # for some of the variables: see ParameterGroups
 
-Steps are counted from 0. The step is an argument of the compiled program, so a new step
-is no new program.
+Steps are counted from 0. The step is an argument of the compiled program, so the program is
+not compiled again for a new step.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ from meshtf.ops.variables.fill import full
 
 Schedule: TypeAlias = Callable[[Tensor], Tensor]
 Rate: TypeAlias = float | Schedule
+# The data type in which schedules compute, set by `rate_dtype`.
 _DTYPE = contextvars.ContextVar("dtype of rates", default="float32")
 
 
 @contextlib.contextmanager
 def rate_dtype(dtype: str) -> Iterator[None]:
-    """Sets the data type in which the schedules of this module compute: float64 for
-    variables of float64.
+    """Within the context, the schedules of this module compute in `dtype`: "float64" for
+    variables of float64, otherwise "float32".
     """
-    before = _DTYPE.set(dtype)
+    token = _DTYPE.set(dtype)
     try:
         yield
     finally:
-        _DTYPE.reset(before)
+        _DTYPE.reset(token)
 
 
 def scalar(mesh: Mesh | None, value: float) -> Tensor:
@@ -60,12 +62,11 @@ def warmup_cosine(
     """Returns a rate that rises linearly to `peak`, then falls along a cosine to
     `final`.
 
-    Step s, counted from 0, is multiplied by (s + 1) / warmup_steps during the warmup;
-    the rate is `final` from step `total_steps` on.
+    At step s of the warmup the rate is peak * (s + 1) / warmup_steps.
 
     Args:
       peak: the highest rate.
-      warmup_steps: the steps of the warmup.
+      warmup_steps: the count of steps in which the rate rises.
       total_steps: the step from which on the rate is `final`.
       final: the last rate.
     """
@@ -86,18 +87,16 @@ def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
 
     Args:
       peak: the highest rate.
-      warmup_steps: the steps in which the rate rises.
+      warmup_steps: the count of steps in which the rate rises.
     """
     check_floats(peak=peak)
     check_ints(warmup_steps=warmup_steps)
 
     def rate(step: Tensor) -> Tensor:
         t = maximum(cast_step(step) + 1.0, float(max(warmup_steps, 1)))
-        return (
-            _warmup(step, warmup_steps)
-            * rsqrt(t)
-            * (peak * math.sqrt(max(warmup_steps, 1)))
-        )
+        # With this factor the rate is `peak` where t is `warmup_steps`.
+        factor = peak * math.sqrt(max(warmup_steps, 1))
+        return _warmup(step, warmup_steps) * rsqrt(t) * factor
 
     return rate
 
@@ -106,7 +105,7 @@ def linear_warmup(steps: int) -> Schedule:
     """Returns a factor that rises linearly to 1: (s + 1) / steps at step s.
 
     Args:
-      steps: the steps in which it rises.
+      steps: the count of steps in which the factor rises.
     """
     check_ints(steps=steps)
     return lambda step: _warmup(step, steps)
@@ -118,7 +117,7 @@ def linear_decay(total_steps: int, steps: int) -> Schedule:
 
     Args:
       total_steps: the step from which on the factor is 0.
-      steps: the steps in which it falls.
+      steps: the count of steps in which the factor falls.
     """
     check_ints(total_steps=total_steps, steps=steps)
 
@@ -142,10 +141,10 @@ def cosine_decay(total_steps: int, final: float = 0.0) -> Schedule:
 
 
 def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
-    """Returns 1 / sqrt(max(step + 1, warmup_steps)): constant, then falling.
+    """Returns the rate 1 / sqrt(max(step + 1, warmup_steps)): first constant, then falling.
 
     Args:
-      warmup_steps: the steps in which the rate is constant.
+      warmup_steps: the count of steps in which the rate is constant.
     """
     check_ints(warmup_steps=warmup_steps)
 
@@ -158,12 +157,12 @@ def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
 def slanted_triangular(
     peak: float, total_steps: int, cut_fraction: float = 0.1, ratio: float = 32.0
 ) -> Schedule:
-    """Returns a rate that rises quickly and falls slowly (Howard and Ruder, 2018,
-    section 3.2).
+    """Returns a rate that rises quickly and falls slowly, both linearly (Howard and Ruder,
+    2018, section 3.2).
 
     Args:
       peak: the highest rate.
-      total_steps: the step from which on the rate is lowest.
+      total_steps: the step from which on the rate is peak / ratio.
       cut_fraction: the fraction of the steps in which the rate rises.
       ratio: the peak divided by the lowest rate.
     """
@@ -194,22 +193,23 @@ def product(*factors: Rate) -> Schedule:
         raise PlanError("a product of rates has at least one factor.")
 
     def rate(step: Tensor) -> Tensor:
-        total = scalar(step.mesh, math.prod(f for f in factors if not callable(f)))
+        constant = math.prod(f for f in factors if not callable(f))
+        result = scalar(step.mesh, constant)
         for factor in factors:
             if callable(factor):
-                total = total * cast(factor(step), total.dtype)
-        return total
+                result = result * cast(factor(step), result.dtype)
+        return result
 
     return rate
 
 
 def delay(schedule: Schedule, steps: int) -> Schedule:
-    """Returns a schedule that starts `steps` steps later, and until then has its value
-    at step 0.
+    """Returns a schedule that has the value of `schedule` at step 0 for `steps` steps, and
+    then follows it.
 
     Args:
-      schedule: a function of the step.
-      steps: the delay.
+      schedule: the schedule to delay: a function of the step.
+      steps: the count of steps by which it is delayed.
     """
     as_callable("schedule", schedule, "a schedule: a function of the step")
     check_ints(steps=steps)
@@ -217,4 +217,5 @@ def delay(schedule: Schedule, steps: int) -> Schedule:
 
 
 def _warmup(step: Tensor, warmup_steps: int) -> Tensor:
+    """Returns the factor min((step + 1) / warmup_steps, 1), a scalar."""
     return minimum((cast_step(step) + 1.0) * (1.0 / max(warmup_steps, 1)), 1.0)

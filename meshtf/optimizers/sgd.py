@@ -1,11 +1,16 @@
 """Stochastic gradient descent, with or without momentum.
 
-Example:
+    optimizer = SGD(model.trainable_variables, 0.1, momentum=0.9)
 
-    variable -= rate * grad                                           (no momentum)
+Without momentum, each step computes
+
+    variable -= rate * grad
+
+and with momentum
+
     velocity = momentum * velocity + grad
-    variable -= rate * velocity                                       (momentum)
-    variable -= rate * (grad + momentum * velocity)                   (Nesterov)
+    variable -= rate * velocity                          # nesterov=False
+    variable -= rate * (grad + momentum * velocity)      # nesterov=True
 """
 
 from __future__ import annotations
@@ -15,7 +20,11 @@ from collections.abc import Sequence
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_variables, check_tensors
 from meshtf.names.arguments import check_bools, check_floats, check_record
-from meshtf.ops.variables.optimizer_updates import DescentUpdate, MomentumUpdate
+from meshtf.ops.variables.optimizer_updates import (
+    DescentUpdate,
+    MomentumUpdate,
+    OptimizerUpdate,
+)
 from meshtf.optimizers.checks import check_update_arguments
 from meshtf.optimizers.optimizer import Optimizer, apply_update
 from meshtf.optimizers.schedules import Rate
@@ -28,9 +37,9 @@ class SGD(Optimizer):
     Args:
       variables: the variables to update.
       learning_rate: a float or a schedule.
-      momentum: decay rate of the velocity; with 0 there is no slot.
+      momentum: the decay rate of the velocity; with 0 there is no slot.
       nesterov: whether to use Nesterov momentum.
-      name: prefix of the names of the slots.
+      name: the prefix of the names of the slots.
     """
 
     def __init__(
@@ -56,13 +65,13 @@ class SGD(Optimizer):
         slots: dict[str, Variable],
         step_scalars: tuple[Tensor, ...],
     ) -> None:
-        """Updates a variable and its velocity."""
+        """Updates a variable and its velocity; arguments as of `Optimizer.update`."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
         check_update_arguments(slots, step_scalars)
-        op = (
-            MomentumUpdate(variable, slots["velocity"], self.momentum, self.nesterov)
-            if self.momentum
-            else DescentUpdate(variable)
-        )
-        apply_update(op, variable, grad, slots, *step_scalars)
+        (rate,) = step_scalars
+        op: OptimizerUpdate = DescentUpdate(variable)
+        if self.momentum:
+            velocity = slots["velocity"]
+            op = MomentumUpdate(variable, velocity, self.momentum, self.nesterov)
+        apply_update(op, variable, grad, slots, rate=rate)

@@ -1,12 +1,12 @@
-"""Optimizers compute in the layout of their slots.
+"""Functions with which an optimizer computes in the layout of its slots.
 
-    with lying(variable.slot_layout):
-      grad = finished(grad)                 # its partial sums reduced, sharded as the slots are
+    with use_layout(variable.slot_layout):
+      grad = reduce_partial_sums(grad)      # sharded as the slots are
       variable.assign(variable - grad * rate)
 
 If slots are sharded and their variable is replicated (ZeRO-1), `reduce_partial_sums` is one
-reduce_scatter, the computations are on shards, and the assignment is one all_gather:
-together the bytes of one all_reduce.
+reduce_scatter, the computations are on shards, and the assignment is one all_gather. These
+two collectives together exchange the bytes of one all_reduce.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from meshtf.ops.variables.optimizer_updates import ReducePartialSums
 
 @contextlib.contextmanager
 def use_layout(layout: Layout) -> Iterator[None]:
-    """Within the context, tensors are sharded by the rules of `layout` only."""
+    """Within the context, new tensors are sharded by the rules of `layout` only."""
+    # "*:" removes the rules of the mesh's layout for all dimensions.
     with context(region=Layout.changes("*:").then(layout)):
         yield
 
@@ -35,14 +36,15 @@ def reduce_partial_sums(x: Tensor) -> Tensor:
 
 def to_slot_layout(grad: Tensor) -> Tensor:
     """Returns a gradient with its partial sums reduced, in the layout of an optimizer's
-    slots if its shape permits.
+    slots if that layout can shard the gradient's shape.
 
-    The rules for slots are those of the region in which the gradient was computed.
+    The layout of slots is that of the layout region in which the gradient was computed.
     """
     if grad.mesh is None:
         return reduce_partial_sums(grad)
     layout = grad.mesh.layout_in(grad.node.region, "slot")
-    if grad.mesh.place(grad.shape, layout)[1]:
+    _, conflicts = grad.mesh.place(grad.shape, layout)
+    if conflicts:
         return reduce_partial_sums(grad)
     with use_layout(layout):
         return reduce_partial_sums(grad)

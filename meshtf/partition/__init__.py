@@ -1,20 +1,20 @@
-"""Partition: from nodes to a program of segments and reshards. It knows no op by name,
-and imports no TensorFlow.
+"""Partition: turns recorded nodes into a program of local computations and reshards, in
+the terms of the mesh. No file here imports TensorFlow or names a particular op.
 
 Contents:
 
-    planner                 placements and sharded factors of one node: the rules
-    preferred_placement     the placement that outputs should have; the stage of a node
-    reshard_table           all communication between two placements
-    cost                    bytes of a reshard
-    steps                   the steps of a program, on values
-    builder                 plans node after node, and appends the steps
-    loops_and_branches      the same for bodies of loops and branches
-    calls                   the same for a body that is called many times
-    build                   a graph as a program
+    planner                 the rules that choose placements and sharded factors of a node
+    preferred_placement     the placement that outputs should have, and a node's stage
+    reshard_table           the collectives between any two placements of a tensor
+    cost                    sizes of shards, and the bytes that reshards communicate
+    steps                   the steps of a program, and the values that they compute
+    builder                 plans one node after another, and appends its steps
+    loops_and_branches      plans loops and branches, with their bodies
+    calls                   plans calls of a body that many calls share
+    build                   turns a graph into a program
     control_dependencies    which steps wait for which values, to save device memory
-    segments                which steps run together
-    buckets                 which reductions are one collective
+    segments                which computations run as one TensorFlow function
+    buckets                 which reductions share one collective
 """
 
 from meshtf.partition.build import build
@@ -35,7 +35,6 @@ from meshtf.partition.steps import (
     Value,
     WindowStep,
     WriteStep,
-    unstacked_values,
     walk,
 )
 
@@ -61,5 +60,4 @@ __all__ = [
     "plan_node",
     "schedule",
     "walk",
-    "unstacked_values",
 ]

@@ -1,8 +1,8 @@
-"""Buckets: neighbouring reductions become one collective of a few large messages.
+"""Buckets: successive reductions of small tensors become one collective.
 
-Each of many small gradients would cost the latency of a collective. So reductions wait
-for each other, in the order in which they come, up to a number of bytes, while the
-backward pass goes on (as in Li et al., "PyTorch Distributed: Experiences on
+Each collective costs a latency, so many collectives of small gradients are slow. So a
+reduction waits in a bucket until the reductions after it have filled the bucket, while
+the backward pass goes on (as in Li et al., "PyTorch Distributed: Experiences on
 Accelerating Data Parallel Training", 2020, section 3.2.3).
 """
 
@@ -25,58 +25,59 @@ def is_reduction(step: Step) -> TypeGuard[ReshardStep]:
 
 
 class Buckets:
-    """Collects the reductions among the steps of one segment after the other.
+    """Collects the reductions among the steps before each segment, segment by segment.
 
     Args:
-      mesh: where they run.
-      limit: a bucket is closed once its reductions have so many bytes on a device, or
-        when a step needs one of them.
+      mesh: the mesh on which the steps run.
+      limit: the bytes on one device at which a bucket is closed. A bucket is also closed
+        when a step needs the result of one of its reductions.
     """
 
     def __init__(self, mesh: Mesh, limit: int) -> None:
         self.mesh = mesh
         self.limit = limit
-        self._open: dict[Hashable, list[ReshardStep]] = {}  # by what they share
+        # The reductions of each open bucket, by `_bucket_key`.
+        self._open: dict[Hashable, list[ReshardStep]] = {}
 
     def add(self, steps: Iterable[Step], needed: Iterable[Value]) -> list[Step]:
-        """Returns the steps that run now: those of the arguments that are no
-        reductions, and closed buckets.
+        """Adds the steps before a segment; returns the steps to run there: all steps but
+        the reductions that stay in open buckets, and the buckets that are closed.
 
         Args:
-          steps: the steps before a segment.
+          steps: the steps before the segment.
           needed: the values that the segment needs.
         """
-        ready: list[Step] = []
+        ready_steps: list[Step] = []
         for step in steps:
-            self._close_for(dependencies_of(step), ready)
+            self._close_for(dependencies_of(step), ready_steps)
+            # A reduction that waits for a value is not delayed any further.
             if not is_reduction(step) or step.wait_for is not None:
-                ready.append(step)
+                ready_steps.append(step)
                 continue
             key = _bucket_key(step)
             reductions = self._open.setdefault(key, [])
             reductions.append(step)
             if sum(map(self._bytes, reductions)) >= self.limit:
-                self._close(key, ready)
-        self._close_for(needed, ready)
-        return ready
+                self._close(key, ready_steps)
+        self._close_for(needed, ready_steps)
+        return ready_steps
 
     def close_all(self) -> list[Step]:
-        """Returns the buckets that are still open."""
+        """Closes and returns the buckets that are still open."""
         closed: list[Step] = []
         for key in list(self._open):
             self._close(key, closed)
         return closed
 
     def _close_for(self, values: Iterable[Value], steps: list[Step]) -> None:
-        """Closes the buckets that make one of these values, and appends them to
-        `steps`.
-        """
+        """Closes the buckets that compute one of `values`; appends them to `steps`."""
         needed = set(values)
         for key, reductions in list(self._open.items()):
             if any(reduction.out in needed for reduction in reductions):
                 self._close(key, steps)
 
     def _close(self, key: Hashable, steps: list[Step]) -> None:
+        """Closes a bucket and appends it to `steps`; a single reduction needs none."""
         reductions = self._open.pop(key)
         if len(reductions) == 1:
             steps.append(reductions[0])
@@ -89,7 +90,7 @@ class Buckets:
 
 
 def _bucket_key(step: ReshardStep) -> Hashable:
-    """Returns the attributes that the reductions of one bucket share."""
+    """Returns the attributes in which all reductions of a bucket agree."""
     reshard = step.reshard
     assert step.src.spec is not None
     assert isinstance(reshard.before, Partial)

@@ -1,6 +1,7 @@
-"""A program: a graph with its communication made explicit, for any number of devices.
+"""Turns a graph into a program: the same computation with its communication made
+explicit, for any number of devices.
 
-`build` goes through the nodes in order and lets the builder plan each.
+`build` passes the nodes to a `Builder` in the order in which they were recorded.
 
     steps = build(graph.nodes, results, mesh).steps
 """
@@ -30,19 +31,25 @@ def build(
     finish: bool = True,
     prune: bool = True,
 ) -> Program:
-    """Returns the program that makes `results`.
+    """Returns the program that computes `results`.
 
     Args:
-      nodes: the recorded nodes, in the order in which they were made.
-      results: the tensors to make.
-      mesh: of the tensors.
-      placement: that of all results; None: each stays where the planner leaves it.
-      finish: whether partial sums among the results are reduced.
+      nodes: the recorded nodes, in the order in which they were recorded.
+      results: the tensors to compute.
+      mesh: the mesh of the tensors.
+      placement: the placement that all results get; None: each result keeps the
+        placement that the planner chose for it.
+      finish: whether partial sums among the results are reduced, where `placement` is
+        None.
       prune: whether to leave out nodes that neither a result nor an effect needs.
     """
     builder = Builder(mesh, PLANNERS)
-    for node in live(nodes, results) if prune else map(latest, nodes):
-        builder.node(node)
+    if prune:
+        remaining_nodes = live(nodes, results)
+    else:
+        remaining_nodes = [latest(node) for node in nodes]
+    for node in remaining_nodes:
+        builder.add_node(node)
     values = []
     for tensor in results:
         target = placement
@@ -53,11 +60,16 @@ def build(
         values.append(builder.reshard_to(tensor, target, None))
     for note in builder.notes:
         log_once(mesh, note)
-    return Program(mesh, tuple(builder.steps), tuple(values), tuple(builder.notes))
+    return Program(
+        mesh=mesh,
+        steps=tuple(builder.steps),
+        results=tuple(values),
+        notes=tuple(builder.notes),
+    )
 
 
 def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
-    """Returns the nodes that results or effects need."""
+    """Returns the nodes that results or effects (writes, host ops) need, in order."""
     needed = {latest(t.node) for t in results}
     live_nodes = []
     for node in map(latest, reversed(nodes)):

@@ -1,19 +1,19 @@
-"""The builder of a program: plans node after node, and appends steps on values.
+"""The builder of a program: it plans one node after another, and appends the node's
+reshards and its computation to the steps of the program.
 
-Equal reshards are done once: the builder has the values of each tensor by placement,
-and makes one in a further placement from the value that sends the fewest bytes. But a
-parameter that is gathered for the forward pass is freed, and gathered again for the
-backward pass, unless the mesh says `keep_gathered`.
+A tensor is resharded to each placement at most once, from its value that costs the fewest
+bytes to reshard. One exception: a parameter that is gathered for the forward pass is
+freed, and gathered again for the backward pass, unless the mesh has `keep_gathered`.
 
     builder = Builder(mesh, planners)
-    builder.node(node)
+    builder.add_node(node)
     builder.steps, builder.reshard_to(tensor, placement, None)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
@@ -30,9 +30,10 @@ from meshtf.graph import (
     factor_of,
     window_of,
 )
-from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded
+from meshtf.graph.recorder import EagerStore
+from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded, State
 from meshtf.mesh.state import reduced_placement
-from meshtf.partition.control_dependencies import ControlDependencies
+from meshtf.partition.control_dependencies import ControlDependencies, is_freed
 from meshtf.partition.cost import reads_local_only
 from meshtf.partition.planner import NodePlan, plan_node, received_elements
 from meshtf.partition.preferred_placement import PreferredPlacement
@@ -51,7 +52,13 @@ from meshtf.partition.steps import (
 
 
 class PlannedBody(NamedTuple):
-    """The body of a call, as it was planned at its first call."""
+    """The body of a `Call`, as it was planned at the first call; later calls reuse it.
+
+    Attributes:
+      program: the steps and results of the body.
+      arguments: the arguments of the body, as values that its steps use.
+      captures: the values of the surrounding program that the body uses.
+    """
 
     program: Program
     arguments: tuple[Value, ...]
@@ -59,21 +66,24 @@ class PlannedBody(NamedTuple):
 
 
 class Builder:
-    """Appends steps; knows the values of each tensor.
+    """Plans nodes and appends their steps; knows the values of each tensor.
 
     Args:
-      mesh: of the program.
-      planners: by kind of op, the functions that plan ops with bodies and append their
-        steps.
-      notes: of the surrounding program, for the builder of a body.
+      mesh: the mesh on which the program runs.
+      planners: {type of op: function that plans a node of this type and appends its
+        steps}, for ops with bodies: loops, branches and calls.
+      notes: the notes of the surrounding program, to which the builder of a body adds
+        its own; None: this is not the builder of a body.
 
     Attributes:
-      placements: by tensor, the placement that planning assumes. A value in it is made
-        when a node needs it.
-      values: by tensor, its values by placement.
-      backward_values: the same for the backward pass, of parameters that are gathered
-        again.
-      planned_bodies: by body, the program that its calls share.
+      steps: the steps of the program so far, in the order in which they run.
+      notes: remarks for the user, as the keys of a dict, so that each appears once.
+      placements: {tensor: the placement that planning assumes for it}. A value in this
+        placement is computed only when a node needs it.
+      values: {tensor: {placement: the tensor's value in this placement}}.
+      backward_values: the same dict for nodes of the backward pass, with the parameters
+        that are gathered a second time there.
+      planned_bodies: {body: the plan that all its calls share}.
     """
 
     def __init__(
@@ -94,7 +104,8 @@ class Builder:
         self.control_dependencies = ControlDependencies(self)
 
     def placement_of(self, tensor: Tensor) -> Placement:
-        """Returns the placement of a tensor; reads an eager tensor at its first use.
+        """Returns the placement that planning assumes for a tensor; appends a step that
+        reads an eager tensor, at its first use.
 
         Raises:
           PlanError: the tensor belongs to another recorded function.
@@ -110,10 +121,10 @@ class Builder:
                         way_out="Return it from that function.",
                     )
                 )
-            self._read(tensor, _EagerStore(tensor))
+            self._read(tensor, EagerStore(tensor))
         return self.placements[tensor]
 
-    def node(self, node: Node) -> None:
+    def add_node(self, node: Node) -> None:
         """Plans a node and appends its steps."""
         op = node.op
         if isinstance(op, ReadOp):
@@ -121,9 +132,9 @@ class Builder:
         elif isinstance(op, WriteOp):
             self._write(node, op)
         elif isinstance(op, HostOp):
-            values = [
-                self.reshard_to(x, self.mesh.replicated, node) for x in node.inputs
-            ]
+            # The host runs the op once, so it needs the global value of each input.
+            replicated = self.mesh.replicated
+            values = [self.reshard_to(x, replicated, node) for x in node.inputs]
             self.steps.append(WriteStep(node, tuple(values)))
         elif type(op) in self.planners:
             self.planners[type(op)](self, node)
@@ -133,19 +144,30 @@ class Builder:
     def add_tensor(
         self, tensor: Tensor, values: dict[Placement, Value], placement: Placement
     ) -> None:
-        """Adds a tensor that other steps make, with its values by placement."""
+        """Adds a tensor whose values other steps compute.
+
+        Args:
+          tensor: the tensor.
+          values: the tensor's values by placement.
+          placement: the placement that planning assumes for the tensor.
+        """
         self.values[tensor] = values
         self.placements[tensor] = placement
 
     def reshard_to(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
-        """Returns a tensor in a placement, made from its nearest value."""
+        """Returns the value of a tensor in the placement `target`, and appends the
+        reshards that compute it, from the cheapest existing value.
+
+        `node` is the node that needs the value; None: a result of the program.
+        """
         self.placement_of(tensor)
         values = self.available_values(tensor, node)
         if target not in values:
             self._append_reshards(tensor, target, node, values)
-        is_partial = any(isinstance(s, Partial) for s in self.placements[tensor])
-        if is_partial and target == reduced_placement(target):
-            # The sum is reduced now, so no other node need reduce it again.
+        was_partial = any(isinstance(s, Partial) for s in self.placements[tensor])
+        is_reduced = target == reduced_placement(target)
+        if was_partial and is_reduced:
+            # From now on, nodes use the reduced value and do not reduce the sum again.
             self.placements[tensor] = target
         return values[target]
 
@@ -156,8 +178,10 @@ class Builder:
         node: Node | None,
         values: dict[Placement, Value],
     ) -> None:
-        """Appends the reshards to a placement; adds the values they make to `values`."""
-        start = min(values, key=lambda p: self._distance(tensor.spec, p, target))
+        """Appends the reshards to `target`; adds the value that each of them computes to
+        `values`, the tensor's values by placement.
+        """
+        start = min(values, key=lambda p: self._reshard_cost(tensor.spec, p, target))
         placement = start
         for reshard in reshards(self.mesh.axes, start, target):
             source = values[placement]
@@ -165,13 +189,17 @@ class Builder:
             if placement in values:
                 continue
             values[placement] = Value(tensor.spec, placement)
-            freed = reshard.kind == "all_gather" and _is_freed(tensor)
-            if freed:
+            wait_for = None
+            if reshard.kind == "all_gather" and is_freed(tensor):
                 wait_for = self.control_dependencies.of_gathering(placement)
-            else:
-                wait_for = None
             self.steps.append(
-                ReshardStep(reshard, source, values[placement], node, wait_for)
+                ReshardStep(
+                    reshard=reshard,
+                    src=source,
+                    out=values[placement],
+                    node=node,
+                    wait_for=wait_for,
+                )
             )
 
     def available_values(
@@ -179,18 +207,21 @@ class Builder:
     ) -> dict[Placement, Value]:
         """Returns the values of a tensor, by placement, that a node may use.
 
-        The gathered values of a parameter are freed between the forward and the
-        backward pass.
+        The gathered values of a parameter are freed after the forward pass, so a node of
+        the backward pass starts from the stored value again.
         """
         values = self.values[tensor]
-        if node is None or not node.primals or not _is_freed(tensor):
+        # A node with primals computes cotangents: it belongs to the backward pass.
+        is_backward = node is not None and bool(node.primals)
+        if not is_backward or not is_freed(tensor):
             return values
-        stored = dict(list(values.items())[:1])
-        return self.backward_values.setdefault(tensor, stored)
+        # The dict keeps its order: first comes the value that was read from the variable.
+        placement, stored_value = next(iter(values.items()))
+        return self.backward_values.setdefault(tensor, {placement: stored_value})
 
-    def _distance(self, spec: Spec, old: Placement, new: Placement) -> float:
-        """Returns the cost of a reshard: elements received, and a little for each
-        collective. It is infinite where a partial sum would have to be made.
+    def _reshard_cost(self, spec: Spec, old: Placement, new: Placement) -> float:
+        """Returns the cost of a reshard: the elements that a device receives, and 0.001
+        for each collective. It is infinite if `new` is a partial sum that `old` is not.
         """
         if any(isinstance(n, Partial) and n != o for o, n in zip(old, new)):
             return float("inf")
@@ -198,7 +229,9 @@ class Builder:
         return num_reshards * 1e-3 + received_elements(self.mesh, spec, old, new)
 
     def _read(self, tensor: Tensor, store: Any) -> None:
-        """Reads a store in its placement; a store of another mesh is replicated."""
+        """Appends the step that reads a store as `tensor`, replicated if the store is on
+        another mesh.
+        """
         placement = self.mesh.replicated
         if store.mesh is self.mesh:
             placement = store.placement
@@ -207,7 +240,9 @@ class Builder:
         self.add_tensor(tensor, {placement: value}, placement)
 
     def _write(self, node: Node, op: WriteOp) -> None:
-        """Writes variables: inputs are resharded to the placement of the variables."""
+        """Appends the step that writes the variables of an op, from inputs in the
+        placement of the variables, which all share one placement.
+        """
         store = op.variables[0]
         outs = tuple(Value(y.spec, store.placement) for y in node.outputs)
         for y, value in zip(node.outputs, outs):
@@ -216,17 +251,21 @@ class Builder:
         self.steps.append(WriteStep(node, values, outs))
 
     def _like_store(self, store: Store, x: Tensor, node: Node) -> Value:
-        """Returns x in the placement of a store; x may lack dimensions of the store."""
-        target = tuple(
-            s
-            if isinstance(s, OnStage) or isinstance(s, Sharded) and s.dim in x.shape
-            else Replicated
-            for s in store.placement
-        )
+        """Returns x in the placement of a store, but replicated along the axes that shard
+        a dimension which x does not have.
+        """
+
+        def state_of_x(state: State) -> State:
+            shards_x = isinstance(state, Sharded) and state.dim in x.shape
+            if isinstance(state, OnStage) or shards_x:
+                return state
+            return Replicated
+
+        target = tuple(map(state_of_x, store.placement))
         return self.reshard_to(x, target, node)
 
     def _compute(self, node: Node) -> None:
-        """Plans a node that runs on all devices, and appends its steps."""
+        """Plans a node that every device computes on its shards, and appends its steps."""
         plan = self._plan(node)
         values = []
         for i, (x, target) in enumerate(zip(node.inputs, plan.targets)):
@@ -238,20 +277,20 @@ class Builder:
         gathered, residuals = self._exchange_statistics(node, plan, ins, wait_for)
         self.steps.append(
             Compute(
-                node,
-                plan,
-                ins,
-                outs,
+                node=node,
+                plan=plan,
+                ins=ins,
+                outs=outs,
                 gathered=gathered,
                 residuals=residuals,
                 wait_for=wait_for,
             )
         )
-        uses_gathered = any(
-            _is_freed(x) and target != self.placements[x]
+        uses_gathered_parameter = any(
+            is_freed(x) and target != self.placements[x]
             for x, target in zip(node.inputs, plan.targets)
         )
-        if uses_gathered:
+        if uses_gathered_parameter:
             self.control_dependencies.add_user(outs[0])
         for y, value, final in zip(node.outputs, outs, plan.finals):
             self.add_tensor(y, {value.placement: value}, final)
@@ -260,28 +299,29 @@ class Builder:
         preferred = [self.preferred.placement(node, y) for y in node.outputs]
         stage = self.preferred.stage(node)
         return plan_node(
-            node.op,
-            self.mesh,
-            node.layout,
-            tuple(x.spec for x in node.inputs),
-            self._input_placements(node),
-            tuple(y.spec for y in node.outputs),
-            preferred,
-            stage,
+            op=node.op,
+            mesh=self.mesh,
+            layout=node.layout,
+            ins=tuple(x.spec for x in node.inputs),
+            placements=self._input_placements(node),
+            outs=tuple(y.spec for y in node.outputs),
+            preferred=preferred,
+            stage=stage,
         )
 
     def _input_placements(self, node: Node) -> list[Placement]:
-        """Returns the placements of inputs.
+        """Returns the placements of inputs from which the planner starts.
 
-        For an addition of partial sums that nothing has reduced, they are those of the
-        partial sums: then one reduction of the total is enough.
+        An addition of partial sums that no other node has reduced starts from the partial
+        sums, so that only their total is reduced.
         """
         placements = [self.placement_of(x) for x in node.inputs]
-        if node.op.linearity == "joint" and len(placements) > 1:
-            existing = [list(self.values[x]) for x in node.inputs]
-            if all(len(candidates) == 1 for candidates in existing):
-                return [candidates[0] for candidates in existing]
-        return placements
+        if node.op.linearity != "joint" or len(placements) == 1:
+            return placements
+        computed_placements = [list(self.values[x]) for x in node.inputs]
+        if any(len(candidates) > 1 for candidates in computed_placements):
+            return placements
+        return [only_placement for (only_placement,) in computed_placements]
 
     def _exchange_statistics(
         self,
@@ -293,8 +333,8 @@ class Builder:
         """Appends the steps by which shards exchange statistics, if the op needs any.
 
         Returns:
-          The gathered statistics and the local residuals; None, None where the op runs
-          without statistics.
+          (gathered statistics, local residuals), the further inputs of
+          `OpWithStatistics.local_sharded`; (None, None) where the op needs none.
         """
         op = node.op
         if not isinstance(op, OpWithStatistics):
@@ -308,19 +348,25 @@ class Builder:
         gathered = Value(None, self.mesh.replicated, is_tuple=True)
         self.steps.append(
             Compute(
-                node,
-                plan,
-                ins,
-                (statistics, residuals),
+                node=node,
+                plan=plan,
+                ins=ins,
+                outs=(statistics, residuals),
                 makes_statistics=True,
                 wait_for=wait_for,
             )
         )
-        self.steps.append(GatherStatisticsStep(axes, statistics, gathered, node, plan))
+        self.steps.append(
+            GatherStatisticsStep(
+                axes=axes, src=statistics, out=gathered, node=node, plan=plan
+            )
+        )
         return gathered, residuals
 
     def _with_window(self, node: Node, i: int, plan: NodePlan, value: Value) -> Value:
-        """Returns input i with the elements that its windows read from neighbours."""
+        """Returns input i of a node, extended by the elements of neighbouring shards that
+        the op's windows read, such as those of a convolution.
+        """
         assert value.spec is not None
         shape = value.spec.shape
         for dim in shape.names:
@@ -336,48 +382,18 @@ class Builder:
                     continue
                 out = Value(value.spec, value.placement)
                 self.steps.append(
-                    WindowStep(axis, dim, window, factor_size, value, out, node)
+                    WindowStep(
+                        axis=axis,
+                        dim=dim,
+                        window=window,
+                        factor_size=factor_size,
+                        src=value,
+                        out=out,
+                        node=node,
+                    )
                 )
                 value = out
         return value
 
 
-def _is_freed(tensor: Tensor) -> bool:
-    """Whether a tensor is a parameter, or a cast of one, that is gathered only while it
-    is in use.
-    """
-    node = tensor.node
-    mesh = tensor.mesh
-    while len(node.inputs) == 1 and node.inputs[0].shape == tensor.shape:
-        node = node.inputs[0].node
-    return (
-        isinstance(node.op, ReadOp)
-        and node.op.store.kind == "parameter"
-        and mesh is not None
-        and not mesh.keep_gathered
-    )
-
-
 Planner = Callable[[Builder, Node], None]
-
-
-class _EagerStore:
-    """An eager tensor that a recorded program uses."""
-
-    kind: Literal["argument"] = "argument"
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self.name = "a tensor"
-        self.spec = tensor.spec
-        self.mesh = tensor.mesh
-
-    @property
-    def placement(self) -> Placement:
-        assert self.tensor.sharded_value is not None
-        return self.tensor.sharded_value.placement
-
-    def read(self) -> list[Any]:
-        """Returns the shard of each position."""
-        assert self.tensor.sharded_value is not None
-        return self.tensor.sharded_value.values

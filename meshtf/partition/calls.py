@@ -1,13 +1,14 @@
-"""Calls: a body that many calls share is planned at its first call.
+"""Plans `Call` nodes. A body that many calls share is planned at its first call.
 
-Sums over calls, such as gradients over microbatches, stay partial sums until after the
-last call.
+A sum over calls, such as a gradient that is summed over microbatches, stays a partial
+sum until after the last call, so that it is reduced once.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import NamedTuple
 
 from meshtf.graph import (
     Body,
@@ -16,7 +17,7 @@ from meshtf.graph import (
     Node,
     Tensor,
 )
-from meshtf.mesh import OnStage, Partial, Placement, Sharded
+from meshtf.mesh import OnStage, Partial, Placement, Sharded, State
 from meshtf.mesh.state import reduced_placement
 from meshtf.partition.builder import Builder, PlannedBody
 from meshtf.partition.control_dependencies import with_stage
@@ -41,7 +42,7 @@ def plan_call(builder: Builder, node: Node) -> None:
     planned = builder.planned_bodies[op.body]
     arguments = []
     for x, value in zip(node.inputs, planned.arguments):
-        arguments.append(_argument(builder, x, value.placement, node))
+        arguments.append(_as_argument(builder, x, value.placement, node))
     outputs = []
     for y, result in zip(node.outputs, planned.program.results):
         outputs.append(Value(y.spec, result.placement))
@@ -53,35 +54,37 @@ def plan_call(builder: Builder, node: Node) -> None:
             arguments=tuple(arguments),
             captured_values=planned.captures,
             outs=tuple(outputs),
-            wait_for=_waits(builder, node, op),
+            wait_for=_values_to_wait_for(builder, node, op),
         )
     )
     set_outputs(builder, node, outputs)
 
 
-def _waits(builder: Builder, node: Node, op: Call) -> tuple[Value, ...]:
-    """Returns the values that a call waits for: those of the calls that it follows, and
-    its own control dependency.
+def _values_to_wait_for(builder: Builder, node: Node, op: Call) -> tuple[Value, ...]:
+    """Returns the values that must exist before a call runs: the results of the calls
+    that it follows (`Call.wait_for`), and the control dependency of the node.
     """
-    waits: list[Value] = []
+    values: list[Value] = []
     for x in op.wait_for:
         if x in builder.values:
-            waits.extend(builder.values[x].values())
-    wait_for = builder.control_dependencies.of_node(node)
-    if wait_for is not None:
-        waits.append(wait_for)
-    return tuple(waits)
+            values.extend(builder.values[x].values())
+    control_dependency = builder.control_dependencies.of_node(node)
+    if control_dependency is not None:
+        values.append(control_dependency)
+    return tuple(values)
 
 
 def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
-    """Plans the body of a call.
+    """Returns the plan of a call's body, for the arguments of the first call.
 
-    The placements of sums are known only once the body is planned. If they differ from
-    those of the arguments, the body is planned again.
+    The placements of sums over calls are known only once the body is planned. If they
+    differ from the placements of the corresponding arguments, the body is planned again.
     """
     stage = builder.preferred.stage(node)
-    placements: dict[Tensor, Placement] = {}  # of the arguments of the body
-    zeros = set()  # arguments that are zeros at the first call
+    # The placement of each argument of the body.
+    placements: dict[Tensor, Placement] = {}
+    # The arguments of the body that are zeros at the first call.
+    zeros = set()
     for x, argument in zip(node.inputs, op.body.arguments):
         placement = reduced_placement(builder.placement_of(x))
         placements[argument] = with_stage(builder.mesh, placement, stage)
@@ -90,28 +93,33 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
     captures = node.inputs[len(op.body.arguments) :]
 
     def plan() -> tuple[list[Value], Builder]:
+        """Returns (arguments of the body, builder of the body) for `placements`."""
         arguments = []
         for x, placement in placements.items():
             arguments.append(Value(x.spec, placement))
-        body_builder = plan_body(builder, node, op.body, arguments, captures)
-        return arguments, body_builder
+        return arguments, plan_body(builder, node, op.body, arguments, captures)
 
-    arguments, inner = plan()
-    sums = _sums(inner, op.body, zeros)
+    arguments, body_builder = plan()
+    sums = _sums_over_calls(body_builder, op.body, zeros)
     planned_placements = dict(placements)
-    placements.update(sums.values())
+    for sum_over_calls in sums.values():
+        placements[sum_over_calls.argument] = sum_over_calls.placement
     if placements != planned_placements:
-        arguments, inner = plan()
+        arguments, body_builder = plan()
     results = []
     for x in op.body.results:
-        placement = _result_placement(inner, x, sums)
-        results.append(inner.reshard_to(x, placement, node))
-    body = Program(builder.mesh, tuple(inner.steps), tuple(results))
+        placement = _result_placement(body_builder, x, sums)
+        results.append(body_builder.reshard_to(x, placement, node))
+    program = Program(builder.mesh, tuple(body_builder.steps), tuple(results))
     varying = set(arguments)
-    body, invariant = hoist_invariant_steps(body, varying)
-    builder.steps += invariant
-    _share_captures(builder, node, op.body, captures, inner, varying)
-    return PlannedBody(body, tuple(arguments), captured_values([body], varying))
+    program, invariant_steps = hoist_invariant_steps(program, varying)
+    builder.steps += invariant_steps
+    _share_captures(builder, node, op.body, captures, body_builder, varying)
+    return PlannedBody(
+        program=program,
+        arguments=tuple(arguments),
+        captures=captured_values([program], varying),
+    )
 
 
 def _share_captures(
@@ -119,46 +127,70 @@ def _share_captures(
     node: Node,
     body: Body,
     captures: Sequence[Tensor],
-    inner: Builder,
+    body_builder: Builder,
     varying: Set[Value],
 ) -> None:
-    """Adds the values of captures that a body makes to the surrounding program, so that
-    a parameter is gathered once for all calls.
-    """
-    for tensor, captured in zip(body.captures, captures):
-        available = builder.available_values(captured, node)
-        for placement, value in inner.values[tensor].items():
-            if value not in varying:
-                available.setdefault(placement, value)
-
-
-def _sums(
-    inner: Builder, body: Body, zeros: Set[Tensor]
-) -> dict[Tensor, tuple[Tensor, Placement]]:
-    """Returns the results of a body that are sums over calls, such as gradients of
-    weights: {result: (total, placement of the sum)}.
-
-    The total is the argument to which the body adds; it is zeros at the first call. The
-    placement is that of the term, partial sums included. So a sum over calls is reduced
-    or scattered once, after the last call.
+    """Makes the resharded captures of a body available to the surrounding program, so
+    that a parameter is gathered once for all calls.
 
     Args:
-      inner: of the body.
-      body: of the call.
-      zeros: the arguments that are zeros at the first call.
+      builder: the builder of the surrounding program.
+      node: the node of the call.
+      body: the body of the call.
+      captures: the tensors of the surrounding program that the body captures.
+      body_builder: the builder of the body.
+      varying: the values of the body that depend on its arguments, and so differ from
+        call to call.
+    """
+    for tensor, captured in zip(body.captures, captures):
+        available_values = builder.available_values(captured, node)
+        for placement, value in body_builder.values[tensor].items():
+            if value not in varying:
+                available_values.setdefault(placement, value)
+
+
+class _SumOverCalls(NamedTuple):
+    """A sum to which each call adds a term: the body returns `argument` + term.
+
+    Attributes:
+      argument: the argument of the body that is the sum so far.
+      placement: the placement of the sum; a partial sum where the term is one.
+    """
+
+    argument: Tensor
+    placement: Placement
+
+
+def _sums_over_calls(
+    body_builder: Builder, body: Body, zeros: Set[Tensor]
+) -> dict[Tensor, _SumOverCalls]:
+    """Returns {result: sum}, for the results of a body that are sums over calls, such as
+    gradients of weights.
+
+    A sum has the placement of its term, partial sums included. So it is reduced or
+    scattered once, after the last call.
+
+    Args:
+      body_builder: the builder of the body.
+      body: the body of the call.
+      zeros: the arguments of the body that are zeros at the first call.
     """
     sums = {}
     for result in body.results:
-        for total, term in _addends(result):
-            if total in zeros and term in inner.values:
-                placement = next(iter(inner.values[term]))
-                preferred = inner.preferred.placement(term.node, term)
-                sums[result] = (total, _sum_placement(placement, preferred))
+        for argument, term in _addends(result):
+            if argument in zeros and term in body_builder.values:
+                # The dict keeps its order: first comes the value that the node computes.
+                term_placement = next(iter(body_builder.values[term]))
+                preferred = body_builder.preferred.placement(term.node, term)
+                placement = _sum_placement(term_placement, preferred)
+                sums[result] = _SumOverCalls(argument, placement)
     return sums
 
 
 def _addends(result: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields (total, term) in both orders, if a result is the sum of two tensors."""
+    """Yields the pair of addends in both orders, if a result is the sum of two tensors;
+    nothing otherwise.
+    """
     add = result.node
     if add.op.linearity == "joint" and len(add.inputs) == 2:
         left, right = add.inputs
@@ -167,51 +199,61 @@ def _addends(result: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _sum_placement(term: Placement, preferred: Placement) -> Placement:
-    """Returns the placement of a sum over calls: as its term where that is sharded or a
-    partial sum, else the preferred one.
+    """Returns the placement of a sum over calls: along each axis the state of its term
+    if that is Sharded or a partial sum, else the state of the preferred placement.
     """
-    preferred = reduced_placement(final(term, preferred))
-    return tuple(
-        t if t == Partial("sum") or isinstance(t, Sharded) else p
-        for t, p in zip(term, preferred)
-    )
+    final_placement = reduced_placement(final(term, preferred))
+
+    def sum_state(term_state: State, final_state: State) -> State:
+        if term_state == Partial("sum") or isinstance(term_state, Sharded):
+            return term_state
+        return final_state
+
+    return tuple(map(sum_state, term, final_placement))
 
 
 def _result_placement(
-    inner: Builder, x: Tensor, sums: Mapping[Tensor, tuple[Tensor, Placement]]
+    body_builder: Builder, x: Tensor, sums: Mapping[Tensor, _SumOverCalls]
 ) -> Placement:
-    """Returns the placement of a result of a call: that of the sum, for a sum over
-    calls.
+    """Returns the placement of a result of a body: the placement of the sum, if the
+    result is a sum over calls that the body computes in this placement.
     """
-    if x in sums:
-        _, placement = sums[x]
-        if placement in inner.values[x]:
-            return placement
-    return inner.placement_of(x)
+    if x in sums and sums[x].placement in body_builder.values[x]:
+        return sums[x].placement
+    return body_builder.placement_of(x)
 
 
 def _is_zero(x: Tensor) -> bool:
-    """Whether a tensor is made as zeros, which are a partial sum as well."""
+    """Whether a tensor is a constant of zeros."""
     return isinstance(x.node.op, ConstantOp) and x.node.op.is_zero
 
 
-def _argument(builder: Builder, x: Tensor, placement: Placement, node: Node) -> Value:
-    """Returns an argument in a placement; zeros can be made as a partial sum."""
+def _as_argument(
+    builder: Builder, x: Tensor, placement: Placement, node: Node
+) -> Value:
+    """Returns x in the placement that a body needs for its argument.
+
+    No reshard creates a partial sum. But zeros on every device are a partial sum of zeros
+    too, so they are computed once more, in that placement.
+    """
     reduced = reduced_placement(placement)
     if not _is_zero(x) or placement == reduced:
         return builder.reshard_to(x, placement, node)
-    stages = [state.coordinate for state in placement if isinstance(state, OnStage)]
+    stage = None
+    for state in placement:
+        if isinstance(state, OnStage):
+            stage = state.coordinate
     plan = plan_node(
-        x.node.op,
-        builder.mesh,
-        x.node.layout,
-        (),
-        (),
-        (x.spec,),
-        [reduced],
-        stages[0] if stages else None,
+        op=x.node.op,
+        mesh=builder.mesh,
+        layout=x.node.layout,
+        ins=(),
+        placements=(),
+        outs=(x.spec,),
+        preferred=[reduced],
+        stage=stage,
     )
     plan = dataclasses.replace(plan, results=(placement,))
     value = Value(x.spec, placement)
-    builder.steps.append(Compute(x.node, plan, (), (value,)))
+    builder.steps.append(Compute(node=x.node, plan=plan, ins=(), outs=(value,)))
     return value

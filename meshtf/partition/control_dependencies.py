@@ -1,9 +1,10 @@
 """Control dependencies: which steps wait for which values, so that device memory is
 freed before more is allocated.
 
-Nodes that are recomputed wait for the cotangent that needs them. A gathered variable
-waits for the op that used the gathered variables before it. Both wait for a value that
-exists on the devices where they run.
+A recomputed node waits for the cotangent whose computation needs it. The all_gather of a
+variable waits for an earlier op that used a gathered variable, so that few gathered
+variables exist at once. In both cases the awaited value is on the devices where the
+waiting step runs.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ from __future__ import annotations
 import collections
 from typing import Protocol
 
-from meshtf.graph import Node, Tensor
+from meshtf.graph import Node, ReadOp, Tensor
 from meshtf.mesh import Mesh, OnStage, Placement, Replicated, State
 from meshtf.partition.preferred_placement import PreferredPlacement
 from meshtf.partition.steps import Value
 
-PREFETCH = 2  # ops that may have gathered variables at once: one runs, one is next
+# The number of ops whose gathered variables exist at once: one op runs, and the variables
+# of the next one are being gathered.
+PREFETCH = 2
 
 
 class AvailableTensors(Protocol):
-    """The tensors that exist while a program is planned, as `Builder` knows them."""
+    """The part of `Builder` that `ControlDependencies` uses: the tensors that exist while
+    a program is planned.
+    """
 
     mesh: Mesh
     preferred: PreferredPlacement
@@ -38,16 +43,21 @@ class AvailableTensors(Protocol):
 
 
 class ControlDependencies:
-    """Finds the values for which the steps of a program wait."""
+    """Finds the values for which the steps of a program wait.
+
+    Attributes:
+      builder: the builder of the program.
+      users: {state along the axis of stages: outputs of ops that used gathered
+        variables, in order}.
+    """
 
     def __init__(self, builder: AvailableTensors) -> None:
         self.builder = builder
-        # By stage: the outputs of ops that used gathered variables.
         self.users: dict[State, list[Value]] = collections.defaultdict(list)
 
     def of_node(self, node: Node) -> Value | None:
-        """Returns the value that a node waits for, on the stage where it runs; None: it
-        does not wait.
+        """Returns the value that a node waits for, resharded to the stage where the node
+        runs if necessary; None: the node does not wait.
         """
         builder = self.builder
         tensor = node.wait_for
@@ -56,17 +66,19 @@ class ControlDependencies:
         placement = builder.placement_of(tensor)
         stage = builder.preferred.stage(node)
         if not is_on_stage(builder.mesh, placement, stage):
-            available = builder.available_values(tensor, node)
-            suitable = [p for p in available if is_on_stage(builder.mesh, p, stage)]
-            if suitable:
-                placement = suitable[0]
+            available_values = builder.available_values(tensor, node)
+            on_stage = [
+                p for p in available_values if is_on_stage(builder.mesh, p, stage)
+            ]
+            if on_stage:
+                placement = on_stage[0]
             else:
                 placement = with_stage(builder.mesh, placement, stage)
         return builder.reshard_to(tensor, placement, node)
 
     def of_gathering(self, placement: Placement) -> Value | None:
-        """Returns the value that the gathering of a variable waits for, so that gathered
-        variables do not pile up; None: it does not wait.
+        """Returns the value that the all_gather of a variable to `placement` waits for,
+        so that few gathered variables exist at once; None: it does not wait.
         """
         users = self.users[stage_state(self.builder.mesh, placement)]
         if len(users) >= PREFETCH:
@@ -88,17 +100,36 @@ def stage_state(mesh: Mesh, placement: Placement) -> State:
 
 
 def is_on_stage(mesh: Mesh, placement: Placement, stage: int | None) -> bool:
-    """Returns whether a tensor exists where a stage runs; None: on all stages."""
+    """Returns whether all devices of a stage (None: of all stages) have the tensor."""
     state = stage_state(mesh, placement)
-    return state == Replicated or stage is not None and state == OnStage(stage)
+    if stage is None:
+        return state == Replicated
+    return state in (Replicated, OnStage(stage))
 
 
 def with_stage(mesh: Mesh, placement: Placement, stage: int | None) -> Placement:
-    """Returns a placement, but on this stage; None: on all stages."""
+    """Returns a placement, moved to a stage; None: to all stages."""
+    if mesh.stages not in mesh.axes:
+        return placement
     new_state: State = Replicated
     if stage is not None:
         new_state = OnStage(stage)
-    return tuple(
-        new_state if axis == mesh.stages else state
-        for axis, state in zip(mesh.axes, placement)
+    states = list(placement)
+    states[mesh.axis_index[mesh.stages]] = new_state
+    return tuple(states)
+
+
+def is_freed(tensor: Tensor) -> bool:
+    """Whether a tensor is a parameter, or a cast of one, whose gathered values are freed
+    when no op uses them: the mesh does not say `keep_gathered`.
+    """
+    node = tensor.node
+    mesh = tensor.mesh
+    while len(node.inputs) == 1 and node.inputs[0].shape == tensor.shape:
+        node = node.inputs[0].node
+    return (
+        isinstance(node.op, ReadOp)
+        and node.op.store.kind == "parameter"
+        and mesh is not None
+        and not mesh.keep_gathered
     )

@@ -1,7 +1,8 @@
 """Sizes of shards, and the bytes that reshards communicate.
 
-`bytes_received` returns the mean number of bytes that one of p devices receives, each
-with n bytes before the reshard. The formulas are those of ring algorithms:
+`bytes_received` returns the mean number of bytes that one of p devices receives, where
+each device has a shard of n bytes before the reshard. The formulas are those of ring
+algorithms:
 
     slice, drop                    0            every device has its result
     all_gather                     n(p-1)
@@ -41,7 +42,9 @@ def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
 
 
 def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
-    """Returns the number of elements of one shard, as a float for sums of costs."""
+    """Returns the number of elements of one shard. It is a float, since the planner adds
+    it to costs.
+    """
     num_shards = 1
     for state, axis_size in zip(placement, mesh.axes.values()):
         if isinstance(state, Sharded):
@@ -57,8 +60,8 @@ def local_bytes(spec: Spec, placement: Placement, mesh: Mesh) -> float:
 def spans(
     start: int, stop: int, shard_size: int, num_shards: int, wrap: bool = False
 ) -> list[tuple[int, int, int]]:
-    """Returns the slices of shards that make up the elements [start, stop) of a sharded
-    dimension, in order: (shard index, start in the shard, stop in the shard).
+    """Returns the slices of shards that together are the elements [start, stop) of a
+    sharded dimension, in order: (shard index, start in the shard, stop in the shard).
 
     Args:
       start: the global index of the first element; it may be negative.
@@ -78,7 +81,8 @@ def spans(
         stop = min(stop, shard_size * num_shards)
     if start >= stop:
         return []
-    # Block k has the elements from k * shard_size; beyond the ends blocks repeat.
+    # Block k has the elements from k * shard_size to (k + 1) * shard_size. With `wrap`, k
+    # may be negative or beyond the last shard: block k is shard k % num_shards.
     blocks = range(start // shard_size, math.ceil(stop / shard_size))
     return [
         (
@@ -103,7 +107,8 @@ def elements_received(
       num_shards: the number of shards of the dimension.
     """
     windows = _windows(window, factor_size, num_shards)
-    # Local tensors have the same shape on all devices, so each reads the longest window.
+    # Local tensors have the same shape on all devices, so each device receives the
+    # number of elements in the longest window, from the start of the local window on.
     length = max(high - low for low, high in windows)
     received = 0
     for shard, (low, _) in enumerate(windows):
@@ -141,11 +146,11 @@ def bytes_received(kind: str, size: float, num_devices: int) -> float:
 
     Args:
       kind: the kind of reshard, such as "all_reduce".
-      size: the bytes of one shard before the reshard; or its elements, which gives
-        elements.
+      size: the bytes of one shard before the reshard. If it is the number of elements,
+        the result is a number of elements too.
       num_devices: the size of the axis.
     """
-    # The fraction of the data that is on other devices.
+    # The fraction (p - 1) / p of the table in the header.
     remote = (num_devices - 1) / num_devices
     factors = {
         "slice": 0.0,

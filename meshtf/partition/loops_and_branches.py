@@ -1,10 +1,10 @@
-"""Loops and branches: their bodies are planned with the placements of the tensors around
-them.
+"""Plans loops and branches. Their bodies are planned with the placements that the
+captured tensors have in the surrounding program.
 
-The carries of a loop have the placement of the layout, so one plan of the body serves
-all iterations. Partial sums are reduced before the loop. What no iteration changes (a
-cast of a weight, its all_gather) is computed before the loop; sums over iterations stay
-partial sums until after the loop.
+The carries of a loop have the preferred placement of its outputs, so one plan of the body
+fits all iterations. Partial sums are reduced before the loop. Steps that give the same
+values in all iterations, such as the cast of a weight or its all_gather, run once, before
+the loop. Sums over iterations stay partial sums until after the loop.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def plan_loop(builder: Builder, node: Node) -> None:
     body = _plan_loop_body(builder, node, op, arguments, placements)
     test = _plan_test(builder, node, op, (iteration, *carries))
     varying = set(arguments)
-    body, invariant = hoist_invariant_steps(body, varying)
-    builder.steps += invariant
+    body, invariant_steps = hoist_invariant_steps(body, varying)
+    builder.steps += invariant_steps
     if test is not None:
-        test, invariant = hoist_invariant_steps(test, varying)
-        builder.steps += invariant
+        test, invariant_steps = hoist_invariant_steps(test, varying)
+        builder.steps += invariant_steps
     outs = tuple(
         Value(y.spec, result.placement) for y, result in zip(node.outputs, body.results)
     )
@@ -78,8 +78,8 @@ def plan_loop(builder: Builder, node: Node) -> None:
 
 
 def _scanned_inputs(builder: Builder, node: Node, op: Loop) -> list[Value]:
-    """Returns the inputs that a loop scans, each replicated along the scanned
-    dimension.
+    """Returns the values of the inputs that a loop scans, each replicated along the
+    scanned dimension.
     """
     values = []
     for x in node.inputs[op.num_carries : op.num_carries + op.num_scanned]:
@@ -94,8 +94,14 @@ def _body_arguments(
     placements: Sequence[Placement],
     scanned_inputs: Sequence[Value],
 ) -> tuple[Value, tuple[Value, ...], tuple[Value, ...]]:
-    """Returns the arguments of a loop's body: index of the iteration, carries,
-    elements.
+    """Returns the arguments of a loop's body: (index of the iteration, carries,
+    elements of scanned inputs).
+
+    Args:
+      builder: the builder of the program around the loop.
+      op: the loop.
+      placements: the placements of the carries.
+      scanned_inputs: the values from which the elements are taken.
     """
     iteration, *arguments = op.body.arguments
     carries = tuple(
@@ -116,55 +122,57 @@ def _plan_loop_body(
     arguments: Sequence[Value],
     placements: Sequence[Placement],
 ) -> Program:
-    """Returns the program of one iteration; carries end in these placements."""
+    """Returns the program of one iteration; `placements` are those of the carries."""
     captures = node.inputs[op.num_carries + op.num_scanned :]
-    body = plan_body(builder, node, op.body, arguments, captures)
-    results = _loop_results(body, node, op, placements)
-    return Program(builder.mesh, tuple(body.steps), tuple(results))
+    body_builder = plan_body(builder, node, op.body, arguments, captures)
+    results = _loop_results(body_builder, node, op, placements)
+    return Program(builder.mesh, tuple(body_builder.steps), tuple(results))
 
 
 def _plan_test(
     builder: Builder, node: Node, op: Loop, arguments: Sequence[Value]
 ) -> Program | None:
-    """Returns the program that says whether there is another iteration; None: the count
-    is known.
+    """Returns the program that computes whether there is another iteration; None: the
+    number of iterations is known.
 
     Args:
-      builder: of the program around the loop.
-      node: of the loop.
+      builder: the builder of the program around the loop.
+      node: the node of the loop.
       op: the loop.
       arguments: the index of the iteration, and the carries.
     """
     if op.condition is None:
         return None
     captures = node.inputs[op.num_carries + op.num_scanned + len(op.body.captures) :]
-    test = plan_body(builder, node, op.condition, arguments, captures)
-    result = test.reshard_to(op.condition.results[0], builder.mesh.replicated, node)
-    return Program(builder.mesh, tuple(test.steps), (result,))
+    test_builder = plan_body(builder, node, op.condition, arguments, captures)
+    (has_next,) = op.condition.results
+    result = test_builder.reshard_to(has_next, builder.mesh.replicated, node)
+    return Program(builder.mesh, tuple(test_builder.steps), (result,))
 
 
 def _loop_results(
-    body: Builder, node: Node, op: Loop, placements: Sequence[Placement]
+    body_builder: Builder, node: Node, op: Loop, placements: Sequence[Placement]
 ) -> list[Value]:
-    """Returns the results of a body: carries in these placements, terms of sums and
-    stacked outputs where the planner leaves them.
+    """Returns the results of a loop's body: the carries in the given placements, the
+    terms of sums and the stacked outputs in the placements that the planner chose.
 
-    Partial maxima and minima of sums are reduced: only partial sums can be added up.
-    The reshards count for the loop, `node`.
+    A term that is a partial maximum or minimum is reduced, since only partial sums can
+    be added up over iterations. The reshards are reported as those of the loop's node.
     """
     carries = op.body.results[: op.num_carries]
     sums = op.body.results[op.num_carries : op.num_carries + op.num_sums]
     stacked = op.body.results[op.num_carries + op.num_sums :]
-    results = [
-        body.reshard_to(x, placement, node) for x, placement in zip(carries, placements)
-    ]
+    results = []
+    for x, placement in zip(carries, placements):
+        results.append(body_builder.reshard_to(x, placement, node))
     for x in sums:
-        placement = body.placement_of(x)
+        placement = body_builder.placement_of(x)
         if any(isinstance(s, Partial) and s.kind != "sum" for s in placement):
             placement = reduced_placement(placement)
-        results.append(body.reshard_to(x, placement, node))
+        results.append(body_builder.reshard_to(x, placement, node))
     for x in stacked:
-        results.append(body.reshard_to(x, body.placement_of(x), node))
+        placement = body_builder.placement_of(x)
+        results.append(body_builder.reshard_to(x, placement, node))
     return results
 
 
@@ -176,12 +184,16 @@ def plan_branch(builder: Builder, node: Node) -> None:
     placements = [builder.preferred.placement(node, y) for y in node.outputs]
     programs = []
     for body, captures in zip((op.then, op.otherwise), op.captures(node.inputs)):
-        inner = plan_body(builder, node, body, [], captures)
+        body_builder = plan_body(
+            builder=builder, node=node, body=body, arguments=[], captures=captures
+        )
         results = [
-            inner.reshard_to(x, placement, node)
+            body_builder.reshard_to(x, placement, node)
             for x, placement in zip(body.results, placements)
         ]
-        programs.append(Program(builder.mesh, tuple(inner.steps), tuple(results)))
+        programs.append(
+            Program(builder.mesh, tuple(body_builder.steps), tuple(results))
+        )
     outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, placements))
     builder.steps.append(
         BranchStep(
@@ -206,19 +218,19 @@ def plan_body(
     """Returns a builder with the steps of a body.
 
     Captures are resharded to the stage where the body runs. Their cotangents are on
-    that stage as well: sums over iterations or calls stay there, and are sent once,
-    afterwards.
+    that stage as well: a sum of cotangents over iterations or calls stays there, and is
+    sent to another stage once, after the last iteration or call.
 
     Args:
-      builder: of the surrounding program.
-      node: of the loop, branch or call.
-      body: what to plan.
-      arguments: values for the arguments of the body.
-      captures: tensors of the surrounding program that the body captures.
+      builder: the builder of the surrounding program.
+      node: the node of the loop, branch or call.
+      body: the body to plan.
+      arguments: the value of each argument of the body.
+      captures: the tensors of the surrounding program that the body captures.
     """
-    inner = Builder(builder.mesh, builder.planners, builder.notes)
+    body_builder = Builder(builder.mesh, builder.planners, builder.notes)
     for tensor, value in zip(body.arguments, arguments):
-        inner.add_tensor(tensor, {value.placement: value}, value.placement)
+        body_builder.add_tensor(tensor, {value.placement: value}, value.placement)
     for tensor, captured in zip(body.captures, captures):
         placement = reduced_placement(builder.placement_of(captured))
         if node.stage is not None:
@@ -226,17 +238,19 @@ def plan_body(
             placement = with_stage(builder.mesh, placement, stage)
         builder.reshard_to(captured, placement, node)
         values = dict(builder.available_values(captured, node))
-        inner.add_tensor(tensor, values, placement)
+        body_builder.add_tensor(tensor, values, placement)
         if isinstance(node.op, Call):
             # Forward and backward calls alternate, so gathered parameters are not freed.
-            inner.backward_values[tensor] = inner.values[tensor]
+            body_builder.backward_values[tensor] = body_builder.values[tensor]
     for body_node in body.nodes:
-        inner.node(body_node)
-    return inner
+        body_builder.add_node(body_node)
+    return body_builder
 
 
 def _unsharded(placement: Placement, dim: Dimension | None) -> Placement:
-    """Returns a placement without partial sums, replicated along a scanned `dim`."""
+    """Returns a placement without partial sums, and not sharded along `dim`; None: there
+    is no scanned dimension.
+    """
     placement = reduced_placement(placement)
     if dim is None:
         return placement
@@ -246,43 +260,56 @@ def _unsharded(placement: Placement, dim: Dimension | None) -> Placement:
 def hoist_invariant_steps(
     program: Program, varying: set[Value]
 ) -> tuple[Program, list[Step]]:
-    """Returns a body without the steps that no iteration changes, and these steps.
+    """Returns (body, invariant steps): the body without the steps that give the same
+    values in all iterations, and these steps, which can run before the loop.
 
     Args:
       program: the body.
-      varying: the arguments of the body; the values that depend on them are added.
+      varying: the arguments of the body; this function adds to the set all values of
+        the body that depend on them.
     """
-    invariant: list[Step] = []
-    remaining: list[Step] = []
+    invariant_steps: list[Step] = []
+    varying_steps: list[Step] = []
     for step in program.steps:
         if isinstance(step, WriteStep) or any(v in varying for v in inputs_of(step)):
             varying.update(outputs_of(step))
-            remaining.append(step)
+            varying_steps.append(step)
         elif isinstance(step, ReshardStep):
-            # What it waits for may belong to an iteration.
-            invariant.append(dataclasses.replace(step, wait_for=None))
+            # Its `wait_for` may be a value that only exists within an iteration.
+            invariant_steps.append(dataclasses.replace(step, wait_for=None))
         else:
-            invariant.append(step)
-    return dataclasses.replace(program, steps=tuple(remaining)), invariant
+            invariant_steps.append(step)
+    return dataclasses.replace(program, steps=tuple(varying_steps)), invariant_steps
 
 
 def captured_values(
     programs: Iterable[Program | None], arguments: set[Value]
 ) -> tuple[Value, ...]:
-    """Returns the values of the surrounding program that bodies use."""
-    captured: dict[Value, None] = {}
+    """Returns the values of the surrounding program that bodies use, each once.
+
+    Args:
+      programs: the bodies; None is skipped.
+      arguments: the arguments of the bodies, which are not captured.
+    """
+    captures: dict[Value, None] = {}
     for program in programs:
         if program is None:
             continue
-        used = [value for step in program.steps for value in dependencies_of(step)]
-        used += program.results
-        known = {value for step in program.steps for value in outputs_of(step)}
-        known |= arguments
-        captured |= dict.fromkeys(value for value in used if value not in known)
-    return tuple(captured)
+        used_values = [
+            value for step in program.steps for value in dependencies_of(step)
+        ]
+        used_values += program.results
+        computed_values = {
+            value for step in program.steps for value in outputs_of(step)
+        }
+        local_values = computed_values | arguments
+        captures |= dict.fromkeys(
+            value for value in used_values if value not in local_values
+        )
+    return tuple(captures)
 
 
 def set_outputs(builder: Builder, node: Node, outs: Sequence[Value]) -> None:
-    """Adds the outputs of a node to a builder."""
+    """Adds the outputs of a node, with their values, to a builder."""
     for y, value in zip(node.outputs, outs):
         builder.add_tensor(y, {value.placement: value}, value.placement)

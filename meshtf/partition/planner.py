@@ -1,21 +1,22 @@
-"""The planner: how one node runs, given the placements of its inputs.
+"""The planner: chooses how one node runs, from the placements of its inputs.
 
-Axis by axis, in the order of the mesh, by the first rule that applies:
+For each axis of the mesh, in order, the first of these rules that applies chooses the
+factor (the dimension of the op's iteration space, see `graph.Op`) that the axis shards:
 
     lazy    inputs are partial sums, the op is linear, and its outputs are not larger:
-            nothing is sharded, and the output is a partial sum as well
-    free    one factor shards every input that is not replicated along this axis:
-            shard that factor
-    bytes   of the factors that shard an input, or that the preferred placement of an
-            output asks for, shard the one that sends the fewest bytes, the reshard of
-            the output included; at ties the preferred one. Where none of them may be
-            sharded, shard a factor that no axis shards, if that sends no more than
-            gathering: a sort along "d" runs sharded by "batch"
+            no factor is sharded, and the output is a partial sum as well
+    free    all inputs that are not replicated along this axis are sharded by the same
+            factor: shard that factor
+    bytes   among the factors that shard an input, or an output in its preferred
+            placement, shard the one that sends the fewest bytes, the reshard of the
+            output included; of equally good ones the preferred one. If none of them may
+            be sharded, shard a factor that no axis shards, if that sends no more bytes
+            than an all_gather: a sort along "d" runs sharded by "batch"
 
-A factor can be sharded if its role is not UNSHARDED, all its sizes divide, and no other
-axis shards it (unless the layout says so). Outputs are then resharded to the preferred
-placement. But where that is Replicated, they stay sharded or partial until an op needs
-all of them: w * w of a sharded variable is sharded.
+A factor can be sharded if its role is not UNSHARDED, the axis size divides all sizes of
+the factor, and no other axis shards it (unless the layout says so). Outputs are then
+resharded to the preferred placement. But where the preferred state is Replicated, they
+stay sharded or partial until an op needs all elements.
 
     matmul x[batch, k] w[k, n], both sharded by k along "model" -> free: k; output Partial("sum")
 """
@@ -48,7 +49,7 @@ from meshtf.mesh import (
 from meshtf.partition.cost import bytes_received, local_size
 from meshtf.partition.reshard_table import reshards
 
-_MAX_PLANS = 20_000  # of one mesh
+_MAX_PLANS = 20_000  # cached for one mesh; beyond that, the cache is cleared
 _plans: weakref.WeakKeyDictionary[Mesh, dict[Any, NodePlan]] = (
     weakref.WeakKeyDictionary()
 )
@@ -56,17 +57,26 @@ _plans: weakref.WeakKeyDictionary[Mesh, dict[Any, NodePlan]] = (
 
 @dataclasses.dataclass(frozen=True)
 class NodePlan:
-    """How one node runs."""
+    """How one node runs.
 
-    targets: tuple[Placement, ...]  # of the inputs, when `local` runs
-    results: tuple[Placement, ...]  # of the outputs, right after `local`
-    finals: tuple[Placement, ...]  # of the outputs, once resharded
-    sharded_factors: tuple[tuple[str, str], ...]  # (axis, factor)
-    sizes: tuple[tuple[str, int], ...]  # global size of each factor
-    stage: int | None = None  # where it runs; None: on all stages
+    Attributes:
+      targets: the placement of each input when `Op.local` runs.
+      results: the placement of each output right after `Op.local`.
+      finals: the placement of each output once it is resharded.
+      sharded_factors: (axis, factor) for each axis of the mesh that shards a factor.
+      sizes: (factor, its global size) for each factor.
+      stage: the pipeline stage on which the node runs; None: on all stages.
+    """
+
+    targets: tuple[Placement, ...]
+    results: tuple[Placement, ...]
+    finals: tuple[Placement, ...]
+    sharded_factors: tuple[tuple[str, str], ...]
+    sizes: tuple[tuple[str, int], ...]
+    stage: int | None = None
 
     def axes_of(self, factor: str) -> tuple[str, ...]:
-        """Returns the axes that shard a factor, major first."""
+        """Returns the axes that shard a factor, the most significant one first."""
         return tuple(axis for axis, name in self.sharded_factors if name == factor)
 
 
@@ -80,17 +90,17 @@ def plan_node(
     preferred: Sequence[Placement],
     stage: int | None = None,
 ) -> NodePlan:
-    """Returns how a node runs: a pure function, computed once for equal arguments.
+    """Returns how a node runs. The plan is cached: equal arguments give the same plan.
 
     Args:
-      op: of the node.
-      mesh: where it runs.
-      layout: the rules at the node.
-      ins: specs of the inputs.
-      placements: of the inputs.
-      outs: specs of the outputs.
-      preferred: placements that the outputs should have.
-      stage: where it runs; None: on all stages.
+      op: the op of the node.
+      mesh: the mesh on which the node runs.
+      layout: the layout that applies to the node.
+      ins: the specs of the inputs.
+      placements: the placements of the inputs.
+      outs: the specs of the outputs.
+      preferred: the placements that the outputs should have.
+      stage: the pipeline stage on which the node runs; None: all stages.
     """
     arguments = (
         op,
@@ -107,6 +117,7 @@ def plan_node(
     except TypeError as error:
         if "unhashable" not in str(error):
             raise
+        # An op with an unhashable attribute is planned anew each time.
         return _Planner(mesh, *arguments).plan()
     if plan is None:
         if len(plans) >= _MAX_PLANS:
@@ -117,7 +128,7 @@ def plan_node(
 
 
 class _Planner:
-    """Plans one node; `sharded_factors` grows axis by axis."""
+    """Plans one node; the arguments are those of `plan_node`."""
 
     def __init__(
         self,
@@ -140,14 +151,15 @@ class _Planner:
         self.stage = stage
         self.axes = tuple(mesh.axes)
         self.sizes = _factor_sizes(op, ins, outs)
-        self.sharded_factors: dict[str, str] = {}  # by axis
-        self.lazy: set[str] = set()  # axes along which partial sums stay partial
+        self.sharded_factors: dict[str, str] = {}  # by axis, for the axes so far
+        self.lazy: set[str] = set()  # the axes along which partial sums stay partial
 
     def plan(self) -> NodePlan:
+        """Returns the plan of the node."""
         if isinstance(self.op, ReshardOp):
             self._shard_as_preferred()
         else:
-            self._choose()
+            self._choose_factors()
         targets = tuple(
             self._input_placement(x, placement)
             for x, placement in zip(self.ins, self.placements)
@@ -155,12 +167,12 @@ class _Planner:
         results = tuple(self._output_placement(y) for y in self.outs)
         finals = tuple(map(final, results, self.preferred))
         return NodePlan(
-            targets,
-            results,
-            finals,
-            tuple(self.sharded_factors.items()),
-            tuple(self.sizes.items()),
-            self.stage,
+            targets=targets,
+            results=results,
+            finals=finals,
+            sharded_factors=tuple(self.sharded_factors.items()),
+            sizes=tuple(self.sizes.items()),
+            stage=self.stage,
         )
 
     def _shard_as_preferred(self) -> None:
@@ -169,7 +181,7 @@ class _Planner:
             if isinstance(state, Sharded):
                 self.sharded_factors[axis] = state.dim
 
-    def _choose(self) -> None:
+    def _choose_factors(self) -> None:
         """Chooses a factor, or none, for each axis."""
         for i, axis in enumerate(self.axes):
             states = [placement[i] for placement in self.placements]
@@ -183,7 +195,9 @@ class _Planner:
                 self.sharded_factors[axis] = factor
 
     def _stays_partial(self, states: list[State]) -> bool:
-        """Whether the op works on partial sums, and gives a partial sum: rule lazy."""
+        """Whether the op computes a partial sum from the partial sums among its inputs,
+        whose states along one axis are `states`: rule lazy.
+        """
         partial_sizes = [
             x.shape.size for x, s in zip(self.ins, states) if isinstance(s, Partial)
         ]
@@ -215,21 +229,24 @@ class _Planner:
         """Returns the factor with the fewest bytes of reshards: rule bytes."""
         i = self.mesh.axis_index[axis]
         preferred_states = [placement[i] for placement in self.preferred]
-        preferred = [s.dim for s in preferred_states if isinstance(s, Sharded)]
-        current = [factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)]
-        candidates = dict.fromkeys(preferred + current)
+        preferred_factors = [s.dim for s in preferred_states if isinstance(s, Sharded)]
+        current_factors = [
+            factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)
+        ]
+        # Preferred factors come first, so that they are chosen at ties.
+        candidates = dict.fromkeys(preferred_factors + current_factors)
         choices = [factor for factor in candidates if self._can_shard(factor, axis)]
-        if not choices and current:
+        if not choices and current_factors:
             return self._unsharded_factor(axis)
         if not choices:
             return None
         if len(choices) == 1:
             return choices[0]
-        return min(choices, key=lambda factor: self._bytes(factor, axis))
+        return min(choices, key=lambda factor: self._num_received(factor, axis))
 
     def _unsharded_factor(self, axis: str) -> str | None:
-        """Returns a factor to shard instead of one that must not be sharded; None:
-        gathering sends fewer bytes.
+        """Returns a factor that no axis shards yet, for `axis` to shard while the factors
+        that must not be sharded are gathered; None: to shard none sends fewer bytes.
         """
         sharded = set()
         for placement in (*self.placements, *self.preferred):
@@ -241,10 +258,10 @@ class _Planner:
             if factor not in sharded and self._can_shard(factor, axis):
                 choices.append(factor)
         choices.append(None)
-        return min(choices, key=lambda factor: self._bytes(factor, axis))
+        return min(choices, key=lambda factor: self._num_received(factor, axis))
 
     def _can_shard(self, factor: str, axis: str) -> bool:
-        """Whether an axis may shard a factor, given the axes before it."""
+        """Whether an axis may shard a factor, given what the axes before it shard."""
         if factor not in self.sizes or self.op.role(factor) is Role.UNSHARDED:
             return False
         axes = [a for a, f in self.sharded_factors.items() if f == factor]
@@ -267,9 +284,9 @@ class _Planner:
                 sizes.append(y.shape[factor])
         return sizes
 
-    def _bytes(self, factor: str | None, axis: str) -> float:
-        """Returns the elements that one device receives if `axis` shards `factor`, with
-        the other axes as they are.
+    def _num_received(self, factor: str | None, axis: str) -> float:
+        """Returns the elements that one device receives if `axis` shards `factor` (None:
+        no factor), and the states along all other axes do not change.
         """
         i = self.mesh.axis_index[axis]
         total = 0.0
@@ -292,8 +309,10 @@ class _Planner:
     def _input_state(
         self, x: Spec, state: State, axis: str, factor: str | None
     ) -> State:
-        """Returns the state of an input along an axis that shards a factor, or none."""
-        if self._is_of_stages(axis):
+        """Returns the state of an input along an axis that shards `factor` (None: no
+        factor); `state` is the state before the op.
+        """
+        if self._is_stage_axis(axis):
             return self._stage_state()
         if axis in self.lazy or self.mesh.axes[axis] == 1:
             return state
@@ -311,8 +330,10 @@ class _Planner:
         )
 
     def _output_state(self, y: Spec, axis: str, factor: str | None) -> State:
-        """Returns the state of an output along an axis that shards a factor, or none."""
-        if self._is_of_stages(axis):
+        """Returns the state of an output along an axis that shards `factor` (None: no
+        factor).
+        """
+        if self._is_stage_axis(axis):
             return self._stage_state()
         if axis in self.lazy:
             return Partial("sum")
@@ -327,18 +348,20 @@ class _Planner:
             return Replicated
         return Partial(role.value)
 
-    def _is_of_stages(self, axis: str) -> bool:
+    def _is_stage_axis(self, axis: str) -> bool:
+        """Whether the stages of a pipeline are along an axis."""
         return axis == self.mesh.stages and self.mesh.axes[axis] > 1
 
     def _stage_state(self) -> State:
+        """Returns the state, along the axis of stages, of all inputs and outputs."""
         if self.stage is None:
             return Replicated
         return OnStage(self.stage)
 
 
 def _factor_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str, int]:
-    """Returns the global size of each factor: in an output, else in the first input
-    that has it.
+    """Returns {factor: its global size}: the size in an output or, for a factor that no
+    output has, in the first input that has the factor.
     """
     sizes = {}
     for x in reversed(ins):
@@ -360,12 +383,17 @@ def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) ->
 
 
 def final(result: Placement, preferred: Placement) -> Placement:
-    """Returns the placement in which an output stays.
+    """Returns the placement that an output keeps until an op needs another one.
 
-    It is the preferred one. But where that is Replicated, what is sharded or partial
-    stays so, unless another axis is to shard the same dimension.
+    It is the preferred placement. But along an axis where the preferred state is
+    Replicated, the output keeps its state `result`, sharded or partial, unless the
+    preferred placement shards the same dimension along another axis.
     """
-    return tuple(
-        r if p == Replicated and not (isinstance(r, Sharded) and r in preferred) else p
-        for r, p in zip(result, preferred)
-    )
+
+    def final_state(state: State, preferred_state: State) -> State:
+        is_sharded_elsewhere = isinstance(state, Sharded) and state in preferred
+        if preferred_state == Replicated and not is_sharded_elsewhere:
+            return state
+        return preferred_state
+
+    return tuple(map(final_state, result, preferred))

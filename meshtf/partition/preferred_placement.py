@@ -1,8 +1,9 @@
-"""The preferred placement of outputs, and the stage on which ops run.
+"""The placement that an output should have, and the pipeline stage on which an op runs.
 
-The preferred placement of an output is the one of the layout; that of a cotangent is
-the placement of its primal, so that the steps after it need no reshard. An op runs on
-the stage of its region, or on the stage of its inputs.
+The preferred placement of an output is the one that the layout gives it; that of a
+cotangent is the placement of its primal, so that the steps after it need no reshard. An
+op runs on the stage of the `mtf.stage` region where it was recorded or, outside of such
+regions, on the stage of its inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from meshtf.mesh.mesh import Conflict
 
 
 class PlacedTensors(Protocol):
-    """The placements of tensors while a program is planned, as `Builder` knows them."""
+    """The part of `Builder` that `PreferredPlacement` uses: the placements of tensors
+    while a program is planned.
+    """
 
     placements: dict[Tensor, Placement]
 
@@ -29,13 +32,14 @@ class PlacedTensors(Protocol):
 
 
 class PreferredPlacement:
-    """Says, for one program, which placement outputs should have, and on which stage
+    """Computes, for one program, which placement outputs should have, and on which stage
     nodes run.
 
     Args:
-      mesh: of the program.
-      tensors: the placements of tensors.
-      notes: remarks for the user are added to them, each once.
+      mesh: the mesh of the program.
+      tensors: the builder, which knows the placements of tensors.
+      notes: the keys are remarks for the user; remarks on dimensions that cannot be
+        sharded as the layout says are added.
     """
 
     def __init__(
@@ -46,19 +50,20 @@ class PreferredPlacement:
         self.notes = notes
 
     def placement(self, node: Node, y: Tensor) -> Placement:
-        """Returns the placement that an output should have.
+        """Returns the placement that an output `y` of a node should have.
 
-        For a cotangent, that is the placement of its primal: of a tensor with equal
-        names, or else of one that has further names.
+        For a cotangent, that is the placement of its primal: the first primal of the node
+        with the same dimension names or, without one, the first that has further names.
         """
         primals = node.primals
         if isinstance(node.op, ReshardOp):
             primals = ()
         names = set(y.shape.names)
-        equal = [x for x in primals if set(x.shape.names) == names]
-        larger = [x for x in primals if set(x.shape.names) > names]
-        if equal or larger:
-            return self._as_primal((equal or larger)[0], y)
+        equal_names = [x for x in primals if set(x.shape.names) == names]
+        more_names = [x for x in primals if set(x.shape.names) > names]
+        candidates = equal_names + more_names
+        if candidates:
+            return self._as_primal(candidates[0], y)
         placement, conflicts = self.mesh.place(y.shape, node.layout, self.stage(node))
         for conflict in conflicts:
             self.notes[_note(conflict, node, y)] = None
@@ -67,10 +72,10 @@ class PreferredPlacement:
     def stage(self, node: Node) -> int | None:
         """Returns the stage on which a node runs; None: on all stages.
 
-        That is the stage of its region. Without one, if an input is on a stage, it is
-        the stage of the largest primal, so that cotangents are added up on the stage
-        that needs them, or else that of the largest input. Of equally large tensors,
-        the one on the latest stage counts.
+        That is the stage of the node's region. For a node outside of regions, if an input
+        is on a stage, it is the stage of the largest primal, so that cotangents are added
+        up on the stage that needs the sum. For a node without primals, it is the stage of
+        the largest input. Of equally large tensors, the one on the latest stage decides.
         """
         if self.mesh.axes.get(self.mesh.stages, 1) == 1:
             return None
@@ -90,28 +95,31 @@ class PreferredPlacement:
     def _primal_placement(self, primal: Tensor) -> Placement:
         """Returns the placement of a primal.
 
-        A primal that only its gradient needs is not computed: then it is the placement
-        that the layout gives it.
+        A primal whose value no node needs is never computed, so it has no placement in
+        the program; then this is the placement that the layout gives it.
         """
         if primal in self.tensors.placements or primal.sharded_value is not None:
             return self.tensors.placement_of(primal)
-        return self.mesh.place(primal.shape, primal.node.layout, primal.node.stage)[0]
+        node = primal.node
+        placement, _conflicts = self.mesh.place(primal.shape, node.layout, node.stage)
+        return placement
 
     def _as_primal(self, primal: Tensor, y: Tensor) -> Placement:
-        """Returns the placement of a primal for a tensor that has a subset of its
-        names.
+        """Returns the placement of a primal, adapted to `y`, which has some or all of its
+        dimensions: y is replicated along axes that cannot shard it.
         """
 
-        def state(axis: str, primal_state: State) -> State:
+        def state_of_y(axis: str, primal_state: State) -> State:
             if isinstance(primal_state, OnStage):
                 return primal_state
             if not isinstance(primal_state, Sharded) or primal_state.dim not in y.shape:
                 return Replicated
-            divides = y.shape[primal_state.dim] % self.mesh.axes[axis] == 0
-            return primal_state if divides else Replicated
+            if y.shape[primal_state.dim] % self.mesh.axes[axis]:
+                return Replicated
+            return primal_state
 
         placement = self._primal_placement(primal)
-        return tuple(map(state, self.mesh.axes, placement))
+        return tuple(map(state_of_y, self.mesh.axes, placement))
 
 
 def _note(conflict: Conflict, node: Node, y: Tensor) -> str:
@@ -128,7 +136,7 @@ def _note(conflict: Conflict, node: Node, y: Tensor) -> str:
 def _sizes_and_stages(
     tensors: Iterable[tuple[Tensor, Placement]],
 ) -> list[tuple[int, int]]:
-    """Returns (number of elements, stage) of the tensors that are on one stage."""
+    """Returns (number of elements, stage) for each of the tensors that is on one stage."""
     return [
         (x.shape.size, state.coordinate)
         for x, placement in tensors

@@ -1,4 +1,5 @@
-"""The table of reshards: all communication between two placements of one tensor.
+"""The table of reshards: how a tensor gets from one placement to another, by collectives
+and local slices. Rows are the state along a mesh axis before, columns the state after.
 
     before \\ after  Replicated   Sharded(d)               Partial   OnStage(k)
     Replicated      -            slice (free)             never     drop (free)
@@ -9,10 +10,10 @@
 Where two axes of equal size exchange their states, and nothing else changes, only the
 order of the devices changes: that is one collective_permute.
 
-A dimension over several axes is gathered minor axis first and sliced major axis first,
-and only the trailing axes that differ are resharded. Slices of dimensions that no
-all_gather changes come before all gathers, since they make the gathered tensors
-smaller.
+Where several axes shard one dimension, the axis that varies fastest (the last one) is
+gathered first and sliced last, and the leading axes that both placements share are not
+resharded. Slices of dimensions that no all_gather changes come before all gathers, since
+they make the gathered tensors smaller.
 
 >>> from meshtf.mesh import OnStage, Partial, Sharded, Replicated
 >>> mesh = {"data": 4, "model": 4}
@@ -38,10 +39,10 @@ class Reshard(NamedTuple):
     """One entry of the table, along one axis of the mesh.
 
     Attributes:
-      kind: its name in the table, such as "all_reduce", or "collective_permute".
+      kind: the name in the table, such as "all_reduce"; or "collective_permute".
       axis: the axis of the mesh.
       before: the state of the axis before the reshard.
-      after: the state of the axis after it.
+      after: the state of the axis after the reshard.
       other_axis: for a collective_permute, the axis that exchanges its state with `axis`.
     """
 
@@ -83,18 +84,22 @@ def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Re
     permute = _permute(axes, old, new)
     if permute is None:
         return _in_order(tuple(axes), old, new)
-    remaining = reshards(axes, placement_after(axes, old, permute), new)
+    remaining_reshards = reshards(axes, placement_after(axes, old, permute), new)
     # Reshards that make the tensor smaller run before the permute, which then sends less.
     shrinking = itertools.takewhile(
-        lambda r: r.kind in ("slice", "reduce_scatter"), remaining
+        lambda r: r.kind in ("slice", "reduce_scatter"), remaining_reshards
     )
     num_shrinking = len(list(shrinking))
-    return [*remaining[:num_shrinking], permute, *remaining[num_shrinking:]]
+    return [
+        *remaining_reshards[:num_shrinking],
+        permute,
+        *remaining_reshards[num_shrinking:],
+    ]
 
 
 def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard | None:
-    """Returns an exchange of the states of two axes; None: no two axes of equal size
-    exchange theirs.
+    """Returns the collective_permute that exchanges the states of two axes of equal
+    size; None: no two axes exchange their states between `old` and `new`.
     """
     before = dict(zip(axes, old))
     after = dict(zip(axes, new))
@@ -112,7 +117,13 @@ def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard
                 other_states |= {before[axis], after[axis]}
         has_partial = any(isinstance(state, Partial) for state in exchanged)
         if not has_partial and exchanged.isdisjoint(other_states):
-            return Reshard("collective_permute", a, before[a], after[a], b)
+            return Reshard(
+                kind="collective_permute",
+                axis=a,
+                before=before[a],
+                after=after[a],
+                other_axis=b,
+            )
     return None
 
 
@@ -150,11 +161,16 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
 def _early_and_late(
     axes: tuple[str, ...], old_dims: dict[str, str], new_dims: dict[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Returns the axes that start to shard a dimension before the gathers, and those that
-    do so after them.
+    """Returns (early axes, late axes): the axes whose slice or reduce_scatter runs before
+    the all_gathers, and those where it runs after the all_gathers.
 
-    After them are sharded: dimensions that are gathered themselves, and all axes of a
-    dimension of which one axis must first gather another dimension.
+    A dimension is sharded late, along all its axes, if it is itself gathered along an
+    axis, or if one of its axes must first gather another dimension.
+
+    Args:
+      axes: the axes of the mesh.
+      old_dims: {axis: the dimension that the axis stops sharding}.
+      new_dims: {axis: the dimension that the axis starts sharding}.
     """
     gathered_dims = set(old_dims.values())
     for axis in old_dims:
@@ -175,7 +191,7 @@ def _early_and_late(
 def _drops(
     axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
 ) -> list[Reshard]:
-    """Returns the drops: tensors that stay on one stage only."""
+    """Returns the drops: all stages but one free their copy of a tensor."""
     return [
         Reshard("drop", a, Replicated, after[a])
         for a in axes
@@ -197,7 +213,7 @@ def _all_reduces(
 def _between_stages(
     axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
 ) -> list[Reshard]:
-    """Returns the transfers from one stage to another, or to all."""
+    """Returns the transfers from one stage to another (send) or to all (broadcast)."""
     transfers = []
     for axis in axes:
         old = before[axis]
@@ -219,11 +235,11 @@ def _shard(axis: str, before: State, after: State) -> Reshard:
 def _changed_dims(
     axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
 ) -> dict[str, str]:
-    """Returns {axis: dimension} of the axes that shard a dimension before, and not, or
-    differently, after.
+    """Returns {axis: dimension}, for the axes that shard a dimension in `before` and do
+    not shard it in the same way in `after`.
 
-    Differently: the same dimension, where the axes that are more significant differ, so
-    that the shards have other elements.
+    An axis shards a dimension in the same way if the more significant axes of the
+    dimension are equal as well; otherwise its shards have different elements.
     """
     old_dims: dict[str, str] = {}
     for state in set(before.values()):

@@ -1,20 +1,21 @@
 """The schedule: which computations form a segment, and which steps run between segments.
 
-Between two reshards, all devices run one program: a *segment*. Computations keep the
-order in which they were recorded. One starts a new segment only if it needs a reshard
-of something that the current one computes. Reads and reshards run as early as they can,
-so independent reshards are next to each other.
+A *segment* is a sequence of computations without communication, which each device runs as
+one TensorFlow function. Computations keep the order in which they were recorded. A
+computation starts a new segment only if it needs a reshard of a value that the current
+segment computes. Reads and reshards run as early as they can, so independent reshards are
+next to each other.
 
     level 0   ReadStep x, w     segment: all computations up to the first reshard
-    level 1   reshards          segment: the computations that need them
+    level 1   reshards          segment: the computations that need these reshards
 
-Where several positions share one device (`split_by_axes=True`), computations that vary
-along different axes of the mesh are in different segments. A runtime can then run a
-segment once for all positions that compute the same.
+Where several mesh positions share one device (`split_by_axes=True`), computations that
+vary along different axes of the mesh are in different segments. A runtime can then run a
+segment once for all positions that compute equal values.
 
 Where devices have separate memories (`bucket_bytes=`), a segment also ends once it has
-made so many bytes of partial sums. Their reduction then overlaps with the rest of the
-backward pass.
+computed `bucket_bytes` bytes of partial sums. Their reduction then overlaps with the rest
+of the backward pass.
 """
 
 from __future__ import annotations
@@ -39,17 +40,26 @@ from meshtf.partition.steps import (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Segment:
-    """A maximal sequence of local computations, and the steps that run before it."""
+    """A sequence of computations without communication, and the steps that run before
+    it.
+
+    Attributes:
+      before: the reads, writes and reshards that run before the computations.
+      computes: the computations, in order.
+      stage: the pipeline stage on which they run; None: all stages.
+      ins: the values of earlier steps that the computations use.
+      outs: the computed values that later steps use.
+    """
 
     before: tuple[Step, ...]
     computes: tuple[Compute, ...]
-    stage: int | None = None  # where it runs; None: on all stages
+    stage: int | None = None
     ins: tuple[Value, ...] = ()
     outs: tuple[Value, ...] = ()
 
     def key(self) -> Hashable:
-        """Returns a key that is equal for segments that are the same program: equal ops
-        and plans, connected in the same way.
+        """Returns a key that is equal for segments that one traced function can run:
+        equal ops and plans, connected in the same way.
         """
         index = {value: i for i, value in enumerate(self.ins)}
         computes = []
@@ -61,8 +71,18 @@ class Segment:
 
 
 def _compute_key(compute: Compute, index: dict[Value, int]) -> Hashable:
-    """Returns a key of a computation in a segment, whose values have these indices."""
+    """Returns the key of a computation of a segment.
+
+    Args:
+      compute: the computation.
+      index: {value: its index among the segment's values}, for values that exist before
+        the computation.
+    """
     wait_for = compute.wait_for
+    wait_for_key = None
+    if wait_for is not None:
+        # The op and the plan do not determine its shape, unlike those of the inputs.
+        wait_for_key = (wait_for.spec, wait_for.placement)
     return (
         compute.node.op,
         compute.plan,
@@ -70,8 +90,7 @@ def _compute_key(compute: Compute, index: dict[Value, int]) -> Hashable:
         tuple(index[value] for value in compute.inputs),
         compute.makes_statistics,
         compute.gathered is None,
-        # It may have any shape, so neither op nor plan determine it.
-        None if wait_for is None else (wait_for.spec, wait_for.placement),
+        wait_for_key,
     )
 
 
@@ -84,24 +103,24 @@ def schedule(
       program: the program.
       split_by_axes: whether computations that vary along different axes of the mesh are
         in different segments.
-      bucket_bytes: bytes of partial sums that are reduced as one collective; 0: each by
-        a collective.
+      bucket_bytes: the number of bytes of partial sums that are reduced as one
+        collective; 0: one collective for each partial sum.
     """
-    if not bucket_bytes:
-        bucket = _OpenBucket(program.mesh, 0, set())
-        segments = _segments(program, split_by_axes, bucket)
-    else:
-        reduced = {step.src for step in program.steps if is_reduction(step)}
-        bucket = _OpenBucket(program.mesh, bucket_bytes, reduced)
-        segments = _segments(program, split_by_axes, bucket)
+    reduced_values = set()
+    if bucket_bytes:
+        reduced_values = {step.src for step in program.steps if is_reduction(step)}
+    counter = _PartialSumCounter(program.mesh, bucket_bytes, reduced_values)
+    segments = _segments(program, split_by_axes, counter)
+    if bucket_bytes:
         segments = _with_buckets(segments, Buckets(program.mesh, bucket_bytes))
     return _with_inputs_and_outputs(segments, program.results)
 
 
 def _segments(
-    program: Program, split_by_axes: bool, bucket: _OpenBucket
+    program: Program, split_by_axes: bool, counter: _PartialSumCounter
 ) -> list[Segment]:
-    levels = _Levels(program.mesh, split_by_axes, bucket)
+    """Returns the segments of a program, without their inputs and outputs."""
+    levels = _Levels(program.mesh, split_by_axes, counter)
     for step in program.steps:
         levels.add(step)
     return levels.segments()
@@ -109,8 +128,8 @@ def _segments(
 
 @dataclasses.dataclass(eq=False)
 class _Group:
-    """Computations of one level that run on one stage and vary along the same axes of
-    the mesh.
+    """Computations of one level that run on the same stage and vary along the same axes
+    of the mesh; they become one segment.
     """
 
     stage: int | None
@@ -119,21 +138,29 @@ class _Group:
 
 
 @dataclasses.dataclass(eq=False)
-class _OpenBucket:
-    """The bytes of partial sums that the current level makes."""
+class _PartialSumCounter:
+    """Counts the bytes of partial sums that the current level computes.
+
+    Attributes:
+      mesh: the mesh of the program.
+      limit: the bytes after which a new level starts; 0: no limit.
+      reduced_values: the values that the program reduces.
+      bytes: the bytes on one device, so far.
+    """
 
     mesh: Mesh
-    limit: int  # bytes; 0: no limit
-    reduced: set[Value]  # the values that are reduced later
+    limit: int
+    reduced_values: set[Value]
     bytes: float = 0.0
 
     def add(self, values: Iterable[Value]) -> None:
+        """Adds the bytes of those of `values` that are reduced."""
         for value in values:
-            if value.spec is not None and value in self.reduced:
+            if value.spec is not None and value in self.reduced_values:
                 self.bytes += local_bytes(value.spec, value.placement, self.mesh)
 
-    def empty_if_full(self) -> bool:
-        """Returns whether the limit is reached; then the bucket is empty again."""
+    def reset_if_full(self) -> bool:
+        """Returns whether the limit is reached; if so, the count starts at 0 again."""
         is_full = 0 < self.limit <= self.bytes
         if is_full:
             self.bytes = 0.0
@@ -141,22 +168,33 @@ class _OpenBucket:
 
 
 class _Levels:
-    """Assigns each step to a level."""
+    """Assigns each step to a level.
 
-    def __init__(self, mesh: Mesh, split_by_axes: bool, bucket: _OpenBucket) -> None:
+    Attributes:
+      before: for each level, the steps that run before its segments.
+      groups: for each level, its computations; each group becomes a segment.
+      group_of: {value: the group that computes it}.
+      available_from: {value: the first level before whose segments it exists}, for values
+        that no segment computes. Values of the surrounding program exist from level 0.
+      computed_at: {value: the level that computes it}.
+      written_at: {store: the level of its last write}; the key None is for host ops.
+    """
+
+    def __init__(
+        self, mesh: Mesh, split_by_axes: bool, counter: _PartialSumCounter
+    ) -> None:
         self.mesh = mesh
         self.split_by_axes = split_by_axes
-        self.bucket = bucket
-        self.before: list[list[Step]] = [[]]  # by level: the steps before its segment
-        self.groups: list[list[_Group]] = [[]]  # by level: its computations
-        self.group_of: dict[Value, _Group] = {}  # the group that computes a value
-        # The first level before whose segment a value exists. Values of the surrounding
-        # program exist from level 0 on.
+        self.counter = counter
+        self.before: list[list[Step]] = [[]]
+        self.groups: list[list[_Group]] = [[]]
+        self.group_of: dict[Value, _Group] = {}
         self.available_from: dict[Value, int] = {}
-        self.computed_at: dict[Value, int] = {}  # the level whose segment computes it
-        self.written_at: dict[object, int] = {}  # by store; None: host ops
+        self.computed_at: dict[Value, int] = {}
+        self.written_at: dict[object, int] = {}
 
     def add(self, step: Step) -> None:
+        """Adds the next step of the program."""
         if isinstance(step, Compute):
             self._add_compute(step)
             return
@@ -175,25 +213,28 @@ class _Levels:
         self.before[level].append(step)
 
     def _add_compute(self, step: Compute) -> None:
-        current = len(self.groups) - 1
-        if self.bucket.empty_if_full():
-            current += 1
+        """Adds a computation to the current level, which is the last one, or to a new level
+        if the computation needs a value that exists only there.
+        """
+        current_level = len(self.groups) - 1
+        if self.counter.reset_if_full():
+            current_level += 1
         input_levels = [self._level_with(value) for value in step.inputs]
-        level = max([current, *input_levels])
+        level = max([current_level, *input_levels])
         if level >= len(self.groups):
-            self.bucket.bytes = 0.0
-        self.bucket.add(step.outs)
+            self.counter.bytes = 0.0  # a new level starts
+        self.counter.add(step.outs)
         self._grow_before(level)
         while len(self.groups) <= level:
             self.groups.append([])
-        group = self._group(step, level)
+        group = self._group_for(step, level)
         group.computes.append(step)
         self.group_of.update(dict.fromkeys(step.outs, group))
         self.computed_at.update(dict.fromkeys(step.outs, level))
 
-    def _group(self, step: Compute, level: int) -> _Group:
+    def _group_for(self, step: Compute, level: int) -> _Group:
         """Returns the group of a level to which a computation belongs: one that varies
-        along the same axes, and runs after the groups that it needs.
+        along the same axes, and runs after the groups whose values the computation needs.
 
         A new group comes before those that vary along more axes, which are likely to
         need it.
@@ -215,7 +256,7 @@ class _Levels:
         return groups[index]
 
     def _varying_axes(self, step: Compute) -> tuple[str, ...]:
-        """Returns the axes along which positions compute different values; none where
+        """Returns the axes along which mesh positions compute different values; () where
         segments are not split by axes.
         """
         if not self.split_by_axes:
@@ -229,18 +270,19 @@ class _Levels:
         return tuple(varying)
 
     def _level_after(self, value: Value) -> int:
-        """Returns the first level before whose segment a step can use a value."""
+        """Returns the first level before whose segments a step can use a value."""
         if value in self.computed_at:
             return self.computed_at[value] + 1
         return self.available_from.get(value, 0)
 
     def _level_with(self, value: Value) -> int:
-        """Returns the first level whose segment can use a value."""
+        """Returns the first level whose segments can use a value."""
         if value in self.computed_at:
             return self.computed_at[value]
         return self.available_from.get(value, 0)
 
     def _grow_before(self, level: int) -> None:
+        """Extends `before` up to a level."""
         while len(self.before) <= level:
             self.before.append([])
 
@@ -250,44 +292,47 @@ class _Levels:
             self.groups.append([])
         segments: list[Segment] = []
         for before, groups in zip(self.before, self.groups):
-            for group in groups or [_Group(None, (), [])]:
+            for group in groups or [_Group(stage=None, axes=(), computes=[])]:
                 computes = tuple(group.computes)
                 segments.append(Segment(tuple(before), computes, group.stage))
-                before = []  # they run before the first segment of the level
+                # The steps before a level run before its first segment only.
+                before = []
         return segments
 
 
 def _with_buckets(segments: Sequence[Segment], buckets: Buckets) -> list[Segment]:
-    """Returns segments whose reductions are buckets, and one more for those that are
-    left.
+    """Returns segments whose reductions are collected in buckets, and one more segment
+    with the buckets that are still open at the end.
     """
     bucketed = []
     for segment in segments:
         needed = (v for compute in segment.computes for v in compute.inputs)
         before = tuple(buckets.add(segment.before, needed))
         bucketed.append(dataclasses.replace(segment, before=before))
-    remaining = tuple(buckets.close_all())
-    bucketed.append(Segment(remaining, ()))
+    open_buckets = tuple(buckets.close_all())
+    bucketed.append(Segment(open_buckets, ()))
     return bucketed
 
 
 def _with_inputs_and_outputs(
     segments: Sequence[Segment], results: Iterable[Value]
 ) -> list[Segment]:
-    """Returns segments with the values that each needs of earlier steps, and the values
-    of it that later steps need.
+    """Returns segments with their `ins` and `outs`: the values of earlier steps that a
+    segment uses, and the values of the segment that later steps or `results` use.
     """
     needed_later = set(results)
-    complete: list[Segment] = []
+    complete_segments: list[Segment] = []
     for segment in reversed(segments):
-        computed = [out for compute in segment.computes for out in compute.outs]
-        used = dict.fromkeys(v for compute in segment.computes for v in compute.inputs)
-        for value in computed:
-            used.pop(value, None)
-        inputs = tuple(used)
-        outputs = tuple(value for value in computed if value in needed_later)
-        complete.append(dataclasses.replace(segment, ins=inputs, outs=outputs))
+        computed_values = [out for compute in segment.computes for out in compute.outs]
+        used_values = dict.fromkeys(
+            v for compute in segment.computes for v in compute.inputs
+        )
+        for value in computed_values:
+            used_values.pop(value, None)
+        inputs = tuple(used_values)
+        outputs = tuple(value for value in computed_values if value in needed_later)
+        complete_segments.append(dataclasses.replace(segment, ins=inputs, outs=outputs))
         needed_later.update(inputs)
         for step in segment.before:
             needed_later.update(dependencies_of(step))
-    return complete[::-1]
+    return complete_segments[::-1]

@@ -1,20 +1,21 @@
-"""The steps of a program. Every device runs the same steps, for any number of devices.
+"""The steps of a program. All devices run the same steps, whatever their number.
 
-    ReadStep w      ReadStep x
-    Compute einsum  (w, x) -> h           every device on its shards
-    ReshardStep     h: Partial -> Replicated   all_reduce over "model"
-    Compute relu    h -> y
-    WriteStep y
+    ReadStep      w, x
+    Compute       einsum(w, x) -> h            each device on its shards
+    ReshardStep   h: Partial -> Replicated     all_reduce over the mesh axis "model"
+    Compute       relu(h) -> y
+    WriteStep     y
 
-A step reads and makes `Value`s. A value is a tensor in one placement: each device holds
-its shard.
+The inputs and outputs of a step are `Value`s. A value is a tensor in one placement: each
+device holds its shard. A step with a `wait_for` does not run before this value exists,
+even though it does not compute on it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from meshtf.graph import (
     Call,
@@ -36,16 +37,20 @@ from meshtf.partition.reshard_table import Reshard
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor in one placement; `spec` is None for statistics and residuals."""
+    """A tensor in one placement; or a tuple of local tensors, the statistics or the
+    residuals of an `OpWithStatistics`.
+    """
 
-    spec: Spec | None
+    spec: Spec | None  # global shape and dtype; None: a tuple
     placement: Placement
-    is_tuple: bool = False  # of tensors, as from `OpWithStatistics.statistics`
+    is_tuple: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadStep:
-    """Reads a store: a variable, an argument or a constant."""
+    """Reads a store, such as a variable, an argument or a constant, as the value
+    `out`.
+    """
 
     store: Store
     out: Value
@@ -53,7 +58,10 @@ class ReadStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WriteStep:
-    """Writes the variables of a `WriteOp`, or runs a `HostOp` once."""
+    """Writes the variables of a `WriteOp`, or runs a `HostOp` once.
+
+    The op takes `values` and, if it is a `WriteOp`, returns `outs`.
+    """
 
     node: Node
     values: tuple[Value, ...]
@@ -66,19 +74,19 @@ class WriteStep:
 
     @property
     def write_op(self) -> WriteOp:
-        """The op, where it writes variables."""
+        """The op of a step that writes variables."""
         assert isinstance(self.node.op, WriteOp)
         return self.node.op
 
     @property
     def host_op(self) -> HostOp:
-        """The op, where it runs on the host."""
+        """The op of a step that runs on the host."""
         assert isinstance(self.node.op, HostOp)
         return self.node.op
 
     @property
     def variables(self) -> tuple[Store, ...]:
-        """The variables that it writes; none for a `HostOp`."""
+        """The variables that the step writes; empty for a `HostOp`."""
         op = self.node.op
         if isinstance(op, WriteOp):
             return op.variables
@@ -87,19 +95,23 @@ class WriteStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReshardStep:
-    """One reshard of a value along one axis of the mesh, such as an all_reduce."""
+    """One reshard along one axis of the mesh, such as an all_reduce: `src` becomes
+    `out`.
+    """
 
     reshard: Reshard
     src: Value
     out: Value
-    node: Node | None  # the node that needs it; None: the results of the program
-    wait_for: Value | None = None  # does not run before this value exists
+    node: Node | None  # the node that needs `out`; None: `out` is a result
+    wait_for: Value | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bucket:
-    """Reductions of several values along one axis as one collective. `schedule` makes
-    buckets; a `Program` has none.
+    """Reductions of several values along one axis, run as one collective.
+
+    Only segments have buckets: `segments.schedule` puts reductions of a `Program` into
+    them.
     """
 
     reductions: tuple[ReshardStep, ...]
@@ -112,14 +124,23 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowStep:
-    """Neighbour exchange: each device receives the elements of `dim` that its window
-    reads, with the window's `fill` beyond the ends.
+    """Neighbour (halo) exchange: each device receives the elements of a sharded dimension
+    that the windows of its output read.
+
+    Attributes:
+      axis: the axis of the mesh that shards the dimension.
+      dim: the name of the dimension.
+      window: which elements an output reads; elements beyond the ends are `window.fill`.
+      factor_size: the global size of the output dimension along which the window slides.
+      src: the value before the exchange.
+      out: the value whose shards include the received elements.
+      node: the node whose op reads windows.
     """
 
     axis: str
     dim: str
     window: Window
-    factor_size: int  # global size of the factor that the window slides along
+    factor_size: int
     src: Value
     out: Value
     node: Node
@@ -127,7 +148,12 @@ class WindowStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GatherStatisticsStep:
-    """The small all_gather of statistics: stacks those of all shards along `axes`."""
+    """The all_gather of statistics: every device receives the statistics of all shards
+    along `axes` of the mesh, stacked.
+
+    `src` has the statistics of the local shard, `out` those of all shards; `node` is the
+    node with the `OpWithStatistics`, and `plan` is how this node runs.
+    """
 
     axes: tuple[str, ...]
     src: Value
@@ -136,7 +162,7 @@ class GatherStatisticsStep:
     plan: NodePlan
 
     def num_shards(self, mesh: Mesh) -> int:
-        """Returns how many shards exchange statistics."""
+        """Returns the number of shards that exchange statistics."""
         return math.prod(mesh.axes[axis] for axis in self.axes)
 
     def specs(self, mesh: Mesh) -> tuple[Spec, ...]:
@@ -155,22 +181,31 @@ class GatherStatisticsStep:
 class Compute:
     """The computation of one node on every device.
 
-    It runs `Op.local`. Where shards exchange statistics, there are two such steps: one
-    runs `statistics`, the other `local_sharded`.
+    It runs `Op.local`. Where shards exchange statistics, a node has two of these steps:
+    the first runs `OpWithStatistics.statistics`, the second `local_sharded`.
+
+    Attributes:
+      node: the node.
+      plan: how the node runs.
+      ins: the inputs of the op.
+      outs: the outputs of the op; (statistics, residuals) where `makes_statistics`.
+      makes_statistics: whether the step runs `statistics`.
+      gathered: the statistics of all shards, for `local_sharded`; None otherwise.
+      residuals: the residuals of the local shard, for `local_sharded`; None otherwise.
     """
 
     node: Node
     plan: NodePlan
     ins: tuple[Value, ...]
     outs: tuple[Value, ...]
-    makes_statistics: bool = False  # then `outs` are (statistics, residuals)
-    gathered: Value | None = None  # statistics of all shards, for `local_sharded`
-    residuals: Value | None = None  # of the local shard, for `local_sharded`
-    wait_for: Value | None = None  # does not run before this value exists
+    makes_statistics: bool = False
+    gathered: Value | None = None
+    residuals: Value | None = None
+    wait_for: Value | None = None
 
     @property
     def inputs(self) -> list[Value]:
-        """The values that it depends on, `wait_for` included."""
+        """The values that the step depends on, `wait_for` included."""
         optional = (self.gathered, self.residuals, self.wait_for)
         return [*self.ins, *(v for v in optional if v is not None)]
 
@@ -191,24 +226,37 @@ class Program:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoopStep:
-    """A program that runs once for each iteration; see `graph.Loop`.
+    """A program that runs once for each iteration of a loop; see `graph.Loop`.
 
-    The arguments of the body are the index of the iteration, the carries, and one
-    element of each scanned input. Its results are the next carries, terms of sums, and
-    outputs to be stacked.
+    The arguments of the body are `iteration`, `carries` and `elements`. Its results are
+    the next carries, terms of sums, and outputs to be stacked.
+
+    Attributes:
+      node: the node with the loop.
+      body: the program of one iteration.
+      test: the program that computes whether there is another iteration; None: the
+        number of iterations is known.
+      iteration: the argument of the body that is the index of the iteration.
+      carries: the arguments of the body that each iteration passes to the next one.
+      elements: the arguments of the body that are one element of each scanned input.
+      initial_values: the values of `carries` in the first iteration.
+      scanned_inputs: the tensors from which `elements` are taken.
+      captured_values: the values of the surrounding program that the body and the test
+        use.
+      outs: the last carries, the sums, and the stacked outputs.
     """
 
     node: Node
     body: Program
-    test: Program | None  # whether there is another iteration; None: the count is known
-    iteration: Value  # argument of the body: the index of the iteration
-    carries: tuple[Value, ...]  # arguments of the body
-    elements: tuple[Value, ...]  # arguments of the body
-    initial_values: tuple[Value, ...]  # of the carries
-    scanned_inputs: tuple[Value, ...]  # of the elements
-    captured_values: tuple[Value, ...]  # of the surrounding program
+    test: Program | None
+    iteration: Value
+    carries: tuple[Value, ...]
+    elements: tuple[Value, ...]
+    initial_values: tuple[Value, ...]
+    scanned_inputs: tuple[Value, ...]
+    captured_values: tuple[Value, ...]
     outs: tuple[Value, ...]
-    wait_for: Value | None = None  # does not run before this value exists
+    wait_for: Value | None = None
 
     @property
     def op(self) -> Loop:
@@ -227,14 +275,22 @@ class LoopStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BranchStep:
-    """One of two programs, chosen by a boolean that is equal on all devices."""
+    """One of two programs, chosen by a boolean that is equal on all devices.
+
+    Attributes:
+      node: the node with the branch.
+      predicate: the boolean scalar.
+      bodies: the program for a true predicate, and the program for a false one.
+      captured_values: the values of the surrounding program that the bodies use.
+      outs: the results of the program that runs.
+    """
 
     node: Node
     predicate: Value
-    bodies: tuple[Program, Program]  # where `predicate` is true, where it is false
-    captured_values: tuple[Value, ...]  # of the surrounding program
+    bodies: tuple[Program, Program]
+    captured_values: tuple[Value, ...]
     outs: tuple[Value, ...]
-    wait_for: Value | None = None  # does not run before this value exists
+    wait_for: Value | None = None
 
     @property
     def inputs(self) -> list[Value]:
@@ -247,17 +303,25 @@ class BranchStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CallStep:
-    """One run of a program that is planned once and called several times; see
+    """One call of a program that is planned once and called several times; see
     `graph.Call`.
+
+    Attributes:
+      node: the node with the call.
+      body: the program, which all calls share.
+      body_arguments: the arguments of `body`, as values that its steps use.
+      arguments: the arguments of this call, one for each of `body_arguments`.
+      captured_values: the values of the surrounding program that the body uses.
+      outs: the results of this call.
     """
 
     node: Node
     body: Program
     body_arguments: tuple[Value, ...]
-    arguments: tuple[Value, ...]  # of this call, one for each of `body_arguments`
-    captured_values: tuple[Value, ...]  # of the surrounding program
+    arguments: tuple[Value, ...]
+    captured_values: tuple[Value, ...]
     outs: tuple[Value, ...]
-    wait_for: tuple[Value, ...] = ()  # does not run before these exist
+    wait_for: tuple[Value, ...] = ()
 
     @property
     def op(self) -> Call:
@@ -308,7 +372,7 @@ def dependencies_of(step: Step) -> Iterable[Value]:
 
 
 def outputs_of(step: Step) -> tuple[Value, ...]:
-    """Returns the values that a step makes."""
+    """Returns the values that a step computes."""
     if isinstance(step, (WriteStep, Compute, LoopStep, BranchStep, CallStep)):
         return step.outs
     if isinstance(step, Bucket):
@@ -316,45 +380,11 @@ def outputs_of(step: Step) -> tuple[Value, ...]:
     return (step.out,)
 
 
-def unstacked_values(steps: Collection[Step], results: Iterable[Value]) -> set[Value]:
-    """Returns the stacked outputs of loops that only other loops scan, element by
-    element.
-
-    A runtime can keep such a value as a list: it need not become one tensor.
-    """
-    stacked = {
-        value
-        for step in steps
-        if isinstance(step, LoopStep)
-        for value in step.outs[step.op.num_carries + step.op.num_sums :]
-    }
-    for step in steps:
-        if isinstance(step, LoopStep):
-            stacked.difference_update(_tensor_inputs(step))
-        else:
-            stacked.difference_update(dependencies_of(step))
-    return stacked.difference(results)
-
-
-def _tensor_inputs(step: LoopStep) -> Iterator[Value]:
-    """Yields the values that a loop needs as one tensor each.
-
-    Among them are scanned inputs whose scanned dimension is not their first one.
-    """
-    yield from step.initial_values
-    yield from step.captured_values
-    if step.wait_for is not None:
-        yield step.wait_for
-    for value in step.scanned_inputs:
-        assert value.spec is not None and step.op.dim is not None
-        if value.spec.shape.names[0] != step.op.dim.name:
-            yield value
-
-
 def walk(program: Program, times: int = 1) -> Iterator[tuple[Step, int]]:
-    """Yields all steps, those of bodies too, each with the most times that it runs.
+    """Yields (step, number of runs) for all steps of a program, those of bodies too.
 
-    A while loop counts as one iteration.
+    Both bodies of a branch count as run, and a while loop counts as one iteration.
+    `times` is the number of runs of the program.
     """
     for step in program.steps:
         yield step, times

@@ -1,4 +1,5 @@
-"""Pipelines: layers split into stages, microbatches, and the order of work.
+"""Pipeline parallelism: layers split into stages, batches split into microbatches, and
+the order in which stages work on them.
 
 >>> from meshtf.pipeline import gpipe, simulate, split
 >>> split([3, 1, 1, 1, 2, 2], stages=2)

@@ -1,9 +1,10 @@
-"""The costs of a pipeline's layers: given, measured, or counted by recording the layers
-on an example.
+"""The costs of a pipeline's layers: given by the user, measured, or counted by recording
+the layers on an example.
 
 Example:
 
-    [c.cost for c in layer_costs(layers, None, example)]        # flops of one forward pass
+    records = layer_costs(layers, cost=None, inputs=example)
+    [record.cost for record in records]           # FLOPs of one forward pass of each layer
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from meshtf.function.function import function
 from meshtf.graph import (
     EffectOp,
     Graph,
+    Node,
     context,
     executing,
 )
@@ -30,7 +32,7 @@ from meshtf.names.arguments import as_float, as_sequence
 from meshtf.ops.control.seeds import seed
 from meshtf.pipeline.partition import Layer
 
-ROUNDS = 6  # the first one traces, so it is left out
+ROUNDS = 6  # runs of a layer that is measured; the first one traces, and is left out
 
 
 def layer_costs(
@@ -42,9 +44,10 @@ def layer_costs(
 
     Args:
       layers: the layers, in order.
-      cost: of each layer, or a function from a layer to its cost, or "measured", or
-        None.
-      inputs: an example of the input of the first layer, or None.
+      cost: the cost of each layer; or a function from a layer to its cost; or "measured":
+        seconds, measured on `inputs`; None: FLOPs, counted on `inputs`.
+      inputs: an example of the input of the first layer; None: nothing is counted, and
+        without `cost` all layers cost 1.
 
     Raises:
       PlanError: there are not as many costs as layers, or no example to measure on.
@@ -52,11 +55,11 @@ def layer_costs(
     if isinstance(cost, str):
         cost = _measured(cost, layers, inputs)
     if inputs is not None:
-        counted = _counted(layers, inputs)
+        records = _counted(layers, inputs)
     else:
-        counted = None
+        records = _uncounted(layers, 1.0)
     if cost is None:
-        return counted or _uncounted(layers, 1.0)
+        return records
     if callable(cost):
         costs: Sequence[Any] = [as_float("cost", cost(layer)) for layer in layers]
     else:
@@ -72,7 +75,6 @@ def layer_costs(
                 way_out="Give one for each layer.",
             )
         )
-    records = counted or _uncounted(layers, 0.0)
     return [record._replace(cost=c) for record, c in zip(records, costs)]
 
 
@@ -86,22 +88,23 @@ def cost_unit(cost: object, inputs: object) -> str:
 
 
 def _uncounted(layers: Sequence[Callable[..., Any]], cost: float) -> list[Layer]:
-    """Returns layers that all have the same cost, and no activations."""
+    """Returns records of layers that all have the same cost, and no activations."""
     return [
-        Layer(layer_name(layer, i), cost, _parameters(layer))
+        Layer(name=layer_name(layer, i), cost=cost, parameters=_num_parameters(layer))
         for i, layer in enumerate(layers)
     ]
 
 
 def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
-    """Returns the layers with the FLOPs of their forward passes and the bytes of their
-    activations, counted by recording them on an example; nothing runs.
+    """Returns records of layers: the FLOPs of the forward pass, and the bytes of the
+    activations, counted by recording the layers on an example; nothing runs.
     """
-    flat = tf.nest.flatten(x)
-    graph = Graph(flat[0].mesh)
+    first_input, *_ = tf.nest.flatten(x)
+    graph = Graph(first_input.mesh)
     records = []
     with (
         executing(graph),
+        # "*:" shards no dimension, so that no layout refuses the example.
         context(seeds=(0,), random_paths=set(), region=Layout.changes("*:")),
     ):
         for i, layer in enumerate(layers):
@@ -109,19 +112,27 @@ def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
             x = layer(x)
             nodes = graph.nodes[start:]
             flops = sum(node.op.flops(*(y.spec for y in node.inputs)) for node in nodes)
-            activations = sum(
-                y.shape.size * dtype_bytes(y.dtype)
-                for node in nodes
-                if not isinstance(node.op, EffectOp)
-                for y in node.outputs
+            record = Layer(
+                name=layer_name(layer, i),
+                cost=flops,
+                parameters=_num_parameters(layer),
+                activations=sum(map(_activation_bytes, nodes)),
             )
-            name = layer_name(layer, i)
-            records.append(Layer(name, flops, _parameters(layer), activations))
+            records.append(record)
     return records
 
 
+def _activation_bytes(node: Node) -> int:
+    """Returns the bytes of a node's outputs; 0 for reads, writes and host ops."""
+    if isinstance(node.op, EffectOp):
+        return 0
+    return sum(y.shape.size * dtype_bytes(y.dtype) for y in node.outputs)
+
+
 def _measured(method: str, layers: Sequence[Callable[..., Any]], x: Any) -> list[float]:
-    """Returns the seconds of a forward pass of each layer, the least of several runs."""
+    """Returns the seconds that a forward pass of each layer takes, the least of several
+    runs. Raises PlanError for an unknown method or without an example.
+    """
     if method != "measured" or x is None:
         problem = "layers are measured on an example."
         if method != "measured":
@@ -145,18 +156,19 @@ def _measured(method: str, layers: Sequence[Callable[..., Any]], x: Any) -> list
                     tensor.numpy()  # waits until it is computed
                 times.append(time.perf_counter() - start)
         seconds.append(min(times[1:]))
-        x = y
+        x = y  # the example for the next layer
     return seconds
 
 
 def _seeded(layer: Callable[..., Any], x: Any) -> Any:
+    """Returns layer(x), with a seed for the random numbers that the layer draws."""
     with seed(0):
         return layer(x)
 
 
 def owner(layer: Any) -> Any:
-    """Returns the object that has a layer's variables: the layer itself, or that of
-    which it is a partial or a method.
+    """Returns the object that has a layer's variables: the layer itself, or the object
+    whose partial or method the layer is.
     """
     while isinstance(layer, functools.partial):
         layer = layer.func
@@ -175,5 +187,7 @@ def layer_name(layer: Any, i: int) -> str:
     return getattr(layer, "__name__", f"layer_{i}")
 
 
-def _parameters(layer: Any) -> int:
-    return sum(v.shape.size for v in getattr(owner(layer), "trainable_variables", ()))
+def _num_parameters(layer: Any) -> int:
+    """Returns the number of elements of a layer's trainable variables."""
+    variables = getattr(owner(layer), "trainable_variables", ())
+    return sum(variable.shape.size for variable in variables)

@@ -1,4 +1,4 @@
-"""Pipelines on paper: time lines and splits, as text for a terminal and as SVG.
+"""Drawings of pipelines: time lines and splits, as text for a terminal and as SVG.
 
 >>> from meshtf.pipeline import gpipe, simulate
 >>> print(timeline_text(simulate(gpipe(stages=2, microbatches=2)), width=45))
@@ -6,7 +6,7 @@ stage 0  F0--F1--            B1======B0======
 stage 1      F0--F1--B1======B0======
 time 9 units of cost; idle 33.3 %; 1.33 times as fast as one stage; holds at most 2, 2
 
-In a picture of several time lines all have one scale, so that predicted and measured
+Several time lines in one picture have the same scale, so that predicted and measured
 times can be compared:
 
     timeline_svg("GPipe", {"predicted": simulate(schedule, costs), "measured": measured})
@@ -32,37 +32,37 @@ from meshtf.pipeline.simulator import Span, Timeline
 
 FILL = {"forward": "-", "recompute": "~", "backward": "="}
 COLOUR = {"forward": "p0", "recompute": "p3", "backward": "p1"}
-UNITS = "units of cost"  # of times, where they are not known
-# Of pictures, in pixels.
-LEFT = 96
-MIDDLE = 810
+UNITS = "units of cost"  # the unit of times, where it is not known
+# The sizes of pictures, in pixels.
 WIDTH = 1000
-RIGHT = WIDTH - MARGIN
-LONGEST_BAR = 420  # of a chunk
-ROW = 28
+LEFT = 96  # where bars start
+MIDDLE = 810  # where the column of parameters ends
+RIGHT = WIDTH - MARGIN  # where time lines and the last column end
+LONGEST_BAR = 420  # the bar of the chunk that costs most
+ROW = 28  # the distance of rows
 BAR_HEIGHT = ROW - 4
-BASELINE = 16  # of a text, below the top of its row
-HEAD = 60
-
-BAR = 20  # characters
-LIGHT = """\
+BASELINE = 16  # the distance from the top of a row to the baseline of its text
+HEAD = 60  # the height of the title
+# The length of the longest bar in `split_text`, in characters.
+BAR = 20
+STYLE = """\
     .idle { fill: #7b8794; fill-opacity: .12 } .bar { stroke-width: .6 }
     .inside { fill: #ffffff; font-size: 11px }
 """
 
 
 def timeline_text(timeline: Timeline, width: int = 100, unit: str = UNITS) -> str:
-    """Returns a time line as text: F3 is microbatch 3's forward pass, B backward, R
-    recompute.
+    """Returns a time line as text, a line for each stage. F3 is the forward pass of
+    microbatch 3, B3 its backward pass, R3 the recomputation before that.
 
-    A task that is too short for its microbatch's index has only its letter. The last line
-    has the time of the batch, the idle fraction of all stages, and the largest number of
-    microbatches whose activations each stage holds.
+    A task that is too short for the index of its microbatch has only its letter. The last
+    line has the time of the batch, the idle fraction of all stages, and for each stage the
+    most microbatches whose activations it stores at once.
 
     Args:
       timeline: the time line.
-      width: in characters.
-      unit: of its times: "FLOP", "s", or any other text.
+      width: the width of the text, in characters.
+      unit: the unit of times: "FLOP", "s", or any other text.
     """
     check_record(Timeline, timeline=timeline)
     as_int("width", width)
@@ -71,7 +71,7 @@ def timeline_text(timeline: Timeline, width: int = 100, unit: str = UNITS) -> st
     head_width = len(heads[-1])
     scale = (width - head_width) / timeline.time
     lines = [head.ljust(head_width) for head in heads]
-    for span in _in_time(timeline):
+    for span in _in_time_order(timeline):
         stage = span.task.stage
         start = round((span.start - timeline.start) * scale)
         end = round((span.end - timeline.start) * scale)
@@ -81,7 +81,7 @@ def timeline_text(timeline: Timeline, width: int = 100, unit: str = UNITS) -> st
     return "\n".join(lines)
 
 
-def _in_time(timeline: Timeline) -> list[Span]:
+def _in_time_order(timeline: Timeline) -> list[Span]:
     return sorted(timeline.spans, key=lambda span: (span.start, span.end))
 
 
@@ -96,6 +96,7 @@ def _label(span: Span, width: int) -> str:
 
 
 def _summary(timeline: Timeline, unit: str = UNITS) -> str:
+    """Returns the last line of a drawing of a time line."""
     peaks = ", ".join(f"{peak:g}" for peak in timeline.peak_activations())
     return (
         f"time {_time_text(float(timeline.time), unit)}; idle {_percent(timeline.bubble)}; "
@@ -107,15 +108,22 @@ def _summary(timeline: Timeline, unit: str = UNITS) -> str:
 def _time_text(time: float, unit: str) -> str:
     if unit == "FLOP":
         return flops_text(time)
-    return seconds_text(time) if unit == "s" else f"{time:.6g} {unit}"
+    if unit == "s":
+        return seconds_text(time)
+    return f"{time:.6g} {unit}"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * float(share):.1f} %"
+def _percent(fraction: float) -> str:
+    return f"{100 * float(fraction):.1f} %"
 
 
 def timeline_svg(title: str, timelines: Mapping[str, Timeline]) -> str:
-    """Returns time lines by their names, one below the other, as an SVG document."""
+    """Returns an SVG document of time lines, one below the other, each with its name.
+
+    Args:
+      title: the title of the picture.
+      timelines: {name: time line}.
+    """
     as_text("title", title)
     for line in as_mapping("timelines", timelines, "timelines by name").values():
         check_record(Timeline, timelines=line)
@@ -131,22 +139,25 @@ def timeline_svg(title: str, timelines: Mapping[str, Timeline]) -> str:
         y += ROW * line.stages + 34
         spans.extend(line.spans)
     body.extend(_legend(y + 8, spans))
-    return document(title, WIDTH, y + 28, body, LIGHT)
+    return document(title, WIDTH, y + 28, body, STYLE)
 
 
 def _lanes(line: Timeline, y: float, scale: float) -> Iterator[str]:
-    """Yields a lane for each stage, and the summary of the time line."""
+    """Yields the elements of a time line whose first lane is at height `y`: a lane of bars
+    for each stage, and a summary below. `scale` is the number of pixels for a unit of time.
+    """
     total_width = float(line.time) * scale
     for stage in range(line.stages):
         top = y + ROW * stage
         yield text(MARGIN, top + BASELINE, "code", f"stage {stage}")
         yield _rect("idle", LEFT, top, total_width, BAR_HEIGHT)
     last_chunk = max(span.task.chunk for span in line.spans)
-    for span in _in_time(line):
+    for span in _in_time_order(line):
         task = span.task
         x = LEFT + (span.start - line.start) * scale
         width = (span.end - span.start) * scale
         top = y + ROW * task.stage
+        # The later chunks of a stage are fainter, down to 0.55.
         opacity = 1.0
         if last_chunk:
             opacity -= 0.45 * task.chunk / last_chunk
@@ -176,6 +187,7 @@ def _rect(
 
 
 def _legend(y: float, spans: Sequence[Span]) -> Iterator[str]:
+    """Yields the colours of the kinds of spans, and a note on the numbers in bars."""
     x = LEFT
     kinds = {span.kind for span in spans}
     for kind in COLOUR:
@@ -191,19 +203,19 @@ def _legend(y: float, spans: Sequence[Span]) -> Iterator[str]:
 
 
 class _Chunk(NamedTuple):
-    """The layers of a chunk, and their share of the cost of all layers."""
+    """The layers of a chunk, and the fraction of the cost of all layers that they have."""
 
     layers: Sequence[Layer]
-    share: float
+    cost_fraction: float
 
     @property
     def cost(self) -> float:
-        """The cost of its layers."""
+        """The total cost of the layers."""
         return sum(layer.cost for layer in self.layers)
 
     @property
     def names(self) -> str:
-        """The names of its first and its last layer."""
+        """The names of the first and the last layer."""
         first_name = self.layers[0].name
         last_name = self.layers[-1].name
         if len(self.layers) == 1:
@@ -212,20 +224,25 @@ class _Chunk(NamedTuple):
 
 
 def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
-    """Returns a split as a table: the layers of each chunk, their share of the cost,
-    their parameters, and the bytes of their activations.
+    """Returns a split as a table: for each chunk its layers, their fraction of the total
+    cost, their parameters, and the bytes of their activations.
+
+    Args:
+      layers: the layers of the model, in order.
+      sizes: the number of layers of each chunk.
     """
     layers, sizes = _as_split(layers, sizes)
     chunks = [*_chunks(layers, sizes)]
-    largest_share = max(chunk.share for chunk in chunks) or 1
+    # 1 if all layers cost 0: then all bars are empty.
+    largest_fraction = max(chunk.cost_fraction for chunk in chunks) or 1
     rows = [["chunk", "", "layers", "cost", "", "parameters", "activations"]]
     for i, chunk in enumerate(chunks):
-        bar_length = round(BAR * chunk.share / largest_share)
+        bar_length = round(BAR * chunk.cost_fraction / largest_fraction)
         row = [
             str(i),
             str(len(chunk.layers)),
             chunk.names,
-            _percent(chunk.share),
+            _percent(chunk.cost_fraction),
             "#" * bar_length,
             *_memory(chunk.layers),
         ]
@@ -238,7 +255,9 @@ def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Returns a row of the table: names and bars to the left, numbers to the right."""
+    """Returns a row of the table: chunks, names and bars are aligned to the left, numbers
+    to the right.
+    """
     left_columns = {0, 2, 4}
     entries = []
     for column, (entry, width) in enumerate(zip(row, widths)):
@@ -276,8 +295,13 @@ def _memory(layers: Sequence[Layer]) -> tuple[str, str]:
 
 
 def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
-    """Returns a split as an SVG document: a bar of its layers for each chunk, with a
-    length proportional to its cost.
+    """Returns a split as an SVG document: a bar for each chunk, divided into its layers;
+    the length is proportional to the cost.
+
+    Args:
+      title: the title of the picture.
+      layers: the layers of the model, in order.
+      sizes: the number of layers of each chunk.
     """
     as_text("title", title)
     layers, sizes = _as_split(layers, sizes)
@@ -295,11 +319,13 @@ def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
         body.append(text(MARGIN, y + BASELINE, "code", f"chunk {i}"))
         body.extend(_bar(chunk, y, f"bar p{i % 4}", scale))
         y += ROW
-    return document(title, WIDTH, y + 16, body, LIGHT)
+    return document(title, WIDTH, y + 16, body, STYLE)
 
 
 def _bar(chunk: _Chunk, y: float, style: str, scale: float) -> Iterator[str]:
-    """Yields the layers of a chunk side by side, their sums to the right."""
+    """Yields the layers of a chunk side by side, and to their right the fraction of the
+    cost, the number of layers, the parameters and the activations of the chunk.
+    """
     x = float(LEFT)
     for layer in chunk.layers:
         width = layer.cost * scale
@@ -307,7 +333,7 @@ def _bar(chunk: _Chunk, y: float, style: str, scale: float) -> Iterator[str]:
         x += width
     num_layers = len(chunk.layers)
     count = f"{num_layers} layer{'s' * (num_layers > 1)}"
-    label = f"{_percent(chunk.share)}, {count}"
+    label = f"{_percent(chunk.cost_fraction)}, {count}"
     parameters, activations = _memory(chunk.layers)
     baseline = y + BASELINE
     yield text(round(x + 8, 1), baseline, "note", label)

@@ -1,4 +1,4 @@
-"""The GPipe wrapper: consecutive layers, split into stages that work on different
+"""The module `GPipe`: consecutive layers, split into stages that work on different
 microbatches at the same time.
 
     pipe = mtf.pipeline.GPipe(layers, stages=4, microbatches=16, inputs=example, recompute=True)
@@ -6,10 +6,10 @@ microbatches at the same time.
     loss = pipe.loss(lambda y, labels: mtf.reduce_mean(mtf.cross_entropy(y, labels, "vocab")),
                      x, labels)
     grads = mtf.gradients([loss], pipe.trainable_variables)
-    y = pipe(x)                                    # without a loss, to evaluate
+    y = pipe(x)                                    # without a loss, for evaluation
 
-Neither the number of stages, nor that of microbatches, nor the schedule changes loss
-and gradients. (Huang et al. 2019, arXiv:1811.06965; schedules:
+The loss and its gradients do not depend on the number of stages, the number of
+microbatches or the schedule. (Huang et al. 2019, arXiv:1811.06965; schedules:
 `meshtf.pipeline.schedule`.)
 """
 
@@ -30,7 +30,6 @@ from meshtf.names.arguments import (
     as_callable,
     as_dim,
     as_sequence,
-    as_text,
     check_bools,
     check_floats,
     check_ints,
@@ -54,47 +53,46 @@ from meshtf.pipeline.padding import batch_weights, pad_batch
 from meshtf.pipeline.partition import Memory, split
 from meshtf.pipeline.recorded_chunks import RecordedChunks
 from meshtf.pipeline.run_chunk import run_chunk
-from meshtf.pipeline.schedule import Schedule, gpipe, interleaved, one_f_one_b
+from meshtf.pipeline.schedule import schedule_called
 from meshtf.pipeline.simulator import Timeline, simulate
 from meshtf.runtime.variable import Variable
-
-_SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b}
 
 
 class GPipe(Module):
     """A sequence of layers as a pipeline.
 
     Args:
-      layers: callables; each takes what the previous one returned: a tensor, or several
-        in any nesting. A layer returns a tensor unchanged to pass it to a later layer.
-        A partial of a module, such as that of training=True, or a method of it, is a
-        layer with the variables of the module.
-      stages: how many chunks of layers; the mesh's axis for stages has this size, or 1.
+      layers: callables, each of which takes what the previous one returns: a tensor, or
+        several in any nesting. A layer returns a tensor unchanged to pass it to a later
+        layer. A method of a module, or a `functools.partial` of one (such as one with
+        training=True), is a layer with the variables of that module.
+      stages: the number of stages; the mesh's axis for stages has this size, or 1.
       microbatches: the number of microbatches of a batch.
-      schedule: "1f1b" (fewer microbatches are held at once) or "gpipe".
-      chunks: chunks of each stage; more than one are interleaved (only with 1F1B).
-      partition: how layers are split: see `split`; or the numbers of layers of each
-        chunk.
-      recompute: whether the backward pass computes each chunk again, from its input,
-        which is all that is stored of it.
-      cost: of each layer, or a function from a layer to its cost, or "measured": the
-        time that it takes on `inputs`; default: the FLOPs that are counted on `inputs`.
+      schedule: "1f1b" (a stage stores the activations of fewer microbatches) or "gpipe".
+      chunks: the number of chunks of each stage; several are interleaved (only "1f1b").
+      partition: the method to split layers into chunks, see `split`; or the number of
+        layers of each chunk.
+      recompute: whether the backward pass computes each chunk again from its input, the
+        only activation that is stored.
+      cost: the cost of each layer; or a function from a layer to its cost; or "measured":
+        seconds, measured on `inputs`; None: FLOPs, counted on `inputs`.
       inputs: an example of the input of the first layer (a tensor, or several in any
-        nesting), to count costs on; without it and `cost`, layers cost the same.
-      memory: bytes of layers, with `limit`, the most of a chunk: see `split`.
-      limit: see `memory`.
+        nesting); None: without `cost`, all layers cost the same.
+      memory: the bytes of layers, see `split`.
+      limit: the most bytes of a chunk; None: no limit.
       dim: the dimension that is split into microbatches.
       pad: whether elements are added to a batch that `microbatches` does not divide, or
-        whose microbatches could not be sharded as the layout says; the loss gets
-        weights, which are 0 for them.
-      name: of the module.
+        whose microbatches could not be sharded as the layout says. The loss function
+        gets weights, which are 0 for the added elements.
+      name: the name of the module.
 
     Raises:
       PlanError: fewer layers than chunks, or no split keeps to the limit.
       MeshError: the mesh of a variable or of `inputs` has another number of stages.
     """
 
-    # Layers draw the same random numbers in `loss` as without a pipeline.
+    # An option of `Module`: random numbers of layers do not depend on the pipeline's
+    # path, so layers draw the same numbers as without a pipeline.
     called_in_path = False
 
     def __init__(
@@ -123,19 +121,26 @@ class GPipe(Module):
         self.layers = list(layers)
         self.stages = stages
         self.microbatches = microbatches
-        # Attributes of a module, so that it finds their variables.
+        # A module finds variables in its attributes, also those of partials and methods.
         self.owners = [owner(layer) for layer in self.layers]
         self.recompute = recompute
         self.dim = as_dim("dim", dim)
         self.pad = pad
         for mesh in _meshes(self.layers, inputs):
             self._check_mesh(mesh)
-        self.schedule = _schedule(schedule, stages, microbatches, chunks)
+        self.schedule = schedule_called(
+            schedule, stages=stages, microbatches=microbatches, chunks=chunks
+        )
         check_nest("inputs", inputs)
         self.costs = layer_costs(self.layers, cost, inputs)
         self.cost_unit = cost_unit(cost, inputs)
+        # The number of layers of each chunk of the model.
         self.sizes = split(
-            [c.cost for c in self.costs], stages * chunks, partition, memory, limit
+            [layer.cost for layer in self.costs],
+            stages=stages * chunks,
+            method=partition,
+            memory=memory,
+            limit=limit,
         )
         ends = itertools.accumulate(self.sizes)
         self.model_chunks = [
@@ -147,7 +152,7 @@ class GPipe(Module):
         """Returns the predicted time line of a batch, from the layers' costs.
 
         Args:
-          backward: the cost of a backward pass, divided by that of a forward pass.
+          backward: the cost of a backward pass relative to that of a forward pass.
         """
         check_floats(backward=backward)
         costs = []
@@ -166,7 +171,7 @@ class GPipe(Module):
         return f"{split_text(self.costs, self.sizes)}\n\n{timeline}"
 
     def stage_of(self, chunk: int) -> int:
-        """Returns the stage at which a chunk runs."""
+        """Returns the index of the stage on which a chunk of the model runs."""
         check_ints(chunk=chunk)
         return chunk % self.stages
 
@@ -174,32 +179,35 @@ class GPipe(Module):
         """Returns the output of the last layer for x, computed one microbatch after
         another.
 
-        It has gradients: the forward passes of all microbatches come before any
-        backward pass, as in GPipe's schedule, whatever `schedule` says.
+        The output has gradients, but the forward passes of all microbatches come before
+        any backward pass, as in GPipe's schedule, whatever `schedule` is.
         """
         microbatches = self._split(x)
         if isinstance(current_executor(), Graph):
-            recorded = RecordedChunks(self, microbatches[0], None, ())
-            ys = [recorded.forward(m, xs) for m, xs in enumerate(microbatches)]
-            recorded.finish()
+            recorded_chunks = RecordedChunks(
+                pipe=self, example=microbatches[0], loss_of=None, loss_inputs=()
+            )
+            ys = [recorded_chunks.forward(m, xs) for m, xs in enumerate(microbatches)]
+            recorded_chunks.finish()
         else:
             ys = self._run_eagerly(microbatches)
-        size = tf.nest.flatten(x)[0].shape[self.dim]
+        first_input, *_ = tf.nest.flatten(x)
+        batch_size = first_input.shape[self.dim]
         return tf.nest.map_structure(
-            lambda *outputs: self._merge(list(outputs), size), *ys
+            lambda *outputs: self._merge(list(outputs), batch_size), *ys
         )
 
     def loss(self, loss_of: Callable[..., Tensor], x: Any, *loss_inputs: Any) -> Tensor:
-        """Returns the mean over microbatches of loss_of(y, *loss_inputs), y being the last
-        layer's output.
+        """Returns the mean over microbatches of loss_of(y, *loss_inputs), where y is the
+        output of the last layer.
 
-        If loss_of is a mean over `dim` with equal weights, the result is that of the
+        If loss_of is a mean over `dim` with equal weights, the result is the loss of the
         full batch. Its gradients are computed with it, in the order of the schedule.
 
         Args:
-          loss_of: takes the output for a microbatch and the microbatch's elements of
-            loss_inputs, returns a scalar. With `pad` it also takes weights [dim], by which
-            it multiplies the losses before it takes their mean.
+          loss_of: a function that takes the output for a microbatch and the microbatch's
+            elements of loss_inputs, and returns a scalar. With `pad` it also takes weights
+            [dim], by which it multiplies the losses before it takes their mean.
           x: the input of the first layer.
           *loss_inputs: tensors with `dim`, in any nesting, such as labels.
 
@@ -210,21 +218,25 @@ class GPipe(Module):
         """
         as_callable("loss_of", loss_of)
         if self.pad:
-            start_input, *_ = tf.nest.flatten(x)
-            weights = batch_weights(start_input, self.dim, self.microbatches)
+            first_input, *_ = tf.nest.flatten(x)
+            weights = batch_weights(first_input, self.dim, self.microbatches)
             loss_inputs = (*loss_inputs, weights)
         microbatches = self._split((x, loss_inputs))
         if not isinstance(current_executor(), Graph):
-            inputs = [xs for xs, _ in microbatches]
-            split_loss_inputs = [labels for _, labels in microbatches]
+            inputs, split_loss_inputs = zip(*microbatches)
             losses = self._run_eagerly(inputs, loss_of, split_loss_inputs)
             return add_n(losses) * (1.0 / self.microbatches)
         example, example_loss_inputs = microbatches[0]
-        recorded = RecordedChunks(self, example, loss_of, example_loss_inputs)
+        recorded_chunks = RecordedChunks(
+            pipe=self,
+            example=example,
+            loss_of=loss_of,
+            loss_inputs=example_loss_inputs,
+        )
 
         @custom_gradient
         def run(tensors: Any, captures: Any) -> Any:
-            loss, input_gradients, capture_gradients = recorded.run(
+            loss, input_gradients, capture_gradients = recorded_chunks.run(
                 tensors, self.schedule
             )
             gradients = [*itertools.chain(*input_gradients), *capture_gradients]
@@ -238,7 +250,9 @@ class GPipe(Module):
 
             return loss, backward
 
-        return run([tf.nest.flatten(xs) for xs in microbatches], recorded.captures)
+        return run(
+            [tf.nest.flatten(xs) for xs in microbatches], recorded_chunks.captures
+        )
 
     def _run_eagerly(
         self,
@@ -246,7 +260,9 @@ class GPipe(Module):
         loss_of: Callable[..., Tensor] | None = None,
         loss_inputs: Sequence[Any] = (),
     ) -> list[Any]:
-        """Returns the outputs, or the losses, of all microbatches, in eager mode."""
+        """Returns the outputs, or with `loss_of` the losses, of all microbatches in eager
+        mode; `inputs` and `loss_inputs` are those of each microbatch.
+        """
         ys = []
         deferred_tensors = []
         last_chunk = len(self.model_chunks) - 1
@@ -255,7 +271,8 @@ class GPipe(Module):
             labels = ()
             if loss_of is not None:
                 labels = loss_inputs[m]
-            # Each microbatch draws for its own elements: no random path is in use yet.
+            # Layers draw random numbers for the elements of each microbatch, from the same
+            # paths each time: no path is in use yet.
             with context(random_paths=set()), deferred_calls() as deferred:
                 for k in range(last_chunk):
                     x = run_chunk(self, k, m, x, derived_dims)
@@ -273,7 +290,10 @@ class GPipe(Module):
         another device.
         """
         check_nest("x", x, missing=False)
-        flat = [y.tensor() if hasattr(y, "tensor") else y for y in tf.nest.flatten(x)]
+        flat = []
+        for y in tf.nest.flatten(x):
+            is_variable = hasattr(y, "tensor")
+            flat.append(y.tensor() if is_variable else y)
         if not flat:
             refuse("x", x, "a tensor, or several in any nesting")
         self._check_mesh(flat[0].mesh)
@@ -289,8 +309,8 @@ class GPipe(Module):
         ]
 
     def _merge(self, outputs: list[Tensor], size: int) -> Tensor:
-        """Returns an output of the batch from those of its microbatches, without
-        padding: `dim` has `size` elements.
+        """Returns an output for the batch, merged from the outputs for its microbatches;
+        padding is removed, so that `dim` has `size` elements.
         """
         shape = outputs[0].shape
         if self.dim not in shape:
@@ -310,6 +330,7 @@ class GPipe(Module):
         return take_elements(y, self.dim, 0, size)
 
     def _check_mesh(self, mesh: Mesh | None) -> None:
+        """Raises an error for a mesh that is unknown or has another number of stages."""
         if mesh is None:
             raise PlanError(
                 explain_error(
@@ -334,8 +355,8 @@ class GPipe(Module):
             )
 
     def _place_variables(self) -> None:
-        """Moves each layer's variables to its stage; those of several layers to the
-        stage of the first of these layers.
+        """Moves the variables of each layer to the layer's stage. A variable that several
+        layers share is moved to the stage of the first of them.
         """
         placed: set[int] = set()
         for k, chunk in enumerate(self.model_chunks):
@@ -346,15 +367,18 @@ class GPipe(Module):
                         variable.move_to_stage(self.stage_of(k))
 
 
-def _times(d: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
-    """Returns d * dy as the cotangent of x, sharded as x is; None if d is None."""
-    if d is None:
+def _times(gradient: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
+    """Returns gradient * dy as the cotangent of x, with the placement of x; None if the
+    gradient is None.
+    """
+    if gradient is None:
         return None
     with context(primals=(x,)):
-        return d * cast(dy, d.dtype)
+        return gradient * cast(dy, gradient.dtype)
 
 
 def _variables(layer: Any) -> Sequence[Variable]:
+    """Returns the variables of a layer's module; () for a plain function."""
     module = owner(layer)
     if isinstance(module, Module):
         return module.variables
@@ -373,19 +397,3 @@ def _meshes(layers: Sequence[Callable[..., Any]], inputs: Any) -> list[Mesh]:
         if isinstance(mesh, Mesh) and mesh not in meshes:
             meshes.append(mesh)
     return meshes
-
-
-def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
-    as_text("schedule", name)
-    if name not in _SCHEDULES or (chunks > 1 and name != "1f1b"):
-        raise PlanError(
-            explain_error(
-                f"there is no schedule {name!r}"
-                + (f" with {chunks} chunks." if chunks > 1 else "."),
-                way_out=f"Take one of {', '.join(map(repr, _SCHEDULES))}; chunks "
-                "interleave 1f1b.",
-            )
-        )
-    if chunks > 1:
-        return interleaved(stages, microbatches, chunks)
-    return _SCHEDULES[name](stages, microbatches)

@@ -1,9 +1,9 @@
-"""Padding: a batch that the number of microbatches does not divide gets more elements.
+"""Padding of a batch whose size is not a multiple of the number of microbatches.
 
 Example:
 
-    pad_batch(x, "batch", 4)           # [batch:6 d] -> [batch:8 d], the last two of zeros
-    batch_weights(x, "batch", 4)       # [batch:8]: 8/6 for the first six, 0 for those added
+    pad_batch(x, "batch", 4)         # [batch:6 d] -> [batch:8 d]; the last two are zeros
+    batch_weights(x, "batch", 4)     # [batch:8]: 8/6 for the first six, 0 for the padding
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from meshtf.ops.shapes.slice import pad
 
 
 def pad_batch(x: Tensor, dim: str, microbatches: int) -> Tensor:
-    """Returns x with zeros at the end of `dim`.
+    """Returns x, padded with zeros at the end of `dim` to `padded_size` elements.
 
     Returns x itself if it has no such dimension, or needs no padding.
     """
     if dim not in x.shape:
         return x
-    padding = padded_size(x, dim, microbatches) - x.shape[dim]
-    return pad(x, dim, 0, padding) if padding else x
+    num_added = padded_size(x, dim, microbatches) - x.shape[dim]
+    if num_added == 0:
+        return x
+    return pad(x, dim, before=0, after=num_added)
 
 
 def padded_size(x: Tensor, dim: str, microbatches: int) -> int:
@@ -42,8 +44,8 @@ def padded_size(x: Tensor, dim: str, microbatches: int) -> int:
 
 
 def batch_weights(x: Tensor, dim: str, microbatches: int) -> Tensor:
-    """Returns float32 weights [dim] of a padded batch's elements, of mean 1: padding
-    has 0.
+    """Returns the float32 weights [dim] of the elements of a padded batch: 0 for padding,
+    and one value for all other elements, such that the mean weight is 1.
     """
     size = x.shape[dim]
     padded = padded_size(x, dim, microbatches)

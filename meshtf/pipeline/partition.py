@@ -1,8 +1,9 @@
-"""How layers are split into chunks: one chunk of consecutive layers for each stage of a
-pipeline.
+"""Splits the layers of a model into chunks of consecutive layers, one for each stage of
+a pipeline.
 
-The slowest chunk sets the pace of a pipeline, so by default the split is the one whose
-largest chunk is the smallest, and of these the one whose chunks differ least:
+The slowest chunk determines the speed of a pipeline. So the default split minimizes the
+cost of the largest chunk and, among equally good splits, the variance of the chunks'
+costs:
 
 >>> split([4, 1, 1, 1, 1, 4], stages=3)
 (1, 4, 1)
@@ -28,7 +29,10 @@ from meshtf.pipeline.split_search import ChunkRange, Memory, SplitSearch, least_
 
 
 class Layer(NamedTuple):
-    """A layer's name, cost, number of parameters, and bytes of activations."""
+    """A layer's name, cost, number of parameters, and bytes of activations.
+
+    The unit of the cost depends on how it was obtained: see `costs.cost_unit`.
+    """
 
     name: str
     cost: float
@@ -43,21 +47,22 @@ def split(
     memory: Memory | None = None,
     limit: float | None = None,
 ) -> tuple[int, ...]:
-    """Returns how many consecutive layers each stage gets, none of them without a
-    layer.
+    """Returns the number of consecutive layers that each stage gets, at least one.
 
     Args:
-      costs: what each layer costs to compute, in any unit.
-      method: "min_max": the cost of the largest chunk is the least possible, and among such
-        splits the variance of costs is. "least_variance": the variance of chunks' costs
-        is the least possible, the rule of GPipe (Huang et al. 2019, arXiv:1811.06965,
-        section 2.2). "uniform": chunks have equal numbers of layers, give or take one.
-        Or the numbers of layers themselves. Where splits are equally good, earlier
-        stages get fewer layers, since they hold the most microbatches.
-      memory: bytes of each layer; or a function of a stage, its first layer and the one
-        after its last, which returns bytes of the chunk. One more layer at the end never
-        makes them less.
-      limit: the most bytes of a chunk.
+      costs: the cost of computing each layer, in any unit.
+      stages: the number of stages.
+      method: one of these names, or the number of layers of each stage. Of equally good
+        splits, the one whose earlier stages have fewer layers is chosen, since earlier
+        stages store activations of more microbatches.
+          "min_max": minimizes the cost of the largest chunk and, among such splits, the
+            variance of the chunks' costs.
+          "least_variance": minimizes the variance of the chunks' costs, the rule of GPipe
+            (Huang et al. 2019, arXiv:1811.06965, section 2.2).
+          "uniform": chunks have equal numbers of layers, or differ by one layer.
+      memory: the bytes of each layer; or a function (stage, start, end) -> bytes of the
+        chunk with layers [start, end) on this stage, which must not decrease with `end`.
+      limit: the most bytes of a chunk; None: no limit.
 
     Raises:
       PlanError: there are fewer layers than stages, or no split keeps to the limit.
@@ -82,7 +87,7 @@ def split(
                 else "",
             )
         )
-    if not search.reach(search.sums[-1]):
+    if not search.possible_starts(search.sums[-1]):
         _refuse(search)
     sizes = search.least_squares(0, search.least_maximum())
     if method != "least_variance":
@@ -133,7 +138,9 @@ def _as_integers(costs: Sequence[float]) -> list[int]:
 
 
 def _explicit(search: SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the sizes that the user gives. Raises PlanError if they do not fit."""
+    """Returns the numbers of layers that the user gives. Raises PlanError if they do not
+    add up to all layers, or exceed the memory limit.
+    """
     if len(sizes) != search.stages or sum(sizes) != search.layers or min(sizes) < 1:
         raise PlanError(
             explain_error(
@@ -143,14 +150,14 @@ def _explicit(search: SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
                 "to all layers.",
             )
         )
-    worst = search.largest(sizes)
-    if worst.bytes > search.limit:
+    largest = search.largest(sizes)
+    if largest.bytes > search.limit:
         raise PlanError(
             explain_error(
                 f"the split {sizes} exceeds the memory limit.",
-                largest_chunk=worst,
+                largest_chunk=largest,
                 limit=f"{search.limit:,.0f} bytes",
-                over=f"{worst.bytes - search.limit:,.0f} bytes",
+                over=f"{largest.bytes - search.limit:,.0f} bytes",
                 way_out='"min_max" looks for a split that fits.',
             )
         )
@@ -158,52 +165,53 @@ def _explicit(search: SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _refuse(search: SplitSearch) -> NoReturn:
-    """Raises the error for a limit that no split keeps to; it names a chunk that is too
-    large.
+    """Raises the error for a memory limit that every split exceeds. The message names a
+    chunk that is too large.
     """
     limit = search.limit
-    worst = _too_large(search)
+    chunk = _too_large_chunk(search)
     raise PlanError(
         explain_error(
             f"no split of {search.layers} layers into {search.stages} chunks keeps to the "
             "memory limit.",
             limit=f"{limit:,.0f} bytes",
-            needed=f"{worst}, {worst.bytes - limit:,.0f} over the limit",
+            needed=f"{chunk}, {chunk.bytes - limit:,.0f} over the limit",
             way_out="Take more stages, a smaller microbatch, or recompute activations.",
         )
     )
 
 
-def _too_large(search: SplitSearch) -> ChunkRange:
-    """Returns a single layer that exceeds the limit, or the largest chunk of the split
-    that needs the least memory.
+def _too_large_chunk(search: SplitSearch) -> ChunkRange:
+    """Returns a single layer that exceeds the limit or, if none does, the largest chunk
+    of the split that needs the least memory.
     """
-    k = search.stages
-    total = search.sums[-1]
+    num_stages = search.stages
+    total_cost = search.sums[-1]
 
     def smallest_chunk(layer: int) -> ChunkRange:
         """Returns the chunk of one layer, at the stage where it has the fewest bytes."""
         chunks = []
-        for stage in range(k):
+        for stage in range(num_stages):
             num_bytes = search.bytes(stage, layer, layer + 1)
             chunks.append(ChunkRange(stage, layer, layer + 1, num_bytes))
-        return min(chunks, key=ChunkRange.size)
+        return min(chunks, key=lambda chunk: chunk.bytes)
 
     single_layers = [smallest_chunk(layer) for layer in range(search.layers)]
-    largest = max(single_layers, key=ChunkRange.size)
+    largest = max(single_layers, key=lambda chunk: chunk.bytes)
     if largest.bytes > search.limit:
         return largest
     costs = [end - start for start, end in itertools.pairwise(search.sums)]
 
-    def limited(limit: int) -> SplitSearch:
-        return SplitSearch(costs, k, search.memory, limit)
+    def search_with(limit: int) -> SplitSearch:
+        return SplitSearch(costs, num_stages, memory=search.memory, limit=limit)
 
     def fits(limit: int) -> bool:
-        return bool(limited(limit).reach(total))
+        return bool(search_with(limit).possible_starts(total_cost))
 
-    any_split = [1] * (k - 1) + [search.layers - k + 1]
+    # The least limit is at most the memory that an arbitrary split needs.
+    any_split = [1] * (num_stages - 1) + [search.layers - num_stages + 1]
     low = math.floor(search.limit)
     high = math.ceil(search.largest(any_split).bytes)
     least_limit = least_integer(low, high, fits)
-    sizes = limited(least_limit).least_squares(0, total)
+    sizes = search_with(least_limit).least_squares(0, total_cost)
     return search.largest(sizes)

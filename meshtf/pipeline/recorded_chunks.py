@@ -1,9 +1,9 @@
-"""A pipeline within a mtf.function: each chunk is recorded once, and called for each
-microbatch.
+"""A pipeline in a `mtf.function`: each chunk of layers is recorded once, as a body, and
+called for each microbatch.
 
-The order of work on a stage is a chain: each call waits for the previous call on its
-stage. The sums of the captures' gradients are passed from call to call, so that each is
-one tensor at any time.
+The calls of a stage form a chain: each call waits for the previous call on its stage, so
+they run in the order of the schedule. The sums of the captures' gradients are passed from
+call to call, so that each sum is only one tensor at any time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _INDEX_SPEC = Spec(Shape(), "int32")
 
 
 class _ForwardPass(NamedTuple):
-    """The forward pass of a microbatch through a chunk."""
+    """The arguments and results of a chunk's forward call for one microbatch."""
 
     arguments: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
@@ -45,16 +45,22 @@ class _Chunk:
     """The bodies of a chunk, and what their calls have returned so far.
 
     Attributes:
-      index: of the chunk in the model.
-      stage: the index of the stage at which it runs.
-      body: its layers.
-      outputs: the results of the body that the next chunk takes; deferred tensors
-        follow them.
+      index: the index of the chunk in the model.
+      stage: the index of the stage on which the chunk runs.
+      body: the recorded layers of the chunk.
+      outputs: the results of the body that the next chunk takes, or the loss. In the
+        results, they are followed by the tensors of deferred calls.
       structure: the nested structure of the outputs.
-      deferred: calls to make once a batch, after its last microbatch.
-      forward_passes: by microbatch.
-      cotangents: by microbatch, those of the body's arguments.
-      gradient_sums: of the captures of `backward`, over the calls so far.
+      deferred: the calls to make once for each batch, after its last microbatch.
+      forward_passes: {microbatch: its forward pass}.
+      cotangents: {microbatch: {argument of the body: its cotangent}}.
+      gradient_sums: the sums over the calls so far of the gradients of the captures.
+
+    `record_backward` sets three more attributes:
+      cotangent_indices: the indices of the outputs whose cotangents the backward body
+        takes.
+      backward: the recorded backward pass.
+      body_with_residuals: `body` with the residuals as further results.
     """
 
     index: int
@@ -88,13 +94,15 @@ class _Chunk:
         return self.forward_passes[microbatch].results[start:end]
 
     def residuals_of(self, microbatch: int) -> list[Tensor]:
-        """Returns what the backward pass takes of the forward pass of a microbatch."""
+        """Returns the tensors that the backward pass of a microbatch takes from its
+        forward pass.
+        """
         body = self.body_with_residuals
         forward = self.forward_passes[microbatch]
-        recorded = (*body.arguments, *body.results)
-        computed = (*forward.arguments, *forward.results)
-        values = dict(zip(recorded, computed))
-        return [values[x] for x in self.backward.residuals]
+        body_tensors = (*body.arguments, *body.results)
+        call_tensors = (*forward.arguments, *forward.results)
+        tensor_of_call = dict(zip(body_tensors, call_tensors))
+        return [tensor_of_call[x] for x in self.backward.residuals]
 
 
 class RecordedChunks:
@@ -103,8 +111,8 @@ class RecordedChunks:
     Args:
       pipe: the pipeline.
       example: one microbatch of the input of the first layer.
-      loss_of: computes a loss from the last layer's output and `loss_inputs`; None:
-        there is no loss.
+      loss_of: the function that computes the loss from the last layer's output and
+        `loss_inputs`; None: there is no loss.
       loss_inputs: one microbatch of the further arguments of `loss_of`.
     """
 
@@ -122,14 +130,15 @@ class RecordedChunks:
         if loss_of is not None:
             self.num_loss_inputs = len(tf.nest.flatten(loss_inputs))
         self.mesh = tf.nest.flatten(example)[0].mesh
-        # Dimensions that were derived from the microbatch; see `microbatch`.
+        # Dimensions that layers have made of the microbatch; see `run_chunk`.
         self.derived_dims: dict[Any, Any] = {}
         self.chunks: list[_Chunk] = []
         for k in range(len(pipe.model_chunks)):
+            # The output of a chunk is the example on which the next chunk is recorded.
             example = self._record(k, example)
         self.last_chunk = self.chunks[-1]
-        # For each stage: the results of its latest call.
-        self.latest: dict[int, tuple[Tensor, ...]] = {}
+        # {stage: results of its latest call}, for which the stage's next call waits.
+        self.latest_results: dict[int, tuple[Tensor, ...]] = {}
 
     @property
     def captures(self) -> list[Tensor]:
@@ -144,9 +153,9 @@ class RecordedChunks:
         flat = tf.nest.flatten(x)
         for chunk in self.chunks:
             arguments = [self._index_tensor(index), *flat]
-            results = self._call(
-                chunk, CallId(chunk.index, index), chunk.body, arguments
-            )
+            call_id = CallId(chunk.index, index)
+            results = self._call(chunk, call_id, chunk.body, arguments)
+            # Only a backward pass, as in `run`, needs the arguments of a forward pass.
             chunk.forward_passes[index] = _ForwardPass((), results)
             flat = chunk.outputs_of(index)
         return tf.nest.pack_sequence_as(self.last_chunk.structure, flat)
@@ -162,15 +171,16 @@ class RecordedChunks:
     def run(
         self, inputs: Sequence[Sequence[Tensor]], schedule: Schedule
     ) -> tuple[Tensor, list[list[Tensor | None]], list[Tensor | None]]:
-        """Runs all microbatches through all chunks, forwards and backwards.
+        """Runs the forward and backward passes of all microbatches through all chunks.
 
         Args:
-          inputs: for each microbatch the tensors that the first chunk takes, then those
-            of `loss_inputs`.
-          schedule: the order of work.
+          inputs: for each microbatch the flat inputs of the first layer, followed by the
+            flat loss inputs.
+          schedule: the order of the tasks.
 
         Returns:
-          (loss, cotangents of inputs, cotangents of captures).
+          (mean loss, cotangents of `inputs`, cotangents of `captures`); None for a tensor
+          on which the loss does not depend.
         """
         self._record_backwards()
         for task in schedule.order():
@@ -193,7 +203,8 @@ class RecordedChunks:
         """Records chunk k on an example of its input.
 
         Returns:
-          An example of its output: the results of its body, in the output's structure.
+          An example of the chunk's output: the results of its body, in the structure of
+          the output.
         """
         pipe = self.pipe
         stage_index = pipe.stage_of(k)
@@ -203,47 +214,54 @@ class RecordedChunks:
         if k == len(pipe.model_chunks) - 1 and self.loss_of is not None:
             loss_of = self.loss_of
             loss_inputs = tf.nest.flatten(self.loss_inputs)
-        recorded: list[Any] = []
+        # Recording `run` appends the output and the deferred calls.
+        output_and_deferred: list[Any] = []
 
         def run(index: Tensor, *xs: Tensor) -> Sequence[Tensor]:
-            def chunk(*xs: Tensor) -> Any:
-                layer_inputs = list(xs[: len(flat)])
-                x = tf.nest.pack_sequence_as(example, layer_inputs)
+            def run_layers(*xs: Tensor) -> Any:
+                flat_layer_inputs = list(xs[: len(flat)])
+                x = tf.nest.pack_sequence_as(example, flat_layer_inputs)
                 if loss_of is None:
                     return run_chunk(pipe, k, index, x, self.derived_dims)
-                rest = tf.nest.pack_sequence_as(self.loss_inputs, list(xs[len(flat) :]))
+                flat_loss_inputs = list(xs[len(flat) :])
+                labels = tf.nest.pack_sequence_as(self.loss_inputs, flat_loss_inputs)
                 with stage(stage_index):
                     return run_chunk(
-                        pipe, k, index, x, self.derived_dims, loss_of, rest
+                        pipe, k, index, x, self.derived_dims, loss_of, labels
                     )
 
-            run_layers = chunk
             if pipe.recompute:
-                run_layers = recompute(chunk)
+                run_layers = recompute(run_layers)
             with deferred_calls() as deferred:
                 output = run_layers(*xs)
-            recorded.extend([output, deferred])
+            output_and_deferred.extend([output, deferred])
             deferred_tensors = [x for entry in deferred for x in entry.tensors]
             return [*tf.nest.flatten(output), *deferred_tensors]
 
         with context(stage=stage_index):
             specs = [x.spec for x in (*flat, *loss_inputs)]
             body = record_body(run, [_INDEX_SPEC, *specs])
-        output, deferred = recorded
+        output, deferred = output_and_deferred
         num_outputs = len(tf.nest.flatten(output))
         outputs = body.results[:num_outputs]
-        structure = tf.nest.map_structure(lambda x: 0, output)
-        chunk = _Chunk(k, stage_index, body, outputs, structure, deferred)
+        chunk = _Chunk(
+            index=k,
+            stage=stage_index,
+            body=body,
+            outputs=outputs,
+            structure=tf.nest.map_structure(lambda x: 0, output),
+            deferred=deferred,
+        )
         self.chunks.append(chunk)
         return tf.nest.pack_sequence_as(output, list(outputs))
 
     def _record_backwards(self) -> None:
-        """Records the backward bodies, from the last chunk to the first one, and makes
-        the initial gradient sums.
+        """Records the backward bodies, from the last chunk to the first one, and the
+        initial gradient sums.
 
-        A chunk on which the loss does not depend has a backward body without results. A
-        variable on which the loss does not depend has no gradient then, as without a
-        pipeline, so that an optimizer does not change it.
+        The backward body of a chunk on which the loss does not depend has no results. So a
+        variable on which the loss does not depend has no gradient, as without a pipeline,
+        and an optimizer does not change it.
         """
         for chunk in reversed(self.chunks):
             outputs = chunk.outputs
@@ -275,14 +293,14 @@ class RecordedChunks:
         self, chunk: _Chunk, call_id: CallId, body: Body, arguments: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         """Calls a body at the stage of its chunk, after this stage's previous call."""
-        previous = self.latest.get(chunk.stage, ())
+        previous = self.latest_results.get(chunk.stage, ())
         with stage(chunk.stage):
             results = call(body, arguments, previous, call_id=call_id)
-        self.latest[chunk.stage] = results
+        self.latest_results[chunk.stage] = results
         return results
 
     def _zeros(self, chunk: _Chunk) -> list[Tensor]:
-        """Returns the initial gradient sums of the captures of a chunk."""
+        """Returns the initial gradient sums of the captures of a chunk, which are zeros."""
         sums = []
         with stage(chunk.stage):
             for x in chunk.backward.captures:
@@ -291,7 +309,9 @@ class RecordedChunks:
         return sums
 
     def _forward(self, chunk: _Chunk, m: int, inputs: Sequence[Tensor]) -> None:
-        """Calls a chunk on microbatch m, for which `inputs` are those of the pipeline."""
+        """Runs the forward pass of microbatch m through a chunk; `inputs` are the flat
+        inputs of the pipeline for this microbatch.
+        """
         num_layer_inputs = len(inputs) - self.num_loss_inputs
         if chunk.index == 0:
             xs = list(inputs[:num_layer_inputs])
@@ -307,8 +327,8 @@ class RecordedChunks:
     def _backward(self, chunk: _Chunk, m: int) -> None:
         """Calls the backward body of a chunk on microbatch m.
 
-        Its results are the cotangents of the arguments that have some, then the new
-        gradient sums.
+        Its results are the cotangents of those arguments that have one, followed by the
+        new gradient sums.
         """
         backward = chunk.backward
         cotangents: dict[Tensor, Tensor] = {}
@@ -329,12 +349,13 @@ class RecordedChunks:
         chunk.gradient_sums = list(results)
 
     def _output_cotangents(self, chunk: _Chunk, m: int) -> list[Tensor]:
-        """Returns the cotangents of the outputs of a chunk for microbatch m: of the
-        loss, or from the next chunk.
+        """Returns the cotangents of the outputs of a chunk for microbatch m: for the last
+        chunk the cotangent of its loss, else those that the next chunk has computed.
         """
         indices = chunk.cotangent_indices
         if chunk is self.last_chunk:
-            weight = 1.0 / self.pipe.microbatches  # the loss is a mean
+            # The loss is a mean over microbatches.
+            weight = 1.0 / self.pipe.microbatches
             dtypes = [chunk.outputs[i].dtype for i in indices]
             with stage(chunk.stage):
                 return [full(self.mesh, "", weight, dtype) for dtype in dtypes]
@@ -343,14 +364,15 @@ class RecordedChunks:
         return [cotangents[next_arguments[i]] for i in indices]
 
     def _input_cotangents(self, m: int) -> list[Tensor | None]:
-        """Returns the cotangents of the inputs of the first layer, then those of
-        `loss_inputs`, for microbatch m.
+        """Returns the cotangents of the flat inputs of the first layer, then those of the
+        flat loss inputs, for microbatch m.
         """
-        start_chunk = self.chunks[0]
-        _index, *layer_arguments = start_chunk.body.arguments
-        start_cotangents = start_chunk.cotangents[m]
-        cotangents = [start_cotangents.get(x) for x in layer_arguments]
-        if start_chunk is not self.last_chunk:
+        first_chunk = self.chunks[0]
+        # With a single chunk, these arguments include the loss inputs.
+        _index, *first_arguments = first_chunk.body.arguments
+        first_cotangents = first_chunk.cotangents[m]
+        cotangents = [first_cotangents.get(x) for x in first_arguments]
+        if first_chunk is not self.last_chunk:
             arguments = self.last_chunk.body.arguments
             loss_arguments = arguments[len(arguments) - self.num_loss_inputs :]
             loss_cotangents = self.last_chunk.cotangents[m]
@@ -358,12 +380,21 @@ class RecordedChunks:
         return cotangents
 
     def _capture_cotangents(self) -> list[Tensor | None]:
-        """Returns the cotangents of captures, those of several chunks added up."""
+        """Returns the cotangents of `captures`: sums over the chunks that capture the
+        tensor, None for a tensor without gradients.
+        """
         totals: dict[Tensor, Tensor] = {}
         for chunk in self.chunks:
-            for x, total in zip(chunk.backward.captures, chunk.gradient_sums):
+            for x, gradient in zip(chunk.backward.captures, chunk.gradient_sums):
+                if x not in totals:
+                    totals[x] = gradient
+                    continue
                 with context(primals=(x,)):
-                    totals[x] = totals[x] + total if x in totals else total
-        return [
-            cast(totals[x], x.dtype) if x in totals else None for x in self.captures
-        ]
+                    totals[x] = totals[x] + gradient
+        cotangents: list[Tensor | None] = []
+        for x in self.captures:
+            if x in totals:
+                cotangents.append(cast(totals[x], x.dtype))
+            else:
+                cotangents.append(None)
+        return cotangents

@@ -1,4 +1,6 @@
-"""The layers of one chunk of a pipeline, run on one microbatch."""
+"""Runs the layers of one chunk of a pipeline on one microbatch, eagerly or while a
+function is recorded.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ from meshtf.pipeline.costs import layer_name
 
 
 class Pipeline(Protocol):
-    """What recording asks of a pipeline.
+    """The attributes of `GPipe` that its chunks need.
 
     Attributes:
-      model_chunks: the layers of each chunk.
+      model_chunks: the layers of each chunk of the model.
       stages: the number of stages.
       microbatches: the number of microbatches in a batch.
       dim: the dimension that is split into microbatches.
-      recompute: whether the backward pass computes a chunk again.
+      recompute: whether the backward pass computes each chunk again from its input.
     """
 
     model_chunks: list[list[Callable[..., Any]]]
@@ -32,7 +34,7 @@ class Pipeline(Protocol):
     recompute: bool
 
     def stage_of(self, chunk: int) -> int:
-        """Returns the stage at which a chunk runs."""
+        """Returns the index of the stage on which a chunk of the model runs."""
 
 
 def run_chunk(
@@ -44,15 +46,18 @@ def run_chunk(
     loss_of: Callable[..., Tensor] | None = None,
     loss_inputs: Sequence[Any] = (),
 ) -> Any:
-    """Returns the output of a chunk's layers for a microbatch, or its loss.
+    """Returns the output of a chunk's last layer for a microbatch, or with `loss_of` its
+    loss.
 
     Args:
       pipe: the pipeline.
-      chunk: the index of the chunk.
-      index: of the microbatch: an int, or a tensor.
+      chunk: the index of the chunk in the model.
+      index: the index of the microbatch: an int, or an int32 tensor.
       x: the input of the chunk's first layer.
-      derived_dims: dimensions that were derived from the microbatch: see `microbatch`.
-      loss_of: computes a loss from the output.
+      derived_dims: the dimensions that earlier chunks have made of `pipe.dim` for this
+        microbatch, see `microbatch.digits_by_dim`; those of this chunk are added.
+      loss_of: the function that computes the loss from the output; None: the output is
+        returned.
       loss_inputs: the further arguments of `loss_of`.
     """
     with (
@@ -64,5 +69,5 @@ def run_chunk(
         if loss_of is not None:
             return as_scalar("the loss of a pipeline", loss_of(x, *loss_inputs))
         name = layer_name(pipe.model_chunks[chunk][-1], chunk)
-        returned = f"what layer {name!r} of a pipeline returns"
-        return tf.nest.map_structure(lambda y: as_tensor(returned, y), x)
+        description = f"what layer {name!r} of a pipeline returns"
+        return tf.nest.map_structure(lambda y: as_tensor(description, y), x)

@@ -1,8 +1,8 @@
-"""Schedules: the order in which each stage of a pipeline does its work.
+"""Schedules: the order in which each stage of a pipeline works on microbatches.
 
-The work of a stage consists of tasks: the forward or the backward pass of one microbatch
-through one of its chunks. A schedule has one list of tasks for each stage; `order`
-merges them into one, in which every task comes after the one that it waits for:
+A task is the forward or the backward pass of one microbatch through one chunk of layers.
+A schedule has a list of tasks for each stage; `order` merges these lists into one, in
+which every task comes after the task that it waits for:
 
 >>> schedule = one_f_one_b(stages=2, microbatches=3)
 >>> " ".join(task.label for task in schedule.tasks[0])
@@ -23,28 +23,41 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.names.arguments import as_int, as_numbers, as_sequence, check_record
+from meshtf.names.arguments import (
+    as_int,
+    as_numbers,
+    as_sequence,
+    as_text,
+    check_record,
+)
 
 Kind = Literal["forward", "backward"]
 
 
 class Task(NamedTuple):
-    """The forward or backward pass of one microbatch through one chunk of a stage."""
+    """The forward or backward pass of one microbatch through one chunk of a stage.
+
+    Attributes:
+      stage: the index of the stage.
+      microbatch: the index of the microbatch.
+      kind: "forward" or "backward".
+      chunk: the index of the chunk among the chunks of the stage.
+    """
 
     stage: int
     microbatch: int
     kind: Kind
-    chunk: int = 0  # its index among the chunks of the stage
+    chunk: int = 0
 
     @property
     def label(self) -> str:
-        """The kind and microbatch, such as "F3"; chunks after the first have a letter:
-        "F3b".
+        """The kind and the microbatch, such as "F3"; a task of a chunk after the first has
+        a letter at the end, such as "F3b" in chunk 1.
         """
-        chunk = ""
+        chunk_letter = ""
         if self.chunk:
-            chunk = chr(ord("a") + self.chunk % 26)
-        return f"{self.kind[0].upper()}{self.microbatch}{chunk}"
+            chunk_letter = chr(ord("a") + self.chunk % 26)
+        return f"{self.kind[0].upper()}{self.microbatch}{chunk_letter}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +68,7 @@ class Schedule:
     c // K of stage c % K.
 
     Raises:
-      PlanError: a task is missing, is there twice, or is another stage's.
+      PlanError: a task is missing, appears twice, or is listed for another stage.
     """
 
     tasks: tuple[tuple[Task, ...], ...]
@@ -69,7 +82,7 @@ class Schedule:
     def __post_init__(self) -> None:
         for stage_tasks in as_sequence("tasks", self.tasks, "the tasks of each stage"):
             as_tasks("tasks", stage_tasks)
-        missing = {
+        missing_tasks = {
             Task(stage, microbatch, kind, chunk)
             for stage, microbatch, kind, chunk in itertools.product(
                 range(self.stages),
@@ -80,16 +93,16 @@ class Schedule:
         }
         for stage, stage_tasks in enumerate(self.tasks):
             for task in stage_tasks:
-                if task.stage != stage or task not in missing:
+                if task.stage != stage or task not in missing_tasks:
                     raise PlanError(
                         f"stage {stage} has {task}, which is another stage's or is "
                         "there twice."
                     )
-                missing.remove(task)
-        if missing:
+                missing_tasks.remove(task)
+        if missing_tasks:
             raise PlanError(
                 f"a schedule of {self.stages} stages, {self.microbatches} microbatches "
-                f"and {self.chunks} chunks has no {min(missing)}."
+                f"and {self.chunks} chunks has no {min(missing_tasks)}."
             )
 
     @property
@@ -118,51 +131,59 @@ class Schedule:
         """Returns the task whose result a task waits for, or None if it needs only the
         batch.
 
-        A forward pass waits for that of the previous chunk, a backward pass for that of
-        the next chunk; that of the last chunk waits for the chunk's forward pass.
+        The forward pass of a chunk waits for the forward pass of the previous chunk, a
+        backward pass for the backward pass of the next chunk. The backward pass of the
+        last chunk waits for the forward pass of this chunk.
         """
         check_record(Task, task=task)
-        forward = task.kind == "forward"
-        chunk = self.model_chunk(task) + (-1 if forward else 1)
-        if chunk < 0:
+        model_chunk = self.model_chunk(task)
+        if task.kind == "forward":
+            source_chunk = model_chunk - 1
+        else:
+            source_chunk = model_chunk + 1
+        if source_chunk < 0:
             return None
-        if chunk == self.stages * self.chunks:
+        if source_chunk == self.stages * self.chunks:
             return task._replace(kind="forward")
-        return task._replace(stage=chunk % self.stages, chunk=chunk // self.stages)
+        return task._replace(
+            stage=source_chunk % self.stages, chunk=source_chunk // self.stages
+        )
 
     def order(self) -> tuple[Task, ...]:
         """Returns all tasks in one order, each after the task that it waits for.
 
-        The order is that of rounds: in a round each stage does its next task, if the
-        task that it waits for was done in an earlier round.
+        The order consists of rounds: in a round, each stage runs its next task if the task
+        for which this one waits ran in an earlier round.
 
         Raises:
           PlanError: stages wait for each other for ever.
         """
         queues = [collections.deque(tasks) for tasks in self.tasks]
-        done: dict[Task | None, None] = {None: None}  # a set that keeps its order
+        ordered_tasks: list[Task] = []
+        # None is the task before the first chunk: see `before`.
+        finished: set[Task | None] = {None}
         while any(queues):
-            ready = [
-                queue for queue in queues if queue and self.before(queue[0]) in done
+            remaining_queues = [queue for queue in queues if queue]
+            ready_queues = [
+                queue for queue in remaining_queues if self.before(queue[0]) in finished
             ]
-            if not ready:
-                waits = [
-                    f"{queue[0]} waits for {self.before(queue[0])}"
-                    for queue in queues
-                    if queue
-                ]
+            if not ready_queues:
+                next_tasks = [queue[0] for queue in remaining_queues]
+                waits = [f"{task} waits for {self.before(task)}" for task in next_tasks]
                 raise PlanError(
                     explain_error(
                         "the stages of a schedule wait for each other.",
                         tasks="\n".join(waits),
                     )
                 )
-            done.update(dict.fromkeys([queue.popleft() for queue in ready]))
-        return tuple(task for task in done if task is not None)
+            round_tasks = [queue.popleft() for queue in ready_queues]
+            ordered_tasks += round_tasks
+            finished.update(round_tasks)
+        return tuple(ordered_tasks)
 
 
 def as_tasks(name: str, tasks: Any) -> list[Task]:
-    """Returns a list of tasks. Raises ArgumentError."""
+    """Returns an argument as a list of tasks. Raises ArgumentError if it is none."""
     task_list = list(as_sequence(name, tasks, "tasks"))
     for task in task_list:
         check_record(Task, **{name: task})
@@ -171,10 +192,10 @@ def as_tasks(name: str, tasks: Any) -> list[Task]:
 
 def gpipe(stages: int, microbatches: int) -> Schedule:
     """Returns GPipe's schedule: all forward passes, then all backward passes, the last
-    one first.
+    microbatch first.
 
-    A stage holds all microbatches at once. (Huang et al. 2019, arXiv:1811.06965, figure
-    2.)
+    A stage stores the activations of all microbatches at once. (Huang et al. 2019,
+    arXiv:1811.06965, figure 2.)
     """
     _check(stages, microbatches)
 
@@ -187,10 +208,9 @@ def gpipe(stages: int, microbatches: int) -> Schedule:
 
 
 def one_f_one_b(stages: int, microbatches: int) -> Schedule:
-    """Returns the schedule 1F1B: each stage does a backward pass as soon as one is
-    ready.
+    """Returns the schedule 1F1B: each stage runs a backward pass as soon as one is ready.
 
-    Stage k is at most K - k forward passes ahead, and holds no more microbatches.
+    Stage k of K stages stores the activations of at most K - k microbatches at once.
     (Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.)
     """
     _check(stages, microbatches)
@@ -204,10 +224,9 @@ def one_f_one_b(stages: int, microbatches: int) -> Schedule:
 
 
 def interleaved(stages: int, microbatches: int, chunks: int) -> Schedule:
-    """Returns 1F1B for stages of several chunks each, which takes a v-th of the idle
-    time.
+    """Returns 1F1B for K stages of v chunks each, which reduces the idle time to 1 / v.
 
-    Each stage takes K microbatches through one of its chunks, then the same ones
+    Each stage runs K microbatches through one of its chunks, then the same microbatches
     through its next chunk. (Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2.)
 
     Raises:
@@ -227,28 +246,53 @@ def interleaved(stages: int, microbatches: int, chunks: int) -> Schedule:
         )
 
     def tasks(stage: int) -> tuple[Task, ...]:
-        # Groups of K microbatches, each through all chunks.
-        steps = [
-            (start + m, chunk)
-            for start, chunk, m in itertools.product(
-                range(0, microbatches, stages), range(chunks), range(stages)
-            )
-        ]
-        forward = [Task(stage, m, "forward", chunk) for m, chunk in steps]
-        backward = [
-            Task(stage, m, "backward", chunks - 1 - chunk) for m, chunk in steps
-        ]
+        forward = []
+        backward = []
+        # Groups of K microbatches; each group runs through all chunks of the stage.
+        group_starts = range(0, microbatches, stages)
+        for start, chunk, m in itertools.product(
+            group_starts, range(chunks), range(stages)
+        ):
+            backward_chunk = chunks - 1 - chunk
+            forward.append(Task(stage, start + m, "forward", chunk))
+            backward.append(Task(stage, start + m, "backward", backward_chunk))
+        # The number of warm-up passes in Narayanan et al., section 2.2.2.
         warmup = 2 * (stages - 1 - stage) + (chunks - 1) * stages
         return _alternate(forward, backward, warmup)
 
     return Schedule(tuple(map(tasks, range(stages))))
 
 
+_SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b}
+
+
+def schedule_called(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
+    """Returns the schedule with this name, "gpipe" or "1f1b"; several chunks for each
+    stage are interleaved.
+
+    Raises:
+      PlanError: there is no such schedule, or no such schedule with several chunks.
+    """
+    as_text("schedule", name)
+    if name not in _SCHEDULES or (chunks > 1 and name != "1f1b"):
+        raise PlanError(
+            explain_error(
+                f"there is no schedule {name!r}"
+                + (f" with {chunks} chunks." if chunks > 1 else "."),
+                way_out=f"Take one of {', '.join(map(repr, _SCHEDULES))}; chunks "
+                "interleave 1f1b.",
+            )
+        )
+    if chunks > 1:
+        return interleaved(stages, microbatches, chunks)
+    return _SCHEDULES[name](stages, microbatches)
+
+
 def _alternate(
     forward: Sequence[Task], backward: Sequence[Task], warmup: int
 ) -> tuple[Task, ...]:
-    """Returns `warmup` forward passes, then forward and backward passes alternately,
-    then the remaining backward passes.
+    """Returns the first `warmup` forward passes, then forward and backward passes in
+    turn, then the remaining backward passes.
     """
     steady = itertools.chain(*zip(forward[warmup:], backward))
     cooldown = backward[max(0, len(forward) - warmup) :]
@@ -256,6 +300,7 @@ def _alternate(
 
 
 def _check(stages: int, microbatches: int, chunks: int = 1) -> None:
+    """Raises an error for numbers that are not integers or less than 1."""
     as_int("stages", stages)
     as_int("microbatches", microbatches)
     as_int("chunks", chunks)
@@ -269,28 +314,28 @@ def _check(stages: int, microbatches: int, chunks: int = 1) -> None:
 def peak_activations(
     order: Iterable[Task], sizes: Sequence[float] | None = None
 ) -> tuple[float, ...]:
-    """Returns for each stage the most that it holds at once: microbatches whose forward
-    pass is done, and whose backward pass is not.
+    """Returns for each stage the peak size of the activations that it stores: those of
+    microbatches whose forward pass is done, and whose backward pass is not.
 
     Args:
-      order: tasks of all stages, those of one stage in the order in which they run.
-      sizes: the size of one microbatch in each chunk of the model, such as bytes of
-        activations. By default each is 1, so that the result counts microbatches where
-        a stage has one chunk.
+      order: the tasks of all stages; the tasks of one stage are in the order in which
+        they run.
+      sizes: for each chunk of the model, the size of the activations of one microbatch,
+        such as bytes; None: each size is 1, so that the result counts microbatches.
     """
     if sizes is not None:
         sizes = as_numbers("sizes", sizes, "a number for each chunk")
     order = as_tasks("order", order)
     stages = 1 + max(task.stage for task in order)
-    current: list[float] = [0] * stages
-    peak: list[float] = [0] * stages
+    current_sizes: list[float] = [0] * stages
+    peak_sizes: list[float] = [0] * stages
     for task in order:
         stage = task.stage
         chunk = task.chunk * stages + stage
         size = 1 if sizes is None else sizes[chunk]
         if task.kind == "forward":
-            current[stage] += size
+            current_sizes[stage] += size
         else:
-            current[stage] -= size
-        peak[stage] = max(peak[stage], current[stage])
-    return tuple(peak)
+            current_sizes[stage] -= size
+        peak_sizes[stage] = max(peak_sizes[stage], current_sizes[stage])
+    return tuple(peak_sizes)

@@ -1,4 +1,4 @@
-"""The time line of a schedule: when each stage does what, and how long it waits.
+"""Simulates a schedule: when each stage runs which task, and how long it is idle.
 
 >>> from meshtf.pipeline import gpipe
 >>> line = simulate(gpipe(stages=4, microbatches=8))
@@ -7,7 +7,7 @@
 >>> line.bubble == 3 / (8 + 4 - 1), line.speed_up == ideal_speed_up(4, 8)
 (True, True)
 
-Times have the unit of the costs. With integers or fractions they are exact.
+Times have the unit of the costs. They are exact if the costs are integers or fractions.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from meshtf.names.arguments import (
 )
 from meshtf.pipeline.schedule import Schedule, Task, peak_activations
 
-Cost = float | Sequence[float]  # one for all chunks, or one for each chunk
+# The cost of every chunk of the model, or a list with the cost of each chunk.
+Cost = float | Sequence[float]
 
 
 class Span(NamedTuple):
     """The time from start to end in which a stage works on a task.
 
-    "recompute" belongs to a backward task.
+    A backward task may have two spans: one of kind "recompute", then one of kind
+    "backward".
     """
 
     task: Task
@@ -45,7 +47,7 @@ class Span(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """When each stage does what: simulated, or measured."""
+    """When each stage runs which task: simulated or measured."""
 
     spans: tuple[Span, ...]
 
@@ -58,28 +60,26 @@ class Timeline:
 
     @property
     def stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return 1 + max(span.task.stage for span in self.spans)
 
     @property
     def start(self) -> float:
-        """When the first task starts."""
+        """The time at which the first task starts."""
         return min(span.start for span in self.spans)
 
     @property
     def time(self) -> float:
-        """How long it takes from the first start to the last end."""
+        """The time from the first start to the last end."""
         return max(span.end for span in self.spans) - self.start
 
     @property
     def busy(self) -> tuple[float, ...]:
-        """How long each stage works, recomputing included."""
-        return tuple(
-            sum(
-                span.end - span.start for span in self.spans if span.task.stage == stage
-            )
-            for stage in range(self.stages)
-        )
+        """The time that each stage works, recomputing included."""
+        busy_times: list[float] = [0] * self.stages
+        for span in self.spans:
+            busy_times[span.task.stage] += span.end - span.start
+        return tuple(busy_times)
 
     @property
     def bubble(self) -> float:
@@ -94,7 +94,7 @@ class Timeline:
 
     @property
     def idle_per_work(self) -> float:
-        """How long stages are idle for each unit of time that they work.
+        """The idle time of all stages, divided by the time that they work.
 
         M microbatches on K stages with v chunks each, all equal, give (K - 1) / (M v).
         """
@@ -103,13 +103,15 @@ class Timeline:
 
     @property
     def speed_up(self) -> float:
-        """How many times longer one stage would take for all of the work."""
+        """The time that one stage would take for all tasks, divided by `time`."""
         return sum(self.busy) / self.time
 
     def peak_activations(
         self, sizes: Sequence[float] | None = None
     ) -> tuple[float, ...]:
-        """Returns the most that each stage holds at once; see `schedule.peak_activations`."""
+        """Returns for each stage the peak size of the activations that it stores; see
+        `schedule.peak_activations`.
+        """
         if sizes is not None:
             sizes = as_numbers("sizes", sizes, "a number for each chunk")
         spans = sorted(self.spans, key=lambda span: span.start)
@@ -118,8 +120,9 @@ class Timeline:
 
 
 def ideal_speed_up(stages: int, microbatches: int, chunks: int = 1) -> float:
-    """Returns K M / (M + (K - 1) / v), the speed-up of chunks of equal cost if sending
-    takes no time.
+    """Returns the speed-up of K stages over one, K M / (M + (K - 1) / v), for M
+    microbatches and v chunks of each stage, if chunks cost the same and sending takes no
+    time.
     """
     as_int("stages", stages, least=1)
     as_int("microbatches", microbatches, least=1)
@@ -137,18 +140,19 @@ def simulate(
     recompute: Cost = 0,
     early: bool = False,
 ) -> Timeline:
-    """Returns the time line of a schedule in which each task starts as soon as it can.
+    """Returns the time line of a schedule in which each task starts as soon as possible.
 
     Args:
-      schedule: what each stage does, in order.
-      forward: cost of a microbatch's forward pass through each chunk of the model: one
-        number for each chunk, or one for all.
-      backward: the same of the backward pass; twice the forward pass by default.
-      send: the time to send a result to another stage, which delays only the task that
-        waits for it.
-      recompute: cost of computing the activations of each chunk again before its
+      schedule: the tasks of each stage, in order.
+      forward: the cost of a microbatch's forward pass through each chunk of the model:
+        one number for each chunk, or one for all chunks.
+      backward: the cost of the backward pass through each chunk; None: twice the cost of
+        the forward pass.
+      send: the time to send a result to another stage. It delays only the task that
+        waits for the result.
+      recompute: the cost of computing the activations of each chunk again before its
         backward pass.
-      early: whether to recompute before the gradient arrives from the next stage.
+      early: whether a stage recomputes before the gradient from the next stage arrives.
 
     Raises:
       PlanError: there are not as many costs as chunks, or stages wait for each other.
@@ -162,23 +166,24 @@ def simulate(
     if backward is None:
         backward = [2 * cost for cost in forward_costs]
     backward_costs = _chunk_costs(backward, num_chunks)
-    stage_ends: list[float] = [0] * schedule.stages
+    stage_ends: list[float] = [0] * schedule.stages  # of each stage's latest task
+    # None is the source of the first chunk: the input of the model exists at time 0.
     task_ends: dict[Task | None, float] = {None: 0}
     spans = []
     for task in schedule.order():
         chunk = schedule.model_chunk(task)
-        before = schedule.before(task)
-        ready = task_ends[before]
-        if before is not None and before.stage != task.stage:
-            ready += send
+        source_task = schedule.before(task)
+        ready_time = task_ends[source_task]
+        if source_task is not None and source_task.stage != task.stage:
+            ready_time += send
         start = stage_ends[task.stage]
         if not early:
-            start = max(start, ready)
+            start = max(start, ready_time)
         if task.kind == "backward" and recompute_costs[chunk]:
             end = start + recompute_costs[chunk]
             spans.append(Span(task, "recompute", start, end))
             start = end
-        start = max(start, ready)
+        start = max(start, ready_time)
         costs = backward_costs
         if task.kind == "forward":
             costs = forward_costs

@@ -1,7 +1,7 @@
 """The search for the best split of layers into chunks, by dynamic programming.
 
-A split is a list of chunks of consecutive layers, one for each stage. Costs are integers,
-so sums are exact.
+A split is a list of chunks of consecutive layers, one chunk for each stage. Costs are
+integers, so their sums are exact.
 
 >>> search = SplitSearch([4, 1, 1, 1, 1, 4], stages=3, memory=None, limit=None)
 >>> search.least_maximum()
@@ -16,23 +16,21 @@ import bisect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
-# Bytes of each layer, or of the chunk of a stage that has the layers [start, end).
+# The bytes of each layer; or a function (stage, start, end) -> bytes of the chunk with
+# layers [start, end) on this stage.
 Memory = Sequence[float] | Callable[[int, int, int], float]
 
 
 class ChunkRange(NamedTuple):
-    """A chunk of a split: the layers from start to below end, and their bytes."""
+    """A chunk of a split: the layers [start, end) on a stage, and their bytes."""
 
     stage: int
     start: int
     end: int
     bytes: float
-
-    def size(self) -> float:
-        """Returns its bytes."""
-        return self.bytes
 
     def __str__(self) -> str:
         layers = f"layers {self.start} to {self.end - 1}"
@@ -42,11 +40,22 @@ class ChunkRange(NamedTuple):
 
 
 class SplitSearch:
-    """The possible chunks of a split, and searches for the best ones.
+    """The possible chunks of a split, and searches for the best splits.
 
-    A chunk of a stage that starts at a layer may end anywhere up to where it gets too
-    large, in bytes or in cost. So few starts and ends are possible that deep models are
-    split quickly.
+    A chunk that starts at a given layer may end at any layer up to its largest end, beyond
+    which it has too many bytes or costs too much. This leaves so few starts and ends that
+    deep models are split quickly.
+
+    Args:
+      costs: the cost of each layer.
+      stages: the number of stages.
+      memory: the bytes of layers; None: 0 for each.
+      limit: the most bytes of a chunk; None: no limit.
+
+    Attributes:
+      layers: the number of layers.
+      largest_layer: the cost of the most expensive layer.
+      sums: the cumulative costs: sums[i] is the cost of layers [0, i).
     """
 
     def __init__(
@@ -82,22 +91,22 @@ class SplitSearch:
             return [[self.layers] * self.layers] * self.stages
 
         def largest_end(stage: int, start: int) -> int:
-            return start + bisect.bisect_right(
-                range(start + 1, self.layers + 1),
-                self.limit,
-                key=lambda end: self.bytes(stage, start, end),
+            ends = range(start + 1, self.layers + 1)
+            num_possible = bisect.bisect_right(
+                ends, self.limit, key=lambda end: self.bytes(stage, start, end)
             )
+            return start + num_possible
 
-        def ends(stage: int) -> list[int]:
+        def largest_ends(stage: int) -> list[int]:
             return [largest_end(stage, start) for start in range(self.layers)]
 
         if callable(self.memory):
-            return [ends(stage) for stage in range(self.stages)]
-        return [ends(0)] * self.stages
+            return [largest_ends(stage) for stage in range(self.stages)]
+        return [largest_ends(0)] * self.stages
 
     def ends(self, max_cost: int) -> Iterator[list[int]]:
-        """Yields for each stage and start the largest end of a chunk within the memory
-        limit that costs at most `max_cost`.
+        """Yields for each stage a list: for each start, the largest end of a chunk within
+        the memory limit that costs at most `max_cost`.
         """
         cost_ends = [
             bisect.bisect_right(self.sums, cost + max_cost, start) - 1
@@ -109,44 +118,51 @@ class SplitSearch:
             else:
                 yield [*map(min, cost_ends, memory_ends)]
 
-    def reach(self, max_cost: int) -> list[int]:
-        """Returns for each stage the layers at which it may start, as a bit mask.
+    def possible_starts(self, max_cost: int) -> list[int]:
+        """Returns for each stage the layers at which it may start, as a bit mask: bit i
+        is set if the stage may start at layer i.
 
-        The list is empty if no split has chunks that cost at most `max_cost`.
+        The list is empty if every split has a chunk that costs more than `max_cost`.
         """
+        # The first stage starts at layer 0; a stage starts where the one before it ends.
         starts = [1]
         all_layers = (1 << self.layers) - 1
-        for stage_ends in self.ends(max_cost):
+        for largest_ends in self.ends(max_cost):
             ends = 0
             for start in _bits(starts[-1] & all_layers):
-                # Bits start + 1 to stage_ends[start].
-                ends |= (2 << stage_ends[start]) - (2 << start)
+                # Sets the bits start + 1 to largest_ends[start].
+                ends |= (2 << largest_ends[start]) - (2 << start)
             starts.append(ends)
+        # The last stage must be able to end after the last layer.
         if starts[-1] <= all_layers:
             return []
         return [mask & all_layers for mask in starts[:-1]]
 
     def least_maximum(self) -> int:
         """Returns the least cost that the largest chunk of a split can have."""
-        low = max(self.largest_layer, -(-self.sums[-1] // self.stages))
+        mean_cost = math.ceil(Fraction(self.sums[-1], self.stages))
+        low = max(self.largest_layer, mean_cost)
         high = low
-        while not self.reach(high):
+        # Raises the upper bound by a sixteenth until a split keeps to it.
+        while not self.possible_starts(high):
             low = high + 1
             high += high // 16 + 1
-        return least_integer(low, high, lambda max_cost: bool(self.reach(max_cost)))
+        return least_integer(
+            low, high, lambda max_cost: bool(self.possible_starts(max_cost))
+        )
 
     def least_squares(self, min_cost: int, max_cost: int) -> tuple[int, ...]:
-        """Returns the split with the least sum of squares, among chunks that cost
-        `min_cost` to `max_cost`.
+        """Returns the split whose chunks' costs have the least sum of squares, among the
+        splits whose chunks cost `min_cost` to `max_cost` each.
 
-        Since all splits have the same mean cost, it is the split of the least variance.
-        This is dynamic programming over the stages, from the last one to the first.
+        Since all splits have the same mean cost, this split has the least variance. The
+        algorithm is dynamic programming over the stages, from the last one to the first.
         """
-        # By start: the least sum of squares of the chunks from there on.
+        # {start: the least sum of squares of chunks that cover the layers [start, end)}.
         squares = {self.layers: 0}
-        # For each stage, by start: the end of the chunk that has this sum.
+        # For each stage, from the last to the first: {start: end of the best chunk}.
         best_ends: list[dict[int, int]] = []
-        stages = [*zip(self.reach(max_cost), self.ends(max_cost))]
+        stages = [*zip(self.possible_starts(max_cost), self.ends(max_cost))]
         for starts, largest_ends in reversed(stages):
             squares, ends = self._best_chunks(starts, largest_ends, min_cost, squares)
             best_ends.append(ends)
@@ -164,15 +180,14 @@ class SplitSearch:
         min_cost: int,
         later_squares: Mapping[int, int],
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Returns, by the start of a stage's chunk, the least sum of squares from this
-        chunk on, and the end of the chunk that has this sum.
+        """Returns ({start: least sum of squares}, {start: end of the best chunk}) for a
+        stage: the sum is over the chunks of this stage and the stages after it.
 
         Args:
-          starts: the possible starts, as a bit mask.
-          largest_ends: the largest end for each start.
+          starts: the possible starts of the stage's chunk, as a bit mask.
+          largest_ends: for each start, the largest end of the chunk.
           min_cost: the least cost of a chunk.
-          later_squares: by the start of the next chunk, the least sum of squares from
-            that chunk on.
+          later_squares: {start: least sum of squares} of the next stage.
         """
         squares: dict[int, int] = {}
         ends: dict[int, int] = {}
@@ -191,11 +206,13 @@ class SplitSearch:
         return squares, ends
 
     def bounds(self, sizes: Sequence[int]) -> tuple[int, int]:
-        """Returns the least and the greatest cost of a chunk in a split whose variance
-        is at most that of `sizes`.
+        """Returns (least cost, greatest cost) that a chunk can have in a split whose
+        variance is at most the variance of the split `sizes`.
 
-        If one chunk costs c, the sum of squares is least where the other chunks are equal,
-        so c^2 + (sum - c)^2 / (K - 1) is at most the sum of squares.
+        Let Q be the sum of squares of the costs of `sizes`, and S their sum. In a split
+        into K chunks of which one costs c, the sum of squares is least if the other chunks
+        are equal. So c^2 + (S - c)^2 / (K - 1) <= Q, which gives
+        |K c - S| <= sqrt((K - 1) (K Q - S^2)).
         """
         total = self.sums[-1]
         k = self.stages
@@ -203,6 +220,7 @@ class SplitSearch:
         for chunk in self.chunks(sizes):
             cost = self.sums[chunk.end] - self.sums[chunk.start]
             squares += cost**2
+        # Rounded up, so that the bounds never exclude a split.
         deviation = math.isqrt((k - 1) * (k * squares - total**2)) + 1
         lower = (total - deviation) // k
         upper = (total + deviation) // k + 1
@@ -215,8 +233,8 @@ class SplitSearch:
             yield ChunkRange(stage, start, end, self.bytes(stage, start, end))
 
     def largest(self, sizes: Sequence[int]) -> ChunkRange:
-        """Returns the chunk of a split that takes the most bytes."""
-        return max(self.chunks(sizes), key=ChunkRange.size)
+        """Returns the chunk of a split that has the most bytes."""
+        return max(self.chunks(sizes), key=lambda chunk: chunk.bytes)
 
 
 def _bits(mask: int) -> Iterator[int]:
@@ -226,14 +244,14 @@ def _bits(mask: int) -> Iterator[int]:
         mask &= mask - 1
 
 
-def least_integer(low: int, high: int, good: Callable[[int], bool]) -> int:
-    """Returns the least integer from low to high that is good, by bisection.
+def least_integer(low: int, high: int, is_enough: Callable[[int], bool]) -> int:
+    """Returns the least integer n in [low, high] with is_enough(n), by bisection.
 
-    `high` is good, and so is every integer above a good one.
+    is_enough(high) must be true, and is_enough(n) must imply is_enough(n + 1).
     """
     while low < high:
         middle = (low + high) // 2
-        if good(middle):
+        if is_enough(middle):
             high = middle
         else:
             low = middle + 1

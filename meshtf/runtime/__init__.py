@@ -2,14 +2,20 @@
 
 Contents:
 
-    tf_internals/    private symbols of TensorFlow
-    devices/         mesh positions to devices, hosts, threads
-    storage/         shards of variables and arguments, files
-    lowering/        a step of a program to TensorFlow ops of one device
-    placed/          one TensorFlow program drives all devices
-    spmd/            each replica runs the same program, with XLA's collectives
-    runtimes         runtimes by name, and their common protocols
-    eager            each op runs as soon as it is called
-    variable         variables, and their initial_values
-    host_batches     batches whose examples each host reads itself
+    tf_internals/         private symbols of TensorFlow
+    devices/              the devices, hosts and threads of mesh positions
+    storage/              shards of variables and arguments, files
+    lowering/             turns a step of a program into TensorFlow ops on one device
+    placed/               one TensorFlow program drives all devices
+    spmd/                 each replica runs the same program, with XLA's collectives
+    runtimes              runtimes by name, and their common protocols
+    eager                 runs each op as soon as it is called
+    variable              variables
+    initial_values        initializers of variables, and the shards of initial values
+    module_paths          names of modules and variables that come from attributes
+    host_batches          batches whose examples each host reads itself
+    dataset_options       datasets without TensorFlow's autotuner
+    process               settings that make programs faster (`mtf.configure_process`)
+    heartbeat             signs of life, for a process that monitors this one
+    tensorflow_tracking   errors for savers of TensorFlow, which miss our variables
 """

@@ -19,8 +19,11 @@ from meshtf.names.arguments import refuse
 def without_autotuning(dataset: Any) -> Any:
     """Returns a `tf.data.Dataset` whose buffer sizes and threads are not autotuned.
 
-    With `tf.data.AUTOTUNE`, `map` then uses one thread per core, and `prefetch` grows its
-    buffer while it is found empty, as it does without the autotuner.
+    With `tf.data.AUTOTUNE`, `map` then uses one thread per core, and `prefetch` enlarges its
+    buffer whenever it is empty.
+
+    Raises:
+      ArgumentError: the argument is no dataset.
     """
     if not hasattr(dataset, "with_options"):
         refuse("dataset", dataset, "a tf.data.Dataset")

@@ -1,9 +1,9 @@
-"""Eager mode: each op is planned and run as soon as it is called, so that its outputs
-have values.
+"""Eager mode: each op outside of a `mtf.function` is planned and run as soon as it is
+called, so that its outputs have values.
 
 Example:
 
-    set_eager_executor(EAGER)         # done once, by meshtf.function
+    (y,) = EAGER.run(node)            # y.sharded_value.values has the shard of each position
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from meshtf.graph.used_layouts import layout_use, record_layout_use
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.partition import Program, build, schedule
-from meshtf.runtime.placed.executor import Placed
+from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.failure_report import with_line
-from meshtf.runtime.placed.numerics_check import Checked
+from meshtf.runtime.placed.numerics_check import CheckingExecutor
 from meshtf.runtime.placed.segment_functions import run_directly
 from meshtf.runtime.storage.write_times import record_write
 
@@ -41,11 +41,11 @@ class Eager:
 
     @property
     def owner(self) -> Eager:
-        """Itself: gradients see all nodes that ran outside of functions."""
+        """The executor itself: gradients see all nodes that ran outside of functions."""
         return self
 
     def recorder_of(self, op: Op) -> Eager:
-        """Returns the executor that nodes of an op go to."""
+        """Returns the executor that runs nodes of an op: this one, whatever the op."""
         return self
 
     def find(self, op: Op) -> Node | None:
@@ -53,8 +53,8 @@ class Eager:
         return None
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
-        """Runs a node and returns its outputs with their values; on an abstract mesh only
-        with their placements.
+        """Runs a node and returns its outputs with values; on an abstract mesh, the outputs
+        have placements and no values.
         """
         if node.mesh is None:
             raise MeshError(
@@ -75,9 +75,8 @@ class Eager:
             for store in node.op.variables:
                 record_write(store)
         if node.recompute_group is None and _ends_gradients(node):
-            node = (
-                node.without_inputs()
-            )  # no gradient needs them; releases their memory
+            # No gradient needs the inputs, so their memory is released.
+            node = node.without_inputs()
         for y, value, shards in zip(node.outputs, program.results, values):
             y.sharded_value = ShardedValue(value.placement, shards)
         return node.outputs
@@ -107,35 +106,41 @@ def _ends_gradients(node: Node) -> bool:
 
 
 def _run_node(program: Program, node: Node) -> list[list[Any]]:
-    """Runs a node; errors that its values cause name the user's line."""
+    """Runs the program of a node; an error that the node's values cause names the user's
+    line.
+    """
     try:
         return _run(program)
     except tf.errors.InvalidArgumentError as error:
-        if "\n  from " in error.message:  # a node in a loop's body has added its line
+        # A node in the body of a loop has added its line already.
+        if "\n  from " in error.message:
             raise
         raise with_line(node, error) from None
 
 
 def reshard_to(tensor: Tensor, placement: Placement) -> list[Any]:
-    """Returns the shards of an eager tensor in a placement."""
+    """Returns the shards of an eager tensor in a placement, one for each position."""
     assert tensor.mesh is not None
     if tensor.sharded_value is not None and tensor.sharded_value.placement == placement:
         return tensor.sharded_value.values
-    return _run(build([], [tensor], tensor.mesh, placement=placement))[0]
+    program = build(nodes=[], results=[tensor], mesh=tensor.mesh, placement=placement)
+    (shards,) = _run(program)
+    return shards
 
 
 def export(tensor: Tensor) -> Any:
     """Returns the global value of an eager tensor as one TensorFlow tensor."""
     assert tensor.mesh is not None
-    return reshard_to(tensor, tensor.mesh.replicated)[0]
+    replicas = reshard_to(tensor, tensor.mesh.replicated)
+    return replicas[0]
 
 
 def _run(program: Program) -> list[list[Any]]:
-    """Returns the shards of each result of a program."""
+    """Runs a program, and returns the shards of each result."""
     segments = schedule(program)
     if current().check_numerics:
-        return Checked(program.mesh, segments).run(program.results)
-    return Placed(program.mesh, segments, run_directly).run(program.results)
+        return CheckingExecutor(program.mesh, segments).run(program.results)
+    return PlacedExecutor(program.mesh, segments, run_directly).run(program.results)
 
 
 OPERATORS["export"] = export

@@ -2,11 +2,11 @@
 
     MESHTF_BEATS=/tmp/beats python train.py      # the file has "41 runs training_step"
 
-A program writes a heartbeat before and after each call of a `mtf.function`: a count and
-what it does. A call that hangs inside TensorFlow writes none. From the first heartbeat
-on, a thread touches the file `/tmp/beats.pulse` every second: a process that is stopped
-no longer touches it, one that only waits still does. Without the variable nothing is
-written, and there is no thread.
+A program writes a heartbeat, a count and its activity, before and after each call of a
+`mtf.function`. A call that hangs inside TensorFlow writes none. From the first heartbeat
+on, a thread touches the file `/tmp/beats.pulse` every second. So a monitor can distinguish
+a process that waits, whose file is touched, from a stopped process. Without the
+environment variable nothing is written, and there is no thread.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from pathlib import Path
 
 VARIABLE = "MESHTF_BEATS"
 PULSE = 1.0  # seconds between two touches of the file
-_count = itertools.count(1)
+_counts = itertools.count(1)
 _lock = threading.Lock()
-_pulsing: set[str] = set()  # heartbeat files whose threads have started
+_pulsing_paths: set[str] = set()  # heartbeat files whose threads have started
 
 
 def beat(activity: str) -> None:
-    """Writes a heartbeat; `activity` says what begins or ends, as "runs train_step"."""
+    """Writes a heartbeat for an activity that begins or ends, such as "runs train_step"."""
     path = os.environ.get(VARIABLE)
     if not path:
         return
-    with _lock:  # two threads must not write their heartbeats into one another
-        if path not in _pulsing:
-            _pulsing.add(path)
+    # The lock keeps the heartbeats of two threads from mixing.
+    with _lock:
+        if path not in _pulsing_paths:
+            _pulsing_paths.add(path)
             _start_pulse(pulse_file(path))
         with open(path, "w", encoding="utf-8") as file:
-            file.write(f"{next(_count)} {activity}")
+            file.write(f"{next(_counts)} {activity}")
 
 
 def pulse_file(path: str | Path) -> Path:
@@ -43,15 +44,13 @@ def pulse_file(path: str | Path) -> Path:
 
 
 def _start_pulse(path: Path) -> None:
-    threading.Thread(
-        target=_pulse,
-        args=[path],
-        daemon=True,
-        name="pulse",
-    ).start()
+    """Starts the thread that touches a file."""
+    thread = threading.Thread(target=_pulse, args=[path], daemon=True, name="pulse")
+    thread.start()
 
 
 def _pulse(path: Path) -> None:
+    """Touches a file every second, as long as its folder exists."""
     while path.parent.exists():  # the monitor removes its folder when it ends
         path.touch()
         time.sleep(PULSE)

@@ -1,13 +1,15 @@
-"""Batches whose examples each host reads itself; the driving process never has them.
+"""Batches whose examples each host reads itself; they never pass through the process that
+drives the hosts.
 
-    reader = HostReader(mesh, {"tokens": "batch; length"}, 64, open_section)
+    reader = HostReader(mesh, {"tokens": "batch; length"}, batch_size=64,
+                        open_section=open_section)
     batch = next(reader)          # {"tokens": a Tensor whose shards are on their hosts}
 
 `open_section(k, n)` returns a dataset with section k of n of each batch: 64 / n examples,
 from example k * 64 / n on. It is called with the CPU of a host as TensorFlow's current
-device, so that its ops run there. A batch is one call of one function, so each host is
-contacted once, not for each shard. Shards of int32 are in host memory, where TensorFlow
-puts all such results of functions.
+device, so that the ops of the dataset run on the host. A batch is read by one call of one
+function, so each host is contacted once, not for each shard. Shards of int32 are in host
+memory, where TensorFlow puts all int32 results of functions.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ class _Section(NamedTuple):
     """The examples of each batch that one host reads.
 
     Attributes:
-      host: the CPU of the host.
-      start: the index in the batch of its first example.
-      batches: a tf.data iterator.
+      host: the name of the host's CPU.
+      start: the index in the batch of the section's first example.
+      batches: the tf.data iterator that returns the section of each batch.
     """
 
     host: str
@@ -50,9 +52,9 @@ class _Feature(NamedTuple):
     """A tensor of a batch.
 
     Attributes:
-      spec: its global shape and data type.
-      placement: its placement.
-      outputs: for each position, the index of its shard among the outputs of a read.
+      spec: the global shape and data type.
+      placement: the placement.
+      outputs: for each position, the index of its shard among the outputs of `_read`.
     """
 
     spec: Spec
@@ -61,15 +63,16 @@ class _Feature(NamedTuple):
 
 
 class HostReader:
-    """An iterator of batches, dicts of tensors; each host reads its examples.
+    """An iterator of batches, which are dicts of tensors; each host reads the examples of
+    its devices.
 
     Args:
       mesh: the mesh of the tensors.
       dims: the dimension names of each tensor that a batch may have, by key; the first
         dimension is that of the examples.
       batch_size: the number of examples of a batch.
-      open_section: called with (k, n); returns a dataset of section k of n of each
-        batch, which is read without TensorFlow's autotuner (see `without_autotuning`).
+      open_section: a function (k, n) -> dataset of section k of n of each batch. The
+        dataset is read without TensorFlow's autotuner (see `without_autotuning`).
 
     Raises:
       LayoutError: the layout cannot shard the examples.
@@ -90,13 +93,15 @@ class HostReader:
         self._mesh = mesh
         self._dims = dims
         self._devices = devices_of(mesh)
-        names = parse_pairs(next(iter(dims.values())), kind="shape", values=False)
-        self._batch = Dimension(names[0][0], batch_size)
+        any_dims = next(iter(dims.values()))
+        (batch_name, _), *_ = parse_pairs(any_dims, kind="shape", values=False)
+        self._batch = Dimension(batch_name, batch_size)
         self._sections = {
             host: self._open(host, ranges, open_section)
             for host, ranges in self._ranges_of_hosts().items()
         }
-        self._features: dict[str, _Feature] = {}  # once traced
+        # The first batch traces `_read`, which fills `_features`.
+        self._features: dict[str, _Feature] = {}
         self._function: Any = None
 
     def __repr__(self) -> str:
@@ -124,24 +129,27 @@ class HostReader:
         """Returns the distinct shards of all tensors of a batch, and stores their indices
         in `_features`.
         """
-        batches = {}
+        section_of_host = {}
         for host, section in self._sections.items():
             with tf.device(host):
-                batches[host] = section.batches.get_next()
+                section_of_host[host] = section.batches.get_next()
         outputs: list[Any] = []
-        for name in next(iter(batches.values())):
-            examples = {host: batch[name] for host, batch in batches.items()}
-            spec = self._spec(next(iter(examples.values())), name)
-            placement = self._mesh.place(spec.shape)[0]
+        any_section = next(iter(section_of_host.values()))
+        for name in any_section:
+            examples = {host: x[name] for host, x in section_of_host.items()}
+            spec = self._spec(any_section[name], name)
+            placement, _conflicts = self._mesh.place(spec.shape)
             shards = self._shards(examples, spec, placement)
             tensors, indices = distinct(shards)
-            positions = tuple(len(outputs) + k for k in indices)
-            self._features[name] = _Feature(spec, placement, positions)
+            output_indices = tuple(len(outputs) + k for k in indices)
+            self._features[name] = _Feature(spec, placement, output_indices)
             outputs += tensors
         return outputs
 
     def _ranges_of_hosts(self) -> dict[str, list[tuple[int, int]]]:
-        """Returns for each host the ranges of examples that its positions have."""
+        """Returns for each host the ranges [start, stop) of examples that its positions
+        have. Raises LayoutError if the layout cannot shard the examples.
+        """
         spec = Spec(Shape([self._batch]), "int32")
         placement, conflicts = self._mesh.place(spec.shape)
         if conflicts:
@@ -172,15 +180,20 @@ class HostReader:
         start = min(low for low, _ in ranges)
         stop = max(high for _, high in ranges)
         size = stop - start
+        # Increases the size until it divides the batch, and the first and the last example
+        # are in the same section.
         while self._batch.size % size or start // size != (stop - 1) // size:
             size += 1
         index = start // size
+        num_sections = self._batch.size // size
         with tf.device(host):
-            dataset = open_section(index, self._batch.size // size)
-            return _Section(host, index * size, iter(without_autotuning(dataset)))
+            dataset = without_autotuning(open_section(index, num_sections))
+            return _Section(host=host, start=index * size, batches=iter(dataset))
 
     def _spec(self, examples: Any, name: str) -> Spec:
-        """Returns the spec of a tensor of a batch, of one host's examples."""
+        """Returns the global spec of tensor `name` of a batch, from the examples of a host,
+        which have the same sizes but that of the batch.
+        """
         sizes = [self._batch.size, *examples.shape[1:]]
         tensor_spec = tf.TensorSpec(sizes, examples.dtype)
         shape = named_shape(tensor_spec, self._dims[name], "a batch")
@@ -192,19 +205,24 @@ class HostReader:
         spec: Spec,
         placement: Placement,
     ) -> list[Any]:
-        """Returns each position's shard of a tensor whose examples the hosts have
-        read.
+        """Returns each position's shard of a tensor.
+
+        Args:
+          examples: {host: the examples that the host has read}.
+          spec: the global spec of the tensor.
+          placement: the placement of the tensor.
         """
+        # Positions of one device with equal shard keys share a shard.
         keys = list(zip(self._devices, shard_keys(placement, self._mesh)))
-        shards: dict[Any, Any] = {}
+        shard_of: dict[Any, Any] = {}
         for device, key in keys:
-            if (device, key) not in shards:
+            if (device, key) not in shard_of:
                 host = host_cpu(device)
                 shard_region = region(spec.shape, placement, key, self._mesh)
-                shards[device, key] = _shard(
+                shard_of[device, key] = _shard(
                     examples[host], self._sections[host], shard_region, device
                 )
-        return [shards[key] for key in keys]
+        return [shard_of[key] for key in keys]
 
 
 def _shard(
@@ -213,16 +231,23 @@ def _shard(
     shard_region: tuple[slice, ...],
     device: str,
 ) -> Any:
-    """Returns a region of a batch on a device, given the examples that its host read."""
+    """Returns a shard of a tensor on a device.
+
+    Args:
+      x: the examples that the device's host has read.
+      section: the section of the batch that the host reads.
+      shard_region: the region of the batch that the shard has, in global indices.
+      device: the device.
+    """
     examples, *other_slices = shard_region
     local_examples = slice(
         examples.start - section.start, examples.stop - section.start
     )
     local_region = (local_examples, *other_slices)
-    is_all = all(
+    covers_x = all(
         (s.start, s.stop) == (0, size) for s, size in zip(local_region, x.shape)
     )
-    if not is_all:
+    if not covers_x:
         with tf.device(section.host):
             x = x[local_region]
     with tf.device(device):

@@ -1,5 +1,5 @@
-"""Initial values of variables. Initializers are functions of (mesh, shape, name); some can
-be given by their names.
+"""Initial values of variables. An initializer is a function (mesh, shape, name) -> Tensor;
+some initializers have names.
 
 Example:
 
@@ -25,12 +25,17 @@ from meshtf.runtime.storage.sharding import shards_on_source
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 
-# Initializers without further arguments, by name; filled by meshtf.layers.initializers.
+# {name: initializer}, for initializers without further arguments. Importing
+# meshtf.layers.initializers fills the dict.
 INITIALIZERS: dict[str, Initializer] = {}
 
 
 def as_initializer(initializer: Any) -> Initializer:
-    """Returns an initializer, given itself or its name. Raises ArgumentError."""
+    """Returns an initializer: the argument, or the initializer with this name.
+
+    Raises:
+      ArgumentError: the argument is neither a function nor the name of an initializer.
+    """
     if callable(initializer):
         return initializer
     if not isinstance(initializer, str):
@@ -53,7 +58,7 @@ class VariableDescription(Protocol):
 
     @property
     def name(self) -> str:
-        """The name, from which its random numbers are derived."""
+        """The name of the variable, which determines its random numbers."""
 
 
 def initial_shards(
@@ -73,6 +78,7 @@ def initial_shards(
         region = NO_CHANGES
         initializer_mesh = Mesh("", seed=mesh.seed)
     else:
+        # The rules of the variable alone: "*:" removes all other rules.
         region = Layout.changes("*:").then(variable.layout)
         initializer_mesh = mesh
     with context(region=region, path=(), iterations=()), executing():
@@ -94,8 +100,13 @@ def initial_shards(
 def cast_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:
     """Returns the value of an initializer in the data type of a variable.
 
-    Floats are cast to the floats of the variable. For a variable of integers or booleans,
-    a tensor filled with one number is cast if no value is lost.
+    Floats are cast to the float type of the variable. For a variable of integers or
+    booleans, a tensor filled with one number is cast if the cast is exact.
+
+    Args:
+      value: the value that the initializer returned.
+      dtype: the data type of the variable.
+      name: the name of the variable, for errors.
 
     Raises:
       DTypeError: a variable of integers or booleans got other floats, such as random ones.
@@ -105,7 +116,9 @@ def cast_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:
     if is_floating(dtype):
         return cast(value, dtype)
     op = value.node.op
-    fill_value: Any = op.value if isinstance(op, Fill) else None
+    fill_value: Any = None
+    if isinstance(op, Fill):
+        fill_value = op.value
     if not _is_exact(fill_value, dtype):
         raise DTypeError(
             explain_error(
@@ -122,7 +135,7 @@ def cast_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:
 
 
 def _is_exact(value: Any, dtype: str) -> bool:
-    """Returns whether a number can be an integer, or a boolean, without loss."""
+    """Returns whether a number can be cast exactly to a type of integers, or to booleans."""
     if not isinstance(value, (int, float)) or not float(value).is_integer():
         return False
     return dtype != "bool" or value in (0, 1)

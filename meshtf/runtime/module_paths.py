@@ -1,16 +1,16 @@
-"""Paths of modules and variables, such as ("mlp", "w"), and the names in them that come
-from attributes.
+"""Paths of modules and variables, such as ("mlp", "w"), whose names may come from
+attributes.
 
     class Mlp(mtf.Module):
         def __init__(self, mesh):
             super().__init__()
             self.w = mtf.Variable(mesh, "d_model:4;d_ff:8", "normal")    # "mlp/w"
 
-A variable exists before Python assigns it to an attribute. So the name of what a
-constructor makes without a name is pending. When the constructor returns, each pending
-name becomes that of the attribute, and variables whose paths are then complete get their
-initial values. An initial value therefore depends on the final path alone: not on the
-order in which variables are made, nor on how many there are.
+A variable exists before Python assigns it to an attribute. So a module or variable that a
+constructor creates without a name has a pending name at first. When the constructor
+returns, each pending name becomes the name of the attribute, and variables whose paths are
+then complete get their initial values. Therefore an initial value depends only on the
+final path, not on the order or the number of variables.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class PendingName:
     """The name that an attribute will give to a module or a variable.
 
     Attributes:
-      name: None before the attribute is known.
-      source: the line that makes the module or variable.
+      name: the name of the attribute; None: not known yet.
+      source: the line that creates the module or variable.
     """
 
     __slots__ = ("name", "source")
@@ -44,13 +44,14 @@ Path: TypeAlias = tuple[str | PendingName, ...]
 
 
 class Construction:
-    """A module whose constructor runs.
+    """A run of the constructor of a module.
 
     Attributes:
       module: the module.
-      path: its path; None before `Module.__init__` was called.
-      outer: the construction in which it was made; None: there is none.
-      pending: the names of what its constructor has made so far without a name.
+      path: the path of the module; None before `Module.__init__` was called.
+      outer: the construction that created the module; None: no other constructor runs.
+      pending: the pending names of modules and variables that the constructor has created
+        so far.
     """
 
     def __init__(self, module: object, outer: Construction | None) -> None:
@@ -60,26 +61,28 @@ class Construction:
         self.pending: list[PendingName] = []
 
 
-class _Local(threading.local):
+class _ThreadState(threading.local):
+    """The innermost construction that runs in a thread."""
+
     construction: Construction | None = None
 
 
-_local = _Local()
+_state = _ThreadState()
 
 
 def current_construction() -> Construction | None:
-    """Returns the innermost construction whose path is known. What is made before
-    `super().__init__()` belongs to the enclosing one.
+    """Returns the innermost construction whose path is known: a module or variable that is
+    created before `super().__init__()` belongs to the enclosing construction.
     """
-    construction = _local.construction
+    construction = _state.construction
     while construction is not None and construction.path is None:
         construction = construction.outer
     return construction
 
 
 def current_path() -> Path:
-    """Returns the path of what is made now: that of the module whose constructor runs, or
-    of the enclosing scope.
+    """Returns the path that new modules and variables extend: the path of the module whose
+    constructor runs, or of the enclosing `scope_of` block.
     """
     construction = current_construction()
     if construction is None or construction.path is None:
@@ -91,11 +94,11 @@ def new_path(name: str | None, default: str | None = None) -> Path | None:
     """Returns the path of a new module or variable.
 
     Args:
-      name: its name; None: that of its attribute, in the constructor of a module.
-      default: its name where no constructor runs, or a scope was entered in it.
+      name: the name; None: the name of the attribute, in the constructor of a module.
+      default: the name if no constructor runs; None: there is no default.
 
     Returns:
-      The path; None where there is neither a name nor an attribute.
+      The path; None if there is no name, no constructor and no default.
     """
     outer = current_path()
     construction = current_construction()
@@ -105,16 +108,19 @@ def new_path(name: str | None, default: str | None = None) -> Path | None:
         pending = PendingName()
         construction.pending.append(pending)
         return (*outer, pending)
-    return None if default is None else (*outer, default)
+    if default is None:
+        return None
+    return (*outer, default)
 
 
 def module_path(module: object, name: str | None, default: str) -> Path:
-    """Returns the path of a new module. From now on its constructor makes what belongs to
-    it.
+    """Returns the path of a new module. The arguments are those of `new_path`.
+
+    From now on, modules and variables that the constructor creates belong to the module.
     """
     path = new_path(name, default)
     assert path is not None
-    construction = _local.construction
+    construction = _state.construction
     if construction is not None and construction.module is module:
         construction.path = path
     return path
@@ -146,64 +152,73 @@ def complete_path(path: Path) -> tuple[str, ...]:
 
 
 def path_text(path: Path) -> str:
-    """Returns a path for people to read, with "?" for a pending name."""
+    """Returns a path as text for messages, such as "mlp/w", with "?" for a pending name."""
     names = (name if isinstance(name, str) else name.name for name in path)
     return "/".join(name or "?" for name in names)
 
 
 @contextlib.contextmanager
 def scope_of(path: Path) -> Iterator[None]:
-    """Gives what is made inside a path. There modules without a name take their default,
-    and variables must have one.
+    """Makes modules and variables that are created in a `with` block extend a path. In the
+    block, modules without a name get their default name, and variables must have a name.
     """
-    construction = _local.construction
-    _local.construction = None
-    names = (
-        name.name or name if isinstance(name, PendingName) else name for name in path
-    )
+    construction = _state.construction
+    _state.construction = None
+    names: list[str | PendingName] = []
+    for name in path:
+        if isinstance(name, PendingName) and name.name:
+            names.append(name.name)
+        else:
+            names.append(name)
     try:
         with context(path=tuple(names)):
             yield
     finally:
-        _local.construction = construction
+        _state.construction = construction
 
 
 @contextlib.contextmanager
 def constructor_of(module: object) -> Iterator[bool]:
-    """Runs a constructor of a module: of its class, or within that the one of a base.
+    """The context in which a constructor of a module runs: the constructor of its class
+    or, within that one, the constructor of a base class.
 
     Yields:
-      Whether it is that of the class. Then names are given when it returns.
+      Whether it is the constructor of the class; when this returns, pending names get the
+      names of attributes.
     """
-    outer = _local.construction
+    outer = _state.construction
     if outer is not None and outer.module is module:
         yield False
         return
     construction = Construction(module, outer)
-    _local.construction = construction
+    _state.construction = construction
     try:
         yield True
         if construction.pending:
             _name_by_attributes(construction)
     finally:
-        _local.construction = outer
+        _state.construction = outer
 
 
 def _name_by_attributes(construction: Construction) -> None:
-    """Gives each pending name of a construction the name of the attribute that holds the
+    """Sets each pending name of a construction to the name of the attribute that has the
     module or variable.
 
     Raises:
-      PlanError: no attribute holds it.
+      PlanError: no attribute has it.
     """
-    pending = {id(name): name for name in construction.pending}
+    pending_ids = {id(name) for name in construction.pending}
     for attribute, value in vars(construction.module).items():
-        if attribute.startswith("_self_"):  # TensorFlow's list of all attributes
+        # TensorFlow's lists of all attributes have names that start with "_self_".
+        if attribute.startswith("_self_"):
             continue
         for name, item in _named_items(attribute, value):
             path = getattr(item, "_path", None)
-            if path and id(path[-1]) in pending and path[-1].name is None:
-                path[-1].name = name
+            if not path:
+                continue
+            *_, last_name = path
+            if id(last_name) in pending_ids and last_name.name is None:
+                last_name.name = name
     for unnamed in construction.pending:
         if unnamed.name is None:
             raise PlanError(
@@ -218,8 +233,8 @@ def _name_by_attributes(construction: Construction) -> None:
 
 
 def _named_items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the value of an attribute, or of lists and dicts all values, by name: of
-    `layers` they are "layers_0", "layers_1".
+    """Yields (name, value) of an attribute. For a list or dict, it yields all entries, with
+    names such as "layers_0" and "layers_1".
     """
     if isinstance(value, Mapping):
         for key, item in value.items():

@@ -1,16 +1,17 @@
-"""Settings of the process that make programs faster; once, before TensorFlow starts.
+"""Settings of the process that make programs faster, made once, before TensorFlow starts.
 
     import meshtf as mtf
     mtf.configure_process()                      # at the top of a program
     mesh = mtf.Mesh("data:4;model:2", layout)
 
-Importing meshtf changes nothing about a process, which may have other work to do.
+Importing meshtf changes no setting of the process, which may run other programs too.
 Programs that only train with meshtf, such as its commands, call this function.
 
-About the memory of CPUs: the system's allocator returns large blocks to the system, and
-the next training step waits until the system has cleared new ones, up to 10 % of its
-time. TensorFlow's BFC allocator, which it uses for GPUs, keeps them. TensorFlow decides
-when it starts whether to use it for CPUs.
+About the memory of CPUs: the allocator of the C library returns large blocks to the
+operating system, and the next training step waits until the system has cleared new
+blocks, up to 10 % of the time of the step. TensorFlow's BFC allocator, which is the
+default for GPUs, keeps the blocks. TensorFlow reads when it starts whether to use this
+allocator for CPUs.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ def configure_process(
     with the same arguments changes nothing.
 
     Args:
-      keep_freed_memory: whether TensorFlow keeps the CPU memory that a step frees, by
-        TF_CPU_ALLOCATOR_USE_BFC; False leaves TensorFlow's default.
-      threads: "shared": if mesh positions share a CPU, an op uses the threads of one
-        position; None leaves TensorFlow's default, all cores.
+      keep_freed_memory: whether TensorFlow keeps the CPU memory that a step frees, by the
+        environment variable TF_CPU_ALLOCATOR_USE_BFC; False: TensorFlow's default.
+      threads: "shared": if n mesh positions share a CPU, an op uses 1/n of the cores;
+        None: TensorFlow's default, all cores.
       freeze_imports: whether Python's garbage collector ignores all objects that exist
-        now, a million of them of TensorFlow's modules (`gc.freeze`). Collecting them
-        takes 0.2 s, and happens during the first trace of a program.
+        now (`gc.freeze`), such as a million objects of TensorFlow's modules. Traversing
+        them takes 0.2 s, and happens during the first trace of a program.
       log_level: the lowest level of messages that absl and TensorFlow log in Python, such
-        as "ERROR"; None leaves it. It does not affect native code: set
+        as "ERROR"; None: unchanged. It does not affect native code: set
         TF_CPP_MIN_LOG_LEVEL=3 in the environment to suppress messages of TensorFlow's
         import.
 
@@ -84,7 +85,9 @@ def configure_process(
 
 
 def _keep_freed_memory() -> str:
-    """Makes TensorFlow use its BFC allocator on CPUs, for all physical memory."""
+    """Makes TensorFlow use its BFC allocator on CPUs, for all physical memory. Returns the
+    setting as text for the log, as the functions below do.
+    """
     if ALLOCATOR not in os.environ:
         _refuse_if_started("keep_freed_memory", f"{ALLOCATOR}=1")
         os.environ[ALLOCATOR] = "1"
@@ -108,13 +111,19 @@ def _share_threads() -> str:
 
 
 def _freeze_imports() -> str:
-    """Has the garbage collector pass over what exists, once."""
-    if not gc.get_freeze_count():
+    """Makes the garbage collector ignore all objects that exist, at the first call."""
+    if gc.get_freeze_count() == 0:
         gc.freeze()
     return "imports are not collected"
 
 
 def _refuse_if_started(name: str, variable: str) -> None:
+    """Raises PlanError if TensorFlow has started.
+
+    Args:
+      name: the name of the argument that comes too late.
+      variable: the environment variable with the same effect.
+    """
     if tensorflow_has_started():
         raise PlanError(
             explain_error(
@@ -127,14 +136,16 @@ def _refuse_if_started(name: str, variable: str) -> None:
 
 
 def tensorflow_has_started() -> bool:
-    """Returns whether TensorFlow has made its devices, after which it cannot be
+    """Returns whether TensorFlow has created its devices, after which it cannot be
     configured.
     """
+    # No public function answers this, so a setting is changed and changed back:
+    # TensorFlow raises RuntimeError once it has started.
     threading = tf.config.threading
     threads = threading.get_inter_op_parallelism_threads()
     try:
         threading.set_inter_op_parallelism_threads(threads + 1)
-    except RuntimeError:  # TensorFlow raises once it has started
+    except RuntimeError:
         return True
     threading.set_inter_op_parallelism_threads(threads)
     return False

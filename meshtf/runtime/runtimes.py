@@ -2,11 +2,11 @@
 
     runtime = runtime_named("placed")
     executable = runtime.compile(recorded, arguments, jit=False)
-    executable(arrays)                       # a `ShardedValue` of each result
+    executable(arrays)                       # a `ShardedValue` for each result
     executable.collectives, executable.memory
 
-This is the only place that knows all runtimes. They share the planner, the steps of
-programs and `lowering/`, and know nothing of each other.
+This is the only file that imports all runtimes. They share the planner, the steps of
+programs and `lowering/`, and do not import each other.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Executable(Protocol):
         """Runs the program and returns the shards of its results.
 
         Args:
-          arrays: the tensors of all arguments in order: the global array of each
-            `ArrayStore`, the distinct shards of each `ShardsStore`.
+          arrays: the tensors of all arguments, in order: the global array for an
+            `ArrayStore`, the distinct shards for a `ShardsStore`.
         """
 
     @property
@@ -65,16 +65,17 @@ class Runtime(Protocol):
         """Compiles a recorded function.
 
         Args:
-          recorded: the function.
-          arguments: the stores of its arguments, in order.
-          jit: whether XLA compiles the local work, if the runtime has a choice.
+          recorded: the recorded function.
+          arguments: the stores of the function's arguments, in order.
+          jit: whether XLA compiles local computations, if the runtime has a choice.
 
         Raises:
-          PlanError: the runtime cannot run it on these devices.
+          PlanError: the runtime cannot run the function on these devices.
         """
 
     def slots(self, variable: Variable) -> Sequence[Slot | None]:
-        """Returns the slot of each mesh position, of this runtime's class of slots.
+        """Returns the slot of each mesh position, as an object of this runtime's class of
+        slots; None: the position has no shard.
 
         If the variable is stored in slots of another class, its shards are moved to
         slots of this class, and stay there.

@@ -1,5 +1,5 @@
-"""Errors for `tf.train.Checkpoint` and `tf.saved_model.save`, which cannot save meshtf's
-variables.
+"""Errors when `tf.train.Checkpoint` or `tf.saved_model.save` is used on meshtf's variables,
+which these cannot save.
 
 TensorFlow traverses the attributes of objects and saves the tf.Variables that it finds.
 It would find none in a meshtf module, and would silently write a checkpoint or a model
@@ -17,7 +17,7 @@ from meshtf.runtime.tf_internals.tracking import Trackable
 
 class Untracked(Trackable):
     """Base class of objects that TensorFlow can neither save nor restore. An attempt to
-    do so raises.
+    do so raises CheckpointError or PlanError.
     """
 
     @property
@@ -28,6 +28,7 @@ class Untracked(Trackable):
     def _trackable_children(
         self, save_type: str = "checkpoint", **kwargs: Any
     ) -> dict[str, Any]:
+        """Raises the error. TensorFlow calls this method on each object that it saves."""
         raise tracking_error(f"variable {self.name!r}", save_type)
 
 
@@ -35,7 +36,8 @@ def tracking_error(description: str, save_type: str) -> MeshtfError:
     """Returns the error that says what to call instead.
 
     Args:
-      description: the object that TensorFlow was to save, such as "variable 'w'".
+      description: a name for the object that TensorFlow tries to save, such as
+        "variable 'w'".
       save_type: "checkpoint" or "savedmodel", as TensorFlow calls it.
     """
     # The user's line, without the name of the method that TensorFlow called.

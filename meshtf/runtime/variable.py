@@ -1,7 +1,7 @@
-"""Variables: tensors that keep their values between calls, as shards on devices.
+"""Variables: tensors that keep their values between calls, stored as shards on devices.
 
-There is one slot for each distinct shard on each device. Positions of one device that
-have the same shard share its slot, and it is updated once.
+Each distinct shard has one slot on each device. Mesh positions of one device that have
+the same shard share a slot, which is updated once.
 
     w = Variable(mesh, "d_model:512;d_ff:2048", initializer, name="w")
     w.assign(w - 0.1 * dw)
@@ -61,23 +61,23 @@ class Variable(Operators[Tensor], Untracked):
     """A named tensor that keeps its value between calls.
 
     Args:
-      mesh: the mesh on whose devices its shards are.
-      shape: such as "d_model:512;d_ff:2048".
-      initializer: called with (mesh, shape, name); returns the initial value. For a
-        variable of floats it may return floats of any type. Or the name of an
-        initializer without further arguments: "zeros", "ones", "normal", "truncated",
-        "uniform".
-      name: its name; in checkpoints it follows the names of the enclosing modules.
-        Default, in the constructor of a module: the attribute that it is assigned to.
+      mesh: the mesh on whose devices the shards are.
+      shape: the named shape, such as "d_model:512;d_ff:2048".
+      initializer: a function (mesh, shape, name) -> initial value. For a variable of
+        floats, it may return floats of any type. Or the name of an initializer without
+        further arguments: "zeros", "ones", "normal", "truncated", "uniform".
+      name: the name of the variable; in checkpoints, the names of the enclosing modules
+        precede it. None, in the constructor of a module: the name of the attribute to
+        which the variable is assigned.
       dtype: the data type.
-      trainable: whether optimizers update it.
-      layout: rules for its dimensions; default: the mesh's rules for variables, as
+      trainable: whether optimizers update the variable.
+      layout: the layout of the variable; None: the layout of the mesh for variables, as
         changed by enclosing `mtf.layout` regions.
 
     Raises:
       ArgumentError: an argument is missing, unknown or of another type.
-      LayoutError: the layout cannot shard it.
-      PlanError: it is made inside a mtf.function.
+      LayoutError: the layout cannot shard the variable.
+      PlanError: the variable is created inside a mtf.function.
     """
 
     @explain_wrong_calls
@@ -105,7 +105,9 @@ class Variable(Operators[Tensor], Untracked):
             layout = mesh.layout_in(context.region, "variable")
         self.layout = layout
         self.mesh = mesh
-        self.stack = context.stacked_dims  # of repeated layers: see `layers.Repeat`
+        # A variable of a layer in `layers.Repeat` has further dimensions: one for the
+        # index of the layer.
+        self.stack = context.stacked_dims
         self.spec = Spec(Shape([*self.stack, *Shape(shape)]), dtype_name(dtype))
         self._path = _path_of(name)
         self.trainable = trainable
@@ -118,21 +120,24 @@ class Variable(Operators[Tensor], Untracked):
             kind="variable",
         )
         record_layout_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
-        self.placement: Placement = mesh.place(
+        self.placement: Placement
+        self.placement, _conflicts = mesh.place(
             self.spec.shape, self.layout, self.stage
-        )[0]
-        # When each writer last wrote it. The first one counts all writes outside of
-        # functions; each function that writes it has one of its own.
+        )
+        # The time of the last write by each writer. The first `WriteTime` is for all
+        # writes outside of functions; each function that writes the variable adds one.
         self.writers = [WriteTime()]
         self._slots: Sequence[Slot | None] = ()
-        # None: it has its initial value.
+        # None once the variable has its initial value.
         self._initializer: Initializer | None = as_initializer(initializer)
         if is_complete(self._path):
             self.initialize()
 
     def initialize(self) -> None:
-        """Draws the initial value, unless it was drawn before. The value depends on the
-        name, which an attribute may give later than the constructor.
+        """Computes the initial value, unless the variable has one already.
+
+        The value depends on the name, which may be known only after the constructor: see
+        `module_paths`.
         """
         if self._initializer is not None:
             shards = initial_shards(self._initializer, self)
@@ -142,7 +147,7 @@ class Variable(Operators[Tensor], Untracked):
     @property
     def path(self) -> str:
         """The name in checkpoints, such as "decoder/layer_0/wq". Raises PlanError if the
-        attribute that gives it is not known yet.
+        attribute that gives the name is not known yet.
         """
         return "/".join(complete_path(self._path))
 
@@ -153,10 +158,13 @@ class Variable(Operators[Tensor], Untracked):
 
     @property
     def shape(self) -> Shape:
-        """The named shape; within a layer of a `Repeat` without the stacked dimension."""
+        """The named shape. While a layer of a `Repeat` runs, without the dimension of
+        layers.
+        """
         entries = current().layer_entries
-        entry = None if entries is None else entries.get(id(self))
-        return self.spec.shape if entry is None else entry.shape
+        if entries is not None and id(self) in entries:
+            return entries[id(self)].shape
+        return self.spec.shape
 
     @property
     def dtype(self) -> str:
@@ -165,13 +173,13 @@ class Variable(Operators[Tensor], Untracked):
 
     @property
     def slot_layout(self) -> Layout:
-        """The rules for its optimizer slots."""
+        """The layout of the variable's optimizer slots."""
         return self.mesh.layout_in(self.changes, "slot")
 
     def tensor(self) -> Tensor:
         """Returns the present value as a tensor. Ops convert variables by this method.
 
-        Within a layer of a `Repeat`, returns the entry of that layer.
+        While a layer of a `Repeat` runs, it returns the entry of this layer.
         """
         entries = current().layer_entries
         if entries is not None and id(self) in entries:
@@ -185,7 +193,7 @@ class Variable(Operators[Tensor], Untracked):
 
     def assign(self, value: Any) -> None:
         """Assigns a new value: a Tensor or Variable with the same dimensions in any
-        order, or an array with the dimensions of `shape` in this order.
+        order, or an array whose dimensions have the order of `shape`.
         """
         if isinstance(value, Variable):
             value = value.value
@@ -202,13 +210,16 @@ class Variable(Operators[Tensor], Untracked):
         self.assign(self - self._as_term(decrement))
 
     def _as_term(self, x: Any) -> Any:
-        """Returns a tensor or a number as it is, and an array as a tensor."""
+        """Returns an array as a tensor, and a tensor or a number unchanged."""
         if isinstance(x, Operators) or np.ndim(x) == 0:
             return x
         return asarray(self.mesh, x, self.shape, dtype=self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+        array = self.numpy()
+        if dtype is None:
+            return array
+        return array.astype(dtype)
 
     def numpy(self) -> Any:
         """Returns the global value as a numpy array."""
@@ -218,43 +229,49 @@ class Variable(Operators[Tensor], Untracked):
         return array
 
     def regions(self) -> list[tuple[Region, Slot]]:
-        """Returns the distinct shards: the region of the variable that each covers, and
-        a slot with its value.
+        """Returns (region, slot) for each distinct shard: the region of the variable that
+        the shard covers, and a slot that stores the shard.
         """
         by_region = self.slots_by_region()
         return [(region, slots[-1]) for region, slots in by_region]
 
     def slots_by_region(self) -> list[tuple[Region, list[Slot]]]:
-        """Returns the distinct regions of the variable, each with all slots that store
-        it.
+        """Returns (region, slots) for each distinct shard: the region of the variable that
+        the shard covers, and all slots that store the shard.
         """
         slots = self.slots()
         return regions_of(slots, self.shape, self.placement, self.mesh)
 
     def read(self) -> list[Any]:
-        """Returns the present shard of each position as a TensorFlow tensor on its
-        device; None: it has none. Runtimes read variables by this method.
+        """Returns the present shard of each position, as a TensorFlow tensor on the device
+        of the position; None: the position has no shard. Runtimes read variables by this
+        method.
         """
         slots = self.slots()
-        values: dict[int, Any] = {}
+        value_of: dict[int, Any] = {}  # by the id of a slot
         for device, slot in zip(devices_of(self.mesh), slots):
-            if slot is not None and id(slot) not in values:
-                values[id(slot)] = slot.value_on(device)
-        return [values.get(id(slot)) for slot in slots]
+            if slot is not None and id(slot) not in value_of:
+                value_of[id(slot)] = slot.value_on(device)
+        return [value_of.get(id(slot)) for slot in slots]
 
     def slots(self) -> Sequence[Slot | None]:
         """Returns the slot of each position's shard; positions that share a slot get the
         same object. None: the variable is on another pipeline stage.
+
+        Raises:
+          MeshError: the mesh is abstract.
+          PlanError: the variable has neither a name nor an initial value yet.
         """
-        devices_of(self.mesh)  # raises if the mesh is abstract: it has no slots
+        # Both calls raise these errors; their results are not needed.
+        devices_of(self.mesh)
         if self._initializer is not None:
-            complete_path(self._path)  # says that it has no name yet
+            complete_path(self._path)
         return self._slots
 
     def load(self, read_region: Callable[[Region], Any]) -> None:
-        """Assigns to every slot what `read_region` returns for the region that it covers.
+        """Assigns read_region(region) to each slot that covers this region.
 
-        So a checkpoint is read shard by shard.
+        Checkpoints are read in this way, shard by shard.
         """
         as_callable("read_region", read_region)
         record_write(self)
@@ -265,28 +282,32 @@ class Variable(Operators[Tensor], Untracked):
     def move_to_stage(self, stage: int | None) -> None:
         """Moves the variable to a stage of a pipeline; None: to all stages.
 
-        To be called before an optimizer is made, whose slots follow the variable.
+        It must be called before an optimizer is created, since the optimizer places its
+        slots like the variable.
         """
         if stage is not None:
             as_int("stage", stage)
         if stage == self.stage or self.mesh.axes.get(self.mesh.stages, 1) == 1:
             return
-        has_value = not self.mesh.abstract and self._initializer is None
-        value = tf.constant(self.numpy()) if has_value else None
+        value = None
+        if not self.mesh.abstract and self._initializer is None:
+            value = tf.constant(self.numpy())
         self.stage = stage
-        self.placement = self.mesh.place(self.spec.shape, self.layout, stage)[0]
+        self.placement, _conflicts = self.mesh.place(
+            self.spec.shape, self.layout, stage
+        )
         if value is not None:
             shards = shards_on_source(value, self.spec, self.placement, self.mesh)
             self.use_slots(self._slots_with(shards))
 
     def use_slots(self, slots: Sequence[Slot | None]) -> None:
-        """Replaces the slots by others that already have the values.
+        """Replaces the slots by slots that already have the values.
 
-        Functions that the placed runtime compiled before still use the earlier slots.
+        Functions that the placed runtime has compiled still use the earlier slots.
 
         Args:
-          slots: the slot of each position, one object for positions that share it; None:
-            the position has no shard.
+          slots: the slot of each position, the same object for positions that share a
+            slot; None: the position has no shard.
         """
         are_slots = isinstance(slots, Sequence) and all(
             slot is None or hasattr(slot, "snapshot") for slot in slots
@@ -296,7 +317,9 @@ class Variable(Operators[Tensor], Untracked):
         self._slots = slots
 
     def _slots_with(self, shards: Sequence[Any]) -> Sequence[Slot | None]:
-        """Returns the slot of each position, with initial values; [] on an abstract mesh."""
+        """Returns new slots, one for each position, with these shards as values; [] on an
+        abstract mesh.
+        """
         if self.mesh.abstract:
             return []
         return slots_with(shards, self.placement, self.mesh, self.trainable)
@@ -314,7 +337,7 @@ class Variable(Operators[Tensor], Untracked):
 
 
 def _check_outside_functions(name: str | None) -> None:
-    """Raises PlanError for a variable that is made while a function is recorded."""
+    """Raises PlanError for a variable that is created while a function is recorded."""
     if isinstance(current_executor(), Graph):
         variable = "a variable" if name is None else f"variable {name!r}"
         raise PlanError(
@@ -328,8 +351,8 @@ def _check_outside_functions(name: str | None) -> None:
 
 
 def _path_of(name: str | None) -> Path:
-    """Returns the path of a new variable. Raises ArgumentError if it has no name, nor a
-    module that could give it one.
+    """Returns the path of a new variable. Raises ArgumentError if it has no name and is
+    created outside of the constructor of a module.
     """
     path = new_path(name)
     if path is None:

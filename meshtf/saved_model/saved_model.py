@@ -1,11 +1,12 @@
-"""Models for TensorFlow without meshtf: any computation as a SavedModel, whatever mesh its
-variables are on.
+"""Exports a computation as a SavedModel, which TensorFlow runs without meshtf, whatever mesh
+the variables are on.
 
     mtf.export_saved_model(predict, x).save("served")
 
-    tf.saved_model.load("served").signatures["serving_default"](x=array)     # meshtf is not needed
+    # In a process without meshtf:
+    tf.saved_model.load("served").signatures["serving_default"](x=array)
 
-The function is recorded again, for a mesh of one position. The result has no meshes,
+The function is recorded again, for a mesh of one position. The SavedModel has no meshes,
 layouts, regions or stages: it is a graph of TensorFlow's ops on unsharded tensors.
 """
 
@@ -40,51 +41,57 @@ _TENSORFLOW_FILES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"}
 
 
 def export_saved_model(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SavedModel:
-    """Returns a call fn(*args, **kwargs) as a SavedModel, with the signature
+    """Returns a SavedModel of the call fn(*args, **kwargs), with the signature
     "serving_default".
 
-    It runs on one device, in a process without meshtf, and computes the same values.
-    Inputs have the names of arguments ("x"; "batch_tokens" for `tokens` in a dict
-    `batch`), outputs those of the keys of the result, or "output_0", "output_1", ...
-    Sizes are those of the arguments, which need not be divisible by the size of any mesh
-    axis; `SavedModel.add` adds other sizes.
+    The signature runs on one device, in a process without meshtf, and computes the same
+    values as the call. Its inputs have the names of the arguments ("x"; "batch_tokens" for
+    `tokens` in a dict `batch`). Its outputs have the names of the keys of the result, or
+    "output_0", "output_1", ... Sizes are those of the arguments, which need not be
+    divisible by the size of any mesh axis; `SavedModel.add` adds a signature for other
+    sizes.
 
     Args:
       fn: a `mtf.function`, or a function of tensors; it may read variables of any mesh.
-      *args: its arguments. Only shape and data type of an array are used, so it may be a
-        `tf.TensorSpec`. Python values become constants of the model.
-      **kwargs: keyword arguments, in the same way.
+      *args: the arguments of the call. Only the shape and data type of an array are used,
+        so it may be a `tf.TensorSpec`. Python values become constants of the model.
+      **kwargs: the keyword arguments of the call, in the same way.
 
     Raises:
-      PlanError: it writes a variable, prints, or writes a summary.
+      PlanError: the function writes a variable, prints, or writes a summary.
     """
-    return SavedModel().add(
-        "serving_default",
-        fn,
-        *args,
-        **kwargs,
-    )
+    return SavedModel().add("serving_default", fn, *args, **kwargs)
 
 
 class _Signature(NamedTuple):
-    """A program, and its inputs and outputs by name."""
+    """A program as a function of named inputs.
+
+    Attributes:
+      program: the program, for a mesh of one position.
+      inputs: the store that the program reads each input from, by the name of the input.
+      outputs: the shape and data type of each output, by the name of the output.
+    """
 
     program: Program
     inputs: dict[str, Store]
     outputs: dict[str, Spec]
 
     def stores(self) -> Iterable[Store]:
-        """Returns the stores that it reads, without inputs and numbers."""
-        read = dict.fromkeys(
-            s.store for s, _ in walk(self.program) if isinstance(s, ReadStep)
+        """Returns the stores that the program reads, such as variables, without the inputs
+        and the stores of Python numbers.
+        """
+        read_stores = dict.fromkeys(
+            step.store for step, _ in walk(self.program) if isinstance(step, ReadStep)
         )
-        return [s for s in read if s.kind != "number" and s not in self.inputs.values()]
+        input_stores = set(self.inputs.values())
+        return [s for s in read_stores if s.kind != "number" and s not in input_stores]
 
     def function(self, values: dict[Store, Any]) -> Any:
-        """Returns a concrete function of TensorFlow, with the inputs as keywords.
+        """Returns a concrete function of TensorFlow that takes the inputs as keyword
+        arguments.
 
         Args:
-          values: of the stores that it reads.
+          values: the value of each store in `stores`.
         """
 
         def run(**inputs: Any) -> dict[str, Any]:
@@ -92,20 +99,17 @@ class _Signature(NamedTuple):
             results = SingleDevice(self.program, values | arguments).run()
             return dict(zip(self.outputs, results))
 
-        specs = {
-            name: tf.TensorSpec(s.spec.shape.sizes, tf.as_dtype(s.spec.dtype), name)
-            for name, s in self.inputs.items()
-        }
-        return tf.function(run, autograph=False).get_concrete_function(**specs)
+        input_specs = {}
+        for name, store in self.inputs.items():
+            dtype = tf.as_dtype(store.spec.dtype)
+            input_specs[name] = tf.TensorSpec(store.spec.shape.sizes, dtype, name)
+        return tf.function(run, autograph=False).get_concrete_function(**input_specs)
 
     def dims(self) -> dict[str, Any]:
-        """Returns named shapes, as plain data."""
-        return {
-            "inputs": {
-                name: _shape_data(store.spec) for name, store in self.inputs.items()
-            },
-            "outputs": {name: _shape_data(spec) for name, spec in self.outputs.items()},
-        }
+        """Returns the named shapes of inputs and outputs, as data for JSON."""
+        inputs = {name: _shape_data(store.spec) for name, store in self.inputs.items()}
+        outputs = {name: _shape_data(spec) for name, spec in self.outputs.items()}
+        return {"inputs": inputs, "outputs": outputs}
 
 
 class _Root(tf.Module):
@@ -118,13 +122,11 @@ class _Root(tf.Module):
 
 
 class SavedModel:
-    """Signatures, each a computation for arguments of fixed sizes, and the variables
-    that they read.
+    """A SavedModel: signatures, each a computation for arguments of fixed sizes, and the
+    variables that they read.
 
-    Example:
-
-        model = mtf.export_saved_model(predict, one)
-        model.add("batch_8", predict, eight)
+        model = mtf.export_saved_model(predict, batch_of_1)
+        model.add("batch_8", predict, batch_of_8)
         model.save("served")
     """
 
@@ -142,35 +144,46 @@ class SavedModel:
         *args: Any,
         **kwargs: Any,
     ) -> SavedModel:
-        """Adds a call fn(*args, **kwargs) with this name, and returns the model; arguments
-        as of `export_saved_model`.
+        """Adds the call fn(*args, **kwargs) as a signature, and returns the model.
+
+        Args:
+          signature: the name of the signature.
+          fn: the function, as in `export_saved_model`.
+          *args: the arguments of the call, as in `export_saved_model`.
+          **kwargs: the keyword arguments of the call.
+
+        Raises:
+          PlanError: the function writes a variable, prints, or writes a summary.
         """
         as_text("signature", signature)
         function, args = as_function(fn, args)
         mesh = Mesh("")
         recording = function.record_on(mesh, args, kwargs)
         recorded = recording.recorded
-        results = recording.named_results
         _refuse_writes(recorded.nodes)
-        names = _identifiers(name for name, _ in results)
         program = build(recorded.nodes, recorded.results, mesh)
         refuse_effects(program)
-        inputs = _identifiers(store.name for store in recording.arguments)
+        input_names = _identifiers(store.name for store in recording.arguments)
+        output_names = _identifiers(name for name, _ in recording.named_results)
+        output_specs = [y.spec for _, y in recording.named_results]
         self._signatures[signature] = _Signature(
-            program,
-            dict(zip(inputs, recording.arguments)),
-            {name: y.spec for name, (_, y) in zip(names, results)},
+            program=program,
+            inputs=dict(zip(input_names, recording.arguments)),
+            outputs=dict(zip(output_names, output_specs)),
         )
         return self
 
     def save(self, folder: str) -> None:
-        """Writes a folder with the current values of the variables, atomically.
+        """Writes the SavedModel, with the current values of the variables, into a folder.
+        The folder appears only once it is complete.
 
         In addition to TensorFlow's files, `dims.json` has the names of dimensions.
 
+        Args:
+          folder: the path of the folder.
+
         Raises:
-          FileExistsError: the folder exists, and is not an earlier SavedModel of this
-            kind.
+          FileExistsError: the folder exists, and is not an earlier SavedModel of meshtf.
           MeshError: the variables are on an abstract mesh, and have no values.
         """
         with atomic_folder(folder, _DIMS_FILE, _TENSORFLOW_FILES) as unfinished:
@@ -192,29 +205,34 @@ class SavedModel:
                 json.dump(self._dims(variables), file, indent=1)
 
     def _dims(self, variables: Sequence[Store]) -> dict[str, Any]:
-        """Returns the contents of `dims.json`."""
+        """Returns the contents of `dims.json`: the named shapes of inputs, outputs and
+        variables.
+        """
         names = unique_names(store.name for store in variables)
+        specs = [store.spec for store in variables]
         return {
             "signatures": {name: s.dims() for name, s in self._signatures.items()},
-            "variables": {
-                name: _shape_data(store.spec) for name, store in zip(names, variables)
-            },
+            "variables": dict(zip(names, map(_shape_data, specs))),
         }
 
 
 def _shape_data(spec: Spec) -> dict[str, Any]:
-    """Returns data type and named shape, as plain data."""
-    shape = [[d.name, d.size] for d in spec.shape]
+    """Returns a data type and a named shape, as data for JSON."""
+    shape = [[dim.name, dim.size] for dim in spec.shape]
     return {"dtype": spec.dtype, "shape": shape}
 
 
 def _identifiers(names: Iterable[str]) -> list[str]:
-    """Returns different names of letters, digits and underscores."""
+    """Returns the names as distinct identifiers of letters, digits and underscores."""
     return unique_names(re.sub(r"\W", "_", name) for name in names)
 
 
 def _refuse_writes(nodes: Sequence[Node]) -> None:
-    """Raises PlanError if a program writes variables."""
+    """Checks that a program writes no variable.
+
+    Raises:
+      PlanError: it writes a variable.
+    """
     for node in nodes:
         if isinstance(node.op, WriteOp):
             raise PlanError(

@@ -1,8 +1,10 @@
-"""A program on a single device, for a TensorFlow process without meshtf.
+"""Runs a program on a single device, as ops of a graph that TensorFlow can run without
+meshtf.
 
-    SingleDevice(program, {w: variable, x: tensor}).run()     # while a tf.function is traced
+    # While a tf.function is traced:
+    results = SingleDevice(program, {w: variable, x: tensor}).run()
 
-All tensors are unsharded, so there is no communication, and no device is named.
+All tensors are unsharded, so there is no communication, and no op names a device.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ class SingleDevice(SingleReplica):
     """Runs a program of a mesh with one position, on the device that TensorFlow chooses.
 
     Args:
-      program: to run.
-      values: the unsharded value of each store, except of kind "number": a tf.Variable,
-        tensor or array.
+      program: the program to run.
+      values: the unsharded value of each store that the program reads, except of kind
+        "number": a tf.Variable, a tensor or an array.
     """
 
     def __init__(self, program: Program, values: Mapping[Store, Any]) -> None:
@@ -43,8 +45,8 @@ class SingleDevice(SingleReplica):
 
 
 def unsharded_value(store: Store) -> Any:
-    """Returns the unsharded value of a store of any mesh: a tf.Variable for a variable, an
-    array for others.
+    """Returns the unsharded value of a store on any mesh: a tf.Variable if the store is a
+    variable, otherwise an array.
     """
     if isinstance(store, ArrayStore):
         return store.array.numpy()

@@ -1,5 +1,5 @@
-"""The devices of this machine that TensorFlow lists, and a check that ops run on the device
-they are placed on.
+"""The devices of the local machine that TensorFlow lists, and a check that ops run on the
+device that they are placed on.
 
 >>> kinds = device_kinds()
 >>> kinds["CPU"][0]
@@ -7,8 +7,8 @@ they are placed on.
 >>> print(check_placement(kinds["CPU"][:1]))
 placement: 1 cases, 0 refused, 0 left out, 0 failures (seed 0)
 
-TensorFlow may silently run an op on the CPU if a device does not support it; then a check
-of that device would be one of the CPU.
+TensorFlow may silently run an op on the CPU if a device does not support it. A check of the
+device would then test only the CPU.
 """
 
 from __future__ import annotations
@@ -38,20 +38,25 @@ def device_kinds() -> dict[str, list[str]]:
 
 
 def describe(kind: str, devices: Sequence[str]) -> str:
-    """Returns one line about the devices of a kind."""
+    """Returns one line about the devices of a kind: their count and, where TensorFlow
+    knows it, the model of the hardware.
+    """
     if not devices:
         return "none that TensorFlow lists"
-    physical = tf.config.list_physical_devices(kind)
-    names = {
-        str(tf.config.experimental.get_device_details(d).get("device_name", ""))
-        for d in physical
-    } - {""}
+    physical_devices = tf.config.list_physical_devices(kind)
+    descriptions = set()
     if kind == "CPU":
-        names = {f"{platform.machine()}, {os.cpu_count()} cores"}
-        if len(devices) > len(physical):
-            names |= {"logical devices, in one memory"}
-    count = str(len(devices))
-    return f"{count} ({', '.join(sorted(names))})" if names else count
+        descriptions.add(f"{platform.machine()}, {os.cpu_count()} cores")
+        if len(devices) > len(physical_devices):
+            descriptions.add("logical devices, in one memory")
+    else:
+        for device in physical_devices:
+            details = tf.config.experimental.get_device_details(device)
+            descriptions.add(str(details.get("device_name", "")))
+        descriptions.discard("")
+    if not descriptions:
+        return str(len(devices))
+    return f"{len(devices)} ({', '.join(sorted(descriptions))})"
 
 
 def check_placement(devices: Sequence[str]) -> Report:

@@ -1,11 +1,12 @@
-"""Progress of a long run, and the remaining time.
+"""A progress line of a long run, with the estimated remaining time.
 
     progress = Progress(total=40)
     progress.begin("softmax.Softmax")   # shows "  0%  softmax.Softmax"
     progress.done(4)
     progress.begin("softmax.Tail")      # shows " 10%  softmax.Tail, 2 min 05 s left"
 
-A terminal shows one line that changes; a file or a pipe gets a line every few seconds.
+On a terminal the line is overwritten. To a file or a pipe a line is written at most every
+`EVERY` seconds.
 """
 
 from __future__ import annotations
@@ -14,21 +15,23 @@ import sys
 import time
 from typing import TextIO
 
-EVERY = 15.0  # seconds between lines if the output is no terminal
+EVERY = 15.0  # seconds between lines if the output is not a terminal
 
 
-def spell_seconds(seconds: float) -> str:
-    """Returns "9 s" or "2 min 05 s"."""
+def duration_text(seconds: float) -> str:
+    """Returns a duration as text, such as "9 s" or "2 min 05 s"."""
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    if minutes:
+        return f"{minutes} min {rest:02d} s"
+    return f"{rest} s"
 
 
 class Progress:
     """Prints the name of the current task, the percentage done, and the remaining time.
 
     Args:
-      total: the amount of work of the run.
-      out: where to print; None: stderr.
+      total: the amount of work of the run, in any unit.
+      out: the stream to print to; None: stderr.
     """
 
     def __init__(self, total: float, out: TextIO | None = None) -> None:
@@ -37,38 +40,31 @@ class Progress:
         self._out = out or sys.stderr
         self._start = time.monotonic()
         self._last_print = self._start
-        self._width = 0  # of the line on the terminal
+        self._width = 0  # the width of the line that a terminal shows
 
     def begin(self, name: str) -> None:
-        """Shows the task that starts now."""
+        """Shows the name of the task that starts now."""
         now = time.monotonic()
         fraction = self._completed / self._total
         text = f"{fraction:4.0%}  {name}"
         if fraction:
-            remaining = (now - self._start) * (1 / fraction - 1)
-            text += f", {spell_seconds(remaining)} left"
+            remaining_seconds = (now - self._start) * (1 / fraction - 1)
+            text += f", {duration_text(remaining_seconds)} left"
         if self._out.isatty():
-            print(
-                f"\r{text:<{self._width}}",
-                end="",
-                file=self._out,
-                flush=True,
-            )
+            # Padded with spaces, which overwrite the rest of a longer previous line.
+            padded_text = f"{text:<{self._width}}"
+            print(f"\r{padded_text}", end="", file=self._out, flush=True)
             self._width = len(text)
         elif now - self._last_print >= EVERY:
             print(text, file=self._out, flush=True)
             self._last_print = now
 
     def done(self, amount: float) -> None:
-        """Adds an amount of completed work."""
+        """Adds an amount of completed work, in the unit of `total`."""
         self._completed += amount
 
     def clear(self) -> None:
-        """Clears the line, so that other output can be printed."""
+        """Clears the line on a terminal, so that other output can be printed."""
         if self._out.isatty():
-            print(
-                "\r" + " " * self._width,
-                end="\r",
-                file=self._out,
-                flush=True,
-            )
+            blank_line = " " * self._width
+            print(f"\r{blank_line}", end="\r", file=self._out, flush=True)

@@ -1,7 +1,8 @@
 """Checks that every op and a small training compute correct values on the devices of this
 machine.
 
-    code = selfcheck(choose(["einsum"]), quick=True)      # as `python -m meshtf selfcheck`
+    # As the command: python -m meshtf selfcheck --quick --ops=einsum
+    exit_code = selfcheck(choose(["einsum"]), quick=True)
 
 For every kind of device that is present (CPU, GPU, TPU), small meshes use the devices of
 that kind round-robin. Every op runs under the layouts of these meshes and is compared with
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import metadata
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -28,16 +29,26 @@ from meshtf.testing.conformance.recorded_suite import check_program
 from meshtf.testing.conformance.report import Report
 from meshtf.testing.conformance.samples import label, registered_ops
 from meshtf.testing.hardware import check_placement, describe, device_kinds
-from meshtf.testing.progress import Progress, spell_seconds
+from meshtf.testing.progress import Progress, duration_text
 
-EAGER = ("x:2;y:2", "x:4")  # meshes of eager ops
-RECORDED = ("x:2;y:2",)  # meshes of ops in a mtf.function
-QUICK_EAGER = ("x:2",)
-_MAX_SHOWN = 5  # failures of one row
+Check: TypeAlias = Callable[[], Report]
+EAGER = ("x:2;y:2", "x:4")  # the axes of the meshes of eager ops
+RECORDED = ("x:2;y:2",)  # the axes of the meshes of ops in a mtf.function
+QUICK_EAGER = ("x:2",)  # the axes of the meshes of a quick check
+_MAX_SHOWN = 5  # the count of failures that are printed for one row
+_COLUMNS = ("eager", "refused", "recorded", "left out", "failures")
+# Training takes about as long as this many samples of ops.
+_TRAINING_SAMPLES = 30
 
 
 class Row(NamedTuple):
-    """The results of one op, or of another check: a row of the report."""
+    """The results of one check: a row of the printed table.
+
+    Attributes:
+      name: the label of an op, "placement" or "training".
+      eager: the report of eager calls.
+      recorded: the report of calls in a mtf.function.
+    """
 
     name: str
     eager: Report
@@ -45,7 +56,7 @@ class Row(NamedTuple):
 
     @property
     def failures(self) -> list[str]:
-        """All failures; it is one if nothing was compared."""
+        """All failures. If nothing was compared, that is a failure."""
         failures = self.eager.failures + self.recorded.failures
         if not failures and not self.cases:
             return [f"{self.name}: nothing was compared"]
@@ -53,10 +64,11 @@ class Row(NamedTuple):
 
     @property
     def cases(self) -> int:
-        """The number of comparisons."""
+        """The count of comparisons."""
         return self.eager.cases + self.recorded.cases
 
     def __str__(self) -> str:
+        """Returns the name, and a count for each of `_COLUMNS`."""
         counts = (
             self.eager.cases,
             self.eager.refused,
@@ -68,33 +80,47 @@ class Row(NamedTuple):
 
 
 def choose(names: Sequence[str]) -> list[type[Op]]:
-    """Returns the ops with samples that have these names; without names, all of them.
+    """Returns the ops with samples that have one of the names; without names, all ops
+    with samples.
+
+    Args:
+      names: names of modules or ops, or both: "gather", "Gather" or "gather.Gather".
 
     Raises:
-      ValueError: no op has a name.
+      ValueError: there is no op for one of the names.
     """
-    every = [op for op in registered_ops() if op.samples]
+    ops = [op for op in registered_ops() if op.samples]
+    if not names:
+        return ops
     names_of_ops = {}
-    for op in every:
+    for op in ops:
         full_name = label(op).lower()
         names_of_ops[op] = {full_name, *full_name.split(".")}
+    known_names = set().union(*names_of_ops.values())
     for name in names:
-        known = set().union(*names_of_ops.values())
-        if name.lower() not in known:
-            close = near_misses(name.lower(), known)
-            modules = ", ".join(sorted({label(op).split(".")[0] for op in every}))
+        if name.lower() not in known_names:
+            close = near_misses(name.lower(), known_names)
+            modules = ", ".join(sorted({label(op).split(".")[0] for op in ops}))
             raise ValueError(
                 f"There is no op {name!r}."
                 + (f" Did you mean {close}?" if close else "")
                 + f"\nModules of ops: {modules}."
             )
-    requested = {name.lower() for name in names}
-    return [op for op in every if not names or names_of_ops[op] & requested]
+    requested_names = {name.lower() for name in names}
+    return [op for op in ops if names_of_ops[op] & requested_names]
 
 
 def selfcheck(ops: Sequence[type[Op]], quick: bool = False, seed: int = 0) -> int:
-    """Checks ops and training on all kinds of devices, prints a report, and returns the
-    exit code.
+    """Checks ops and training on all kinds of devices, and prints a report.
+
+    Args:
+      ops: the classes of the ops to check.
+      quick: whether to check ops only eagerly and on one mesh, and training under fewer
+        layouts.
+      seed: the seed of the random values and layouts.
+
+    Returns:
+      The exit code of a program: 1 if there is a failure, else 0.
     """
     start = time.monotonic()
     kinds = device_kinds()
@@ -104,25 +130,37 @@ def selfcheck(ops: Sequence[type[Op]], quick: bool = False, seed: int = 0) -> in
     )
     for kind, devices in kinds.items():
         print(f"{kind}  {describe(kind, devices)}", flush=True)
-    rows = {
-        kind: check_kind(kind, devices, ops, quick, seed)
-        for kind, devices in kinds.items()
-        if devices
-    }
-    every = []
-    for kind, rows_of_kind in rows.items():
-        _print_failures(kind, rows_of_kind)
-        every += rows_of_kind
-    failures = sum(len(row.failures) for row in every)
-    absent = [kind for kind, devices in kinds.items() if not devices]
+    rows_by_kind = {}
+    for kind, devices in kinds.items():
+        if devices:
+            rows_by_kind[kind] = check_kind(kind, devices, ops, quick=quick, seed=seed)
+    for kind, rows in rows_by_kind.items():
+        _print_failures(kind, rows)
+    absent_kinds = [kind for kind, devices in kinds.items() if not devices]
+    _print_totals(rows_by_kind, absent_kinds, time.monotonic() - start)
+    all_passed = not any(row.failures for rows in rows_by_kind.values() for row in rows)
+    return 0 if all_passed else 1
+
+
+def _print_totals(
+    rows_by_kind: dict[str, list[Row]], absent_kinds: list[str], seconds: float
+) -> None:
+    """Prints the last line of the report.
+
+    Args:
+      rows_by_kind: the rows of each kind of device.
+      absent_kinds: the kinds of which there is no device.
+      seconds: the duration of all checks.
+    """
+    all_rows = [row for rows in rows_by_kind.values() for row in rows]
+    num_failures = sum(len(row.failures) for row in all_rows)
     print(
-        f"\n{'FAILED' if failures else 'Passed'} on {', '.join(rows)}: "
-        f"{sum(row.cases for row in every):,} cases, "
-        f"{sum(row.eager.refused for row in every):,} illegal layouts refused, "
-        f"{failures:,} failures, {spell_seconds(time.monotonic() - start)}. "
-        f"Not tried: {', '.join(absent) or 'none'}."
+        f"\n{'FAILED' if num_failures else 'Passed'} on {', '.join(rows_by_kind)}: "
+        f"{sum(row.cases for row in all_rows):,} cases, "
+        f"{sum(row.eager.refused for row in all_rows):,} illegal layouts refused, "
+        f"{num_failures:,} failures, {duration_text(seconds)}. "
+        f"Not tried: {', '.join(absent_kinds) or 'none'}."
     )
-    return 1 if failures else 0
 
 
 def check_kind(
@@ -134,74 +172,67 @@ def check_kind(
 ) -> list[Row]:
     """Checks ops and training on the devices of one kind, prints a row for each, and
     returns the rows.
+
+    Args:
+      kind: the kind of the devices, such as "CPU".
+      devices: the names of the devices.
+      ops: the classes of the ops to check.
+      quick: whether to check less, as in `selfcheck`.
+      seed: the seed of the random values and layouts.
     """
-    eager = QUICK_EAGER if quick else EAGER
-    recorded = () if quick else RECORDED
+    eager_meshes = QUICK_EAGER if quick else EAGER
+    recorded_meshes = () if quick else RECORDED
     layouts = small_training.QUICK_LAYOUTS if quick else small_training.LAYOUTS
     print(
-        f"\n{kind}: {len(ops)} ops; eager on meshes {', '.join(eager)}; recorded on "
-        f"{', '.join(recorded) or 'none'}; training under {len(layouts)} layouts\n"
+        f"\n{kind}: {len(ops)} ops; eager on meshes {', '.join(eager_meshes)}; "
+        f"recorded on {', '.join(recorded_meshes) or 'none'}; training under "
+        f"{len(layouts)} layouts\n"
     )
-    print(
-        f"{'':<24}"
-        + "".join(
-            f"{column:>10}"
-            for column in ("eager", "refused", "recorded", "left out", "failures")
-        )
-    )
-    size = sum(len(op.samples) for op in ops)
-    progress = Progress(size + 30)  # training takes about as long as 30 samples
+    print(f"{'':<24}" + "".join(f"{column:>10}" for column in _COLUMNS))
+    num_samples = sum(len(op.samples) for op in ops)
+    progress = Progress(num_samples + _TRAINING_SAMPLES)
     rows: list[Row] = []
 
     def check(
-        name: str,
-        check_eager: Callable[[], Report],
-        check_recorded: Callable[[], Report],
+        name: str, check_eager: Check | None, check_recorded: Check | None
     ) -> None:
+        """Runs the eager and the recorded check, and prints their row."""
         progress.begin(f"{len(rows)}/{len(ops) + 2} done, {name}")
-        row = Row(name, _guarded(name, check_eager), _guarded(name, check_recorded))
+        row = Row(name, _run_check(name, check_eager), _run_check(name, check_recorded))
         progress.clear()
         print(row, flush=True)
         rows.append(row)
 
-    check("placement", partial(check_placement, devices), _nothing)
+    check("placement", partial(check_placement, devices), None)
     for op in ops:
-        check(
-            label(op),
-            partial(check_op, op, seed, eager, devices=devices),
-            partial(check_program, op, seed, recorded, devices=devices)
-            if recorded
-            else _nothing,
-        )
+        check_eager = partial(check_op, op, seed, eager_meshes, devices=devices)
+        check_recorded = None
+        if recorded_meshes:
+            check_recorded = partial(
+                check_program, op, seed, recorded_meshes, devices=devices
+            )
+        check(label(op), check_eager, check_recorded)
         progress.done(len(op.samples))
-    check(
-        "training",
-        _nothing,
-        partial(
-            small_training.check_training,
-            seed,
-            layouts,
-            devices,
-        ),
-    )
+    check_training = partial(small_training.check_training, seed, layouts, devices)
+    check("training", None, check_training)
     return rows
 
 
-def _nothing() -> Report:
-    """Returns an empty report: for checks that exist in only one of the two modes."""
-    return Report("", 0)
-
-
-def _guarded(name: str, check: Callable[[], Report]) -> Report:
-    """Returns the report of a check; an exception becomes a failure."""
+def _run_check(name: str, check: Check | None) -> Report:
+    """Returns the report of a check, empty if there is no check in this mode. An exception
+    is a failure.
+    """
+    if check is None:
+        return Report(name, 0)
     try:
         return check()
-    except Exception as error:  # of this op; other ops are checked anyway
+    except Exception as error:  # a failure; the remaining ops are checked anyway
         failure = f"{name}: {type(error).__name__}: {str(error)[:600]}"
         return Report(name, 0, failures=[failure])
 
 
 def _print_failures(kind: str, rows: Sequence[Row]) -> None:
+    """Prints the first failures of each row."""
     for row in rows:
         for failure in row.failures[:_MAX_SHOWN]:
             print(f"\n{kind}, {row.name}: {failure}")
@@ -210,6 +241,7 @@ def _print_failures(kind: str, rows: Sequence[Row]) -> None:
 
 
 def _version() -> str:
+    """Returns the version of the installed package."""
     try:
         return metadata.version("meshtf")
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""A small training whose result must be the same under every layout.
+"""A small training run whose result must be the same under every layout.
 
     report = check_training()
     print(report)       # training: 7 cases, 0 refused, 0 left out, 0 failures (seed 0)
@@ -11,6 +11,7 @@ after them are compared with those of one device.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,20 +21,33 @@ from meshtf.testing.conformance.compare import TOLERANCE
 from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.report import Report
 
-# Axes of the mesh, and layout.
+STEPS = 3  # the count of training steps
+
+
+class MeshLayout(NamedTuple):
+    """A mesh and a layout to train under.
+
+    Attributes:
+      axes: the axes of the mesh, such as "data:2;model:2".
+      layout: the mesh axis of each sharded dimension, such as "batch:data".
+    """
+
+    axes: str
+    layout: str
+
+
 QUICK_LAYOUTS = (
-    ("data:2", "batch:data"),
-    ("model:2", "heads:model; d_ff:model; vocab:model"),
-    ("data:2;model:2", "batch:data; heads:model; d_ff:model; vocab:model"),
+    MeshLayout("data:2", "batch:data"),
+    MeshLayout("model:2", "heads:model; d_ff:model; vocab:model"),
+    MeshLayout("data:2;model:2", "batch:data; heads:model; d_ff:model; vocab:model"),
 )
 LAYOUTS = (
     *QUICK_LAYOUTS,
-    ("data:4", "batch:data"),
-    ("data:2", "length:data"),
-    ("model:4", "d_model:model"),
-    ("data:2;model:4", "batch:data; key:model; d_ff:model"),
+    MeshLayout("data:4", "batch:data"),
+    MeshLayout("data:2", "length:data"),
+    MeshLayout("model:4", "d_model:model"),
+    MeshLayout("data:2;model:4", "batch:data; key:model; d_ff:model"),
 )
-STEPS = 3
 
 
 class _Block(mtf.Module):
@@ -65,16 +79,17 @@ class _Block(mtf.Module):
 
 def check_training(
     seed: int = 0,
-    layouts: Sequence[tuple[str, str]] = LAYOUTS,
+    layouts: Sequence[MeshLayout] = LAYOUTS,
     devices: Sequence[str] = (),
 ) -> Report:
     """Trains under several layouts, and returns a report whose failures are losses or
     variables that differ from those of one device.
 
     Args:
-      seed: of the initial values, of dropout and of the data.
-      layouts: axes and layout of each mesh.
-      devices: names of devices that meshes use round-robin; empty: all of this machine.
+      seed: the seed of the initial values, of dropout and of the data.
+      layouts: the meshes and layouts.
+      devices: names of devices that meshes use round-robin; empty: all devices of the
+        local machine.
     """
     report = Report("training", seed)
     expected = _train(mesh_on("", devices=devices), seed)
@@ -92,7 +107,9 @@ def check_training(
 
 
 def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
-    """Returns the losses of `STEPS` steps, and the variables after them."""
+    """Returns the losses of all steps as "losses" [STEPS], and the final value of each
+    variable by name.
+    """
     mesh.seed = seed
     model = _Block(mesh)
     variables = model.trainable_variables
@@ -110,24 +127,21 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
         optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
         return loss
 
+    # [batch:8, length:4] each
     ids, labels = np.random.default_rng(seed).integers(0, 16, (2, 8, 4)).astype("int32")
     losses = [float(train_step(ids, labels, np.int32(step))) for step in range(STEPS)]
-    return {"losses": np.array(losses, "float32")} | {
-        v.name: v.numpy() for v in model.variables
-    }
+    results = {"losses": np.array(losses, "float32")}
+    for variable in model.variables:
+        results[variable.name] = variable.numpy()
+    return results
 
 
 def _differences(
     actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]
 ) -> Iterator[str]:
-    """Yields a message for each array that differs."""
-    limit = TOLERANCE["float32"]
+    """Yields a message for each array of `actual` that differs from the expected one."""
+    tolerance = TOLERANCE["float32"]
     for name, value in expected.items():
-        if not np.allclose(
-            actual[name],
-            value,
-            rtol=limit,
-            atol=limit,
-        ):
+        if not np.allclose(actual[name], value, rtol=tolerance, atol=tolerance):
             error = np.max(np.abs(actual[name] - value))
             yield f"{name} is off by up to {error:.1e}"

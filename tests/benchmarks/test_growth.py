@@ -136,4 +136,4 @@ def test_curves_are_fitted_with_no_negative_factor():
     curve = theory.fitted([(n, 3.0 + 2 * n * n) for n in (1, 2, 4, 8)], theory.SQUARE)
     assert curve.factors == pytest.approx((3, 0, 2), abs=1e-9)
     falling = theory.fitted([(1, 4.0), (2, 2.0), (4, 1.0)], theory.LINEAR)
-    assert falling.factors[1] == 0 and falling.off([(4, 1.0)]) > 1
+    assert falling.factors[1] == 0 and falling.max_ratio([(4, 1.0)]) > 1

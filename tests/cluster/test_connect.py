@@ -6,7 +6,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.cluster.addresses import LOOPBACK, free_ports
-from meshtf.cluster.control_port import ControlPort, Drive
+from meshtf.cluster.control_port import ControlPort, DriverConnection
 
 QUESTION = {"driver": "another one", "timeout": 5.0, "deterministic": False}
 
@@ -26,7 +26,7 @@ def test_a_worker_that_is_not_there_is_to_be_started():
 def test_a_worker_that_is_taken_is_not():
     port = free_ports(1)[0]
     ControlPort((LOOPBACK, port + 1), {"devices": 1}, lambda _: None, lambda: None)
-    drive = Drive((LOOPBACK, port + 1), QUESTION, 5.0)
+    drive = DriverConnection((LOOPBACK, port + 1), QUESTION, 5.0)
     said = connect(port)
     assert (
         "taken by the driver another one" in said

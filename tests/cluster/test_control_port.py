@@ -9,7 +9,13 @@ import time
 import pytest
 
 from meshtf.cluster.addresses import LOOPBACK, free_ports
-from meshtf.cluster.control_port import ControlPort, Drive, _ask, ask, release_driver
+from meshtf.cluster.control_port import (
+    ControlPort,
+    DriverConnection,
+    _ask,
+    ask,
+    release_driver,
+)
 from meshtf.errors import ClusterError
 
 QUESTION = {"driver": "me", "timeout": 5.0}
@@ -40,12 +46,12 @@ def test_it_tells_about_the_worker_and_its_life(opened):
 
 
 def test_one_driver_is_let_in_and_its_end_is_noticed(opened):
-    drive = Drive(opened.where, QUESTION, 5.0)
+    drive = DriverConnection(opened.where, QUESTION, 5.0)
     assert (
         ask(opened.where, 5.0)["driver"] == "me" and opened.asked[0]["driver"] == "me"
     )
     with pytest.raises(ClusterError, match="taken by the driver me"):
-        Drive(opened.where, {**QUESTION, "driver": "you"}, 5.0)
+        DriverConnection(opened.where, {**QUESTION, "driver": "you"}, 5.0)
     assert opened.left.empty() and len(opened.asked) == 1
     drive.close()
     assert opened.left.get(timeout=5.0)
@@ -53,7 +59,7 @@ def test_one_driver_is_let_in_and_its_end_is_noticed(opened):
 
 def test_it_ends_a_driver_on_request_of_the_same_incarnation(opened):
     release_driver(opened.where, ask(opened.where, 5.0)["life"], 5.0)
-    drive = Drive(opened.where, QUESTION, 5.0)
+    drive = DriverConnection(opened.where, QUESTION, 5.0)
     release_driver(opened.where, "another life", 5.0)
     time.sleep(0.1)
     assert opened.left.empty()
@@ -83,7 +89,7 @@ def test_strangers_do_no_harm(opened, said):
     with socket.create_connection(opened.where, 5.0) as stranger:
         stranger.sendall(said)
     assert ask(opened.where, 5.0)["driver"] == ""
-    Drive(opened.where, QUESTION, 5.0).close()
+    DriverConnection(opened.where, QUESTION, 5.0).close()
 
 
 def test_what_answers_otherwise_is_no_worker():

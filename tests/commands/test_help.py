@@ -20,6 +20,11 @@ PROGRAMS = [
     "transformer.train_vocabulary",
     "transformer.export_saved_model",
     "transformer.convert",
+    "examples.bert.make_tasks",
+    "examples.bert.create_pretraining_data",
+    "examples.bert.run_pretraining",
+    "examples.bert.run_classifier",
+    "examples.bert.run_squad",
 ]
 
 
@@ -80,6 +85,35 @@ def test_errors_of_usage_need_no_tensorflow(words, message):
     assert code == 2 and not out and message in err, err
     assert "Traceback" not in err
     check_light(imports)
+
+
+def test_explain_imports_no_optional_packages():
+    code, _, _, imports = run("meshtf", "explain", "--depth=0")
+    assert code == 0 and "tensorflow" in imports
+    # A package that Python refuses to import is listed, but none of its modules.
+    assert not [x for x in imports if x.startswith(("keras.", "jax.", "sklearn."))]
+
+
+@pytest.mark.parametrize(
+    "words, setting",
+    [
+        (["transformer.train", "--mesh=data:8"], "Mesh.axes = 'data:8'"),
+        (["transformer.train", "--steps=10"], "steps = 10"),
+        (["meshtf", "explain", "--mesh", "data:8"], "Mesh.axes = "),
+        (["meshtf", "export", "--d_modle=8"], "Architecture.d_model = 8"),
+        (["examples.bert.run_squad", "--batch_siz=8"], "train.batch_size = 8"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_an_unknown_flag_names_the_setting_of_gin(words, setting):
+    code, _, err, imports = run(*words)
+    assert code in (1, 2) and f'--gin_param="{setting}' in err, err
+    check_light(imports)
+
+
+def test_a_program_without_gin_suggests_no_setting():
+    _, _, err, _ = run("transformer.train_vocabulary", "--steps=10")
+    assert "'steps'" in err and "gin_param" not in err
 
 
 @pytest.mark.parametrize("flag", ["--model_dri=x", "--gin_file=no.gin", "x"])

@@ -146,14 +146,14 @@ def halved(layer, x):
 
 
 @pytest.mark.parametrize(
-    "pairs, want", [(NORMAL, normal_cell), (REDUCTION, reduction_cell)]
+    "cell_type, want", [(NORMAL, normal_cell), (REDUCTION, reduction_cell)]
 )
 @pytest.mark.parametrize("reduced", [False, True])
-def test_a_cell_is_what_it_was_found_to_be(pairs, want, reduced, rng):
+def test_a_cell_is_what_it_was_found_to_be(cell_type, want, reduced, rng):
     mesh = mtf.Mesh("")
     cell = Cell(
         mesh,
-        pairs,
+        cell_type,
         channels=8,
         in_channels=(6, 12),
         after_reduction=reduced,

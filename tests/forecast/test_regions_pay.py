@@ -82,7 +82,7 @@ def pays(regions, plan, work):
 
 def test_no_single_layout_along_one_axis_moves_less(example, regions):
     names = names_of(regions)
-    assert {*example["NAMES"]} < {*names}
+    assert {*example["DIMENSIONS"]} < {*names}
     plans = {
         s: forecast(example, "all:8", ";".join(f"{n}:all" for n in s))
         for s in legal(example, "all:8", names)

@@ -93,7 +93,7 @@ LOOPS = (
         "a reversed loop goes forwards",
         "meshtf.runtime.lowering.control_flow",
         "_Loop._index",
-        "self.iterations - 1 - iteration",
+        "self.num_iterations - 1 - iteration",
         "iteration",
         TEST_LOOPS,
     ),

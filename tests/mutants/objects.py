@@ -47,7 +47,7 @@ OBJECTS = (
         "a scope does not end names from attributes",
         MODULE_PATHS,
         "scope_of",
-        "_local.construction = None",
+        "_state.construction = None",
         "pass",
         TEST_MODULE_PATHS,
     ),

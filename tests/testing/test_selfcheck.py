@@ -14,7 +14,7 @@ from meshtf.ops.linear.einsum import Einsum
 from meshtf.ops.nn.softmax import Softmax
 from meshtf.testing import hardware, selfcheck, small_training
 from meshtf.testing.conformance.layouts import mesh_on
-from meshtf.testing.progress import Progress, spell_seconds
+from meshtf.testing.progress import Progress, duration_text
 
 # An op that ignores what the other shards exchange.
 Deaf = type(
@@ -186,4 +186,4 @@ def test_progress_into_a_file_is_seldom(monkeypatch):
 
 
 def test_seconds_are_spelled():
-    assert (spell_seconds(8.6), spell_seconds(125)) == ("9 s", "2 min 05 s")
+    assert (duration_text(8.6), duration_text(125)) == ("9 s", "2 min 05 s")

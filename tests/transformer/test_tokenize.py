@@ -25,7 +25,7 @@ def texts(tmp_path):
 
 
 def test_the_tasks_of_a_mixture_are_written(tmp_path, texts, monkeypatch, capsys):
-    monkeypatch.setattr(tasks, "_known", {})
+    monkeypatch.setattr(tasks, "_task_makers", {})
     source = data.documents(lambda: data.text_files(texts, share=0.2))
     for name in ("a", "b"):
         data.register(data.span_corruption(name, source, inputs=32))

@@ -1,4 +1,4 @@
-"""Flags of the configuration that the commands share, and exits with a message.
+"""The flags that all commands share, such as --gin_file, and exits with a message.
 
     def main(argv):
       with command_line.exit_on_user_errors():   # user errors exit without a traceback
@@ -6,8 +6,8 @@
         ...
 
 So `transformer.train` and `python -m meshtf explain` read a configuration in the same way.
-Neither this module nor those of the commands import TensorFlow, except in functions: so
---help and errors of usage take a fraction of a second.
+This module and the modules of the commands import TensorFlow only in functions: so --help
+and errors of usage take a fraction of a second.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from absl import flags, logging
 
 from transformer.cli import config_files, gin_settings
 from transformer.cli.gin_settings import ConfigError
+from transformer.cli.setting_hints import settings_like
 
 GIN_FILE = flags.DEFINE_multi_string(
     "gin_file",
@@ -64,49 +65,55 @@ def configure(
     """Binds the settings of files and of single lines in gin.
 
     Args:
-      files: paths, or names of files in configs/.
-      params: single lines.
-      allowed: further modules that files may import. Importing runs a module, so a file
+      files: paths of gin files, or names of files in configs/.
+      params: single settings, such as 'Mesh.axes = "data:8"'.
+      allowed: further modules that files may import. An import runs a module, so a file
         must not import modules that its user did not allow.
 
     Raises:
       ConfigError: gin cannot read a setting, a value has the wrong type, nothing refers
-        to a name, or another module is imported; with file and line.
+        to a name, or a file imports a module that is not allowed. The message names file
+        and line.
     """
-    import transformer.data  # noqa: F401  its classes are names of gin
+    import transformer.data  # noqa: F401  registers its classes with gin
 
     gin.add_config_file_search_path(config_files.config_folder())
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.FATAL)  # gin logs errors while it looks for includes
+    # While gin looks for included files, it logs errors for folders that lack them.
+    logging.set_verbosity(logging.FATAL)
     try:
         with (
-            _imports_of((*_ALWAYS_ALLOWED, *allowed)),
-            gin_settings.recorded() as statements,
+            _restricted_imports((*_ALWAYS_ALLOWED, *allowed)),
+            gin_settings.record_statements() as statements,
         ):
             gin.parse_config_files_and_bindings(
-                [config_files.find_config(f) for f in files], list(params)
+                [config_files.find_config(name) for name in files], list(params)
             )
     except (ValueError, TypeError, SyntaxError, ImportError, OSError) as error:
-        message = gin_settings.with_near_misses(
-            str(error).replace("bindings string", "--gin_param")
-        )
-        raise ConfigError(message) from None
+        # Gin calls single settings "bindings string"; users know the flag.
+        message = str(error).replace("bindings string", "--gin_param")
+        raise ConfigError(gin_settings.add_suggestions(message)) from None
     finally:
         logging.set_verbosity(verbosity)
-    gin_settings.check(statements)
+    gin_settings.check_statements(statements)
 
 
 @contextlib.contextmanager
-def _imports_of(allowed: Sequence[str]) -> Iterator[None]:
-    """Restricts imports of gin to these modules and their submodules."""
+def _restricted_imports(allowed: Sequence[str]) -> Iterator[None]:
+    """A context in which gin files may import only these modules and their submodules.
+
+    It replaces the method of gin's parser that imports modules: gin has no setting for
+    this.
+    """
     context = gin.config.ParseContext
     original = context.process_import
 
     def process_import(self: Any, statement: Any) -> None:
         name = statement.module
-        if not any(
+        is_allowed = any(
             name == module or name.startswith(f"{module}.") for module in allowed
-        ):
+        )
+        if not is_allowed:
             raise ImportError(
                 f"a configuration may not import {name!r}, since that runs it "
                 f"(line {statement.location.line_num} of "
@@ -133,13 +140,15 @@ def configure_by_flags(
     Args:
       argv: the command line after the flags were parsed.
       *extra_params: further settings, bound last.
-      model_dir: the folder of a run; its config.gin is read if no --gin_file is given.
-      files: read if no --gin_file is given; None: the default of --gin_file.
+      model_dir: the folder of a run, whose config.gin is read if no --gin_file is given;
+        None: there is no run.
+      files: the gin files that are read if neither --gin_file nor a run is given; None:
+        the default of --gin_file.
 
     Raises:
-      ConfigError: an argument is no flag, or gin cannot read a setting.
+      ConfigError: an argument is not a flag, or gin cannot read a setting.
     """
-    _refuse_arguments(argv)
+    _check_no_arguments(argv)
     gin_files = GIN_FILE.value
     run_config = Path(model_dir or "", "config.gin")
     if flags.FLAGS[GIN_FILE.name].using_default_value:
@@ -151,11 +160,11 @@ def configure_by_flags(
 
 
 def usage_error(argv: Sequence[str]) -> str:
-    """Returns what is wrong with the command line, as far as that is known without
-    TensorFlow: an argument that is no flag, a gin file that does not exist; or "".
+    """Returns the error of a command line that can be found without TensorFlow, as text: an
+    argument that is not a flag, or a gin file that does not exist; "" without an error.
     """
     try:
-        _refuse_arguments(argv)
+        _check_no_arguments(argv)
         for name in GIN_FILE.value:
             config_files.find_config(name)
     except (ConfigError, FileNotFoundError) as error:
@@ -163,13 +172,26 @@ def usage_error(argv: Sequence[str]) -> str:
     return ""
 
 
-def refuse_gin(argv: Sequence[str]) -> None:
-    """Refuses flags of gin, in programs that do not use gin, and positional arguments.
-
-    Raises:
-      ConfigError: there is one.
+def flag_error(error: flags.Error) -> str:
+    """Returns absl's message about wrong flags; for an unknown flag that resembles no
+    known one, with the gin setting that the user may have meant.
     """
-    _refuse_arguments(argv)
+    message = str(error)
+    if not isinstance(error, flags.UnrecognizedFlagError) or "Did you mean" in message:
+        return message
+    _, has_value, value = str(error.flagvalue).partition("=")
+    settings = settings_like(error.flagname, value if has_value else None)
+    lines = [f'  --gin_param="{setting}"' for setting in settings]
+    if lines:
+        lines.insert(0, "  This is a setting of gin, not a flag. Did you mean:")
+    return "\n".join([message, *lines])
+
+
+def refuse_gin(argv: Sequence[str]) -> None:
+    """Raises ConfigError if the command line has flags of gin or positional arguments; for
+    programs that do not use gin.
+    """
+    _check_no_arguments(argv)
     for flag in (GIN_FILE, GIN_PARAM, GIN_IMPORT):
         if not flags.FLAGS[flag.name].using_default_value:
             raise ConfigError(
@@ -178,7 +200,8 @@ def refuse_gin(argv: Sequence[str]) -> None:
             )
 
 
-def _refuse_arguments(argv: Sequence[str]) -> None:
+def _check_no_arguments(argv: Sequence[str]) -> None:
+    """Raises ConfigError if the command line has arguments that are not flags."""
     if len(argv) > 1:
         raise ConfigError(
             f"{argv[1]!r} is not a flag: all settings are flags, such as "
@@ -201,38 +224,42 @@ def connect_by_flags() -> int:
         return 1
     import meshtf as mtf
 
-    # References are not resolved, so that no data set is created.
+    # Without `resolve_references=False`, gin would create the data set and the model.
     bindings = gin.get_bindings("train", resolve_references=False)
-    deterministic = gin_settings.resolved(bindings.get("deterministic", False))
+    deterministic = gin_settings.resolve_macros(bindings.get("deterministic", False))
     mtf.connect(CLUSTER.value, WAIT.value, deterministic=deterministic)
     return len(CLUSTER.value.split(","))
 
 
 @contextlib.contextmanager
 def exit_on_user_errors() -> Iterator[None]:
-    """Exits with a message, without a traceback, at errors that the user can fix."""
+    """A context in which an error that the user can fix ends the program with a message,
+    without a traceback.
+    """
     try:
         yield
     except Exception as error:
-        message = _message(error)
+        message = _user_message(error)
         if not message:
             raise
         exit_with_message(message)
 
 
-def _message(error: Exception) -> str:
-    """Returns the message for the user, or "" if it is an error of the program."""
+def _user_message(error: Exception) -> str:
+    """Returns the message for an error that the user can fix, "" for other errors."""
     import meshtf as mtf
     from transformer import data
 
     text = str(error)
     if isinstance(error, (mtf.MeshtfError, data.DataError, ConfigError)):
-        # gin appends the chain of configurables, which does not help the user.
+        # Gin appends the chain of configurables, which does not help the user.
         text = re.sub(r"\n  In call to configurable .*", "", text)
-        return f"{type(error).__name__}: {text}{gin_settings.named_locations(text)}"
+        locations = gin_settings.locations_in_message(text)
+        return f"{type(error).__name__}: {text}{locations}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{type(error).__name__}: {error.filename}: {error.strerror}."
-    if isinstance(error, RuntimeError) and "Required bindings" in text:  # gin.REQUIRED
+    # Gin raises this for an argument that is gin.REQUIRED and has no binding.
+    if isinstance(error, RuntimeError) and "Required bindings" in text:
         return (
             f"ConfigError: {text.splitlines()[0]}.\n  Bind it in a gin file or by "
             "--gin_param."

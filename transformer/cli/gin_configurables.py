@@ -1,7 +1,7 @@
-"""Registers classes and functions of meshtf with gin; meshtf itself does not depend on
-gin.
+"""Registers classes and functions of meshtf with gin, so that gin files can bind their
+arguments. It is done here, since meshtf itself does not depend on gin.
 
-Example:
+Example, in a gin file:
 
     Mesh.axes = "data:4;model:2"
     Mesh.layout = "batch:data; heads:model; d_ff:model; vocab:model"

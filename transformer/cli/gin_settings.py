@@ -1,12 +1,16 @@
-"""Checks of gin settings: file and line of each one, types, and unused names.
+"""Checks of gin settings: types of values, and names that nothing uses.
 
-    with recorded() as statements:
+    with record_statements() as statements:
       gin.parse_config_files_and_bindings(files, params)
-    check(statements)              # ConfigError: names the setting, its file and its line
+    check_statements(statements)     # ConfigError: names the setting, its file and its line
 
-gin accepts settings that are wrong: values of another type, and macros or scopes that
+Gin accepts settings that are wrong: values of another type, and macros or scopes that
 nothing refers to, such as `step = 4` for `steps = 4`. These checks find them before any
 object is created.
+
+Words of gin: in `encoder/Architecture.norm = %norm`, `encoder` is a *scope*, `Architecture` a
+*configurable* (its full name with modules is the *selector*), `norm` a parameter, and `%norm`
+a reference to a *macro*, which `norm = "rms"` binds.
 """
 
 from __future__ import annotations
@@ -27,21 +31,24 @@ from gin.config import ConfigurableReference
 
 from transformer.cli import value_types
 
-Key = tuple[str, str, str]  # scope, full name of the configurable, parameter
-_MACRO = "gin.macro"
+Key = tuple[str, str, str]  # scope, selector, parameter
+_MACRO = "gin.macro"  # gin's selector of macros; a macro's name is in the scope
 _MISSPELT = 0.75  # names of at least this similarity count as misspelt
-_RUN_CONFIG = "config.gin"  # written by runs: all bindings, used or not
+_RUN_CONFIG = "config.gin"  # runs write it: it has all bindings, used or not
+# File and line of each setting. `record_statements` fills it.
 _locations: dict[Key, config_parser.Location] = {}
 
 
 class ConfigError(ValueError):
-    """A configuration that gin cannot read, or that lacks a required setting."""
+    """Raised for a configuration that gin cannot read, or that lacks a required setting."""
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[list[config_parser.BindingStatement]]:
-    """Gives a list of the bindings that gin parses in the `with` block; records their
-    locations.
+def record_statements() -> Iterator[list[config_parser.BindingStatement]]:
+    """A context that yields a list, to which it appends each binding that gin parses.
+
+    At the end it stores the locations of the bindings for `location_of`. It replaces a
+    method of gin's parser, since gin does not store these locations.
     """
     statements: list[config_parser.BindingStatement] = []
     original = config_parser.ConfigParser.parse_statement
@@ -58,20 +65,21 @@ def recorded() -> Iterator[list[config_parser.BindingStatement]]:
     finally:
         config_parser.ConfigParser.parse_statement = original
     for statement in statements:
-        _locations[key_of(statement)] = statement.location
+        _locations[_key_of(statement)] = statement.location
 
 
-def key_of(statement: config_parser.BindingStatement) -> Key:
-    """Returns the parameter or macro that a statement binds."""
+def _key_of(statement: config_parser.BindingStatement) -> Key:
+    """Returns the key of the parameter or macro that a statement binds."""
     if not statement.arg_name:
-        scope = f"{statement.scope}/" if statement.scope else ""
-        return f"{scope}{statement.selector}", _MACRO, "value"
+        # A macro, such as `norm = "rms"`: gin parses its name as a selector.
+        prefix = f"{statement.scope}/" if statement.scope else ""
+        return f"{prefix}{statement.selector}", _MACRO, "value"
     configurable = gin_config._REGISTRY.get_match(statement.selector)
     selector = configurable.selector if configurable else statement.selector
     return statement.scope, selector, statement.arg_name
 
 
-def described_location(location: config_parser.Location) -> str:
+def _location_text(location: config_parser.Location) -> str:
     """Returns two lines with the location of a setting, in the form of gin's errors."""
     file = f'file "{location.filename}",' if location.filename else "--gin_param"
     return (
@@ -79,145 +87,180 @@ def described_location(location: config_parser.Location) -> str:
     )
 
 
-def named_locations(text: str) -> str:
-    """Returns the locations of settings that a message names, such as
-    "Architecture.norm", or "".
+def locations_in_message(text: str) -> str:
+    """Returns the locations of the settings that a message names, such as
+    "Architecture.norm"; "" if it names none, or has locations already.
     """
     if "\n  In " in text:
         return ""
-    locations = [
-        described_location(location)
-        for (scope, selector, name), location in _locations.items()
-        if name in gin_config._CONFIG.get((scope, selector), {})
-        and re.search(rf"\b{re.escape(_short(selector))}\.{name}\b", text)
-    ]
+    locations = []
+    for (scope, selector, parameter), location in _locations.items():
+        is_bound = parameter in gin_config._CONFIG.get((scope, selector), {})
+        name = rf"\b{re.escape(_short_name(selector))}\.{parameter}\b"
+        if is_bound and re.search(name, text):
+            locations.append(_location_text(location))
     return "".join(locations)
 
 
 def is_from_command_line(key: Key) -> bool:
-    """Returns whether a setting was given as a single line, by --gin_param, rather than
-    in a file.
-    """
+    """Returns whether a setting was given by --gin_param, not in a file."""
     return key in _locations and not _locations[key].filename
 
 
 def location_of(key: Key) -> str:
     """Returns the location of a setting as text, or "" if it is not known."""
-    return described_location(_locations[key]) if key in _locations else ""
+    return _location_text(_locations[key]) if key in _locations else ""
 
 
 def setting_name(key: Key) -> str:
-    """Returns the name of a setting as in a gin file."""
-    scope, selector, name = key
+    """Returns the name of a setting in a gin file, such as "encoder/Architecture.norm"."""
+    scope, selector, parameter = key
     if selector == _MACRO:
         return scope
-    return (f"{scope}/" if scope else "") + f"{_short(selector)}.{name}"
+    prefix = f"{scope}/" if scope else ""
+    return f"{prefix}{_short_name(selector)}.{parameter}"
 
 
-def check(statements: Sequence[config_parser.BindingStatement]) -> None:
-    """Checks that something refers to each name, and that values have the right types.
-    Raises ConfigError.
+def check_statements(statements: Sequence[config_parser.BindingStatement]) -> None:
+    """Raises ConfigError if nothing refers to a macro or scope, or if a value has the wrong
+    type.
     """
-    references = _references([statement.value for statement in statements])
-    used = {
-        (scope, reference.configurable.selector)
-        for reference in references
-        for scope in _scopes(reference)
-    }
-    macros = {scope for scope, selector in used if selector == _MACRO}
-    scopes = {scope for scope, selector in used if selector != _MACRO}
+    used_macros: set[str] = set()
+    used_scopes: set[str] = set()
+    values = [statement.value for statement in statements]
+    for reference in gin_config.iterate_references(values):
+        if reference.configurable.selector == _MACRO:
+            used_macros.add("/".join(reference.scopes))
+        else:
+            used_scopes.update(_nested_scopes(reference.scopes))
     for statement in statements:
-        scope, selector, _ = key_of(statement)
-        if selector == _MACRO and scope not in macros:
-            _refuse_unused(f"{scope} is a name", f"%{scope}", scope, macros, statement)
-        if selector != _MACRO and scope and scope not in scopes:
-            reference = f"@{scope}/{statement.selector}"
-            _refuse_unused(f"{scope}/ is a scope", reference, scope, scopes, statement)
+        scope, selector, _ = _key_of(statement)
+        if selector == _MACRO:
+            if scope not in used_macros:
+                _check_unused_macro(statement, scope, used_macros)
+        elif scope and scope not in used_scopes:
+            _check_unused_scope(statement, scope, used_scopes)
         _check_type(statement)
 
 
-def _refuse_unused(
+def _check_unused_macro(
+    statement: config_parser.BindingStatement, name: str, used: Iterable[str]
+) -> None:
+    """Raises ConfigError for the binding of an unused macro, unless it is accepted."""
+    _check_unused(
+        statement, name, used, description=f"{name} is a name", reference=f"%{name}"
+    )
+
+
+def _check_unused_scope(
+    statement: config_parser.BindingStatement, scope: str, used: Iterable[str]
+) -> None:
+    """Raises ConfigError for a binding in an unused scope, unless it is accepted."""
+    _check_unused(
+        statement,
+        scope,
+        used,
+        description=f"{scope}/ is a scope",
+        reference=f"@{scope}/{statement.selector}",
+    )
+
+
+def _check_unused(
+    statement: config_parser.BindingStatement,
+    name: str,
+    used: Iterable[str],
     description: str,
     reference: str,
-    name: str,
-    known: Iterable[str],
-    statement: config_parser.BindingStatement,
 ) -> None:
-    """Raises ConfigError for an unused name that --gin_param gives, or that is similar to
-    a used one.
+    """Raises ConfigError for an unused name that --gin_param gives, or that resembles a
+    used name.
 
     Other unused names in files are accepted: several configurations share a file, and
     later files override settings.
+
+    Args:
+      statement: the binding of the name.
+      name: the name of an unused macro or scope.
+      used: the names of used macros or scopes.
+      description: the start of the message, such as "norm is a name".
+      reference: the form of a reference to the name, such as "%norm".
     """
     filename = statement.location.filename
     cutoff = _MISSPELT if filename else 0.5
-    close = difflib.get_close_matches(name, sorted(known), 3, cutoff)
-    if not filename or close and Path(filename).name != _RUN_CONFIG:
+    similar = difflib.get_close_matches(name, sorted(used), n=3, cutoff=cutoff)
+    is_misspelt = bool(similar) and Path(filename or "").name != _RUN_CONFIG
+    if not filename or is_misspelt:
+        suggestion = f"Did you mean {', '.join(similar)}? " if similar else ""
         raise ConfigError(
             f"{description} that no setting refers to, as {reference}: it has no "
-            f"effect.{described_location(statement.location)}\n  "
-            + (f"Did you mean {', '.join(close)}? " if close else "")
-            + "Else remove it."
+            f"effect.{_location_text(statement.location)}\n  {suggestion}Else remove it."
         )
 
 
-def _references(values: Any) -> Iterator[ConfigurableReference]:
-    return gin_config.iterate_references(values)
-
-
-def _scopes(reference: ConfigurableReference) -> Iterator[str]:
-    """Yields the scope of a reference, and the scopes around it: a/b/ is also within a/."""
-    scopes = reference.scopes
-    if reference.configurable.selector == _MACRO:
-        yield "/".join(scopes)
-    else:
-        yield from (
-            "/".join(scopes[i:k])
-            for i in range(len(scopes))
-            for k in range(i + 1, len(scopes) + 1)
-        )
+def _nested_scopes(scopes: Sequence[str]) -> Iterator[str]:
+    """Yields the scopes whose bindings apply to a reference: for a/b, these are a, a/b
+    and b.
+    """
+    for start in range(len(scopes)):
+        for stop in range(start + 1, len(scopes) + 1):
+            yield "/".join(scopes[start:stop])
 
 
 def _check_type(statement: config_parser.BindingStatement) -> None:
     """Raises ConfigError if a value does not fit the annotation of its parameter."""
-    key = key_of(statement)
-    scope, selector, name = key
-    if gin_config._CONFIG.get((scope, selector), {}).get(name) is not statement.value:
+    key = _key_of(statement)
+    scope, selector, parameter = key
+    bound_value = gin_config._CONFIG.get((scope, selector), {}).get(parameter)
+    if bound_value is not statement.value:
         return  # a later setting replaced it
     hints = hints_of(selector)
-    hint = hints.get(name)
-    value = resolved(statement.value)
-    if (
-        hint is None
-        and hints
-        and gin_config._might_have_parameter(
-            gin_config._REGISTRY[selector].wrapped, name
-        )
-        and _takes_fields(selector)
-    ):
+    hint = hints.get(parameter)
+    if hint is None:
+        _check_is_field(statement, selector, parameter, hints)
+        return
+    value = resolve_macros(statement.value)
+    if not value_types.fits(value, hint):
         raise ConfigError(
-            f"{_short(selector)} takes no {name!r}.{described_location(statement.location)}\n  "
-            + _meant(name, _short(selector), hints)
-        )
-    if hint is not None and not value_types.fits(value, hint):
-        raise ConfigError(
-            f"{setting_name(key)} is {value!r}, where {value_types.described(hint)} is "
-            f"expected.{_of_macro(statement.value)}{described_location(statement.location)}"
+            f"{setting_name(key)} is {value!r}, where {value_types.describe(hint)} is "
+            f"expected.{_macro_location(statement.value)}"
+            f"{_location_text(statement.location)}"
         )
 
 
-def _of_macro(value: Any) -> str:
-    """Returns the location of the macro that a value refers to, or ""."""
-    if (
-        not isinstance(value, ConfigurableReference)
-        or value.configurable.selector != _MACRO
-    ):
-        return ""
-    return location_of((*value.config_key, "value"))
+def _check_is_field(
+    statement: config_parser.BindingStatement,
+    selector: str,
+    parameter: str,
+    hints: dict[str, Any],
+) -> None:
+    """Raises ConfigError if a configurable takes the fields of a dataclass as `**`
+    arguments, and the parameter is none of them. Gin accepts any name there.
+    """
+    wrapped = gin_config._REGISTRY[selector].wrapped
+    gin_accepts = gin_config._might_have_parameter(wrapped, parameter)
+    if hints and gin_accepts and _takes_fields(selector):
+        name = _short_name(selector)
+        raise ConfigError(
+            f"{name} takes no {parameter!r}.{_location_text(statement.location)}\n  "
+            + _suggestion(parameter, name, hints)
+        )
+
+
+def _macro_location(value: Any) -> str:
+    """Returns the location of the macro that a value refers to; "" for another value."""
+    if _is_macro(value):
+        return location_of((*value.config_key, "value"))
+    return ""
+
+
+def _is_macro(value: Any) -> bool:
+    """Returns whether a value is a reference to a macro, such as `%norm`."""
+    is_reference = isinstance(value, ConfigurableReference)
+    return is_reference and value.configurable.selector == _MACRO
 
 
 def hints_of(selector: str) -> dict[str, Any]:
-    """Returns the annotations of a configurable's parameters, as far as they can be
+    """Returns the annotations of a configurable's parameters, by name; {} if they cannot be
     resolved.
     """
     wrapped = gin_config._REGISTRY[selector].wrapped
@@ -227,12 +270,13 @@ def hints_of(selector: str) -> dict[str, Any]:
         signature = inspect.getfullargspec(function)
     except (NameError, TypeError):
         return {}
-    fields = typing.get_type_hints(hints["return"]) if _takes_fields(selector) else {}
-    return fields | {
-        name: hint
-        for name, hint in hints.items()
-        if name not in ("return", signature.varargs, signature.varkw)
-    }
+    parameters: dict[str, Any] = {}
+    if _takes_fields(selector):
+        parameters |= typing.get_type_hints(hints["return"])
+    for name, hint in hints.items():
+        if name not in ("return", signature.varargs, signature.varkw):
+            parameters[name] = hint
+    return parameters
 
 
 def _takes_fields(selector: str) -> bool:
@@ -242,56 +286,59 @@ def _takes_fields(selector: str) -> bool:
     wrapped = gin_config._REGISTRY[selector].wrapped
     if inspect.isclass(wrapped) or not inspect.getfullargspec(wrapped).varkw:
         return False
-    return dataclasses.is_dataclass(value_types.result(wrapped))
+    return dataclasses.is_dataclass(value_types.return_annotation(wrapped))
 
 
-def resolved(value: Any) -> Any:
-    """Returns a value with macros replaced by their values."""
-    if (
-        isinstance(value, ConfigurableReference)
-        and value.configurable.selector == _MACRO
-    ):
-        return resolved(
-            gin_config._CONFIG.get(value.config_key, {}).get("value", value)
-        )
+def resolve_macros(value: Any) -> Any:
+    """Returns a value in which references to macros are replaced by the macros' values."""
+    if _is_macro(value):
+        macro_bindings = gin_config._CONFIG.get(value.config_key, {})
+        return resolve_macros(macro_bindings.get("value", value))
     if isinstance(value, (list, tuple)):
-        return type(value)(map(resolved, value))
-    return (
-        {k: resolved(v) for k, v in value.items()} if isinstance(value, dict) else value
-    )
+        return type(value)(map(resolve_macros, value))
+    if isinstance(value, dict):
+        return {key: resolve_macros(element) for key, element in value.items()}
+    return value
 
 
-def _short(selector: str) -> str:
+def _short_name(selector: str) -> str:
+    """Returns the shortest unambiguous name of a configurable."""
     return str(gin_config._REGISTRY.minimal_selector(selector))
 
 
-def with_near_misses(message: str) -> str:
-    """Returns gin's message about an unknown name, with suggestions."""
-    if match := re.search(
+def add_suggestions(message: str) -> str:
+    """Returns gin's message about an unknown name, with suggestions; another message as it
+    is.
+    """
+    match = re.search(
         r"Configurable '([\w./]+)' doesn't have a parameter named '(\w+)'", message
-    ):
-        known = list(hints_of(gin_config._REGISTRY.get_match(match[1]).selector))
-        return f"{message}\n  {_meant(match[2], match[1], known)}" if known else message
-    if match := re.search(
-        r"No configurable matching (?:reference )?'@?([\w./]+)", message
-    ):
-        last = match[1].rpartition(".")[2]
-        names = {
+    )
+    if match is not None:
+        configurable, parameter = match.groups()
+        selector = gin_config._REGISTRY.get_match(configurable).selector
+        known = list(hints_of(selector))
+        if not known:
+            return message
+        return f"{message}\n  {_suggestion(parameter, configurable, known)}"
+    match = re.search(r"No configurable matching (?:reference )?'@?([\w./]+)", message)
+    if match is not None:
+        name = match[1].rpartition(".")[2]
+        known_names = {
             selector.rpartition(".")[2] for selector, _ in gin_config._REGISTRY.items()
         }
-        close = _near_misses(last, names)
-        suggestion = f"Did you mean {close}? " if close else ""
+        similar = _similar_names(name, known_names)
+        suggestion = f"Did you mean {similar}? " if similar else ""
         return f"{message}\n  {suggestion}Configurables of other modules must be imported first."
     return message
 
 
-def _meant(name: str, taker: str, known: Iterable[str]) -> str:
-    close = _near_misses(name, known)
-    return (
-        f"Did you mean {close}? " if close else ""
-    ) + f"{taker} takes {', '.join(known)}."
+def _suggestion(parameter: str, configurable: str, known: Iterable[str]) -> str:
+    """Returns a sentence with parameters that resemble a name, and all that there are."""
+    similar = _similar_names(parameter, known)
+    question = f"Did you mean {similar}? " if similar else ""
+    return f"{question}{configurable} takes {', '.join(known)}."
 
 
-def _near_misses(name: str, known: Iterable[str]) -> str:
-    """Returns known names that resemble a name, as "a, b", or ""."""
+def _similar_names(name: str, known: Iterable[str]) -> str:
+    """Returns the known names that resemble a name, as "a, b"; "" if none does."""
     return ", ".join(difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5))

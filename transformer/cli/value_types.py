@@ -1,9 +1,10 @@
-"""Checks values bound in gin against the annotations of the parameters.
+"""Checks values that gin binds against the annotations of parameters.
 
     fits("four", int)                   # False
-    described(int | None)               # "an integer or None"
+    describe(int | None)                # "an integer or None"
 
-References are checked as far as possible without a call. What cannot be checked fits.
+A reference, `@name` or `@name()`, is checked as far as possible without calling it. A value
+that cannot be checked fits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from gin.config import ConfigurableReference
 
+# Annotation -> the types of values that fit it.
 _SIMPLE: dict[Any, tuple[type, ...]] = {
     bool: (bool,),
     int: (int,),
@@ -34,42 +36,48 @@ _UNIONS = (typing.Union, types.UnionType)
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Returns whether a value fits an annotation."""
+    """Returns whether a value fits an annotation.
+
+    Args:
+      value: a value that gin binds, perhaps a reference.
+      hint: an annotation, as `typing.get_type_hints` returns it.
+    """
     if isinstance(value, ConfigurableReference):
         return _reference_fits(value, hint)
+    # In `tuple[int, str]`, `tuple` is the origin, and `int` and `str` are the arguments.
     origin = typing.get_origin(hint)
-    inner = typing.get_args(hint)
+    arguments = typing.get_args(hint)
     if origin in _UNIONS:
-        return any(fits(value, alternative) for alternative in inner)
+        return any(fits(value, alternative) for alternative in arguments)
+    if hint is bool:
+        return isinstance(value, (bool, int)) and value in (0, 1)
     if hint in _SIMPLE:
-        if hint is bool:
-            return isinstance(value, (bool, int)) and value in (0, 1)
+        # In Python a bool is an integer, too.
         return isinstance(value, _SIMPLE[hint]) and not isinstance(value, bool)
     if hint in (None, types.NoneType):
         return value is None
-    if origin is tuple and inner and inner[-1] is not Ellipsis:
-        return (
-            _is_list(value)
-            and len(value) == len(inner)
-            and all(map(fits, value, inner))
-        )
+    if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+        has_same_length = _is_list(value) and len(value) == len(arguments)
+        return has_same_length and all(map(fits, value, arguments))
     if origin in (tuple, list, collections.abc.Sequence):
-        return _is_list(value) and all(fits(element, inner[0]) for element in value)
+        return _is_list(value) and all(fits(element, arguments[0]) for element in value)
     if origin is collections.abc.Callable:
         return callable(value)
     return _is_instance(value, origin or hint)
 
 
-def described(hint: Any) -> str:
-    """Returns an annotation in words."""
-    if typing.get_origin(hint) in _UNIONS:
-        return " or ".join(map(described, typing.get_args(hint)))
+def describe(hint: Any) -> str:
+    """Returns an annotation in words, such as "an integer or None"."""
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
+    if origin in _UNIONS:
+        return " or ".join(map(describe, arguments))
     if hint in _WORDS:
         return _WORDS[hint]
-    if typing.get_origin(hint) is collections.abc.Callable:
+    if origin is collections.abc.Callable:
         return "a function or class, as in @name without brackets,"
-    if typing.get_origin(hint) is tuple and typing.get_args(hint)[-1] is not Ellipsis:
-        return f"({', '.join(map(described, typing.get_args(hint)))})"
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return f"({', '.join(map(describe, arguments))})"
     if _is_class(hint):
         return f"a {hint.__name__}, as in @name() with brackets,"
     return str(hint).replace("collections.abc.", "")
@@ -77,35 +85,57 @@ def described(hint: Any) -> str:
 
 def _reference_fits(reference: ConfigurableReference, hint: Any) -> bool:
     """Returns whether a reference, `@name` or `@name()`, fits an annotation."""
-    alternatives = [one for one in _alternatives(hint) if one is not types.NoneType]
-    target = reference.configurable.wrapped
-    if not reference.evaluate:
-        return not all(one in _SIMPLE or _is_class(one) for one in alternatives)
-    value_type = target if inspect.isclass(target) else result(target)
-    if all(one in _SIMPLE for one in alternatives):
-        of_class = inspect.isclass(value_type) and value_type not in _SIMPLE
-        return not (
-            of_class or typing.get_origin(value_type) is collections.abc.Callable
-        )
-    # `@name()`, an object, where `@name`, a function that returns such objects, is expected.
-    return_types = [
-        typing.get_args(one)[-1]
-        for one in alternatives
-        if typing.get_origin(one) is collections.abc.Callable and typing.get_args(one)
+    alternatives = [
+        alternative
+        for alternative in _alternatives(hint)
+        if alternative is not types.NoneType
     ]
-    return not (
-        return_types
-        and len(return_types) == len(alternatives)
-        and inspect.isclass(value_type)
-        and any(
-            inspect.isclass(kind) and issubclass(value_type, kind)
-            for kind in return_types
+    if not reference.evaluate:
+        # `@name`: a function or class. It does not fit where only values or objects do.
+        return not all(
+            alternative in _SIMPLE or _is_class(alternative)
+            for alternative in alternatives
         )
+    # `@name()`: the result of a call.
+    target = reference.configurable.wrapped
+    if inspect.isclass(target):
+        result_type = target
+    else:
+        result_type = return_annotation(target)
+    if all(alternative in _SIMPLE for alternative in alternatives):
+        is_object = inspect.isclass(result_type) and result_type not in _SIMPLE
+        is_function = typing.get_origin(result_type) is collections.abc.Callable
+        return not is_object and not is_function
+    return not _has_extra_call(result_type, alternatives)
+
+
+def _has_extra_call(result_type: Any, alternatives: list[Any]) -> bool:
+    """Returns whether `@name()` is an object where `@name` is expected: a function or class
+    that returns such objects.
+    """
+    callables = [
+        alternative
+        for alternative in alternatives
+        if typing.get_origin(alternative) is collections.abc.Callable
+        and typing.get_args(alternative)
+    ]
+    if not callables or len(callables) < len(alternatives):
+        return False
+    if not inspect.isclass(result_type):
+        return False
+    # The last argument of `Callable[[int], Model]` is the type that it returns.
+    expected_types = [typing.get_args(alternative)[-1] for alternative in callables]
+    return any(
+        inspect.isclass(expected) and issubclass(result_type, expected)
+        for expected in expected_types
     )
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
+    """Returns the members of a union; of another annotation only itself."""
+    if typing.get_origin(hint) in _UNIONS:
+        return typing.get_args(hint)
+    return (hint,)
 
 
 def _is_class(hint: Any) -> bool:
@@ -118,18 +148,24 @@ def _is_class(hint: Any) -> bool:
 
 
 def _is_list(value: Any) -> bool:
+    """Returns whether a value is a list or tuple."""
     return isinstance(value, (list, tuple))
 
 
-def _is_instance(value: Any, kind: Any) -> bool:
+def _is_instance(value: Any, hint: Any) -> bool:
+    """Returns whether a value is an instance of an annotation; True if `isinstance` does
+    not accept the annotation, such as `Any`.
+    """
     try:
-        return isinstance(value, kind)
-    except TypeError:  # `Any`, and other hints that isinstance does not accept
+        return isinstance(value, hint)
+    except TypeError:
         return True
 
 
-def result(function: Callable[..., Any]) -> Any:
-    """Returns the return annotation of a function, or None."""
+def return_annotation(function: Callable[..., Any]) -> Any:
+    """Returns the annotation of what a function returns; None if it has none, or if it
+    cannot be resolved.
+    """
     try:
         return typing.get_type_hints(function).get("return")
     except (NameError, TypeError):

@@ -1,13 +1,15 @@
-"""Models of other libraries: their files to ours and back, with identical values.
+"""Converts models between Hugging Face transformers and meshtf, with identical values.
 
     model = convert.read_model("bert-base-uncased", mesh)       # Hugging Face, on any mesh
     convert.write_model(model, "out")
-    convert.write_run(model, "runs/bert")                       # our checkpoint and config.gin
+    convert.write_run(model, "runs/bert")                       # a checkpoint and config.gin
 
-    rules                names and axes of tensors, as tables
-    families/            these tables, and config.json, for each kind of model
+In this package, a *tensor* is Hugging Face's, a *variable* is ours.
+
+    rules                tables of rules: tensor, variable, and axes of the tensor
+    families/            the rules, and the settings of config.json, of each kind of model
     canonical_names      names of tensors in files of older versions
-    config_settings      settings of config.json
+    config_settings      the settings of a config.json
     safetensors_files    safetensors files and their index
     hugging_face         folders of Hugging Face transformers
     training_runs        folders of training runs
@@ -34,8 +36,9 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a function at its first use: `python -m transformer.convert --help` needs
-    no TensorFlow.
+    """Imports a public function at its first use.
+
+    So `python -m transformer.convert --help` does not import TensorFlow.
     """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,9 +3,9 @@
     python -m transformer.convert --from=hf --model_dir=bert-base-uncased --output=runs/bert
     python -m transformer.convert --to=hf --model_dir=runs/bert --output=bert-again
 
-A folder of Hugging Face has config.json and safetensors files, a training run has
-checkpoints and config.gin. Converting there and back changes no bit. Nothing is downloaded,
-and nothing is overwritten. Exit code: 0, or 1 if there is an error.
+A folder of Hugging Face has config.json and safetensors files; a training run has
+checkpoints and config.gin. Converting a model and converting it back changes no bit. Nothing
+is downloaded or overwritten. Exit code: 0, or 1 if there is an error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _VOCAB_MULTIPLE = flags.DEFINE_integer(
 
 
 def main(argv: Sequence[str]) -> None:
-    """Reads a folder, and writes the converted one."""
+    """Reads the model in a folder, and writes it to another one in the other format."""
     if (_FROM.value is None) == (_TO.value is None):
         command_line.exit_with_message("Give either --from=hf or --to=hf.")
     import meshtf as mtf
@@ -67,9 +67,9 @@ def main(argv: Sequence[str]) -> None:
         else:
             model = training_runs.read_run(_MODEL_DIR.value, mesh)
             hugging_face.write_model(model, _OUTPUT.value)
-    size = sum(v.shape.size for v in model.variables)
+    num_parameters = sum(v.shape.size for v in model.variables)
     print(
-        f"{_OUTPUT.value}: {type(model).__name__}, {size:,} parameters in "
+        f"{_OUTPUT.value}: {type(model).__name__}, {num_parameters:,} parameters in "
         f"{len(model.variables)} variables\n{model.architecture}"
     )
 

@@ -1,4 +1,6 @@
-"""Tensors of files of older versions, under their current names and without copies.
+"""Tensors in files of older versions of a library, by their current names.
+
+Some files also repeat a tensor, as tied weights under both names: such copies are left out.
 
 Example:
 
@@ -19,13 +21,16 @@ from transformer.convert.rules import Tensors
 
 
 class CanonicalTensors:
-    """Tensors under the names of the current version, without copies.
+    """Tensors by the names of the current version, without copies.
 
     Args:
       tensors: the tensors of a file.
-      renames: (pattern, replacement) for names of older versions, applied in order.
-      ignored_names: a pattern of the names of tensors that are not weights; "": none.
-      copies: the name of each copy -> the name of its original, for files with both.
+      renames: (regular expression, replacement) for names of older versions, applied in
+        order.
+      ignored_names: a regular expression for the names of tensors that are not weights,
+        which are left out; "": none.
+      copies: the name of each copy -> the name of its original; None: no copies. A file
+        may have both or the original only.
 
     Raises:
       CheckpointError: a copy differs from its original.
@@ -43,19 +48,22 @@ class CanonicalTensors:
         for name in tensors:
             if not ignored_names or not re.search(ignored_names, name):
                 self._names[_current_name(name, renames)] = name
-        for copy, name in (copies or {}).items():
-            if copy in self._names and name in self._names:
-                if not np.array_equal(self[copy], self[name]):
-                    raise mtf.CheckpointError(
-                        mtf.errors.explain_error(
-                            "two tensors are tied in this model, but differ in its "
-                            "files.",
-                            tensors=f"{self._names[copy]}\n{self._names[name]}",
-                            way_out="Set tie_word_embeddings to false in config.json, or "
-                            "save the model again.",
-                        )
-                    )
+        for copy, original in (copies or {}).items():
+            if copy in self._names and original in self._names:
+                self._check_equal(copy, original)
                 del self._names[copy]
+
+    def _check_equal(self, copy: str, original: str) -> None:
+        """Raises CheckpointError if a copy differs from its original."""
+        if not np.array_equal(self[copy], self[original]):
+            raise mtf.CheckpointError(
+                mtf.errors.explain_error(
+                    "two tensors are tied in this model, but differ in its files.",
+                    tensors=f"{self._names[copy]}\n{self._names[original]}",
+                    way_out="Set tie_word_embeddings to false in config.json, or save the "
+                    "model again.",
+                )
+            )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -69,6 +77,7 @@ class CanonicalTensors:
 
 
 def _current_name(name: str, renames: Sequence[tuple[str, str]]) -> str:
+    """Returns the current name of a tensor, given the name in its file."""
     for pattern, replacement in renames:
         name = re.sub(pattern, replacement, name)
     return name

@@ -1,4 +1,5 @@
-"""Settings of a config.json: those that are read, and those that must match our models.
+"""The settings of Hugging Face's config.json: reads them, and checks settings of which our
+models support one value only.
 
 Example:
 
@@ -14,7 +15,7 @@ from typing import Any
 
 import meshtf as mtf
 
-# From activations of Hugging Face to ours. Our "gelu" is the approximation by tanh.
+# Hugging Face's name of an activation -> our name. Our "gelu" is the approximation by tanh.
 ACTIVATIONS = {
     "gelu": "gelu_exact",
     "gelu_new": "gelu",
@@ -48,13 +49,16 @@ class Settings:
         return self._values[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Returns a setting, or `default` where it is absent or null."""
+        """Returns a setting; `default` if it is absent or null."""
         value = self._values.get(name)
         return default if value is None else value
 
     def require(self, **supported: Any) -> None:
-        """Checks settings of which our models support one value only. Absent settings count
-        as having it.
+        """Checks settings of which our models support one value only.
+
+        Args:
+          **supported: the supported value of each setting. An absent setting counts as
+            having this value.
 
         Raises:
           CheckpointError: a setting has another value.
@@ -78,17 +82,21 @@ class Settings:
             )
 
     def activation(self, name: str) -> str:
-        """Returns our name of the activation that a setting names.
+        """Returns our name of an activation.
+
+        Args:
+          name: the name of the setting that has the activation, such as "hidden_act".
 
         Raises:
           CheckpointError: we do not have this activation.
         """
-        if self[name] not in ACTIVATIONS:
+        activation = self[name]
+        if activation not in ACTIVATIONS:
             raise mtf.CheckpointError(
-                f"config.json has the activation {self[name]!r}; supported are "
+                f"config.json has the activation {activation!r}; supported are "
                 f"{', '.join(ACTIVATIONS)}."
             )
-        return ACTIVATIONS[self[name]]
+        return ACTIVATIONS[activation]
 
 
 def hugging_face_activation(name: str) -> str:

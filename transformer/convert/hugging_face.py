@@ -3,10 +3,10 @@ files.
 
     model = read_model("bert-base-uncased", mesh)       # on any mesh, in any layout
     write_model(model, "out")                           # AutoModel.from_pretrained("out") takes it
-    read_model("gpt2", mesh, scanned=True, vocab_multiple=64)     # 50257 tokens cannot be sharded
+    read_model("gpt2", mesh, scanned=True, vocab_multiple=64)     # pads 50257 tokens to 50304
 
-Names and shapes are compared before anything is read or written. Values are
-identical, bit by bit, if the files have float32.
+Names and shapes are checked before a tensor is read or written. Values are identical, bit
+by bit, if the files have float32.
 """
 
 from __future__ import annotations
@@ -32,29 +32,47 @@ from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 
 ALL = (BERT, BERT_CLASSIFIER, BERT_SPANS, GPT2, T5, LLAMA)
-_BY_NAME = {name: family for family in ALL for name in family.class_names}
+# Hugging Face's name of a class of models -> the family.
+_FAMILY_BY_CLASS = {name: family for family in ALL for name in family.class_names}
+# Settings of an architecture that do not change results at inference.
+_IRRELEVANT = (
+    "dropout",
+    "vocab_multiple",
+    "scanned",
+    "recompute",
+    "dtype",
+    "mixture",
+    "block_length",
+)
+# Kind of positions -> the settings that matter only for this kind.
+_POSITION_SETTINGS = {
+    "learned": ("max_length",),
+    "rotary": ("rope_theta",),
+    "relative": ("buckets", "max_distance"),
+}
 
 
 def read_model(folder: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:
     """Returns the model of a folder, on a mesh.
 
     Args:
-      folder: has config.json and safetensors files.
+      folder: a folder with config.json and safetensors files.
       mesh: the mesh of the variables.
-      **changes: fields of `Architecture` to replace, such as `scanned`, which change no
-        results.
+      **changes: settings of `Architecture` to replace, which do not change results, such
+        as `scanned`.
 
     Raises:
-      CheckpointError: the kind of model is not supported, or names or shapes are not
-        those of config.json.
+      CheckpointError: the kind of model is not supported, or names or shapes of tensors
+        do not match config.json.
     """
     config = read_config(folder)
     tensors = TensorFiles(folder)
-    family, kwargs = family_and_sizes(config, list(tensors))
+    family, model_arguments = family_and_arguments(config, list(tensors))
     for name in ("architecture", "decoder"):
-        if kwargs.get(name) is not None:
-            kwargs[name] = dataclasses.replace(kwargs[name], **changes)
-    model = family.model_class(mesh, **kwargs)
+        architecture = model_arguments.get(name)
+        if architecture is not None:
+            model_arguments[name] = dataclasses.replace(architecture, **changes)
+    model = family.model_class(mesh, **model_arguments)
     arrays = variable_arrays(family, model, tensors)
     for variable in model.variables:
         variable.load(arrays[variable.name].__getitem__)
@@ -62,7 +80,11 @@ def read_model(folder: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:
 
 
 def write_model(model: Model, folder: str | Path) -> None:
-    """Writes config.json and model.safetensors for one of our models.
+    """Writes a model as config.json and model.safetensors.
+
+    Args:
+      model: one of our models.
+      folder: the folder to write, which must not exist.
 
     Raises:
       CheckpointError: the folder exists, or Hugging Face has no such model.
@@ -76,10 +98,10 @@ def write_model(model: Model, folder: str | Path) -> None:
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """Returns the settings of config.json.
+    """Returns the settings of the config.json in a folder.
 
     Raises:
-      CheckpointError: it does not exist, or is no JSON.
+      CheckpointError: the file cannot be read, or is not JSON.
     """
     path = Path(folder, "config.json")
     try:
@@ -88,69 +110,79 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise mtf.CheckpointError(f"{path} cannot be read: {error}") from None
 
 
-def family_and_sizes(
+def family_and_arguments(
     config: Mapping[str, Any], names: Collection[str]
 ) -> tuple[Family, dict[str, Any]]:
-    """Returns the family of a config.json, and the arguments of its model besides a mesh.
+    """Returns the family of a config.json, and the arguments of our model class by name,
+    without the mesh.
 
     Args:
       config: the settings of config.json.
-      names: of the tensors.
+      names: the names of the tensors in the files.
 
     Raises:
       CheckpointError: there is no such family, or a setting is not supported.
     """
-    classes = config.get("architectures") or ["none"]
-    if classes[0] not in _BY_NAME:
+    class_names = config.get("architectures") or ["none"]
+    class_name = class_names[0]
+    if class_name not in _FAMILY_BY_CLASS:
         raise mtf.CheckpointError(
             mtf.errors.explain_error(
                 "config.json has a class of models that is not supported.",
-                architectures=classes[0],
-                supported="\n".join(_BY_NAME),
+                architectures=class_name,
+                supported="\n".join(_FAMILY_BY_CLASS),
             )
         )
-    family = _BY_NAME[classes[0]]
+    family = _FAMILY_BY_CLASS[class_name]
     return family, family.read_config(Settings(config), names)
 
 
 def variable_arrays(
     family: Family, model: Model, tensors: Tensors
 ) -> dict[str, np.ndarray]:
-    """Returns the values of a model's variables, by name."""
+    """Returns the value of each variable of a model, by name.
+
+    Args:
+      family: the family of the model.
+      model: one of our models.
+      tensors: Hugging Face's tensors of this model.
+    """
     return to_variables(
         family.rules(model),
-        _shapes(model),
-        family.canonical(tensors, model),
-        _sizes(model),
+        shapes=_shapes(model),
+        tensors=family.canonical(tensors, model),
+        sizes=_sizes(model),
     )
 
 
 def tensor_arrays(
     family: Family, model: Model, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Returns tensors by their names in Hugging Face's files.
+    """Returns Hugging Face's tensors of a model, by name.
 
     Args:
       family: the family of the model.
       model: one of our models.
       arrays: the value of each variable, by name.
     """
-    return to_tensors(family.rules(model), _shapes(model), arrays, _sizes(model))
+    return to_tensors(
+        family.rules(model), shapes=_shapes(model), arrays=arrays, sizes=_sizes(model)
+    )
 
 
 def family_of(model: Model) -> Family:
     """Returns the family of one of our models.
 
     Raises:
-      CheckpointError: none fits; the message says what differs.
+      CheckpointError: Hugging Face has no such model; the message says what differs.
     """
     reasons = []
     for family in ALL:
         if family.model_class is type(model):
-            reason = _difference(family, model)
-            if reason is None:
+            difference = _difference(family, model)
+            if difference is None:
                 return family
-            reasons.append(f"{family.class_names[0]}: {reason}")
+            reasons.append(f"{family.class_names[0]}: {difference}")
     raise mtf.CheckpointError(
         mtf.errors.explain_error(
             "Hugging Face has no such model.",
@@ -162,52 +194,43 @@ def family_of(model: Model) -> Family:
 
 
 def _difference(family: Family, model: Model) -> str | None:
-    """Returns in what a model differs from the model that its config.json would give;
-    None: in nothing.
+    """Returns the settings in which a model differs from the model that is read from its
+    config.json, as text; None: they do not differ.
+
+    A difference means that config.json cannot describe the model.
     """
     names = [rule.tensor for rule in family.rules(model)]
     try:
-        kwargs = family.read_config(Settings(family.config(model)), names)
+        arguments = family.read_config(Settings(family.config(model)), names)
     except mtf.CheckpointError as error:
         return str(error).partition("\n")[0]
-    encoder = kwargs["architecture"]
+    encoder = arguments["architecture"]
     pairs = [(model.architecture, encoder)]
     if hasattr(model, "decoder"):
-        decoder = kwargs.get("decoder") or encoder
+        decoder = arguments.get("decoder") or encoder
         pairs.append((model.decoder.architecture, decoder))
-    differences: dict[str, None] = {}  # an ordered set
+    differences = []
     for architecture, expected in pairs:
         values = _result_settings(architecture)
         expected_values = _result_settings(expected)
         for name, value in values.items():
             expected_value = expected_values.get(name, value)
             if value != expected_value:
-                differences[f"{name} is {value!r}, not {expected_value!r}"] = None
-    return "; ".join(differences) or None
+                differences.append(f"{name} is {value!r}, not {expected_value!r}")
+    # Encoder and decoder often have the same differences: each is named once.
+    return "; ".join(dict.fromkeys(differences)) or None
 
 
 def _result_settings(a: Architecture) -> dict[str, Any]:
-    """Returns the settings of an architecture on which its results depend."""
-    settings = {f.name: getattr(a, f.name) for f in dataclasses.fields(a)}
-    for name in (
-        "dropout",
-        "vocab_multiple",
-        "scanned",
-        "recompute",
-        "dtype",
-        "mixture",
-        "block_length",
-    ):
+    """Returns the settings of an architecture that its results depend on, by name."""
+    settings = {field.name: getattr(a, field.name) for field in dataclasses.fields(a)}
+    for name in _IRRELEVANT:
         del settings[name]
-    kinds: dict[str, tuple[str, ...]] = {
-        "learned": ("max_length",),
-        "rotary": ("rope_theta",),
-        "relative": ("buckets", "max_distance"),
-    }
-    for kind, names in kinds.items():
+    for kind, names in _POSITION_SETTINGS.items():
         if a.positions != kind:
             for name in names:
                 del settings[name]
+    # Values of these three settings with the same results become one value.
     return settings | {
         "kv_heads": a.kv_heads or a.heads,
         "scaled_logits": a.tied and a.scaled_logits,
@@ -216,8 +239,10 @@ def _result_settings(a: Architecture) -> dict[str, Any]:
 
 
 def _shapes(model: Model) -> dict[str, mtf.Shape]:
+    """Returns the shape of each variable, by name."""
     return {variable.name: variable.shape for variable in model.variables}
 
 
 def _sizes(model: Model) -> dict[str, int]:
+    """Returns the sizes in tensors of dimensions that are padded in our variables."""
     return {"vocab": model.architecture.vocab}

@@ -1,5 +1,7 @@
-"""Conversion rules: which tensor of another library's files has which of our variables, and
-the axes of the tensor in our dimension names.
+"""Conversion rules between another library's tensors and our variables.
+
+A rule has the name of a tensor, the name of a variable, and the axes of the tensor in our
+names of dimensions:
 
     BLOCK = '''
       ln_1.weight          attention_norm/scale                 d_model
@@ -10,13 +12,15 @@ the axes of the tensor in our dimension names.
     arrays = to_variables(rules, shapes, tensors, sizes)     # by names of variables
     tensors = to_tensors(rules, shapes, arrays, sizes)       # by names of tensors
 
-The last line of the table says that the tensor has two axes: heads and d_kv merged, and
-d_model. The variable has these dimensions in any order, such as `[heads d_kv d_model]`. If
-a tensor has several variables, `*` is the axis that counts them. This describes
-transposes, merged heads and fused kernels. If a variable has all layers, stacked along its
-first dimension, its name has no `{layer}`: each index of that dimension is one tensor. If
-a dimension is padded in our variables, `sizes` has its size in the tensors, as in
-{"vocab": 50257}.
+The last line of the table says that the tensor has two axes: the first is heads and d_kv,
+merged, the second is d_model. The variable has these dimensions in any order, such as
+`[heads d_kv d_model]`. A fused tensor, as in the second line, has several variables; `*` is
+the axis along which they are stacked. So a rule describes transposes, merged heads and
+fused kernels.
+
+If blocks are scanned, a variable has all layers, stacked along its first dimension. Its
+name has no `{layer}`: each index of that dimension is one tensor. If a dimension is padded
+in our variables, `sizes` has its size in the tensors, as in {"vocab": 50257}.
 """
 
 from __future__ import annotations
@@ -33,11 +37,11 @@ import meshtf as mtf
 
 Shapes = Mapping[str, mtf.Shape]
 Sizes = Mapping[str, int]
-_MAX_NAMES = 6  # of each list, in an error
+_MAX_NAMES = 6  # of each list in an error
 
 
 class Tensors(Protocol):
-    """Another library's tensors by name; shapes are available without reading a tensor."""
+    """Another library's tensors by name. `shape` does not read the tensor."""
 
     def __iter__(self) -> Iterator[str]: ...
     def __getitem__(self, name: str) -> np.ndarray: ...
@@ -48,15 +52,16 @@ class Tensors(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A tensor, its variables, and its axes in our dimension names.
+    """The rule of a tensor: its variables, and its axes in our names of dimensions.
 
     Args:
       tensor: the name of the tensor.
-      variables: the name of the variable; "[a,b]" in it means several variables.
-      axes: for each axis of the tensor one of our dimensions, or several merged ones in
-        brackets; `*` counts variables.
-      layer: the index of the tensor along the first dimension of the variable; None: the
-        tensor has the complete variable.
+      variables: the name of the variable; with "[a,b]" in it, the names of several
+        variables.
+      axes: for each axis of the tensor, one of our dimensions, or several merged
+        dimensions in brackets; `*` is the index of the variable.
+      layer: the index of the tensor along the first dimension of the variable, which is
+        the layer; None: the tensor is the complete variable.
     """
 
     tensor: str
@@ -65,7 +70,7 @@ class Rule:
     layer: int | None = None
 
     def names(self) -> list[str]:
-        """Returns the names of the variables."""
+        """Returns the names of the variables: for "a/[b,c]/d", "a/b/d" and "a/c/d"."""
         match = re.fullmatch(r"(.*?)\[(.*)\](.*)", self.variables)
         if match is None:
             return [self.variables]
@@ -73,7 +78,7 @@ class Rule:
         return [f"{prefix}{name}{suffix}" for name in alternatives.split(",")]
 
     def axis_dims(self) -> list[list[str]]:
-        """Returns the names of the dimensions that each axis of the tensor merges."""
+        """Returns, for each axis of the tensor, the names of the dimensions that it merges."""
         axes = re.findall(r"\([^)]*\)|\S+", self.axes)
         return [axis.strip("()").split() for axis in axes]
 
@@ -83,53 +88,62 @@ def table(text: str, tensor_prefix: str = "", variable_prefix: str = "") -> list
 
     Args:
       text: a line for each rule, with three columns: tensor, variables, axes.
-      tensor_prefix: of the names of tensors.
-      variable_prefix: of the names of variables.
+      tensor_prefix: the start of the names of all tensors.
+      variable_prefix: the start of the names of all variables.
     """
-    columns = [line.split(maxsplit=2) for line in text.splitlines() if line.strip()]
+    lines = [line.split(maxsplit=2) for line in text.splitlines() if line.strip()]
     return [
         Rule(tensor_prefix + tensor, variable_prefix + variables, axes)
-        for tensor, variables, axes in columns
+        for tensor, variables, axes in lines
     ]
 
 
 def each_layer(layers: int, rules: Iterable[Rule]) -> list[Rule]:
-    """Returns rules with a `{layer}` in their names, for each layer."""
-    return [
-        Rule(
-            rule.tensor.format(layer=layer),
-            rule.variables.format(layer=layer),
-            rule.axes,
-            None if "{layer}" in rule.variables else layer,
-        )
-        for layer in range(layers)
-        for rule in rules
-    ]
+    """Returns the rules of all layers.
+
+    Args:
+      layers: the count of layers.
+      rules: the rules of one layer, with `{layer}` in the names of tensors; if variables
+        are stacked over layers, not in the names of variables.
+    """
+    rules = list(rules)
+    rules_of_layers = []
+    for layer in range(layers):
+        for rule in rules:
+            is_stacked = "{layer}" not in rule.variables
+            rule_of_layer = Rule(
+                tensor=rule.tensor.format(layer=layer),
+                variables=rule.variables.format(layer=layer),
+                axes=rule.axes,
+                layer=layer if is_stacked else None,
+            )
+            rules_of_layers.append(rule_of_layer)
+    return rules_of_layers
 
 
 def to_variables(
     rules: Iterable[Rule], shapes: Shapes, tensors: Tensors, sizes: Sizes
 ) -> dict[str, np.ndarray]:
-    """Returns the values of variables by name, padded with zeros where a dimension is larger
-    than in the tensors.
+    """Returns the value of each variable by name, with zeros where a dimension is padded.
 
     Args:
       rules: the rules of the model.
-      shapes: the shapes of the variables, by name.
-      tensors: the tensors.
-      sizes: the sizes in the tensors of dimensions that are padded in the variables.
+      shapes: the shape of each variable, by name.
+      tensors: the tensors by name.
+      sizes: the size in the tensors of each dimension that is padded in the variables.
 
     Raises:
       CheckpointError: names or shapes of the tensors do not fit the variables.
     """
     rules = list(rules)
-    check(rules, shapes, {name: tensors.shape(name) for name in tensors}, sizes)
+    tensor_shapes = {name: tensors.shape(name) for name in tensors}
+    check(rules, shapes=shapes, tensor_shapes=tensor_shapes, sizes=sizes)
     arrays = {name: np.zeros(shape.sizes, np.float32) for name, shape in shapes.items()}
     for rule in rules:
         tensor = tensors[rule.tensor]
-        shape = _shape(rule, shapes, sizes)
-        for index, target in enumerate(_variable_views(rule, shape, arrays)):
-            target[...] = _tensor_view(rule, shape, tensor, index)
+        shape = _unpadded_shape(rule, shapes, sizes)
+        for index, variable_view in enumerate(_variable_views(rule, shape, arrays)):
+            variable_view[...] = _tensor_view(rule, shape, tensor, index)
     return arrays
 
 
@@ -139,13 +153,22 @@ def to_tensors(
     arrays: Mapping[str, np.ndarray],
     sizes: Sizes,
 ) -> dict[str, np.ndarray]:
-    """Returns tensors by name for the values of variables; see `to_variables`."""
+    """Returns each tensor by name: the inverse of `to_variables`.
+
+    Args:
+      rules: the rules of the model.
+      shapes: the shape of each variable, by name.
+      arrays: the value of each variable, by name.
+      sizes: the size in the tensors of each dimension that is padded in the variables.
+    """
     tensors = {}
     for rule in rules:
-        shape = _shape(rule, shapes, sizes)
+        shape = _unpadded_shape(rule, shapes, sizes)
         tensor = np.empty(_tensor_shape(rule, shape), np.float32)
-        for index, source in enumerate(_variable_views(rule, shape, arrays)):
-            _tensor_view(rule, shape, tensor, index)[...] = source
+        for index, variable_view in enumerate(_variable_views(rule, shape, arrays)):
+            # Written through the view, into `tensor`.
+            tensor_view = _tensor_view(rule, shape, tensor, index)
+            tensor_view[...] = variable_view
         tensors[rule.tensor] = tensor
     return dict(sorted(tensors.items()))
 
@@ -156,16 +179,14 @@ def check(
     tensor_shapes: Mapping[str, tuple[int, ...]],
     sizes: Sizes,
 ) -> None:
-    """Checks that names and shapes of tensors fit the variables.
+    """Raises CheckpointError if names or shapes of tensors do not fit the variables, or if
+    the rules do not cover the variables.
 
     Args:
       rules: the rules of the model.
-      shapes: the shapes of the variables, by name.
-      tensor_shapes: the shapes of the tensors, by name.
-      sizes: the sizes in the tensors of dimensions that are padded in the variables.
-
-    Raises:
-      CheckpointError: they differ, or the rules do not cover the variables.
+      shapes: the shape of each variable, by name.
+      tensor_shapes: the shape of each tensor, by name.
+      sizes: the size in the tensors of each dimension that is padded in the variables.
     """
     rules = list(rules)
     variables = {name for rule in rules for name in rule.names()}
@@ -175,38 +196,40 @@ def check(
             mtf.errors.explain_error(
                 "the variables of this configuration are not those of the other "
                 "library's model.",
-                variables=_abridged(unmatched),
+                variables=_abridge(unmatched),
                 way_out="Use a configuration that `transformer.convert` wrote.",
             )
         )
-    expected = {
-        rule.tensor: _tensor_shape(rule, _shape(rule, shapes, sizes)) for rule in rules
-    }
+    expected = {}
+    for rule in rules:
+        shape = _unpadded_shape(rule, shapes, sizes)
+        expected[rule.tensor] = _tensor_shape(rule, shape)
     missing = sorted(set(expected) - set(tensor_shapes))
     unknown = sorted(set(tensor_shapes) - set(expected))
-    differ = [
-        f"{name}: {tensor_shapes[name]}, expected {shape}"
-        for name, shape in sorted(expected.items())
-        if tensor_shapes.get(name, shape) != shape
+    reshaped = [
+        f"{name}: {tensor_shapes[name]}, expected {expected_shape}"
+        for name, expected_shape in sorted(expected.items())
+        if tensor_shapes.get(name, expected_shape) != expected_shape
     ]
-    if missing or unknown or differ:
-        close = [_with_suggestion(name, unknown) for name in missing[:_MAX_NAMES]]
+    if missing or unknown or reshaped:
+        # Only the names that are shown get suggestions.
+        suggestions = [_with_suggestion(name, unknown) for name in missing[:_MAX_NAMES]]
         raise mtf.CheckpointError(
             mtf.errors.explain_error(
                 "names or shapes are not those of the configuration.",
-                missing=_abridged(close + missing[_MAX_NAMES:]),
-                unknown=_abridged(unknown),
-                other_shape=_abridged(differ),
+                missing=_abridge(suggestions + missing[_MAX_NAMES:]),
+                unknown=_abridge(unknown),
+                other_shape=_abridge(reshaped),
                 way_out="config.json and the tensors must be of one model.",
             )
         )
 
 
-def _shape(rule: Rule, shapes: Shapes, sizes: Sizes) -> mtf.Shape:
-    """Returns the shape, in our dimensions, of the section of a variable that is in one
-    tensor.
+def _unpadded_shape(rule: Rule, shapes: Shapes, sizes: Sizes) -> mtf.Shape:
+    """Returns the shape of the section of a variable that is in the tensor: without padding,
+    and without the dimension of layers.
     """
-    name, *_ = rule.names()
+    name, *_ = rule.names()  # all variables of a rule have the same shape
     dims = list(shapes[name])
     if rule.layer is not None:
         del dims[0]
@@ -214,7 +237,7 @@ def _shape(rule: Rule, shapes: Shapes, sizes: Sizes) -> mtf.Shape:
 
 
 def _axis_sizes(rule: Rule, shape: mtf.Shape) -> list[list[int]]:
-    """Returns the sizes of the dimensions that each axis of the tensor merges."""
+    """Returns, for each axis of the tensor, the sizes of the dimensions that it merges."""
     size_of = {"*": len(rule.names())}
     size_of.update(zip(shape.names, shape.sizes))
     axis_sizes = []
@@ -224,14 +247,14 @@ def _axis_sizes(rule: Rule, shape: mtf.Shape) -> list[list[int]]:
 
 
 def _tensor_shape(rule: Rule, shape: mtf.Shape) -> tuple[int, ...]:
-    """Returns the shape of the tensor."""
+    """Returns the shape of the tensor, given the unpadded shape of a variable."""
     return tuple(math.prod(axis) for axis in _axis_sizes(rule, shape))
 
 
 def _variable_views(
     rule: Rule, shape: mtf.Shape, arrays: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
-    """Returns views of the sections of variables that are in one tensor."""
+    """Returns, for each variable of the rule, a view of its section that is in the tensor."""
     section: tuple[Any, ...] = tuple(slice(size) for size in shape.sizes)
     if rule.layer is not None:
         section = (rule.layer, *section)
@@ -241,10 +264,18 @@ def _variable_views(
 def _tensor_view(
     rule: Rule, shape: mtf.Shape, tensor: np.ndarray, index: int
 ) -> np.ndarray:
-    """Returns the view of the tensor that is variable `index` of the rule."""
+    """Returns the view of the tensor that corresponds to one variable, with the variable's
+    order of dimensions.
+
+    Args:
+      rule: the rule of the tensor.
+      shape: the unpadded shape of the variable.
+      tensor: the tensor.
+      index: the index of the variable in `rule.names()`.
+    """
     names = [name for axis in rule.axis_dims() for name in axis]
     sizes = [size for axis in _axis_sizes(rule, shape) for size in axis]
-    unmerged = tensor.reshape(sizes)
+    unmerged = tensor.reshape(sizes)  # an axis for each dimension
     selection = tuple(index if name == "*" else slice(None) for name in names)
     dims = [name for name in names if name != "*"]
     order = [dims.index(name) for name in shape.names]
@@ -252,13 +283,13 @@ def _tensor_view(
 
 
 def _with_suggestion(name: str, candidates: list[str]) -> str:
-    """Returns a name, with the similar ones among the candidates."""
+    """Returns a name, followed by similar names among the candidates if there are any."""
     similar = mtf.errors.near_misses(name, candidates)
     return f"{name} (similar: {similar})" if similar else name
 
 
-def _abridged(names: list[str]) -> str:
-    """Returns one name per line; of a long list the start and a count of the rest."""
+def _abridge(names: list[str]) -> str:
+    """Returns one name per line: at most `_MAX_NAMES`, and the count of the rest."""
     if not names:
         return "-"
     lines = names[:_MAX_NAMES]

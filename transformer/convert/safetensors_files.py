@@ -32,7 +32,13 @@ _FLOATS = ("F32", "F16", "BF16")  # float32 represents them exactly
 
 
 class _Entry(NamedTuple):
-    """The open file of a tensor, its shape and data type."""
+    """A tensor in an open file.
+
+    Attributes:
+      file: the open file.
+      shape: the shape of the tensor.
+      dtype: the data type of the tensor in safetensors' names, such as "F32".
+    """
 
     file: Any
     shape: tuple[int, ...]
@@ -53,9 +59,10 @@ class TensorFiles(Mapping[str, np.ndarray]):
     def __init__(self, folder: str | Path) -> None:
         self._entries: dict[str, _Entry] = {}
         with _read_errors(folder):
-            for names, path in _files(Path(folder)):
+            for path, indexed_names in _files(Path(folder)):
                 file = safe_open(str(path), "np")
-                for name in file.keys() if names is None else names:
+                names = file.keys() if indexed_names is None else indexed_names
+                for name in names:
                     tensor = file.get_slice(name)
                     shape = tuple(tensor.get_shape())
                     self._entries[name] = _Entry(file, shape, tensor.get_dtype())
@@ -74,7 +81,7 @@ class TensorFiles(Mapping[str, np.ndarray]):
         """Returns a tensor of floats as float32.
 
         Raises:
-          CheckpointError: it is of another data type, such as integers or quantized
+          CheckpointError: the tensor has another data type, such as integers or quantized
             numbers.
         """
         entry = self._entries[name]
@@ -88,24 +95,24 @@ class TensorFiles(Mapping[str, np.ndarray]):
         return np.asarray(entry.file.get_tensor(name), np.float32)
 
 
-def _files(folder: Path) -> Iterator[tuple[list[str] | None, Path]]:
-    """Yields (names of its tensors, path) of each file of a folder; None: all tensors that
-    it has, as there is no index.
+def _files(folder: Path) -> Iterator[tuple[Path, list[str] | None]]:
+    """Yields the path of each file of a folder, and the names of its tensors in the index;
+    None: there is no index, and all tensors of the file count.
     """
     if not (folder / INDEX).is_file():
-        yield None, folder / FILE
+        yield folder / FILE, None
         return
     index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     names_by_file: dict[str, list[str]] = {}
     for name, file in index["weight_map"].items():
         names_by_file.setdefault(file, []).append(name)
     for file, names in names_by_file.items():
-        yield names, folder / file
+        yield folder / file, names
 
 
 @contextlib.contextmanager
 def _read_errors(folder: str | Path) -> Iterator[None]:
-    """Raises CheckpointError for errors of reading a folder."""
+    """A context in which errors of reading a folder become a CheckpointError."""
     try:
         yield
     except (OSError, KeyError, ValueError, SafetensorError) as error:
@@ -128,46 +135,53 @@ def write_tensors(
     tensors: Mapping[str, np.ndarray],
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Writes tensors as one file, or, if they are too large, as several and an index.
+    """Writes tensors as one file; if they are too large, as several files and an index.
 
     Args:
       folder: an existing folder.
       tensors: the tensors by name.
       shard_bytes: the maximum bytes of a file; a larger tensor has a separate file.
     """
-    shards: list[dict[str, np.ndarray]] = [{}]
-    room = shard_bytes
-    for name, tensor in tensors.items():
-        if tensor.nbytes > room and shards[-1]:
-            shards.append({})
-            room = shard_bytes
-        shards[-1][name] = np.ascontiguousarray(tensor)
-        room -= tensor.nbytes
+    shards = _split_into_shards(tensors, shard_bytes)
     files = [FILE]
     if len(shards) > 1:
         files = [
             f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
             for i in range(len(shards))
         ]
+    weight_map: dict[str, str] = {}
     for file, shard in zip(files, shards):
-        # transformers requires this metadata.
+        # Hugging Face transformers requires this metadata.
         save_file(shard, str(Path(folder, file)), {"format": "pt"})
+        weight_map |= dict.fromkeys(shard, file)
     if len(shards) > 1:
-        index = {
-            "metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
-            "weight_map": {
-                name: file for file, shard in zip(files, shards) for name in shard
-            },
-        }
-        Path(folder, INDEX).write_text(
-            json.dumps(index, indent=2) + "\n", encoding="utf-8"
-        )
+        total_size = sum(tensor.nbytes for tensor in tensors.values())
+        index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+        text = json.dumps(index, indent=2) + "\n"
+        Path(folder, INDEX).write_text(text, encoding="utf-8")
+
+
+def _split_into_shards(
+    tensors: Mapping[str, np.ndarray], shard_bytes: int
+) -> list[dict[str, np.ndarray]]:
+    """Returns the tensors of each file, in order; a file has at most `shard_bytes` bytes,
+    or one larger tensor.
+    """
+    shards: list[dict[str, np.ndarray]] = [{}]
+    free_bytes = shard_bytes
+    for name, tensor in tensors.items():
+        if tensor.nbytes > free_bytes and shards[-1]:
+            shards.append({})
+            free_bytes = shard_bytes
+        shards[-1][name] = np.ascontiguousarray(tensor)
+        free_bytes -= tensor.nbytes
+    return shards
 
 
 @contextlib.contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """Gives a temporary folder to write to; renames it to `path` at the end, and deletes it
-    after an error.
+    """A context with a temporary folder to write to, which is renamed to `path` at the end,
+    or deleted after an error.
 
     Raises:
       CheckpointError: the path exists already.

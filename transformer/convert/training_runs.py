@@ -1,4 +1,5 @@
-"""Models in folders of training runs: a checkpoint, and config.gin with the model's settings.
+"""Models in the folder of a training run: a checkpoint, and config.gin with the model's
+settings.
 
     write_run(model, "runs/bert")         # step_00000000/ and config.gin
     model = read_run("runs/bert", mesh)   # the last checkpoint of any training run
@@ -27,7 +28,11 @@ _CONFIG = "config.gin"
 
 
 def write_run(model: Model, folder: str | Path) -> None:
-    """Writes a checkpoint of step 0, and config.gin.
+    """Writes a model as a checkpoint of step 0 and config.gin.
+
+    Args:
+      model: one of our models.
+      folder: the folder to write, which must not exist.
 
     Raises:
       CheckpointError: the folder exists already.
@@ -39,10 +44,13 @@ def write_run(model: Model, folder: str | Path) -> None:
 
 
 def read_run(folder: str | Path, mesh: mtf.Mesh) -> Model:
-    """Returns the model of a folder's config.gin, with the variables of its last
-    checkpoint.
+    """Returns the model of a training run, with the variables of the last checkpoint.
 
     Optimizer slots are not read. Earlier bindings of gin are cleared.
+
+    Args:
+      folder: the folder of the run, with config.gin and checkpoints.
+      mesh: the mesh of the variables.
 
     Raises:
       CheckpointError: there is no checkpoint, or it is of another model.
@@ -54,9 +62,8 @@ def read_run(folder: str | Path, mesh: mtf.Mesh) -> Model:
     gin.clear_config()
     command_line.configure([str(Path(folder, _CONFIG))], [])
     model = gin.query_parameter("train.model").scoped_configurable_fn(mesh)
-    mtf.checkpoints.restore(
-        checkpoint[1], {v.name: v for v in model.variables}, partly=True
-    )
+    _step, path = checkpoint
+    mtf.checkpoints.restore(path, {v.name: v for v in model.variables}, partly=True)
     return model
 
 
@@ -74,23 +81,25 @@ def _settings(model: Model) -> Iterator[str]:
     yield ""
     for name, value in settings.items():
         yield f"{configurable}.{name} = {value!r}"
-    decoder = settings
+    decoder_settings = settings
     if hasattr(model, "decoder"):
-        decoder = _fields(model.decoder.architecture)
-    if decoder != settings:
+        decoder_settings = _fields(model.decoder.architecture)
+    if decoder_settings != settings:
         yield f"\n{kind}.decoder = @decoder/Architecture()"
-        for name, value in decoder.items():
+        for name, value in decoder_settings.items():
             if settings[name] != value:
                 yield f"decoder/Architecture.{name} = {value!r}"
 
 
 def _fields(architecture: Architecture) -> dict[str, object]:
-    """Returns the settings of an architecture to bind in gin; None is left unbound."""
-    values = {
-        f.name: getattr(architecture, f.name) for f in dataclasses.fields(architecture)
-    }
-    return {
-        name: value
-        for name, value in values.items()
-        if value is not None and name != "mixture"
-    }
+    """Returns the settings of an architecture to bind in gin, by name.
+
+    Settings that are None are left unbound: None is their default. `mixture` is a class,
+    which has no text in a gin file.
+    """
+    settings = {}
+    for field in dataclasses.fields(architecture):
+        value = getattr(architecture, field.name)
+        if value is not None and field.name != "mixture":
+            settings[field.name] = value
+    return settings

@@ -1,8 +1,7 @@
-"""Data sets: corpora, tasks, vocabularies, and batches whose order is a pure function of
-(seed, index).
+"""Data sets: corpora, tasks, vocabularies, and batches in an order that is a pure function
+of (seed, index).
 
-A training loop takes any object with these five members (`Data` in protocol.py documents
-them):
+A training loop takes any object with these five members, the protocol `Data`:
 
     data.vocabulary                                   .size, .encode(text), .decode(ids), .eos_id
     data.features(batch_size)                         {name: tf.TensorSpec}; reads no examples
@@ -10,32 +9,34 @@ them):
     data.held_out(batch_size, num_examples=None)      finite, in a fixed order; also has `counts`
     str(data)                                         one line that describes the data
 
-`start` is the count of examples consumed so far: a checkpoint needs to save nothing else.
-`worker=(w, n)` reads the w-th of n slices of each batch. There are two such classes:
+`start` is the count of examples consumed so far: a checkpoint needs no other state of the
+data. `worker=(w, n)` reads the w-th of n slices of each batch. There are two such classes:
 
     ByteText(python_library, length=128)              bytes of text files: tokens, targets
     TaskData("span_corruption_stdlib")                a registered task or mixture, by its name
 
-in gin:
+In gin:
 
     train.data = @ByteText()                          train.data = @TaskData()
     ByteText.corpus = @data.python_library            TaskData.task = "span_corruption_stdlib"
     ByteText.length = 128                             span_corruption.inputs = 512
 
-A task is a source of documents or examples; a packing, which makes training examples from
-documents once; preprocessors, pure functions of (example, seed); a vocabulary; and
-features, the arrays of a batch. `transformer.tokenize` does the packing ahead of time;
+A task has five components: a source of documents or examples; a packing, which makes
+training examples from documents once; preprocessors, pure functions of (example, seed),
+applied at each use of an example; a vocabulary; and features, which convert an example to
+arrays. `transformer.tokenize` packs the documents of a task ahead of time, and
 `transformer.train_vocabulary` trains a vocabulary. In files of this package:
 
-    sources/         text lines, JSON lines, TSV, TFRecord, documents: any example by its index
-    batching/packing.py    chunks, packed texts, packed pairs
-    preprocessors/   span corruption, masking, next-sentence pairs, prefixes
-    batching/features.py   what models take: language model, encoder-decoder, BERT, ...
-    datasets/tasks.py      tasks and mixtures by name; builtin_tasks.py: the built-in ones
-    datasets/tfrecord_examples.py    tokenized examples on disk
-    batching/shuffling.py  shuffled orders as functions of an index
+    sources/                       text lines, JSON lines, TSV, TFRecord, documents
+    batching/packing.py            chunks, packed texts, packed pairs
+    preprocessors/                 span corruption, masking, next-sentence pairs, prefixes
+    batching/features.py           the arrays of language models, encoder-decoders, BERT, ...
+    batching/shuffling.py          shuffled orders as functions of an index
+    datasets/tasks.py              tasks and mixtures by name
+    datasets/builtin_tasks.py      the built-in tasks
+    datasets/tfrecord_examples.py  tokenized examples on disk
 
-The bytes of a corpus, without that protocol:
+The bytes of a corpus, without tasks:
 
     corpus = python_library()                     # or text_files("books/**/*.txt")
     steps = batches(corpus.train, batch_size=8, length=256, seed=0, first_step=restored)

@@ -1,9 +1,10 @@
-"""Atomic writes of files and folders: written under a temporary name, then renamed.
+"""Atomic writes of files and folders: they are written under a temporary name, and renamed
+when they are complete.
 
-    with whole_file("vocab.txt") as path:        # a temporary name in the same folder
+    with atomic_file("vocab.txt") as path:       # a temporary name in the same folder
       path.write_text(text)
 
-`check_writable` finds out before the work is done whether a path can be written.
+`check_writable` checks that a path can be written, before the work is done.
 """
 
 from __future__ import annotations
@@ -17,27 +18,26 @@ from pathlib import Path
 
 from transformer.data.errors import DataError
 
-_MAX_NAMES = 5  # of files shown in an error
+_MAX_NAMES = 5  # of files in an error
 
 
 def check_writable(
     path: str | os.PathLike[str], name: str, folder: bool = False
 ) -> None:
-    """Checks that a file or a folder can be written; leaves nothing behind.
+    """Raises DataError if a file or a folder cannot be written; changes nothing.
+
+    This is so if a parent is a file, if a folder has the name of the file, or if nothing
+    can be created in the folder.
 
     Args:
       path: the path to write; its parents need not exist.
-      name: the setting that gives the path, such as "--output".
-      folder: whether it is a folder.
-
-    Raises:
-      DataError: a parent is a file, a folder has the name of the file, or nothing can
-        be created there.
+      name: the setting that names the path, such as "--output".
+      folder: whether the path is a folder.
     """
-    final = Path(path)
-    candidates = (final.absolute(), *final.absolute().parents)
+    final_path = Path(path).absolute()
+    candidates = (final_path, *final_path.parents)
     existing = next(path for path in candidates if os.path.lexists(path))
-    if existing == final.absolute() and not folder:
+    if existing == final_path and not folder:
         if existing.is_dir():
             raise DataError(
                 f"{name}={path} is a folder, where a file is to be written.\n"
@@ -61,64 +61,62 @@ def check_writable(
 
 
 def check_folder(path: str | os.PathLike[str], name: str, known: Sequence[str]) -> None:
-    """Checks that a run can write to a folder, and that the folder is empty or has files
-    of a run. Other files may lie among those of a run.
+    """Raises DataError if a run cannot write to a folder, or if the folder has files, but
+    none of a run.
 
     Args:
       path: the folder, which need not exist.
-      name: the setting that gives the path, such as "--model_dir".
-      known: patterns of the names of files of runs.
-
-    Raises:
-      DataError: it cannot be written, or has only other files.
+      name: the setting that names the path, such as "--model_dir".
+      known: glob patterns of the names of files of runs.
     """
     check_writable(path, name, folder=True)
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    visible = [file for file in names if not file.startswith(".")]
-    is_of_run = [any(fnmatch.fnmatch(file, p) for p in known) for file in visible]
-    if visible and not any(is_of_run):
-        listed = ", ".join(visible[:_MAX_NAMES])
-        if len(visible) > _MAX_NAMES:
-            listed += f" and {len(visible) - _MAX_NAMES} more"
+    files = [file for file in names if not file.startswith(".")]
+    has_run = any(fnmatch.fnmatch(file, pattern) for file in files for pattern in known)
+    if files and not has_run:
+        files_text = ", ".join(files[:_MAX_NAMES])
+        if len(files) > _MAX_NAMES:
+            files_text += f" and {len(files) - _MAX_NAMES} more"
         raise DataError(
-            f"{name}={path} is not the folder of a run; it has {listed}.\n"
+            f"{name}={path} is not the folder of a run; it has {files_text}.\n"
             f"  Name an empty folder, or a new one, such as {Path(path, 'run')}."
         )
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives a temporary name to write a file to; renames it to `path` at the end, and
-    replaces an existing file.
+    """A context with a temporary name to write a file to. At the end, the file is renamed
+    to `path`, and replaces an existing file; after an error it is deleted.
     """
-    final = Path(path)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
+    final_path = Path(path)
+    final_path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = final_path.with_name(f".{final_path.name}.{os.getpid()}.partial")
     try:
-        yield partial
-        os.replace(partial, final)
+        yield temporary
+        os.replace(temporary, final_path)
     finally:
-        partial.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives an empty folder to fill, and renames it to `path` at the end.
+    """A context with an empty folder to write to. At the end, the folder is renamed to
+    `path`; after an error it is deleted.
 
     Raises:
       DataError: the path exists already.
     """
-    final = Path(path)
-    if final.exists():
+    final_path = Path(path)
+    if final_path.exists():
         raise DataError(
-            f"{final} exists already, and is not overwritten.\n"
+            f"{final_path} exists already, and is not overwritten.\n"
             "  Give another path, or remove it."
         )
-    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    temporary = final_path.with_name(f".{final_path.name}.{os.getpid()}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     try:
-        yield partial
-        os.rename(partial, final)
+        yield temporary
+        os.rename(temporary, final_path)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Errors of data: what is wrong, in which file, and the way out."""
+"""The error of data sets. Its message has the cause, the file, and the way out."""
 
 from __future__ import annotations
 
 
 class DataError(ValueError):
-    """Data that cannot be read, or that is not what was asked for."""
+    """Raised for data that cannot be read, or that do not fit the settings."""

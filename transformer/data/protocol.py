@@ -17,15 +17,15 @@ import tensorflow as tf
 
 from transformer.data.vocabularies.base import Vocabulary
 
-Worker = tuple[int, int]
+Worker = tuple[int, int]  # the index of a worker, and the count of workers
 
 
 @runtime_checkable
 class Data(Protocol):
     """Training and held-out examples, in batches of static shapes.
 
-    A class whose datasets use only TensorFlow ops may set `uses_only_tf_ops = True`: then any
-    process can run them, and each worker reads its slice of a batch
+    A class whose datasets use only TensorFlow ops may set `uses_only_tf_ops = True`: then
+    each worker of a cluster reads its slice of a batch itself
     (`transformer.training.input_batches`).
     """
 
@@ -34,37 +34,39 @@ class Data(Protocol):
         """The vocabulary of the tokens; the model has `vocabulary.size` ids."""
 
     def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Returns the shapes and dtypes of a batch, by feature; reads no examples."""
+        """Returns the shape and dtype of each feature of a batch, by name; reads no
+        examples.
+        """
 
     def batches(
         self, batch_size: int, start: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
-        """Returns an endless dataset of prefetched batches: dicts as in
+        """Returns an endless dataset of prefetched batches: dicts with a tensor for each of
         `features(batch_size)`.
 
-        TensorFlow's autotuner should be off (`without_autotuning`), as it may delay the end of
-        a run.
+        The dataset should be made by `mtf.cluster.without_autotuning`: TensorFlow's autotuner
+        may delay the end of a run.
 
         Args:
-          batch_size: examples in a batch, of all workers together.
-          start: how many examples were consumed before. This is the only state to save: a
+          batch_size: the count of examples of a batch, of all workers together.
+          start: the count of examples consumed before. This is the only state to save: a
             run that resumes with it gets the batches of an uninterrupted run.
-          worker: (w, n): worker w of n reads examples w * batch_size / n up to
+          worker: (w, n): worker w of n reads the examples from w * batch_size / n to
             (w + 1) * batch_size / n of each batch.
         """
 
     def held_out(
         self, batch_size: int, num_examples: int | None = None
     ) -> tf.data.Dataset:
-        """Returns the held-out examples as batches, in a fixed order, each of them
-        once.
+        """Returns a dataset of batches that has each held-out example once, in a fixed
+        order.
 
-        Each dict has an additional entry `counts`, float32 [batch]: 1.0 for examples, 0.0
-        for the padding of the last batch.
+        Each dict also has `counts`, float32 [batch]: 1.0 for examples, 0.0 for the padding
+        of the last batch.
 
         Args:
-          batch_size: examples in a batch.
-          num_examples: how many examples to take, evenly spaced; None: all.
+          batch_size: the count of examples of a batch.
+          num_examples: the count of examples to take, evenly spaced; None: all.
         """
 
     def __str__(self) -> str: ...

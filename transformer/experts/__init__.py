@@ -1,9 +1,10 @@
-"""Mixtures of experts.
+"""Mixtures of experts: feed-forward layers of which each token uses only a few.
 
 Contents:
 
-    moe_layer    the layer: tokens to experts and back, losses and reports
-    gating       assigns tokens to experts
-    routing      queues of experts, and their capacity
-    dispatch     tokens to expert slots and back, by gather or by one-hot matmuls
+    moe_layer            the layer, its losses and its statistics
+    gating               gating functions: which experts process which tokens
+    router_statistics    the losses and statistics of a router
+    routing              the queue of tokens of each expert, and its capacity
+    dispatch             moves tokens to the slots of experts and back
 """

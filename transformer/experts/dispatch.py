@@ -1,12 +1,15 @@
 """Moves tokens to the slots of experts and back, by gathers or by one-hot matmuls.
 
-    slots = by_index.take(x, routing)                   # [*groups experts_all capacity d_model]
-    y = by_index.combine(results, routing, x)        # [*groups length d_model]
+    slots = by_index.take(x, routing)             # [*groups experts_all capacity d_model]
+    y = by_index.combine(results, routing, x)     # [*groups length d_model]
 
-With `by_index`, forward and backward pass are gathers of d_model vectors, at a cost of
-tokens * d_model. The gradient of `take` is a gather by slot, summed over the choices of a
-token; that of `combine` is a gather by token, as each slot holds one token. So there is
-no scatter.
+A *slot* is a place for one token at one expert: an element of [experts_all, capacity].
+
+`by_index` gathers vectors of d_model elements, at a cost of tokens * d_model. If tokens
+choose experts, there is no scatter, not even in the backward pass: the gradient of `take`
+gathers the slots of each token, and sums over the token's choices; the gradient of
+`combine` gathers the token of each slot, since a slot has one token. `by_one_hot`
+multiplies by one-hot tensors.
 """
 
 from __future__ import annotations
@@ -28,12 +31,13 @@ _SLOT = "slot"
 
 
 class Dispatch(NamedTuple):
-    """An implementation of dispatch.
+    """An implementation of dispatch: two functions.
 
     Attributes:
-      take: (x, routing) -> the tokens in the slots [*groups, experts_all, capacity,
-        d_model].
-      combine: (results, routing, x) -> the weighted sums of results, shaped as x.
+      take: (x, routing) -> the token in each slot, [*groups, experts_all, capacity,
+        d_model]; 0 in empty slots.
+      combine: (results, routing, x) -> for each token the weighted sum of the experts'
+        results, shaped as x. Of x, only the shape and dtype are used.
     """
 
     take: Callable[[mtf.Tensor, Routing], mtf.Tensor]
@@ -41,6 +45,7 @@ class Dispatch(NamedTuple):
 
 
 def _take_by_gather(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
+    """Returns the token in each slot: `Dispatch.take`."""
     if routing.choices is None:
         return _gather(x, routing.tokens, TOKENS)
     return _gather_tokens(x, routing.tokens, routing.choices.slots)
@@ -49,15 +54,22 @@ def _take_by_gather(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
 def _combine_by_gather(
     results: mtf.Tensor, routing: Routing, x: mtf.Tensor
 ) -> mtf.Tensor:
+    """Returns the weighted sum of the results of each token: `Dispatch.combine`."""
     if routing.choices is None:
-        groups = [n for n in routing.tokens.shape.names if n not in (EXPERTS, CAPACITY)]
+        # Experts chose tokens: any number of slots may have results for a token.
+        slot_dims = (EXPERTS, CAPACITY)
+        groups = [name for name in routing.tokens.shape.names if name not in slot_dims]
         weighted = results * mtf.cast(routing.weights, results.dtype)
         y = mtf.segment_sum(weighted, routing.tokens, x.shape.dim(TOKENS), groups)
     else:
         # [*groups, choice, length, d_model]
-        chosen = _gather_results(results, routing.choices.slots, routing.sources)
-        gates = mtf.cast(routing.choices.gates, chosen.dtype)
-        y = mtf.einsum([chosen, gates], chosen.shape.without(CHOICE))
+        results_of_choices = _gather_results(
+            results, routing.choices.slots, routing.sources
+        )
+        gates = mtf.cast(routing.choices.gates, results_of_choices.dtype)
+        y = mtf.einsum(
+            [results_of_choices, gates], results_of_choices.shape.without(CHOICE)
+        )
     return mtf.transpose(y, x.shape.names)
 
 
@@ -65,10 +77,18 @@ def _combine_by_gather(
 def _gather_tokens(
     x: mtf.Tensor, tokens: mtf.Tensor, slots: mtf.Tensor
 ) -> tuple[mtf.Tensor, Callable[..., Any]]:
+    """Returns the token of each slot, and the rule for gradients of x.
+
+    Args:
+      x: the tokens, [*groups, length, d_model].
+      tokens: the token of each slot, int32 [*groups, experts_all, capacity].
+      slots: the slot of each choice, int32 [*groups, choice, length].
+    """
+
     def rule(dy: mtf.Tensor) -> list[mtf.Tensor | None]:
         dy_slots = mtf.flatten(dy, [EXPERTS, CAPACITY], _SLOT)
-        dx = _gather(dy_slots, slots, _SLOT)  # [*groups, choice, length, d_model]
-        return [mtf.reduce_sum(dx, CHOICE), None, None]
+        dx_of_choices = _gather(dy_slots, slots, _SLOT)
+        return [mtf.reduce_sum(dx_of_choices, CHOICE), None, None]
 
     return _gather(x, tokens, TOKENS), rule
 
@@ -77,6 +97,15 @@ def _gather_tokens(
 def _gather_results(
     results: mtf.Tensor, slots: mtf.Tensor, sources: mtf.Tensor
 ) -> tuple[mtf.Tensor, Callable[..., Any]]:
+    """Returns the expert's result for each choice, [*groups, choice, length, d_model], and
+    the rule for gradients of results.
+
+    Args:
+      results: the results of experts, [*groups, experts_all, capacity, d_model].
+      slots: the slot of each choice, int32 [*groups, choice, length].
+      sources: the choice in each slot, int32 [*groups, experts_all, capacity].
+    """
+
     def rule(dy: mtf.Tensor) -> list[mtf.Tensor | None]:
         return [gather_choices(dy, sources), None, None]
 
@@ -85,11 +114,12 @@ def _gather_results(
 
 
 def _gather(x: mtf.Tensor, indices: mtf.Tensor, dim: str) -> mtf.Tensor:
-    """Returns x at indices of a dimension; zero where an index is negative."""
+    """Returns the elements of x at indices along `dim`; 0 where an index is negative."""
     return mtf.gather(x, indices, dim, zero_negative=True)
 
 
 def _take_by_matmul(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
+    """Returns the token in each slot: `Dispatch.take`."""
     one_hot = _one_hot(x, routing)
     features = x.shape.without(*one_hot.shape.names)
     return mtf.einsum([one_hot, x], one_hot.shape.without(TOKENS) + features)
@@ -98,14 +128,17 @@ def _take_by_matmul(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
 def _combine_by_matmul(
     results: mtf.Tensor, routing: Routing, x: mtf.Tensor
 ) -> mtf.Tensor:
+    """Returns the weighted sum of the results of each token: `Dispatch.combine`."""
     weights = _one_hot(x, routing) * mtf.cast(routing.weights, x.dtype)
     return mtf.einsum([weights, results], x.shape)
 
 
 def _one_hot(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
-    """Returns [*groups, experts_all, capacity, length]: 1 where a slot has a token."""
+    """Returns 1 where a slot has this token, else 0: [*groups, experts_all, capacity,
+    length].
+    """
     return mtf.one_hot(routing.tokens, x.shape.dim(TOKENS), x.dtype)
 
 
-by_index = Dispatch(_take_by_gather, _combine_by_gather)
-by_one_hot = Dispatch(_take_by_matmul, _combine_by_matmul)
+by_index = Dispatch(take=_take_by_gather, combine=_combine_by_gather)
+by_one_hot = Dispatch(take=_take_by_matmul, combine=_combine_by_matmul)

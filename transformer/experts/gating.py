@@ -1,36 +1,43 @@
 """Gating functions: assign tokens to experts, at most `capacity` tokens of a group to each
 expert.
 
-    routing = switch(logits, training=True)         # [batch length experts_all]; group: example
+    routing = switch(logits, training=True)         # logits [batch length experts_all]
     routing.choices.slots                           # [batch choice length], -1: dropped
     routing.tokens                                  # [batch experts_all capacity], -1: empty
     loss = loss + 1e-2 * routing.losses["balance"]
 
-A gating is a function of logits [*groups, length, experts_all]. All other dimensions are
-groups, which are routed independently. The choices of a group are queued: the first choices
-of all tokens, in their order, then all second choices, and so on; an expert takes the first
-`capacity` choices of its queue. So if slots run out, a second choice can be dropped in
-favour of first choices of later tokens; a first choice depends on earlier tokens only.
+A gating is a function of logits [*groups, length, experts_all]. Each group, here an example
+of the batch, is routed independently. The choices of a group are queued: first choices of
+all tokens, in the order of tokens, then all second choices, and so on; an expert takes the
+first `capacity` choices of its queue. So if slots run out, first choices of later tokens
+come before a second choice, which may be dropped. A first choice depends only on earlier
+tokens.
 
     top_2           GShard (Lepikhin et al. 2020, arXiv 2006.16668), as in its code or its paper
     switch          Switch Transformer (Fedus et al. 2021, arXiv 2101.03961)
     top_k           the k likeliest, gates as in Mixtral (Jiang et al. 2024, arXiv 2401.04088)
     expert_choice   experts choose tokens (Zhou et al. 2022, arXiv 2202.09368)
 
-Losses are not weighted. "balance" is E * sum_e f_e * P_e (Switch, equation 4), the
-mean over groups: f_e is the fraction of choices of expert e before any is dropped, P_e the
-mean of its probability; it is 1 if all experts have equal shares. "z" is the mean of
-logsumexp(logits)**2 (Zoph et al. 2022, arXiv 2202.08906). All means, also those
-of statistics, are over the tokens of a group that are not padding, then over groups.
+Losses are not weighted. "balance" is E * sum_e f_e * P_e (Switch, equation 4), the mean
+over groups: E is the count of experts, f_e the fraction of choices of expert e before any
+is dropped, and P_e the mean of its probability. It is 1 if all experts have equal load. "z"
+is the mean of logsumexp(logits)**2 (Zoph et al. 2022, arXiv 2202.08906).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import gin
 
 import meshtf as mtf
+from transformer.experts.router_statistics import (
+    Candidates,
+    balance_loss,
+    expert_load,
+    mean_entropy,
+    mean_over_tokens,
+    top_candidates,
+    z_loss,
+)
 from transformer.experts.routing import (
     CAPACITY,
     CHOICE,
@@ -56,46 +63,55 @@ def top_2(
 ) -> Routing:
     """Returns the routing of GShard: two experts for each token, the second one sampled.
 
-    In training a second choice is sampled with probability gate / threshold, at most 1.
-    Otherwise all are taken. Gates are g1 / (g1 + g2) and g2 / (g1 + g2). The balance
-    loss counts first choices.
+    In training, a second choice is taken with probability gate / threshold, at most 1;
+    otherwise, every second choice is taken. For probabilities p1 and p2 of the two
+    experts, gates are p1 / (p1 + p2) and p2 / (p1 + p2). The balance loss counts first
+    choices only.
 
     Args:
-      logits: [*groups, length, experts_all].
-      nonpadding: bool [*groups, length]; None: all are tokens.
-      training: whether second choices are sampled, and which capacity is used.
-      capacity: of experts; default: `Capacity()`.
+      logits: the router's logits, [*groups, length, experts_all].
+      nonpadding: bool [*groups, length], False at padding; None: there is no padding.
+      training: whether second choices are sampled, and the capacity for training is used.
+      capacity: the capacity of experts; None: `Capacity()`.
       convention: "practice" is Lingvo's Top2GatingOnLogits: second choices that are not
-        sampled are not queued, and the balance loss is as above. "published" is
-        Algorithm 1 of the paper: they are queued, and the loss is divided by
-        experts**2.
+        sampled are not queued, and the balance loss is as above. "published"
+        is Algorithm 1 of the paper: second choices that are not sampled are queued, too,
+        but get no slot, and the balance loss is divided by experts**2.
       threshold: second choices with at least this gate are always taken.
-      normalize: whether gates are divided by their sum "before" choices are dropped or
-        "after".
+      normalize: "before": gates are divided by their sum before choices are dropped;
+        "after": gates of the choices that are not dropped are divided by their sum.
 
     Raises:
-      ParseError: an unknown convention, or a value of `normalize` that it does not have.
+      ParseError: an unknown `convention` or `normalize`, or "published" with "after".
     """
-    published = _check_one_of(convention, "practice", "published") == "published"
-    _check_one_of(normalize, *(("before",) if published else ("before", "after")))
-    candidates = _top_candidates(logits, min(2, logits.shape[EXPERTS]), nonpadding)
-    share = candidates.gates / mtf.reduce_sum(candidates.gates, CHOICE)
-    sampled = _sampled_choices(share, threshold) if training else None
+    _check_one_of(convention, "practice", "published")
+    is_published = convention == "published"
+    if is_published:
+        _check_one_of(normalize, "before")
+    else:
+        _check_one_of(normalize, "before", "after")
+    num_experts = logits.shape[EXPERTS]
+    candidates = top_candidates(logits, min(2, num_experts), nonpadding)
+    normalized_gates = candidates.gates / mtf.reduce_sum(candidates.gates, CHOICE)
     if normalize == "before":
-        candidates = candidates._replace(gates=share)
-    if sampled is not None and not published:
-        candidates = candidates._replace(valid=candidates.valid & sampled)
-        sampled = None
+        candidates = candidates._replace(gates=normalized_gates)
+    may_have_slot = None
+    if training:
+        sampled = _sample_choices(normalized_gates, threshold)
+        if is_published:
+            may_have_slot = sampled
+        else:
+            candidates = candidates._replace(valid=candidates.valid & sampled)
     routing = _route_choices(
         candidates,
         capacity,
         training,
         num_counted=1,
-        sampled=sampled,
+        may_have_slot=may_have_slot,
         normalize_after=normalize == "after",
     )
-    if published:
-        routing.losses["balance"] *= 1.0 / logits.shape[EXPERTS] ** 2
+    if is_published:
+        routing.losses["balance"] *= 1.0 / num_experts**2
     return routing
 
 
@@ -110,12 +126,12 @@ def switch(
     probability as gate.
 
     Args:
-      logits: [*groups, length, experts_all].
-      nonpadding: bool [*groups, length]; None: all are tokens.
-      training: which capacity counts.
-      capacity: of experts; default: `Capacity()`.
+      logits: the router's logits, [*groups, length, experts_all].
+      nonpadding: bool [*groups, length], False at padding; None: there is no padding.
+      training: whether the capacity for training is used.
+      capacity: the capacity of experts; None: `Capacity()`.
     """
-    return _route_choices(_top_candidates(logits, 1, nonpadding), capacity, training)
+    return _route_choices(top_candidates(logits, 1, nonpadding), capacity, training)
 
 
 @gin.configurable
@@ -131,13 +147,14 @@ def top_k(
     choices.
 
     Args:
-      logits: [*groups, length, experts_all].
-      nonpadding: bool [*groups, length]; None: all are tokens.
+      logits: the router's logits, [*groups, length, experts_all].
+      nonpadding: bool [*groups, length], False at padding; None: there is no padding.
       training: whether the capacity for training is used.
-      capacity: of experts; default: `Capacity()`.
-      k: the count of experts.
-      normalize: whether the gates of a token are divided by their sum "before" choices
-        are dropped, "after", or "never".
+      capacity: the capacity of experts; None: `Capacity()`.
+      k: the count of experts of a token.
+      normalize: "before": the gates of a token are divided by their sum before choices
+        are dropped; "after": gates of the choices that are not dropped are divided by
+        their sum; "never": gates are the probabilities.
 
     Raises:
       ParseError: an unknown value of `normalize`.
@@ -145,7 +162,7 @@ def top_k(
     """
     _check_one_of(normalize, "before", "after", "never")
     _check_k(k, logits, f"top_k.k is {k}")
-    candidates = _top_candidates(logits, k, nonpadding)
+    candidates = top_candidates(logits, k, nonpadding)
     if normalize == "before":
         candidates = candidates._replace(
             gates=candidates.gates / mtf.reduce_sum(candidates.gates, CHOICE)
@@ -164,215 +181,139 @@ def expert_choice(
     k: int = 2,
 ) -> Routing:
     """Returns the routing in which each expert takes the tokens with the highest
-    probability for it.
+    probability for this expert.
 
-    A token gets k experts on average, some get none, and all experts have the same
-    load, so there is no balance loss. A token's experts depend on later tokens: a
-    language model trained with it gets information about the tokens that it predicts,
-    which is missing in generation. So it is for encoders.
+    A token gets k experts on average, some get none, and all experts have the same load,
+    so there is no balance loss. This routing is for encoders: the experts of a token
+    depend on later tokens, which a language model must not see when it predicts them.
 
     Args:
-      logits: [*groups, length, experts_all].
-      nonpadding: bool [*groups, length]; None: all are tokens.
+      logits: the router's logits, [*groups, length, experts_all].
+      nonpadding: bool [*groups, length], False at padding; None: there is no padding.
       training: whether the capacity for training is used.
-      capacity: of experts; default: `Capacity()`. The paper's capacity factor is k
-        times ours.
-      k: experts of a token, on average.
+      capacity: the capacity of experts; None: `Capacity()`. The paper's capacity factor
+        is k times the factor of `Capacity`.
+      k: the mean count of experts of a token.
 
     Raises:
       ShapeError: there are fewer than k experts.
     """
     _check_k(k, logits, f"expert_choice.k is {k}")
-    candidates = _top_candidates(logits, 1, nonpadding)
-    size = logits.shape.dim(TOKENS)
-    slots = _slots(candidates, capacity, training, choices=k)
+    candidates = top_candidates(logits, 1, nonpadding)
+    token_dim = logits.shape.dim(TOKENS)
+    num_slots = _num_slots(candidates, capacity, training, choices=k)
     score = candidates.probabilities
     if nonpadding is not None:
+        # Lower than any probability: padding comes last, and is recognized below.
         score = mtf.where(nonpadding, score, -1.0)
-    weights, tokens = mtf.top_k(score, TOKENS, mtf.Dimension(CAPACITY, slots))
-    filled = mtf.cast(weights >= 0.0, "float32")
+    weights, tokens = mtf.top_k(score, TOKENS, mtf.Dimension(CAPACITY, num_slots))
+    is_filled = mtf.cast(weights >= 0.0, "float32")
     tokens = mtf.where(weights >= 0.0, tokens, -1)
-    num_experts = mtf.segment_sum(filled, tokens, size, candidates.groups)
-    is_dropped = mtf.cast(num_experts < 0.5, "float32")
+    experts_of_token = mtf.segment_sum(is_filled, tokens, token_dim, candidates.groups)
+    # A count in float32: less than 0.5 is 0.
+    is_dropped = mtf.cast(experts_of_token < 0.5, "float32")
     return Routing(
-        tokens,
-        weights * filled,
-        None,
-        tokens,
-        {"z": _z_loss(candidates)},
-        load=_shares(mtf.reduce_sum(filled, CAPACITY)),
-        dropped=_mean(is_dropped, candidates.is_token),
-        entropy=_entropy(candidates),
+        tokens=tokens,
+        weights=weights * is_filled,
+        choices=None,
+        sources=tokens,
+        losses={"z": z_loss(candidates)},
+        load=expert_load(mtf.reduce_sum(is_filled, CAPACITY)),
+        dropped=mean_over_tokens(is_dropped, candidates.is_token),
+        entropy=mean_entropy(candidates),
     )
 
 
-class _Candidates(NamedTuple):
-    """The likeliest experts of each token, before capacity is applied."""
-
-    logits: mtf.Tensor  # float32 [*groups, length, experts_all]
-    probabilities: mtf.Tensor  # the same shape
-    experts: mtf.Tensor  # int32 [*groups, choice, length], the likeliest first
-    gates: mtf.Tensor  # float32, the same shape
-    valid: mtf.Tensor  # bool, the same shape: whether the choice is queued
-    is_token: mtf.Tensor  # float32 [*groups, length]: 1.0, or 0.0 for padding
-
-    @property
-    def groups(self) -> list[str]:
-        return [n for n in self.logits.shape.names if n not in (TOKENS, EXPERTS)]
-
-
-def _top_candidates(
-    logits: mtf.Tensor, k: int, nonpadding: mtf.Tensor | None
-) -> _Candidates:
-    """Returns the k likeliest experts of each token."""
-    logits = mtf.cast(logits, "float32")
-    probabilities = mtf.softmax(logits, EXPERTS)
-    gates, experts = mtf.top_k(probabilities, EXPERTS, mtf.Dimension(CHOICE, k))
-    order = [
-        *(n for n in gates.shape.names if n not in (TOKENS, CHOICE)),
-        CHOICE,
-        TOKENS,
-    ]
-    gates = mtf.transpose(gates, order)
-    experts = mtf.transpose(experts, order)
-    shape = logits.shape.without(EXPERTS)
-    if nonpadding is None:
-        nonpadding = mtf.ones(logits.mesh, shape, "bool")
-    return _Candidates(
-        logits,
-        probabilities,
-        experts,
-        gates,
-        mtf.broadcast(nonpadding, gates.shape),
-        mtf.cast(nonpadding, "float32"),
-    )
-
-
-def _sampled_choices(gates: mtf.Tensor, threshold: float) -> mtf.Tensor:
+def _sample_choices(gates: mtf.Tensor, threshold: float) -> mtf.Tensor:
     """Returns whether each choice is sampled: first choices always, second choices with
-    probability gate / threshold.
+    probability gate / threshold. Bool, shaped as gates [*groups, choice, length].
     """
-    u = mtf.random_uniform(
+    uniform = mtf.random_uniform(
         gates.mesh, gates.shape.without(CHOICE), name="second_choices"
     )
-    second = mtf.range(gates.mesh, gates.shape.dim(CHOICE)) > 0
-    return mtf.where(second, gates > u * threshold, True)
+    is_second = mtf.range(gates.mesh, gates.shape.dim(CHOICE)) > 0
+    return mtf.where(is_second, gates > uniform * threshold, True)
 
 
 def _route_choices(
-    candidates: _Candidates,
+    candidates: Candidates,
     capacity: Capacity | None,
     training: bool,
     num_counted: int | None = None,
-    sampled: mtf.Tensor | None = None,
+    may_have_slot: mtf.Tensor | None = None,
     normalize_after: bool = False,
 ) -> Routing:
-    """Returns the routing of choices: the first `capacity` of each expert's queue get a
-    slot.
+    """Returns the routing in which the first `capacity` choices of each expert's queue get
+    a slot.
 
     Args:
       candidates: the choices, and whether they are queued.
-      capacity: the capacity of experts.
-      training: whether to use the capacity for training.
-      num_counted: how many choices of a token the balance loss counts; None: all.
-      sampled: whether a queued choice may get a slot; None: all may.
+      capacity: the capacity of experts; None: `Capacity()`.
+      training: whether the capacity for training is used.
+      num_counted: the count of choices of a token that the balance loss counts; None: all.
+      may_have_slot: whether a queued choice may get a slot, bool [*groups, choice,
+        length]; None: all may.
       normalize_after: whether the gates of a token are divided by their sum after
         choices are dropped.
     """
     queues = ExpertQueues(
         candidates.experts, candidates.valid, candidates.logits.shape.dim(EXPERTS)
     )
-    choices = candidates.gates.shape[CHOICE]
-    slots = _slots(candidates, capacity, training, choices)
+    num_choices = candidates.gates.shape[CHOICE]
+    num_slots = _num_slots(candidates, capacity, training, num_choices)
     positions = mtf.where(candidates.valid, queues.positions, -1)
-    has_slot = candidates.valid & (positions < slots)
-    sources = queues.heads(slots)
-    if sampled is not None:
-        has_slot = has_slot & sampled
-        sources = mtf.where(
-            gather_choices(has_slot, sources) & (sources >= 0), sources, -1
-        )
+    has_slot = candidates.valid & (positions < num_slots)
+    sources = queues.heads(num_slots)
+    if may_have_slot is not None:
+        has_slot = has_slot & may_have_slot
+        # The slots of the other choices stay empty.
+        is_filled = gather_choices(has_slot, sources) & (sources >= 0)
+        sources = mtf.where(is_filled, sources, -1)
     gates = mtf.where(has_slot, candidates.gates, 0.0)
     if normalize_after:
         gates = mtf.math.divide_no_nan(gates, mtf.reduce_sum(gates, CHOICE))
-    size = candidates.logits.shape[TOKENS]
-    chosen = Choices(
-        candidates.experts,
-        gates,
-        positions,
-        has_slot,
-        mtf.where(has_slot, candidates.experts * slots + positions, -1),
+    choices = Choices(
+        experts=candidates.experts,
+        gates=gates,
+        positions=positions,
+        has_slot=has_slot,
+        slots=mtf.where(has_slot, candidates.experts * num_slots + positions, -1),
     )
+    # A source is choice * tokens + token.
+    num_tokens = candidates.logits.shape[TOKENS]
+    tokens = mtf.where(sources >= 0, mtf.math.floormod(sources, num_tokens), -1)
+    weights = gather_choices(gates, sources)
+    if num_counted is None:
+        num_counted = num_choices
+    balance = balance_loss(candidates, queues.count(num_counted), num_counted)
     dropped = 1.0 - mtf.reduce_mean(mtf.cast(has_slot, "float32"), CHOICE)
     return Routing(
-        mtf.where(sources >= 0, mtf.math.floormod(sources, size), -1),
-        gather_choices(gates, sources),
-        chosen,
-        sources,
-        {
-            "balance": _balance(
-                candidates, queues.count(num_counted or choices), num_counted or choices
-            ),
-            "z": _z_loss(candidates),
-        },
-        load=_shares(mtf.cast(queues.counts, "float32")),
-        dropped=_mean(dropped, candidates.is_token),
-        entropy=_entropy(candidates),
+        tokens=tokens,
+        weights=weights,
+        choices=choices,
+        sources=sources,
+        losses={"balance": balance, "z": z_loss(candidates)},
+        load=expert_load(mtf.cast(queues.counts, "float32")),
+        dropped=mean_over_tokens(dropped, candidates.is_token),
+        entropy=mean_entropy(candidates),
     )
 
 
-def _slots(
-    candidates: _Candidates, capacity: Capacity | None, training: bool, choices: int
+def _num_slots(
+    candidates: Candidates, capacity: Capacity | None, training: bool, choices: int
 ) -> int:
-    shape = candidates.logits.shape
-    return (capacity or Capacity()).slots(
-        choices, shape[TOKENS], shape[EXPERTS], training
-    )
-
-
-def _balance(
-    candidates: _Candidates, counts: mtf.Tensor, num_counted: int
-) -> mtf.Tensor:
-    tokens = mtf.maximum(mtf.reduce_sum(candidates.is_token, TOKENS), 1.0)
-    mean = (
-        mtf.reduce_sum(candidates.probabilities * candidates.is_token, TOKENS) / tokens
-    )
-    share = mtf.cast(counts, "float32") / tokens * (1.0 / num_counted)
-    return mtf.reduce_mean(mtf.reduce_sum(share * mean, EXPERTS)) * float(
-        counts.shape[EXPERTS]
-    )
-
-
-def _z_loss(candidates: _Candidates) -> mtf.Tensor:
-    return _mean(
-        mtf.square(mtf.reduce_logsumexp(candidates.logits, EXPERTS)),
-        candidates.is_token,
-    )
-
-
-def _entropy(candidates: _Candidates) -> mtf.Tensor:
-    """Returns the mean entropy of the probabilities of a token, in nats."""
-    logs = mtf.log_softmax(candidates.logits, EXPERTS)
-    return _mean(
-        -mtf.reduce_sum(candidates.probabilities * logs, EXPERTS), candidates.is_token
-    )
-
-
-def _mean(x: mtf.Tensor, is_token: mtf.Tensor) -> mtf.Tensor:
-    """Returns the mean over groups of means over tokens; microbatches do not change it."""
-    tokens = mtf.maximum(mtf.reduce_sum(is_token, TOKENS), 1.0)
-    return mtf.reduce_mean(mtf.reduce_sum(x * is_token, TOKENS) / tokens)
-
-
-def _shares(counts: mtf.Tensor) -> mtf.Tensor:
-    """Returns the fraction of the choices of a group that went to each expert, as a mean
-    over groups: [experts_all].
-
-    The mean over sharded groups stays a partial sum until the values are read.
+    """Returns the count of slots of an expert in a group, for this count of choices of a
+    token.
     """
-    choices = mtf.maximum(mtf.reduce_sum(counts, EXPERTS), 1.0)
-    group_dims = [name for name in counts.shape.names if name != EXPERTS]
-    return mtf.reduce_mean(counts / choices, group_dims)
+    if capacity is None:
+        capacity = Capacity()
+    shape = candidates.logits.shape
+    return capacity.slots(
+        choices=choices,
+        tokens=shape[TOKENS],
+        experts=shape[EXPERTS],
+        training=training,
+    )
 
 
 def _check_k(k: int, logits: mtf.Tensor, message: str) -> None:
@@ -385,10 +326,9 @@ def _check_k(k: int, logits: mtf.Tensor, message: str) -> None:
         )
 
 
-def _check_one_of(value: str, *known: str) -> str:
-    """Returns a value. Raises ParseError: it is none of the known ones."""
+def _check_one_of(value: str, *known: str) -> None:
+    """Raises ParseError if a value is none of the known ones."""
     if value not in known:
         raise mtf.ParseError(
             f"expected one of {', '.join(map(repr, known))}, not {value!r}."
         )
-    return value

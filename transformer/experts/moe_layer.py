@@ -5,22 +5,26 @@
     y, _ = layer(x)                              # [batch d_model]: decoding, one token per example
     loss = loss + report.loss                    # balance and z losses, weighted
 
-Experts are a dimension, so expert parallelism is a rule of the layout, and the two
-all_to_alls of GShard (Lepikhin et al. 2020, arXiv 2006.16668) are two renames:
+Experts are a dimension, so expert parallelism is a rule of the layout, such as
+"experts:data", and the two all-to-alls of GShard (Lepikhin et al. 2020, arXiv 2006.16668)
+are two renames of dimensions:
 
     x         [batch     length             d_model]     batch:data
-    tokens    [batch     experts_all capacity d_model]   a gather of x by index
-    tokens    [batch_all experts     capacity d_model_expert]   experts:data: an all_to_all
-    results   [batch_all experts     capacity d_model_expert]
-    results   [batch     experts_all capacity d_model]          an all_to_all
+    tokens    [batch     experts_all capacity d_model]          a gather of x by index
+    tokens    [batch_all experts     capacity d_model_expert]   renamed: an all-to-all
+    results   [batch_all experts     capacity d_model_expert]   of the experts
+    results   [batch     experts_all capacity d_model]          renamed: an all-to-all
     y         [batch     length             d_model]     results, weighted by gates
 
-Gates do not have the dimension `experts`, so `batch:data; experts:data` is a legal layout.
-Variables of experts do not have `d_model`, so it may be sharded along `data`, too (FSDP).
-The tokens of an example are a group: an expert has slots for each group. `group_size` makes
-groups of a section of an example or of several examples. Microbatches split a batch by
-examples, so groups within examples stay the same; microbatches that would split a group of
-several examples are refused.
+The layout has no rules for `batch_all` and `experts_all`, so these are not sharded. No
+tensor has both `batch` and `experts`, so both may be sharded along one mesh axis:
+`batch:data; experts:data`. Variables of experts have `d_model_expert` in place of
+`d_model`, so `d_model` may be sharded along `data`, too (FSDP).
+
+Tokens are routed in *groups*: an expert has slots for each group. By default a group is an
+example; with `group_size` it is a section of an example, or several examples. Microbatches
+split a batch by examples, so they do not split a group within an example; if they would
+split a group of several examples, that is an error.
 """
 
 from __future__ import annotations
@@ -35,9 +39,10 @@ from transformer.experts.dispatch import by_index, by_one_hot
 from transformer.experts.gating import top_2
 from transformer.experts.routing import CAPACITY, EXPERTS, TOKENS, Routing
 
-_EXPERTS_SHARDED = "experts"  # the dimension that layouts shard
-_GROUP = "group"
-_MEMBER = "member"
+# Names of dimensions.
+_EXPERTS_SHARDED = "experts"  # layouts shard this one
+_GROUP = "group"  # the groups of an example
+_MEMBER = "member"  # the examples of a group
 _DISPATCH = {"index": by_index, "one_hot": by_one_hot}
 
 
@@ -45,10 +50,10 @@ class Report(NamedTuple):
     """Losses and statistics of one call of the layer.
 
     Attributes:
-      loss: scalar, the weighted losses of the router, to be added to the loss.
-      load: [experts_all], the fraction of all choices that each expert got.
-      dropped: scalar, the fraction of choices without a slot.
-      entropy: scalar, the mean entropy of the router's probabilities, in nats.
+      loss: the weighted sum of the router's losses, a scalar, for the training loss.
+      load: the fraction of all choices that each expert got, [experts_all].
+      dropped: the fraction of choices without a slot, a scalar.
+      entropy: the mean entropy of the router's probabilities in nats, a scalar.
     """
 
     loss: mtf.Tensor
@@ -57,11 +62,29 @@ class Report(NamedTuple):
     entropy: mtf.Tensor
 
 
-def report_metrics(reports: dict[str, Report]) -> dict[str, float]:
-    """Returns the statistics of reports by name, such as "block_1/dropped".
+def reduce_report(stacked: Report, dim: str) -> Report:
+    """Returns one report for several layers: the sum of losses, the mean of the rest.
 
-    "most_loaded" is the load of the busiest expert, as a multiple of the mean;
-    "router_loss" the weighted sum of balance loss and z loss.
+    Args:
+      stacked: the reports of the layers, stacked along `dim`.
+      dim: the name of the dimension of layers, such as "layers".
+    """
+    return Report(
+        loss=mtf.reduce_sum(stacked.loss),
+        load=mtf.reduce_mean(stacked.load, dim),
+        dropped=mtf.reduce_mean(stacked.dropped),
+        entropy=mtf.reduce_mean(stacked.entropy),
+    )
+
+
+def report_metrics(reports: dict[str, Report]) -> dict[str, float]:
+    """Returns four metrics of each report, by name such as "block_1/dropped".
+
+    "dropped", "entropy" and "router_loss" are fields of `Report`; "most_loaded" is the load
+    of the busiest expert divided by the mean load.
+
+    Args:
+      reports: the reports by block name.
     """
     metrics: dict[str, float] = {}
     for name, report in reports.items():
@@ -80,19 +103,21 @@ def experts_text(reports: dict[str, Report], metrics: dict[str, float]) -> str:
     busiest has 1.4 times the mean load, router loss 0.0102".
 
     Args:
-      reports: by layer.
-      metrics: of these reports, by `report_metrics`.
+      reports: the reports by block name.
+      metrics: the metrics of these reports, from `report_metrics`.
     """
 
-    def of_layers(name: str) -> list[float]:
+    def values(name: str) -> list[float]:
+        """Returns a metric of each layer."""
         return [metrics[f"{layer}/{name}"] for layer in reports]
 
-    counts = sorted({report.load.shape.size for report in reports.values()})
-    dropped = sum(of_layers("dropped")) / len(reports)
+    expert_counts = sorted({report.load.shape.size for report in reports.values()})
+    mean_dropped = sum(values("dropped")) / len(reports)
     return (
-        f"{' or '.join(map(str, counts))} experts: {dropped:.1%} of choices dropped, "
-        f"the busiest has {max(of_layers('most_loaded')):.1f} times the mean load, "
-        f"router loss {sum(of_layers('router_loss')):.4f}"
+        f"{' or '.join(map(str, expert_counts))} experts: "
+        f"{mean_dropped:.1%} of choices dropped, "
+        f"the busiest has {max(values('most_loaded')):.1f} times the mean load, "
+        f"router loss {sum(values('router_loss')):.4f}"
     )
 
 
@@ -100,32 +125,33 @@ def experts_text(reports: dict[str, Report], metrics: dict[str, float]) -> str:
 class MixtureOfExperts(mtf.Module):
     """Parallel feed-forward layers, and a router that assigns tokens to them.
 
-    The router computes in float32, whatever x is ("selective precision": Fedus et al.
-    2021, arXiv 2101.03961, section 2.4). Experts compute in the type of x.
+    The router computes in float32 whatever the dtype of x ("selective precision": Fedus et
+    al. 2021, arXiv 2101.03961, section 2.4). Experts compute in the dtype of x.
 
     Args:
       mesh: the mesh of the variables.
       model_dim: the dimension of inputs and outputs, such as "d_model:512".
       hidden_dim: the hidden dimension of each expert, such as "d_ff:2048".
       experts: the count of experts.
-      activation: of experts, one of those that `mtf.layers.FeedForward` takes.
-      gating: assigns tokens to experts, one of `transformer.experts.gating`.
-      group_size: tokens of a group; a divisor or a multiple of the length. If there are
-        fewer tokens, they are one group. None: the tokens of an example.
-      shared_experts: experts that all tokens go through in addition (Dai et al. 2024, arXiv
-        2401.06066).
+      activation: the activation of experts: see `mtf.layers.FeedForward`.
+      gating: the function that assigns tokens to experts: see `transformer.experts.gating`.
+      group_size: the count of tokens of a group, a divisor or a multiple of the length. If
+        there are fewer tokens, they are one group. None: a group is an example.
+      shared_experts: the count of experts that every token goes through in addition (Dai et
+        al. 2024, arXiv 2401.06066).
       jitter: in training, the inputs of the router are multiplied by random numbers from
         1 - jitter to 1 + jitter.
-      balance_weight: weight of the balance loss, which evens the load of experts.
-      z_weight: weight of the z loss, which keeps logits small.
+      balance_weight: the weight of the balance loss, which evens the load of experts.
+      z_weight: the weight of the z loss, which keeps logits small.
       dispatch: "index" gathers tokens by index; "one_hot" multiplies by one-hot tensors
-        as the paper does, at a cost of slots times tokens, for comparison.
-      output_initializer: of the last kernel of each expert.
-      name: the last component of the path of its variables.
+        as the paper of GShard does, at a cost of slots times tokens, for comparison.
+      output_initializer: the initializer of the last kernel of each expert; None: the
+        default of `mtf.layers.FeedForward`.
+      name: the last component of the path of the layer's variables.
 
     Attributes:
-      causal: whether tokens must not depend on later ones; then gatings in which experts
-        choose among tokens are refused. Set by the block that contains the layer.
+      causal: whether tokens must not depend on later ones; then a gating in which experts
+        choose among tokens raises. Set by the block that contains the layer.
 
     Raises:
       ParseError: an unknown dispatch.
@@ -154,7 +180,7 @@ class MixtureOfExperts(mtf.Module):
         if dispatch not in _DISPATCH:
             raise mtf.ParseError(f'dispatch is "index" or "one_hot", not {dispatch!r}.')
         (self.model_dim,) = mtf.Shape(model_dim)
-        (hidden,) = mtf.Shape(hidden_dim)
+        (d_hidden,) = mtf.Shape(hidden_dim)
         self._expert_model_name = f"{self.model_dim.name}_expert"
         self.gating = gating
         self.group_size = group_size
@@ -172,24 +198,23 @@ class MixtureOfExperts(mtf.Module):
             self.experts = mtf.layers.FeedForward(
                 mesh,
                 mtf.Dimension(self._expert_model_name, self.model_dim.size),
-                hidden,
-                activation,
+                d_hidden,
+                activation=activation,
                 output_initializer=output_initializer,
                 expert_dims=mtf.Dimension(_EXPERTS_SHARDED, experts),
                 name="experts",
             )
-            self.shared = (
-                mtf.layers.FeedForward(
+            self.shared = None
+            if shared_experts:
+                # Several shared experts compute the same as one that is as wide as all.
+                self.shared = mtf.layers.FeedForward(
                     mesh,
                     self.model_dim,
-                    mtf.Dimension(hidden.name, hidden.size * shared_experts),
-                    activation,
+                    mtf.Dimension(d_hidden.name, d_hidden.size * shared_experts),
+                    activation=activation,
                     output_initializer=output_initializer,
                     name="shared",
                 )
-                if shared_experts
-                else None
-            )
 
     def __call__(
         self,
@@ -197,57 +222,71 @@ class MixtureOfExperts(mtf.Module):
         training: bool = False,
         nonpadding: mtf.Tensor | None = None,
     ) -> tuple[mtf.Tensor, Report]:
-        """Returns the weighted results of the experts, and a report; tokens without an expert
-        become zero.
+        """Returns the weighted sum of experts' results for each token, shaped as x, and a
+        report. The result is 0 for a token without an expert.
 
         Args:
-          x: [..., length, d_model]; or one position while decoding, [..., d_model]:
-            each token is then a group, and none is dropped.
+          x: the tokens, [..., length, d_model]; in decoding, tokens at one position, [...,
+            d_model]: then each token is a group, and none is dropped.
           training: whether to apply jitter, and the gating's behaviour in training.
-          nonpadding: bool [..., length]: the tokens that go through experts; None: all.
+          nonpadding: bool [..., length]: True for tokens that go through experts; None:
+            all do.
 
         Raises:
           ShapeError: groups do not fit the tokens, or microbatches would split them;
             or experts choose among tokens, and x has one position.
           PlanError: experts choose among tokens in a causal model.
         """
-        outer = x.shape.without(TOKENS, self.model_dim.name).names
-        order = [*outer, *x.shape.only([TOKENS]).names, self.model_dim.name]
-        grouped = self._grouped(mtf.transpose(x, order), len(outer))
+        outer_names = x.shape.without(TOKENS, self.model_dim.name).names
+        # x with the dimensions in this order: [*outer, length, d_model].
+        order = [*outer_names, *x.shape.only([TOKENS]).names, self.model_dim.name]
+        grouped = self._split_into_groups(mtf.transpose(x, order), len(outer_names))
         if nonpadding is not None:
-            nonpadding = self._grouped(
-                mtf.transpose(nonpadding, order[:-1]), len(outer)
-            )
-        routing = self.gating(
-            self._logits(grouped, training), nonpadding=nonpadding, training=training
+            nonpadding = mtf.transpose(nonpadding, order[:-1])
+            nonpadding = self._split_into_groups(nonpadding, len(outer_names))
+        logits = self._router_logits(grouped, training)
+        routing = self.gating(logits, nonpadding=nonpadding, training=training)
+        if routing.choices is None:
+            self._check_experts_may_choose(x.shape)
+        y = self._apply_experts(grouped, routing)
+        y = mtf.reshape(y, [x.shape.dim(name) for name in order])
+        y = mtf.transpose(y, x.shape.names)
+        if self.shared is not None:
+            y = y + self.shared(x)
+        loss = mtf.add_n(
+            [value * self.weights[kind] for kind, value in routing.losses.items()]
         )
-        if routing.choices is None and TOKENS not in x.shape:
+        report = Report(
+            loss=loss,
+            load=routing.load,
+            dropped=routing.dropped,
+            entropy=routing.entropy,
+        )
+        return y, report
+
+    def _check_experts_may_choose(self, shape: mtf.Shape) -> None:
+        """Raises an error if experts would choose among tokens of one position, or in a
+        causal model.
+        """
+        if TOKENS not in shape:
             raise mtf.ShapeError(
-                f"experts cannot choose among the tokens of one position, {x.shape!r}: "
+                f"experts cannot choose among the tokens of one position, {shape!r}: "
                 "the choice depends on later tokens.\n  To generate, use gating in which "
                 "tokens choose: switch or top_k."
             )
-        if routing.choices is None and self.causal:
+        if self.causal:
             raise mtf.PlanError(
                 "experts choose among tokens (expert_choice) in a decoder: the choice "
                 "depends on later tokens, which the decoder predicts.\n  Use gating in "
                 "which tokens choose: MixtureOfExperts.gating = @top_k, @switch or "
                 "@top_2. expert_choice is for encoders."
             )
-        y = self._through_experts(grouped, routing)
-        y = mtf.transpose(
-            mtf.reshape(y, [x.shape.dim(n) for n in order]), x.shape.names
-        )
-        loss = mtf.add_n(
-            [value * self.weights[kind] for kind, value in routing.losses.items()]
-        )
-        if self.shared is not None:
-            y = y + self.shared(x)
-        return y, Report(loss, routing.load, routing.dropped, routing.entropy)
 
-    def _grouped(self, x: mtf.Tensor, num_outer: int) -> mtf.Tensor:
-        """Returns x in groups. Where x has no `length`, each token is a group: `length`
-        of size 1 is inserted after `num_outer` dimensions.
+    def _split_into_groups(self, x: mtf.Tensor, num_outer: int) -> mtf.Tensor:
+        """Returns x [*outer, length, ...] split into groups by `into_groups`.
+
+        If x has no `length`, each token is a group: a dimension `length` of size 1 is
+        inserted after the `num_outer` outer dimensions.
         """
         if TOKENS in x.shape:
             return into_groups(x, self.group_size)
@@ -255,50 +294,57 @@ class MixtureOfExperts(mtf.Module):
         dims.insert(num_outer, mtf.Dimension(TOKENS, 1))
         return mtf.reshape(x, dims)
 
-    def _logits(self, x: mtf.Tensor, training: bool) -> mtf.Tensor:
+    def _router_logits(self, x: mtf.Tensor, training: bool) -> mtf.Tensor:
+        """Returns the logits of experts for each token, [*groups, length, experts_all]."""
         x = mtf.cast(x, "float32")
         if training:
             x = mtf.layers.multiplicative_jitter(x, self.jitter)
         return self.router(x)
 
-    def _through_experts(self, x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
-        """Dispatches tokens to experts, and combines their results."""
-        model = self.model_dim.name
-        groups = [n for n in x.shape.names if n not in (TOKENS, model)]
-        to_experts = {n: f"{n}_all" for n in groups}
+    def _apply_experts(self, x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
+        """Returns the weighted sum of experts' results for each token, shaped as x
+        [*groups, length, d_model].
+        """
+        d_model = self.model_dim.name
+        groups = [name for name in x.shape.names if name not in (TOKENS, d_model)]
+        tokens = self.dispatch.take(x, routing)
+        tokens = mtf.transpose(tokens, [EXPERTS, *groups, CAPACITY, d_model])
+        # In the new names `experts` is sharded in place of the groups: an all-to-all. The
+        # way back is another one.
+        to_experts = {name: f"{name}_all" for name in groups}
         to_experts[EXPERTS] = _EXPERTS_SHARDED
-        to_experts[model] = self._expert_model_name
-        tokens = mtf.transpose(
-            self.dispatch.take(x, routing), [EXPERTS, *groups, CAPACITY, model]
-        )
-        results = self.experts(mtf.rename(tokens, to_experts))
+        to_experts[d_model] = self._expert_model_name
         from_experts = {new: old for old, new in to_experts.items()}
+        results = self.experts(mtf.rename(tokens, to_experts))
         results = mtf.rename(results, from_experts)
         return self.dispatch.combine(results, routing, x)
 
 
 def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
-    """Returns x[*outer, length, ...] with groups of `size` tokens as its length.
+    """Returns x [*outer, length, ...] reshaped so that `length` is a group of tokens.
 
-    A group is a section of an example, [*outer, group, length, ...], or several
-    neighbouring examples of the last dimension before `length`, which is divided by
-    their count.
+    If a group is a section of an example, the result is [*outer, group, length, ...] with
+    `length` of `size`. If a group is several neighbouring examples, along the last
+    dimension before `length`, that dimension is divided by their count, and `length` is
+    multiplied by it.
+
+    Args:
+      x: the tokens, [*outer, length, ...].
+      size: the count of tokens of a group; None: a group is an example, and x is returned.
 
     Raises:
       ShapeError: groups do not fit the tokens, or microbatches would split them.
     """
     length = x.shape[TOKENS]
-    leading = list(x.shape)[: x.shape.index(TOKENS)]
-    if size is None or size == length or size > length and not leading:
+    outer_dims = list(x.shape)[: x.shape.index(TOKENS)]
+    is_single_example = not outer_dims
+    if size is None or size == length or (size > length and is_single_example):
         return x
     if length % size == 0:
         return mtf.unflatten(x, TOKENS, [(_GROUP, length // size), (TOKENS, size)])
-    examples = leading[-1] if leading else mtf.Dimension("example", 1)
-    num_examples = size // length  # of a group
-    if size >= examples.size * length:
-        num_examples = examples.size
-    is_uneven = size > num_examples * length and num_examples < examples.size
-    if is_uneven or num_examples < 1 or examples.size % num_examples:
+    examples = mtf.Dimension("example", 1) if is_single_example else outer_dims[-1]
+    num_examples = _examples_per_group(examples.size, length, size)
+    if num_examples is None:
         raise mtf.ShapeError(
             f"groups of {size} tokens do not fit {x.shape!r}.\n  Take a divisor of "
             f'"{TOKENS}", or a multiple by a divisor of "{examples.name}".'
@@ -313,3 +359,21 @@ def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
     groups = (examples.name, examples.size // num_examples)
     x = mtf.unflatten(x, examples.name, [groups, (_MEMBER, num_examples)])
     return mtf.flatten(x, [_MEMBER, TOKENS], TOKENS)
+
+
+def _examples_per_group(total: int, length: int, size: int) -> int | None:
+    """Returns the count of examples in a group; None: such groups do not fit.
+
+    If all examples together have at most `size` tokens, they are one group.
+
+    Args:
+      total: the count of all examples.
+      length: the count of tokens of an example.
+      size: the count of tokens of a group.
+    """
+    if size >= total * length:
+        return total
+    count, remainder = divmod(size, length)
+    if count == 0 or remainder or total % count:
+        return None
+    return count

@@ -4,13 +4,14 @@
     queues.positions           # [batch choice length]: from 0, in the queue of the expert
     queues.heads(capacity)     # [batch experts_all capacity]: the start of each queue
 
-`experts` and `valid` are [batch choice length]. The choices of a group are ordered: the first
-choices of all tokens come before all second ones. A stable sort of this sequence by expert
-gives the queues:
+`experts` and `valid` are [batch choice length]. A token has one or more *choices*: experts
+in order of preference. The choices of a group of tokens are one sequence: the first choices
+of all tokens, then their second choices, and so on. A stable sort of this sequence by expert
+is the queues of all experts, one after the other. For 4 tokens of 2 choices each:
 
-    experts     1 0 1 1 | 0 2 0 0       first choices | second choices
-    order       1 4 6 7   0 2 3   5     the queues of experts 0, 1 and 2
-    positions   0 0 1 2 | 1 0 2 3
+    experts     1 0 1 1 | 0 2 0 0         first choices | second choices
+    order       1 4 6 7 | 0 2 3 | 5       queues of experts 0, 1 and 2: indices of the above
+    positions   0 0 1 2 | 1 0 2 3         of each choice in the queue of its expert
 
 There are no one-hot tensors, so the cost does not grow with the count of experts.
 """
@@ -24,25 +25,26 @@ import gin
 
 import meshtf as mtf
 
-EXPERTS = "experts_all"  # of gates; variables of experts have the dimension "experts"
+# Names of dimensions. The experts of gates: variables of experts have "experts", which
+# layouts shard.
+EXPERTS = "experts_all"
 TOKENS = "length"
 CHOICE = "choice"
 CAPACITY = "capacity"
-_SEQUENCE = "line"  # choices and tokens as one dimension
+_SEQUENCE = "line"  # choices and tokens, flattened into one dimension
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Capacity:
-    """The count of slots of an expert in each group: choices * tokens / experts, times a
-    factor.
+    """The count of slots of an expert in a group: factor * choices * tokens / experts.
 
     Attributes:
-      train: the factor in training. None drops no token: an expert then has a slot for
-        each token of a group, at experts / choices times the cost of factor 1.
-      evaluate: the factor in evaluation and decoding.
-      minimum: the minimum count of slots of an expert.
-      multiple: slots are rounded up to a multiple of this.
+      train: the factor in training. None: an expert has a slot for each token of a group,
+        so no token is dropped, at experts / choices times the cost of factor 1.
+      evaluate: the factor in evaluation and decoding; None as for `train`.
+      minimum: the minimum count of slots.
+      multiple: the count of slots is rounded up to a multiple of this.
     """
 
     train: float | None = 1.25
@@ -51,8 +53,13 @@ class Capacity:
     multiple: int = 1
 
     def slots(self, choices: int, tokens: int, experts: int, training: bool) -> int:
-        """Returns the count of slots of an expert in a group, at most the tokens of the
-        group.
+        """Returns the count of slots of an expert in a group, at most `tokens`.
+
+        Args:
+          choices: the count of choices of a token.
+          tokens: the count of tokens of a group.
+          experts: the count of experts.
+          training: whether the factor is `train` or `evaluate`.
         """
         factor = self.train if training else self.evaluate
         if factor is None:
@@ -63,58 +70,81 @@ class Capacity:
 
 
 class Choices(NamedTuple):
-    """The choices of tokens; each field is [*groups, choice, length]."""
+    """The choices of tokens; each field is [*groups, choice, length].
 
-    experts: mtf.Tensor  # int32
-    gates: mtf.Tensor  # float32: the weight of the expert's result; 0: dropped
-    positions: mtf.Tensor  # int32: in the queue of the expert, from 0; -1: padding
-    has_slot: mtf.Tensor  # bool: whether the expert takes the choice
-    slots: mtf.Tensor  # int32: expert * capacity + position; -1: dropped
+    Attributes:
+      experts: the chosen expert, int32.
+      gates: the weight of the expert's result, float32; 0: the choice is dropped.
+      positions: the position in the expert's queue, int32, from 0; -1: not queued.
+      has_slot: whether the choice gets a slot, bool.
+      slots: the slot, expert * capacity + position, int32; -1: the choice is dropped.
+    """
+
+    experts: mtf.Tensor
+    gates: mtf.Tensor
+    positions: mtf.Tensor
+    has_slot: mtf.Tensor
+    slots: mtf.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Routing:
-    """The assignment of tokens to the slots of experts, with losses and statistics."""
+    """The assignment of tokens to the slots of experts, with losses and statistics.
 
-    tokens: mtf.Tensor  # int32 [*groups, experts_all, capacity]; -1: an empty slot
-    weights: mtf.Tensor  # float32, the same shape: weights of results; 0: an empty slot
-    choices: Choices | None  # None: experts choose tokens
-    sources: mtf.Tensor  # of each slot, choice * tokens + token; -1: an empty slot
-    losses: dict[str, mtf.Tensor]  # scalars
-    load: mtf.Tensor  # [experts_all]: fractions of the choices before any is dropped
-    dropped: mtf.Tensor  # scalar: the fraction of choices without a slot
-    entropy: mtf.Tensor  # scalar: mean entropy of the router's probabilities, in nats
+    Attributes:
+      tokens: the token in each slot, int32 [*groups, experts_all, capacity]; -1: the slot
+        is empty.
+      weights: the weight of each slot's result, float32 [*groups, experts_all, capacity];
+        0: the slot is empty.
+      choices: the choices of tokens; None: experts choose tokens.
+      sources: the choice in each slot, as choice * tokens + token, int32 [*groups,
+        experts_all, capacity]; -1: the slot is empty.
+      losses: the unweighted auxiliary losses by name, "balance" and "z": scalars.
+      load: the fraction of choices of each expert before any is dropped, [experts_all].
+      dropped: the fraction of choices without a slot, a scalar.
+      entropy: the mean entropy of the router's probabilities in nats, a scalar.
+    """
+
+    tokens: mtf.Tensor
+    weights: mtf.Tensor
+    choices: Choices | None
+    sources: mtf.Tensor
+    losses: dict[str, mtf.Tensor]
+    load: mtf.Tensor
+    dropped: mtf.Tensor
+    entropy: mtf.Tensor
 
 
 class ExpertQueues:
     """The queues of choices at the experts, for each group.
 
     Args:
-      experts: int32 [*groups, choice, length], the expert of each choice.
-      valid: bool, the same shape: whether the choice is queued.
-      dim: the dimension of the experts.
+      experts: the expert of each choice, int32 [*groups, choice, length].
+      valid: whether each choice is queued, bool [*groups, choice, length].
+      dim: the dimension of experts, such as `experts_all:8`.
     """
 
     def __init__(
         self, experts: mtf.Tensor, valid: mtf.Tensor, dim: mtf.Dimension
     ) -> None:
-        self.groups = [n for n in experts.shape.names if n not in (CHOICE, TOKENS)]
+        self.groups = [
+            name for name in experts.shape.names if name not in (CHOICE, TOKENS)
+        ]
         self.dim = dim
         self.experts = experts
         self.valid = valid
-        # Choices that are not queued sort after those of the last expert.
-        flat = flatten_choices(mtf.where(valid, experts, dim.size))
-        self._order = mtf.argsort(flat, _SEQUENCE)
+        # Choices that are not queued get an expert after the last, so they sort last.
+        sequence = flatten_choices(mtf.where(valid, experts, dim.size))
+        self._order = mtf.argsort(sequence, _SEQUENCE)
         self.counts = self.count(experts.shape[CHOICE])
         self._starts = mtf.cumsum(self.counts, dim.name, exclusive=True)
 
     def count(self, choices: int) -> mtf.Tensor:
-        """Returns how many of the first `choices` choices of tokens went to each expert:
-        int32 [*groups, experts].
+        """Returns the count of choices of each expert, int32 [*groups, experts]; only the
+        first `choices` choices of a token are counted.
         """
-        is_counted = (
-            mtf.range(self.experts.mesh, self.experts.shape.dim(CHOICE)) < choices
-        )
+        choice_index = mtf.range(self.experts.mesh, self.experts.shape.dim(CHOICE))
+        is_counted = choice_index < choices
         ones = mtf.where(self.valid & is_counted, mtf.ones_like(self.experts), 0)
         return mtf.segment_sum(ones, self.experts, self.dim, self.groups)
 
@@ -123,6 +153,7 @@ class ExpertQueues:
         """The position of each choice in its expert's queue, from 0: [*groups, choice,
         length].
         """
+        # The inverse of the permutation: the index of each choice in the sorted sequence.
         rank = mtf.argsort(self._order, _SEQUENCE)
         start = mtf.gather(self._starts, flatten_choices(self.experts), self.dim.name)
         shape = self.experts.shape.only([CHOICE, TOKENS])
@@ -132,9 +163,9 @@ class ExpertQueues:
 
     def heads(self, capacity: int) -> mtf.Tensor:
         """Returns the first `capacity` entries of each queue, [*groups, experts, capacity];
-        -1 after its end.
+        -1 after the end of the queue.
 
-        An entry is choice * tokens + token, its index in `flatten_choices`.
+        An entry is choice * tokens + token: an index into `flatten_choices`.
         """
         position = mtf.range(self.experts.mesh, mtf.Dimension(CAPACITY, capacity))
         exists = mtf.outer(self.counts, position, mtf.greater)
@@ -144,14 +175,14 @@ class ExpertQueues:
 
 
 def flatten_choices(x: mtf.Tensor) -> mtf.Tensor:
-    """Returns x[*groups, choice, length, ...] with choices and tokens merged into one
+    """Returns x [*groups, choice, length, ...] with choices and tokens flattened into one
     dimension, in which all first choices come first.
     """
     return mtf.flatten(x, [CHOICE, TOKENS], _SEQUENCE)
 
 
 def gather_choices(x: mtf.Tensor, entries: mtf.Tensor) -> mtf.Tensor:
-    """Returns x[*groups, choice, length] at entries choice * tokens + token; 0 where an
-    entry is negative.
+    """Returns the elements of x [*groups, choice, length, ...] at entries choice * tokens
+    + token; 0 where an entry is negative.
     """
     return mtf.gather(flatten_choices(x), entries, _SEQUENCE, zero_negative=True)

@@ -1,11 +1,12 @@
-"""What trained models generate, and how they score texts.
+"""Generation and scoring of texts by trained models.
 
 Contents:
 
-    decoder            ids after prompts, by one program for prompts of any lengths
+    decoder            generates ids after prompts, by greedy decoding, sampling or beam search
+    padded_lengths     the padded lengths of a decoder's arrays
     prompts            prompts as arrays of ids, and their errors
-    text_generation    texts after prompts
-    sample             one text, as a training run prints it
+    text_generation    generates texts after prompts
+    sample             generates the text that a training run prints
     scoring            the log-probability of texts
     answer_metrics     exact match and F1 of generated answers
 """

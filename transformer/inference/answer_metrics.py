@@ -1,11 +1,11 @@
-"""Exact match and F1 of generated answers, as defined by SQuAD.
+"""Exact match and F1 of generated answers, as SQuAD defines them.
 
     exact_match("the Tower", ["A tower."])     # 1.0: case, articles, punctuation are ignored
     f1("a big tower", ["the tower"])           # 0.667
     evaluate_answers(trained, num_examples=64, batch_size=8)   # {"exact_match": 0.12, "f1": 0.43}
 
-If a question has several answers, the best score counts (Rajpurkar et al., 2016, arXiv
-1606.05250, section 6.1).
+If a question has several correct answers, the score is the best over these (Rajpurkar et
+al., 2016, arXiv 1606.05250, section 6.1).
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(text: str, answers: Sequence[str]) -> float:
-    """Returns 1.0 if a text, normalized, is one of the answers; else 0.0."""
+    """Returns 1.0 if a text equals one of the answers, all normalized; else 0.0."""
     normalized = normalize_answer(text)
     return float(any(normalized == x for x in _normalized_answers(answers)))
 
 
 def f1(text: str, answers: Sequence[str]) -> float:
-    """Returns the highest F1 of the words of a text and those of an answer."""
+    """Returns the F1 of the words of a text with the words of an answer, normalized; the
+    highest over all answers.
+    """
     words = normalize_answer(text).split()
     return max(_f1(words, answer.split()) for answer in _normalized_answers(answers))
 
@@ -52,13 +54,15 @@ def f1(text: str, answers: Sequence[str]) -> float:
 def evaluate_answers(
     trained: Trained, num_examples: int | None, batch_size: int
 ) -> dict[str, float]:
-    """Returns the means of exact match and F1 over held-out examples: an encoder-decoder
-    generates from `inputs` by greedy decoding, and is compared with `targets`.
+    """Returns the means of exact match and F1 over held-out examples.
+
+    The answers are what an encoder-decoder generates from `inputs` by greedy decoding; they
+    are compared with `targets`.
 
     Args:
       trained: the model, and the data with the held-out examples.
-      num_examples: how many examples, evenly spaced; None: all.
-      batch_size: examples per batch.
+      num_examples: the count of examples, evenly spaced; None: all.
+      batch_size: the count of examples of a batch.
 
     Raises:
       DataError: the model has no encoder, or the data are packed: an example has several
@@ -78,20 +82,29 @@ def evaluate_answers(
         max_prompt_length=features["inputs"].shape[1],
         batch_size=batch_size,
     )
-    scores: list[tuple[float, float]] = []
+    exact_matches: list[float] = []
+    f1_scores: list[float] = []
     for batch in trained.data.held_out(batch_size, num_examples):
         inputs, answers = zip(*_inputs_and_answers(batch, vocabulary))
         for completion, answer in zip(decoder([*inputs]), answers):
             text = vocabulary.decode(np.array(completion.ids, np.int32))
-            scores.append((exact_match(text, [answer]), f1(text, [answer])))
-    mean_exact_match, mean_f1 = np.mean(scores, axis=0)
-    return {"exact_match": float(mean_exact_match), "f1": float(mean_f1)}
+            exact_matches.append(exact_match(text, [answer]))
+            f1_scores.append(f1(text, [answer]))
+    return {
+        "exact_match": float(np.mean(exact_matches)),
+        "f1": float(np.mean(f1_scores)),
+    }
 
 
 def _inputs_and_answers(
     batch: dict[str, Any], vocabulary: Vocabulary
 ) -> Iterator[tuple[list[int], str]]:
-    """Yields the ids of each input, without padding, and the text of its target."""
+    """Yields the ids of each input, without padding, and the text of its target.
+
+    Args:
+      batch: `inputs` [batch, inputs_length], `targets` [batch, length], `counts` [batch].
+      vocabulary: decodes targets.
+    """
     all_inputs = np.asarray(batch["inputs"])
     all_targets = np.asarray(batch["targets"])
     counts = np.asarray(batch["counts"])  # 0 for examples that pad the last batch
@@ -102,11 +115,16 @@ def _inputs_and_answers(
 
 
 def _normalized_answers(answers: Sequence[str]) -> Sequence[str]:
-    """Returns the normalized answers that are not empty; if all are, one empty answer."""
-    return [x for x in map(normalize_answer, answers) if x] or [""]
+    """Returns the normalized answers that are not empty; if all are empty, [""]."""
+    normalized = [normalize_answer(answer) for answer in answers]
+    return [text for text in normalized if text] or [""]
 
 
 def _f1(words: list[str], answer_words: list[str]) -> float:
+    """Returns the F1 of two lists of words: 2 * precision * recall / (precision + recall).
+
+    If one list is empty, it is 1 if both are, else 0.
+    """
     if not words or not answer_words:
         return float(words == answer_words)
     shared = collections.Counter(words) & collections.Counter(answer_words)

@@ -1,4 +1,4 @@
-"""Generation of ids after prompts of any lengths, by one program for all of them.
+"""Generation of token ids after prompts: greedy, sampled, or by beam search.
 
     decoder = Decoder(model, max_new_tokens=200, max_prompt_length=64, top_p=0.95)
     for completion in decoder([[7, 4], [9, 1, 3]], seed=1):
@@ -6,16 +6,15 @@
 
     decoder = Decoder(model, max_new_tokens=64, num_beams=4, eos_id=1)    # EncoderDecoder too
 
-A language model continues its prompts; for an encoder-decoder they are the encoder's
+A language model continues its prompts; for an encoder-decoder, prompts are the encoder's
 inputs. Prompts are processed in one pass (prefill), and their keys and values are cached,
-so each new id computes one position. Prompts are padded to a power of two, at most to
-`max_prompt_length`: each padded length is traced once. Every layout generates the same
+so each new id computes one position. Prompts of a batch are padded to one length, a power
+of two; for each padded length there is one traced program. Every layout generates the same
 ids.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -23,8 +22,10 @@ import gin
 import numpy as np
 
 import meshtf as mtf
+from transformer.inference.padded_lengths import PaddedLengths, round_up
 from transformer.inference.prompts import (
     PromptError,
+    check_length,
     check_vocabulary,
     pad,
     until_eos,
@@ -33,17 +34,15 @@ from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
 
 _BEAM = "beam"
-_POSITION_DIMS = ("length", "kv_length")
-_MIN_PADDED_LENGTH = 16
 
 
 class Completion(NamedTuple):
-    """What a model generates for a prompt.
+    """The ids that a model generates for a prompt.
 
     Attributes:
-      ids: the generated ids, up to the first of `eos_id` and without it.
-      score: their log-probability in nats, that of the end included; of a beam search
-        divided by the length penalty.
+      ids: the generated ids, without `eos_id` and the ids after it.
+      score: the log-probability of the generated ids in nats, `eos_id` included; in a
+        beam search, divided by the length penalty.
     """
 
     ids: list[int]
@@ -52,32 +51,31 @@ class Completion(NamedTuple):
 
 @gin.configurable
 class Decoder:
-    """Generates ids after prompts: the likeliest, sampled, or found by beam search.
+    """Generates ids after prompts: the likeliest ones, sampled ones, or by beam search.
 
     Args:
       model: the model that generates.
       max_new_tokens: the maximum count of ids generated for a prompt.
       max_prompt_length: the maximum count of ids of a prompt.
-      batch_size: prompts per batch.
-      eos_id: the id that ends a sequence, or several such ids.
+      batch_size: the count of prompts of a batch.
+      eos_id: the id that ends a sequence, or several such ids; None: there is none.
       bos_id: the id before a language model's prompts (None: none), or the initial id of
         an encoder-decoder's decoder (None: 0).
       temperature: divides logits before sampling; 0 takes the likeliest id.
-      top_k: sample from the k likeliest ids.
-      top_p: sample from the fewest ids that have this probability together.
-      num_beams: how many sequences a beam search extends; 0: no beam search.
+      top_k: sample from the k likeliest ids; None: from all.
+      top_p: sample from the fewest ids whose probabilities sum to this; None: from all.
+      num_beams: the count of sequences that a beam search extends; 0: no beam search.
       alpha: the exponent of the length penalty of a beam search; larger values prefer
         longer sequences.
-      window: how many of the last positions a position attends to; None: all.
-      truncate: whether longer prompts are truncated, at their start (for an encoder at
-        their end), rather than refused.
-      vocab_size: ids from here on are never generated; None: the model's.
-      prefix_lm: whether the ids of a prompt attend to later ones of it, as in a model
-        trained as a prefix language model.
+      window: the count of the last positions that a position attends to; None: all.
+      truncate: whether longer prompts are truncated, at the start for a language model, at
+        the end for an encoder; if not, they raise an error.
+      vocab_size: only ids below this are generated; None: all ids of the model.
+      prefix_lm: whether the ids of a prompt also attend to later ids of the prompt, as in
+        a model trained as a prefix language model.
 
     Raises:
-      PlanError: a setting out of its range.
-      ShapeError: there are more positions than learned ones.
+      PlanError: a setting is out of its range.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class Decoder:
         self.has_encoder = isinstance(model, EncoderDecoder)
         self.max_new_tokens = max_new_tokens
         self.max_prompt_length = max_prompt_length
-        self.batch_size = self._round_up(batch_size, "batch")
+        self.batch_size = round_up(batch_size, self.mesh, "batch")
         self.eos_id = eos_id
         self.bos_id = 0 if self.has_encoder and bos_id is None else bos_id
         self.temperature = temperature
@@ -121,8 +119,13 @@ class Decoder:
         model_vocab_size = model.architecture.vocab
         self.vocab_size = min(vocab_size or model_vocab_size, model_vocab_size)
         self.prefix_lm = prefix_lm
-        # Positions of what is generated: the last known id, then the new ones.
-        self.length = self._round_up(1 + max_new_tokens, *_POSITION_DIMS)
+        has_bos_in_prompt = self.bos_id is not None and not self.has_encoder
+        self._lengths = PaddedLengths(
+            self.mesh,
+            model.architecture,
+            max_input_length=max_prompt_length + int(has_bos_in_prompt),
+            max_new_tokens=max_new_tokens,
+        )
         self._generate_batch = mtf.function(
             self._generate,
             mesh=self.mesh,
@@ -134,57 +137,50 @@ class Decoder:
             batch_index="",
         )
 
-    @property
-    def _max_input_length(self) -> int:
-        """The maximum count of ids of a prompt, with `bos_id`."""
-        has_bos = self.bos_id is not None and not self.has_encoder
-        return self.max_prompt_length + int(has_bos)
-
-    def _round_up(self, size: int, *dims: str) -> int:
-        """Returns the next size that the layout can shard along all these dimensions.
-
-        An axis that a rule names and the mesh lacks counts as size 1, as everywhere.
-        """
-        mesh = self.mesh
-        axes = [axis for dim in dims for axis in mesh.layout.axes(dim)]
-        num_shards = math.lcm(*(mesh.axes.get(axis, 1) for axis in axes))
-        return -(-size // num_shards) * num_shards
-
     def generate(
         self, tokens: mtf.Tensor, inputs: mtf.Tensor | None = None
     ) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns ids, int32 [batch, length], and scores, float32 [batch].
+        """Returns completed sequences, int32 [batch, length], and the score of each,
+        float32 [batch].
 
-        It consists of named ops, so it can be called in a `mtf.function`, and exported.
+        It consists of ops on named tensors, so it can be called in a `mtf.function`, and
+        exported.
 
         Args:
-          tokens: int32 [batch, length]: at least one known id for each example, then
-            negative elements where ids are to be generated.
-          inputs: of an encoder, int32 [batch, inputs_length].
+          tokens: the start of each sequence, int32 [batch, length]: at least one known id,
+            then negative elements where ids are to be generated.
+          inputs: the ids of the encoder's inputs, int32 [batch, inputs_length]; None: the
+            model has no encoder.
         """
         if self.has_encoder:
             assert inputs is not None, "an encoder has inputs"
             return self._generate(tokens, inputs)
-        return self._continue(tokens)
+        return self._generate_after_prompts(tokens)
 
-    def _continue(self, tokens: mtf.Tensor) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns what `generate` does, of a language model."""
+    def _generate_after_prompts(
+        self, tokens: mtf.Tensor
+    ) -> tuple[mtf.Tensor, mtf.Tensor]:
+        """Returns the result of `generate` for a language model."""
         length = tokens.shape["length"]
         positions = mtf.range(self.mesh, tokens.shape.dim("length"))
         prompt_lengths = mtf.reduce_sum(mtf.cast(tokens >= 0, "int32"), "length")
         num_new = length - prompt_lengths
-        # The examples continue at different positions. Shifted, all do at position 0:
-        # the last known id, negative elements for the new ones, 0 after them.
+        # `_generate` starts all sequences at position 0. For prompts of different lengths
+        # they are shifted: the last id of the prompt, a negative element for each new id,
+        # then 0.
         last_ids = mtf.gather(tokens, prompt_lengths - 1, "length")
         is_new = mtf.outer(positions, num_new, mtf.less_equal)
-        shifted = mtf.where(positions == 0, last_ids, mtf.where(is_new, -1, 0))
+        new_or_zero = mtf.where(is_new, -1, 0)
+        shifted = mtf.where(positions == 0, last_ids, new_or_zero)
+        prompts = mtf.rename(mtf.maximum(tokens, 0), "length", "inputs_length")
         ids, scores = self._generate(
             shifted,
-            mtf.rename(mtf.maximum(tokens, 0), "length", "inputs_length"),
-            prompt_lengths,
-            mtf.reduce_max(num_new) + 1,
+            prompts,
+            prompt_lengths=prompt_lengths,
+            max_length=mtf.reduce_max(num_new) + 1,
             cache_length=length,
         )
+        # Shifted back: position p of a sequence is position p - prompt length + 1 in `ids`.
         source = mtf.outer(positions, prompt_lengths, mtf.subtract) + 1
         ids = mtf.take_along_axis(ids, mtf.maximum(source, 0), "length")
         return mtf.where(tokens < 0, ids, tokens), scores
@@ -199,21 +195,29 @@ class Decoder:
         batch_index: Any = 0,
         cache_length: int | None = None,
     ) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns ids, int32 [batch, length], and scores, float32 [batch].
+        """Returns the initial and the new ids, int32 [batch, length], and the score of each
+        sequence, float32 [batch].
 
         Args:
-          tokens: int32 [batch, length]: of a language model the last id of each prompt,
-            of an encoder-decoder `bos_id`; then negative elements.
+          tokens: int32 [batch, length]: the initial id, which is the last id of the prompt
+            or the `bos_id` of an encoder-decoder, then negative elements.
           inputs: the encoder's inputs, or a language model's prompts: int32 [batch,
             inputs_length].
-          prompt_lengths: of a language model, int32 [batch].
-          max_length: how many positions of `tokens` are filled: int32, a scalar.
-          seed: of the random draws: an int32 scalar.
-          batch_index: another one draws other ids: an int32 scalar.
-          cache_length: positions of a prompt and its new ids together; None: the maximum
-            of any prompt of this padded length.
+          prompt_lengths: the count of ids of each prompt, int32 [batch]; None: the model
+            is an encoder-decoder.
+          max_length: the count of positions of `tokens` that are filled, an int32 scalar;
+            None: all.
+          seed: the seed of random draws, an int32 scalar.
+          batch_index: the index of the batch, an int32 scalar: batches draw different ids.
+          cache_length: the count of positions of a prompt and its new ids; None: the
+            maximum for prompts of this padded length.
         """
-        step, cache = self._prefill(tokens.shape, inputs, prompt_lengths, cache_length)
+        step, cache = self._prefill(
+            tokens.shape,
+            inputs,
+            prompt_lengths=prompt_lengths,
+            cache_length=cache_length,
+        )
         settings: dict[str, Any] = {
             "eos_id": self.eos_id,
             "vocab_size": self.vocab_size,
@@ -224,6 +228,7 @@ class Decoder:
             ids, scores = mtf.decoding.beam_search(
                 step, tokens, beam, cache, alpha=self.alpha, **settings
             )
+            # Beams are ordered by score: the best one has index 0.
             best = mtf.zeros(self.mesh, "", "int32")
             return mtf.gather(ids, best, _BEAM), mtf.gather(scores, best, _BEAM)
         with mtf.seed(seed, batch_index):
@@ -236,7 +241,8 @@ class Decoder:
                 top_p=self.top_p,
                 **settings,
             )
-        return ids, mtf.reduce_sum(mtf.where(tokens < 0, log_probs, 0.0), "length")
+        new_log_probs = mtf.where(tokens < 0, log_probs, 0.0)
+        return ids, mtf.reduce_sum(new_log_probs, "length")
 
     def _prefill(
         self,
@@ -245,13 +251,14 @@ class Decoder:
         prompt_lengths: mtf.Tensor | None,
         cache_length: int | None,
     ) -> tuple[mtf.decoding.Step, Any]:
-        """Returns the step function after the inputs, and its initial cache.
+        """Returns a function that decodes one position after the inputs, and the cache that
+        the inputs have filled.
 
         Args:
-          shape: of what is generated, [batch, length].
-          inputs: see `_generate`, as for the other arguments.
-          prompt_lengths: int32 [batch].
-          cache_length: positions of the cache.
+          shape: the shape of the initial and new ids, [batch, length].
+          inputs: the inputs, as in `_generate`.
+          prompt_lengths: the lengths of prompts, as in `_generate`.
+          cache_length: the count of positions of the cache, as in `_generate`.
         """
         model = self.model
         new_length = shape["length"]
@@ -260,33 +267,23 @@ class Decoder:
             batch = batch + [(_BEAM, self.num_beams)]
         if isinstance(model, EncoderDecoder):
             encoded, _ = model.encode({"inputs": inputs})
-            return model.decode_step, model.init_cache(
-                batch, new_length, encoded, self.window
-            )
+            cache = model.init_cache(batch, new_length, encoded, window=self.window)
+            return model.decode_step, cache
         assert prompt_lengths is not None, "prompts have lengths"
         prompts = mtf.rename(inputs, "inputs_length", "length")
         padded_length = prompts.shape["length"]
         if cache_length is None:
-            cache_length = min(
-                self._round_up(padded_length + new_length - 1, *_POSITION_DIMS),
-                self._max_cache_length,
-            )
+            cache_length = self._lengths.of_cache(padded_length, new_length)
         cache = model.init_cache(batch, cache_length, self.window)
-        cache = model.prefill(prompts, cache, prompt_lengths, self.prefix_lm)
+        cache = model.prefill(prompts, cache, prompt_lengths, prefix_lm=self.prefix_lm)
 
         def step(
             position: mtf.Tensor, ids: mtf.Tensor, cache: Any
         ) -> tuple[mtf.Tensor, Any]:
-            # Position 0 of what is generated is the last id of the prompt.
+            # Position 0 of the generated sequence is the last id of the prompt.
             return model.decode_step(position + (padded_length - 1), ids, cache)
 
         return step, cache
-
-    @property
-    def _max_cache_length(self) -> int:
-        """Positions of a cache for the longest prompt and the most new ids."""
-        length = self._max_input_length + self.max_new_tokens
-        return self._round_up(length, *_POSITION_DIMS)
 
     def __call__(
         self,
@@ -300,13 +297,15 @@ class Decoder:
 
         Args:
           prompts: the ids of each prompt.
-          max_new_tokens: at most the decoder's, which is the default.
-          seed: of the random draws.
+          max_new_tokens: the maximum count of ids generated for a prompt, not more than
+            the decoder's `max_new_tokens`; None: that count.
+          seed: the seed of random draws.
 
         Raises:
           PromptError: a prompt is empty, too long, or has an id outside of the
             vocabulary.
           PlanError: `max_new_tokens` is more than the decoder's.
+          ShapeError: there are more positions than learned positions.
         """
         batches = self.iterate(prompts, max_new_tokens, seed)
         return [completion for batch in batches for completion in batch]
@@ -329,15 +328,18 @@ class Decoder:
                 f"Decoder(..., max_new_tokens={max_new_tokens})."
             )
         if not self.has_encoder:
-            self.model.embeddings.check_length(self._max_cache_length)
-        checked = [
-            self._checked_prompt(i, [int(x) for x in prompt])
-            for i, prompt in enumerate(prompts)
-        ]
-        for start in range(0, len(checked), self.batch_size):
-            batch = checked[start : start + self.batch_size]
+            self.model.embeddings.check_length(self._lengths.max_cache)
+        all_prompts = []
+        for i, prompt in enumerate(prompts):
+            ids = [int(x) for x in prompt]
+            self._check_prompt(i, ids)
+            all_prompts.append(self._truncate(ids))
+        for start in range(0, len(all_prompts), self.batch_size):
+            batch = all_prompts[start : start + self.batch_size]
             batch_index = start // self.batch_size
-            yield self._complete(batch, max_new_tokens, seed, batch_index)
+            yield self._complete(
+                batch, max_new_tokens, seed=seed, batch_index=batch_index
+            )
 
     def _complete(
         self,
@@ -350,12 +352,18 @@ class Decoder:
         # The last prompt pads a batch, so that all batches have the same size.
         num_missing = self.batch_size - len(prompts)
         padded = [*prompts, *[prompts[-1]] * num_missing]
-        bos = [] if self.bos_id is None else [self.bos_id]
-        all_inputs = padded if self.has_encoder else [bos + ids for ids in padded]
+        if self.has_encoder:
+            assert self.bos_id is not None, "a decoder after an encoder has a bos_id"
+            all_inputs = padded
+            initial_ids = [self.bos_id] * self.batch_size
+        else:
+            bos = [] if self.bos_id is None else [self.bos_id]
+            all_inputs = [bos + ids for ids in padded]
+            initial_ids = [ids[-1] for ids in all_inputs]
         lengths = np.array([len(ids) for ids in all_inputs], np.int32)
-        inputs = pad(all_inputs, self._padded_length(int(lengths.max())))
-        tokens = np.full((self.batch_size, self.length), -1, np.int32)
-        tokens[:, 0] = bos if self.has_encoder else [ids[-1] for ids in all_inputs]
+        inputs = pad(all_inputs, self._lengths.of_inputs(int(lengths.max())))
+        tokens = np.full((self.batch_size, self._lengths.generated), -1, np.int32)
+        tokens[:, 0] = initial_ids
         ids, scores = self._generate_batch(
             tokens,
             inputs,
@@ -365,34 +373,28 @@ class Decoder:
             np.int32(batch_index),
         )
         new_ids = ids.numpy()[: len(prompts), 1 : 1 + max_new_tokens].tolist()
+        # Scores of the prompts that pad the batch come last, and are left out by `zip`.
         return [
             Completion(until_eos(ids, self.eos_id), float(score))
             for ids, score in zip(new_ids, scores.numpy())
         ]
 
-    def _padded_length(self, length: int) -> int:
-        """Returns to what length inputs of up to `length` ids are padded."""
-        a = self.model.architecture
-        padded = max(_MIN_PADDED_LENGTH, 1 << (length - 1).bit_length())
-        if a.attention != "full" and length <= a.block_length:
-            padded = min(padded, a.block_length)
-        elif a.attention != "full":
-            padded = -(-padded // a.block_length) * a.block_length
-        padded = min(padded, self._max_input_length)
-        return self._round_up(padded, "inputs_length", *_POSITION_DIMS)
+    def _truncate(self, ids: list[int]) -> list[int]:
+        """Returns at most `max_prompt_length` ids of a prompt: the first for an encoder, the
+        last for a language model.
+        """
+        if self.has_encoder:
+            return ids[: self.max_prompt_length]
+        return ids[-self.max_prompt_length :]
 
-    def _checked_prompt(self, index: int, ids: list[int]) -> list[int]:
-        """Returns the ids of a prompt, truncated if need be. Raises PromptError."""
+    def _check_prompt(self, index: int, ids: list[int]) -> None:
+        """Raises PromptError if a prompt is empty, too long to be processed without
+        truncation, or has an id outside of the vocabulary.
+        """
         if not ids and (self.bos_id is None or self.has_encoder):
             raise PromptError(
                 f"prompt {index + 1} is empty.\n  Give it at least one id."
             )
         check_vocabulary(index, ids, self.model.architecture.vocab)
-        max_length = self.max_prompt_length
-        if len(ids) > max_length and not self.truncate:
-            raise PromptError(
-                f"prompt {index + 1} has {len(ids)} ids, more than "
-                f"max_prompt_length={max_length}.\n  Take "
-                f"max_prompt_length={len(ids)}, or truncate=True to truncate prompts."
-            )
-        return ids[:max_length] if self.has_encoder else ids[-max_length:]
+        if not self.truncate:
+            check_length(index, ids, self.max_prompt_length)

@@ -1,4 +1,9 @@
-"""One generated text, as a training run prints it."""
+"""The text that a training run prints at its end, to show what the model has learned.
+
+Example:
+
+    print(sample(model, length=128, prompt="def "))
+"""
 
 from __future__ import annotations
 
@@ -22,23 +27,25 @@ def sample(
     vocabulary: Vocabulary | None = None,
     bos_id: int | None = None,
 ) -> str:
-    """Returns a prompt and its completion by a language model, or an encoder-decoder's
-    output for the prompt.
+    """Returns a prompt with its completion by a language model, or the output of an
+    encoder-decoder for the prompt.
 
     Args:
       model: the model that generates.
-      length: the attention window: how many of the last positions a position attends to.
+      length: the attention window: the count of the last positions that a position attends
+        to.
       prompt: the text to complete.
       max_new_tokens: the maximum count of generated ids; learned positions may allow
         fewer.
       temperature: divides logits before sampling; 0 takes the likeliest id.
-      seed: of the random draws.
+      seed: the seed of random draws.
       vocabulary: encodes the prompt and decodes ids; None: bytes.
-      bos_id: the id before every text; see `Decoder`.
+      bos_id: the id before the prompt; see `Decoder`.
     """
     vocabulary = vocabulary or RawBytes()
     ids = vocabulary.encode(prompt).tolist()
     if model.architecture.positions == "learned":
+        # One position is for `bos_id`.
         num_free = model.architecture.max_length - len(ids) - 1
         max_new_tokens = max(min(max_new_tokens, num_free), 1)
     decoder = Decoder(
@@ -53,5 +60,7 @@ def sample(
         vocab_size=vocabulary.size,
     )
     (completion,) = decoder([ids], seed=seed)
-    prefix = [] if decoder.has_encoder else ids
-    return vocabulary.decode(np.array([*prefix, *completion.ids], np.int32))
+    text_ids = completion.ids
+    if not decoder.has_encoder:
+        text_ids = [*ids, *completion.ids]
+    return vocabulary.decode(np.array(text_ids, np.int32))

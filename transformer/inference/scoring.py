@@ -1,11 +1,12 @@
-"""The log-probability that a model gives to texts.
+"""Scores of texts: the log-probability that a model gives them.
 
     scorer = Scorer(model, vocabulary, length=128)
     for score in scorer(["def f(x):", "def f(x)):"]):
       print(-score.log_prob / score.num_tokens)
 
-A language model predicts each token from those before it; the initial token is not
-scored. An encoder-decoder predicts targets from inputs: texts are pairs (input, target).
+A language model predicts each token from the tokens before it, so the first token is not
+scored. An encoder-decoder predicts a target from an input: a text is a pair (input,
+target).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from transformer.models.attention_mask import LENGTH
 from transformer.models.base import Batch, Model
 from transformer.models.encoder_decoder import EncoderDecoder
 
-Text = str | tuple[str, str]
+Text = str | tuple[str, str]  # a text, or the input and target of an encoder-decoder
 
 
 class Score(NamedTuple):
@@ -29,7 +30,7 @@ class Score(NamedTuple):
 
     Attributes:
       log_prob: the sum of ln p over the scored tokens.
-      num_tokens: how many tokens are scored.
+      num_tokens: the count of scored tokens.
     """
 
     log_prob: float
@@ -42,9 +43,11 @@ class Scorer:
     Args:
       model: a language model or an encoder-decoder.
       vocabulary: encodes texts.
-      length: the maximum count of tokens of a text, and of an input.
-      batch_size: texts per batch.
-      score_eos: whether the end of a text is scored, too. That of a target always is.
+      length: the maximum count of tokens of a text; for an encoder-decoder, of an input and
+        of a target.
+      batch_size: the count of texts of a batch.
+      score_eos: whether `eos_id` at the end of a text is scored, too. An encoder-decoder
+        always scores it.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Scorer:
         self.batch_size = batch_size
         self.has_encoder = isinstance(model, EncoderDecoder)
         self.score_eos = score_eos or self.has_encoder
+        # The base class `Model` does not declare the arguments of `__call__`.
         call_model = cast(Callable[..., mtf.Tensor], model)
 
         @mtf.function(mesh=model.mesh, batch=model.features)
@@ -73,7 +77,7 @@ class Scorer:
         self._log_probs = log_probs
 
     def __call__(self, texts: Sequence[Text]) -> Iterator[Score]:
-        """Yields a score for each text, in order.
+        """Yields the score of each text, in order.
 
         Raises:
           DataError: a text is too long, or has no token to score.
@@ -88,7 +92,11 @@ class Scorer:
                 yield Score(float(log_prob), int(example["weights"].sum()))
 
     def _example(self, index: int, text: Text) -> dict[str, np.ndarray]:
-        """Returns the features of a text, each [length]. Raises DataError."""
+        """Returns the features of a text, each [length].
+
+        Raises:
+          DataError: the text is too long, or has no token to score.
+        """
         source, target = text if isinstance(text, tuple) else ("", text)
         target_ids = self.vocabulary.encode(target)
         if self.score_eos:
@@ -97,6 +105,7 @@ class Scorer:
         if self.has_encoder:
             source_ids = self.vocabulary.encode(source)
             features["inputs"] = np.append(source_ids, self.vocabulary.eos_id)
+            # The decoder's input: the target, shifted right by one.
             features["tokens"] = np.append(0, target_ids[:-1])
             features["targets"] = target_ids
         else:
@@ -112,7 +121,11 @@ class Scorer:
         return {name: self._pad(index, x) for name, x in features.items()}
 
     def _pad(self, index: int, x: np.ndarray) -> np.ndarray:
-        """Returns a feature padded with zeros, [length]. Raises DataError."""
+        """Returns a feature padded with zeros, [length].
+
+        Raises:
+          DataError: the feature is longer.
+        """
         if len(x) > self.length:
             raise DataError(
                 f"text {index + 1} has {len(x):,} tokens, more than "
@@ -125,7 +138,9 @@ class Scorer:
 def _stack(
     examples: Sequence[dict[str, np.ndarray]], batch_size: int
 ) -> dict[str, np.ndarray]:
-    """Returns a batch: each feature as [batch, length], with zeros for missing examples."""
+    """Returns a batch, each feature as [batch_size, length], with zeros after the last
+    example.
+    """
     padding = ((0, batch_size - len(examples)), (0, 0))
     return {
         name: np.pad(np.stack([example[name] for example in examples]), padding)

@@ -1,9 +1,11 @@
 """Generation of texts after prompts: a `Decoder` with the vocabulary of a trained model.
 
-trained = Trained.of("runs/lm_stdlib")
-for batch in generate_texts(trained, ["def ", "class "], stop=["\\n\\n"]):
-  for completion in batch:
-    print(completion.prompt + completion.text)
+Example:
+
+    trained = Trained.of("runs/lm_stdlib")
+    for batch in generate_texts(trained, ["def ", "class "], stop=["\\n\\n"]):
+      for completion in batch:
+        print(completion.prompt + completion.text)
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ from transformer.training.load_trained import Trained
 
 
 class TextCompletion(NamedTuple):
-    """What a model generates for a prompt.
+    """The text that a model generates for a prompt.
 
     Attributes:
       prompt: the text of the prompt.
-      text: the generated text without the prompt, up to the end or a stop string.
-      score: see `Completion`.
+      text: the generated text, without the prompt, and without the first stop string and
+        the text after it.
+      score: the log-probability of the generated ids in nats: see `Completion.score`.
     """
 
     prompt: str
@@ -50,13 +53,13 @@ def generate_texts(
     `Decoder.window`.
 
     Args:
-      trained: the model.
-      prompts: texts to complete, or an encoder's inputs.
+      trained: the trained model, with its vocabulary.
+      prompts: the texts to complete, or an encoder's inputs.
       stop: strings before which a completion ends.
-      max_prompt_length: longer prompts are truncated to this many ids; None: no prompt
-        is.
-      seed: of the random draws.
-      **settings: of `Decoder`.
+      max_prompt_length: longer prompts are truncated to this count of ids; None: no prompt
+        is truncated.
+      seed: the seed of random draws.
+      **settings: further arguments of `Decoder`, such as `temperature`.
 
     Raises:
       PromptError: a prompt is empty, or too long for the positions of the model.
@@ -75,10 +78,11 @@ def generate_texts(
         truncate=max_prompt_length is not None,
         **settings,
     )
-    remaining = zip(prompts, prompt_ids)
+    # An iterator: each batch takes the next prompts.
+    prompts_with_ids = zip(prompts, prompt_ids)
     for batch in decoder.iterate(prompt_ids, seed=seed):
         completions = []
-        for completion, (prompt, ids) in zip(batch, remaining):
+        for completion, (prompt, ids) in zip(batch, prompts_with_ids):
             context = [] if has_encoder else ids
             text = _decode_after(vocabulary, context, completion.ids)
             text = _until_stop(text, stop)
@@ -89,10 +93,16 @@ def generate_texts(
 def make_decoder(
     trained: Trained, stop: Sequence[str] = (), **settings: Any
 ) -> Decoder:
-    """Returns a decoder with the special ids, the vocabulary size and the attention
-    window of a trained model.
+    """Returns a decoder with the special ids, the vocabulary size and the attention window
+    of a trained model.
 
-    Arguments and errors are those of `generate_texts`.
+    Args:
+      trained: the trained model, with its vocabulary.
+      stop: strings before which a completion ends.
+      **settings: further arguments of `Decoder`.
+
+    Raises:
+      DataError: the model does not generate.
     """
     model = trained.model
     data = trained.data
@@ -104,7 +114,8 @@ def make_decoder(
         )
     if "window" not in gin.get_bindings(Decoder):
         settings["window"] = data.features(1)["tokens"].shape[1]
-    # Stop strings of one id end a sequence; longer ones are found in the text.
+    # A stop string of one id ends a sequence, as `eos_id` does. The decoder does not know
+    # longer ones: `generate_texts` searches for them in the text.
     stop_ids = [vocabulary.encode(text).tolist() for text in stop]
     single_ids = [ids[0] for ids in stop_ids if len(ids) == 1]
     return Decoder(
@@ -120,7 +131,13 @@ def make_decoder(
 def _encode(
     vocabulary: Vocabulary, index: int, prompt: str, has_encoder: bool
 ) -> list[int]:
-    """Returns the ids of a prompt; those of an encoder end with `eos_id`.
+    """Returns the ids of a prompt; for an encoder, with `eos_id` at the end.
+
+    Args:
+      vocabulary: encodes the prompt.
+      index: the index of the prompt, from 0, for the message.
+      prompt: the text of the prompt.
+      has_encoder: whether the prompt is an encoder's input.
 
     Raises:
       PromptError: the prompt is empty.
@@ -135,15 +152,23 @@ def _encode(
 
 
 def _decode_after(vocabulary: Vocabulary, context: list[int], ids: list[int]) -> str:
-    """Returns the text of ids, which may depend on the ids before them."""
-    before = vocabulary.decode(np.array(context, np.int32))
-    complete = vocabulary.decode(np.array([*context, *ids], np.int32))
-    if complete.startswith(before):
-        return complete[len(before) :]
+    """Returns the text of ids that follow a context.
+
+    The text may depend on the context: the first word, for example, starts with a space
+    only if there is text before it.
+    """
+    context_text = vocabulary.decode(np.array(context, np.int32))
+    full_text = vocabulary.decode(np.array([*context, *ids], np.int32))
+    if full_text.startswith(context_text):
+        return full_text[len(context_text) :]
     return vocabulary.decode(np.array(ids))
 
 
 def _until_stop(text: str, stop: Sequence[str]) -> str:
-    """Returns a text up to the first of the stop strings."""
-    indices = [i for x in stop if (i := text.find(x)) >= 0]
-    return text[: min(indices, default=len(text))]
+    """Returns a text up to the first occurrence of a stop string."""
+    end = len(text)
+    for stop_string in stop:
+        index = text.find(stop_string)
+        if index >= 0:
+            end = min(end, index)
+    return text[:end]

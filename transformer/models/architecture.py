@@ -1,10 +1,11 @@
-"""The architecture of a Transformer: its sizes, and the kind of norm, positions, attention
-and so on.
+"""The architecture of a Transformer: its sizes, and the kinds of norm, positions,
+attention and so on.
 
     Architecture(d_model=512, d_ff=2048, heads=8, d_kv=64, blocks=6)        # rotary, RMS norm
     Architecture(norm="layer", positions="learned", use_bias=True, tied=True, scaled_logits=False)
 
-In gin each stack of blocks may have a different one: `decoder/Architecture.blocks = 2`.
+In gin, `EncoderDecoder.decoder = @decoder/Architecture()` gives the decoder another one,
+with settings such as `decoder/Architecture.blocks = 2`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import MixtureOfExperts
 
+# Settings with a fixed set of values -> these values.
 _KINDS = {
     "norm": ("rms", "layer"),
     "norm_place": ("before", "after"),
@@ -26,29 +28,25 @@ _KINDS = {
     "attention": ("full", "blockwise", "local"),
     "dtype": ("float32", "bfloat16"),
 }
-_MINIMUM = {  # of integer settings; those that may be None are listed below
-    **dict.fromkeys(
-        (
-            "vocab",
-            "d_model",
-            "d_ff",
-            "heads",
-            "d_kv",
-            "blocks",
-            "kv_heads",
-            "max_length",
-            "buckets",
-            "max_distance",
-            "vocab_multiple",
-            "embedding_size",
-            "block_length",
-        ),
-        1,
-    ),
+# Integer settings -> minimum value.
+_MINIMUM = {
+    "vocab": 1,
+    "d_model": 1,
+    "d_ff": 1,
+    "heads": 1,
+    "d_kv": 1,
+    "blocks": 1,
+    "kv_heads": 1,
+    "max_length": 1,
+    "buckets": 1,
+    "max_distance": 1,
+    "vocab_multiple": 1,
+    "embedding_size": 1,
+    "block_length": 1,
     "token_types": 0,
     "moe_every": 0,
 }
-_MAY_BE_NONE = ("kv_heads", "embedding_size")
+_MAY_BE_NONE = ("kv_heads", "embedding_size")  # of these integer settings
 
 
 @gin.configurable
@@ -67,40 +65,41 @@ class Architecture:
       blocks: the count of blocks.
       kv_heads: the count of heads of keys and values (grouped-query attention), each
         shared by heads / kv_heads query heads; None: `heads`.
-      activation: of feed-forward sublayers, one of those of `mtf.layers.FeedForward`.
+      activation: the activation of feed-forward sublayers, such as "gelu", "relu" or
+        "swiglu": see `mtf.layers.FeedForward`.
       dropout: the fraction of elements that is dropped in training.
       norm: "rms" or "layer".
-      norm_place: "before" each sublayer and after the last block (pre-norm), or "after"
-        the sum of each sublayer and the residual stream, and after the embedding
-        (post-norm).
-      epsilon: of norms.
+      norm_place: "before" (pre-norm: a norm before each sublayer, and one after the last
+        block), or "after" (post-norm: a norm of the sum of each sublayer's output and
+        the residual stream, and one after the embedding).
+      epsilon: the number that norms add to the variance, to avoid a division by 0.
       use_bias: whether dense layers and norms (of kind "layer") add a bias.
       positions: "rotary", "learned", "sinusoidal", "relative" (T5), "sloped" (ALiBi) or
         "none".
       max_length: the count of learned positions.
-      rope_theta: of rotary positions: the longest period is about 2 * pi * rope_theta
-        positions.
-      buckets: of relative positions: the count of buckets of distances.
-      max_distance: of relative positions: larger distances share a bucket.
+      rope_theta: the base of rotary positions; the longest period is about 2 * pi *
+        rope_theta positions.
+      buckets: the count of buckets of distances, for relative positions.
+      max_distance: larger distances share a bucket, for relative positions.
       token_types: the count of token types, each with a learned embedding; 0: none.
-      embedding_size: of tokens, if it is not d_model: a dense layer projects from one to
-        the other.
+      embedding_size: the size of token embeddings, which a dense layer projects to
+        d_model; None: d_model, without a projection.
       tied: whether logits are computed with the embedding table, instead of a separate
         kernel.
       scaled_logits: whether tied logits are divided by sqrt(d_model).
       scaled_attention: whether scores are divided by sqrt(d_kv).
       attention: "full", "blockwise" (the same results in linear memory), or "local".
-      block_length: the queries of a block of blockwise attention; the radius of local
-        attention.
-      scanned: whether blocks are traced once, with their variables stacked along
-        `layers`.
+      block_length: the count of queries in a block of blockwise attention; the radius
+        of local attention.
+      scanned: whether the block is traced once and run in a loop, with the variables of
+        all blocks stacked along `layers` (as `jax.lax.scan`).
       recompute: whether the backward pass recomputes the activations of each block from
         its input.
-      dtype: of activations, "float32" or "bfloat16"; variables, norms, softmax and
-        losses stay float32.
-      moe_every: blocks moe_every, 2 * moe_every ... have a mixture of experts as their
-        feed-forward sublayer; 0: no block has.
-      mixture: the class of these mixtures, whose experts have hidden size d_ff.
+      dtype: the dtype of activations, "float32" or "bfloat16"; variables, norms, softmax
+        and losses stay float32.
+      moe_every: the blocks moe_every, 2 * moe_every, ... (counted from 1) have a mixture
+        of experts as feed-forward sublayer; 0: no block has.
+      mixture: the class of the mixtures of experts; each expert has hidden size d_ff.
 
     Raises:
       ParseError: an unknown kind, or a value that is not a number or out of its range.
@@ -185,8 +184,9 @@ class Architecture:
             value = getattr(self, name)
             if value is None and name in _MAY_BE_NONE:
                 continue
-            is_integer = isinstance(value, Integral)
-            if not is_integer or isinstance(value, bool) or value < minimum:
+            # In Python a bool is an integer, too.
+            is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+            if not is_integer or value < minimum:
                 raise mtf.ParseError(
                     f"Architecture.{name} is {value!r}: it must be an integer, at least "
                     f"{minimum}."
@@ -214,8 +214,9 @@ class Architecture:
         return f"Architecture({', '.join(settings)})"
 
     def dim(self, name: str) -> mtf.Dimension:
-        """Returns the dimension named like one of the sizes, such as "d_model"; `vocab`
-        is padded to a multiple of `vocab_multiple`.
+        """Returns the dimension of a size by the name of its setting: "d_model" is
+        `d_model:128`. The size of `vocab` is rounded up to a multiple of
+        `vocab_multiple`.
         """
         size = getattr(self, name)
         if name == "vocab":
@@ -224,8 +225,9 @@ class Architecture:
 
     @property
     def head_dims(self) -> mtf.Shape:
-        """The dimensions of query heads: [heads], or of grouped-query attention
-        [kv_heads, heads], where `heads` are those that share one head of keys and values.
+        """The dimensions of query heads: [heads]; for grouped-query attention [kv_heads,
+        heads], where `heads` counts the query heads that share one head of keys and
+        values.
         """
         kv_heads = self.kv_heads or 1
         if kv_heads in (1, self.heads):
@@ -234,7 +236,9 @@ class Architecture:
 
     @property
     def kv_head_dims(self) -> mtf.Shape:
-        """The dimensions of heads of keys and values, a subset of `head_dims`."""
+        """The dimensions of heads of keys and values, a subset of `head_dims`: empty for
+        multi-query attention, where all query heads share one.
+        """
         if self.kv_heads in (None, self.heads):
             return self.head_dims
         return self.head_dims.only(["kv_heads"])
@@ -246,5 +250,7 @@ class Architecture:
         if dim is None:
             dim = self.dim("d_model")
         if self.norm == "rms":
-            return mtf.layers.RMSNorm(mesh, dim, self.epsilon, name=name)
-        return mtf.layers.LayerNorm(mesh, dim, self.epsilon, self.use_bias, name=name)
+            return mtf.layers.RMSNorm(mesh, dim, epsilon=self.epsilon, name=name)
+        return mtf.layers.LayerNorm(
+            mesh, dim, epsilon=self.epsilon, use_bias=self.use_bias, name=name
+        )

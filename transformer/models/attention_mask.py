@@ -5,7 +5,7 @@ of the scores that follows from it.
     attention_mask = AttentionMask(architecture, token_info, causal=True)
     y = attend(attention, x, attention_mask, training=False)
 
-The dimension of queries is called `length`, that of keys and values `kv_length`. An
+Queries have the dimension `length`, keys and values the dimension `kv_length`. An
 example may be a packed sequence of several texts: each text is a *segment*, counted from
 1, with positions from 0; segment 0 is padding. A prefix is visible to its entire segment.
 """
@@ -26,11 +26,12 @@ class TokenInfo(NamedTuple):
     """Positions, segments and prefixes of tokens.
 
     Attributes:
-      positions: integers [length] or [batch, length].
-      segments: integers [batch, length]: tokens attend within their segment; 0 is
-        padding. None: one segment without padding.
-      prefix: bool [batch, length]: tokens that are visible to earlier ones, too. None:
-        no token is.
+      positions: the position of each token in its segment, integers [length] or [batch,
+        length].
+      segments: the segment of each token, integers [batch, length]; 0 is padding. Tokens
+        attend within their segment. None: one segment without padding.
+      prefix: bool [batch, length]: True for tokens that earlier tokens attend to, too.
+        None: there are no such tokens.
     """
 
     positions: mtf.Tensor
@@ -45,8 +46,8 @@ class TokenInfo(NamedTuple):
         segments: mtf.Tensor | None = None,
         prefix: mtf.Tensor | None = None,
     ) -> TokenInfo:
-        """Returns the information of tokens [batch, length]; by default positions count
-        from 0, and each example is one text.
+        """Returns the information about tokens [batch, length]; by default, positions
+        count from 0, and each example is one segment without padding.
         """
         if positions is None:
             positions = mtf.range(tokens.mesh, tokens.shape.dim(LENGTH))
@@ -57,36 +58,36 @@ class TokenInfo(NamedTuple):
     def as_context(self) -> TokenInfo:
         """Returns the same tensors with `length` renamed to `kv_length`."""
 
-        def renamed(x: mtf.Tensor | None) -> mtf.Tensor | None:
+        def rename(x: mtf.Tensor | None) -> mtf.Tensor | None:
             return None if x is None else mtf.rename(x, LENGTH, KV_LENGTH)
 
         return TokenInfo(
-            mtf.rename(self.positions, LENGTH, KV_LENGTH),
-            renamed(self.segments),
-            renamed(self.prefix),
+            positions=mtf.rename(self.positions, LENGTH, KV_LENGTH),
+            segments=rename(self.segments),
+            prefix=rename(self.prefix),
         )
 
     @property
     def nonpadding(self) -> mtf.Tensor | None:
-        """Bool [batch, length]: False for padding; None: there is no padding."""
+        """Bool [batch, length], False at padding; None: no token is padding."""
         return None if self.segments is None else self.segments > 0
 
 
 def visible(
     queries: TokenInfo, context: TokenInfo, causal: bool, window: int | None = None
 ) -> mtf.Tensor | None:
-    """Returns bool [..., length, kv_length]: which context each query attends to;
-    None: all of it.
+    """Returns bool [..., length, kv_length]: whether each query attends to each token of
+    the context; None: every query attends to every token.
 
-    No token attends to padding. Padding itself attends to all tokens that are not
-    padding, as in BERT, whose span extractors compute logits of padding, too.
+    No token attends to padding. Queries that are padding attend to all tokens that are
+    not, as in BERT: span extraction computes logits at padding positions, too.
 
     Args:
       queries: the tokens that attend.
       context: the tokens that are attended to, from `TokenInfo.as_context`.
       causal: whether a query attends only to itself and to earlier tokens.
-      window: how many of the last positions a query attends to, itself included; None:
-        all.
+      window: the count of the last positions that a query attends to, its own included;
+        None: all.
     """
     conditions = []
     if causal:
@@ -102,31 +103,40 @@ def visible(
 
 
 def _causal_condition(queries: TokenInfo, context: TokenInfo) -> mtf.Tensor:
-    """Returns whether context is not after the query, or belongs to a prefix."""
-    not_after = mtf.outer(queries.positions, context.positions, mtf.greater_equal)
+    """Returns whether each token of the context is not after the query, or belongs to
+    the prefix: bool [..., length, kv_length].
+    """
+    is_not_after = mtf.outer(queries.positions, context.positions, mtf.greater_equal)
     if context.prefix is None:
-        return not_after
-    return mtf.outer(not_after, context.prefix, mtf.logical_or)
+        return is_not_after
+    return mtf.outer(is_not_after, context.prefix, mtf.logical_or)
 
 
 def _segment_condition(queries: TokenInfo, kv_segments: mtf.Tensor) -> mtf.Tensor:
-    """Returns whether context is no padding, and of the segment of the query."""
+    """Returns whether each token of the context is in the query's segment and is not
+    padding: bool [..., length, kv_length].
+
+    A query that is padding (segment 0) counts as in every segment.
+    """
     if queries.segments is None:
         return kv_segments > 0
-    same_segment = mtf.outer(queries.segments, kv_segments, mtf.equal)
-    return (same_segment | (queries.segments == 0)) & (kv_segments > 0)
+    is_same_segment = mtf.outer(queries.segments, kv_segments, mtf.equal)
+    is_padding = queries.segments == 0
+    return (is_same_segment | is_padding) & (kv_segments > 0)
 
 
 class AttentionMask:
     """The mask, bias and rotary embedding that all attention layers of a stack share.
 
     Args:
-      architecture: of the stack.
-      queries: the tokens that attend.
+      architecture: the architecture of the stack.
+      queries: positions and segments of the tokens that attend.
       causal: whether a token attends only to itself and to earlier tokens.
-      relative: the learned bias of relative positions, where the architecture has it.
-      context: the tokens that are attended to; None: the queries (self-attention).
-      window: how many of the last positions each query attends to, itself included;
+      relative: the layer of the learned bias by relative position; None: the
+        architecture has no such bias.
+      context: positions and segments of the tokens that are attended to; None: the
+        queries (self-attention).
+      window: the count of the last positions that a query attends to, its own included;
         None: all.
     """
 
@@ -145,7 +155,9 @@ class AttentionMask:
         self.window = window
         self.relative = relative
         self.is_self_attention = context is None
-        self.context = (queries if context is None else context).as_context()
+        if context is None:
+            context = queries
+        self.context = context.as_context()
         self.rope: mtf.layers.RotaryEmbedding | None = None
         if self.is_self_attention and architecture.positions == "rotary":
             self.rope = mtf.layers.rope(
@@ -156,23 +168,31 @@ class AttentionMask:
 
     @functools.cached_property
     def bias(self) -> mtf.Tensor | None:
-        """The bias of all scores, [..., length, kv_length]; None: no bias."""
+        """The bias of attention scores, [..., length, kv_length]: the mask, as 0 or a
+        very negative number, plus `distance_bias`; None: no bias.
+        """
         return self.bias_of(self.queries)
 
     def bias_of(self, queries: TokenInfo) -> mtf.Tensor | None:
-        """Returns the bias of the scores of a subset of the queries, as `bias`."""
+        """Returns `bias` for a subset of the queries.
+
+        Blockwise attention calls this for one block of queries at a time.
+        """
+        distance_bias = None
+        if self.is_self_attention:
+            distance_bias = self.distance_bias(queries)
         is_visible = visible(queries, self.context, self.causal, self.window)
-        mask_bias = None if is_visible is None else mtf.layers.mask_bias(is_visible)
-        distance_bias = self.distance_bias(queries) if self.is_self_attention else None
-        if mask_bias is None:
+        if is_visible is None:
             return distance_bias
+        mask_bias = mtf.layers.mask_bias(is_visible)
         if distance_bias is None:
             return mask_bias
         return mtf.outer(distance_bias, mask_bias, mtf.add)
 
     def distance_bias(self, queries: TokenInfo) -> mtf.Tensor | None:
-        """Returns the bias that depends on the distance between query and context: T5's
-        relative positions or ALiBi; None: the architecture has neither.
+        """Returns the bias by the distance between query and context, [..., length,
+        kv_length, *heads]: T5's relative positions or ALiBi; None: the architecture has
+        neither.
         """
         if self.relative is not None:
             return self.relative(queries.positions, self.context.positions)
@@ -184,16 +204,21 @@ class AttentionMask:
 
 
 def make_attention(
-    mesh: mtf.Mesh, a: Architecture, causal: bool, name: str, across: bool = False
+    mesh: mtf.Mesh,
+    a: Architecture,
+    causal: bool,
+    name: str,
+    is_cross_attention: bool = False,
 ) -> Any:
     """Returns an attention layer of the architecture's kind.
 
     Args:
       mesh: the mesh of the variables.
-      a: sizes, and the kind of attention.
+      a: the architecture.
       causal: whether local attention is causal; other kinds get a mask instead.
-      name: the last component of the path of its variables.
-      across: whether it is cross-attention, which is never local.
+      name: the last component of the path of the layer's variables.
+      is_cross_attention: whether keys and values come from an encoder; such attention
+        is never local.
     """
     settings: dict[str, Any] = {
         "dropout_rate": a.dropout,
@@ -206,10 +231,10 @@ def make_attention(
         "scale": None if a.scaled_attention else 1.0,
     }
     sizes = (mesh, a.dim("d_model"), a.head_dims, a.dim("d_kv"))
-    block = mtf.Dimension(LENGTH, a.block_length)
+    block = mtf.Dimension(LENGTH, a.block_length)  # a block of positions, not of layers
     if a.attention == "blockwise":
         return mtf.layers.BlockwiseAttention(*sizes, block=block, **settings)
-    if a.attention == "local" and not across:
+    if a.attention == "local" and not is_cross_attention:
         return mtf.layers.LocalAttention(
             *sizes, blocks=block, radius=block, causal=causal, **settings
         )
@@ -226,32 +251,56 @@ def attend(
     """Returns the output [batch, length, d_model] of an attention layer.
 
     Args:
-      attention: from `make_attention`.
-      x: the queries' tokens, [batch, length, d_model].
-      attention_mask: which tokens each query attends to.
-      training: whether attention weights are dropped.
-      context: the tokens that are attended to, [batch, length, d_model], or their keys
-        and values; None: x itself.
+      attention: an attention layer, from `make_attention`.
+      x: the inputs of the queries, [batch, length, d_model].
+      attention_mask: the mask of the attention, with the bias and rotary embedding.
+      training: whether dropout is applied to attention weights.
+      context: the tokens that are attended to, [batch, length, d_model], or the keys and
+        values of these tokens; None: x (self-attention).
     """
     rope = attention_mask.rope
     if isinstance(attention, mtf.layers.LocalAttention):
         cache = context if isinstance(context, mtf.layers.Cache) else None
         segments = attention_mask.queries.segments
-        return attention(x, segments, rope, training, cache=cache)
+        return attention(x, segments, rope=rope, training=training, cache=cache)
     if isinstance(attention, mtf.layers.BlockwiseAttention):
-        bias_of = attention_mask.bias_of
-        return attention(x, context, bias_of, attention_mask.queries, rope, training)
-    return attention(x, context, attention_mask.bias, rope, training)
+        return attention(
+            x,
+            context,
+            bias_of=attention_mask.bias_of,
+            query_inputs=attention_mask.queries,
+            rope=rope,
+            training=training,
+        )
+    return attention(x, context, bias=attention_mask.bias, rope=rope, training=training)
+
+
+def pad_to_blocks(x: mtf.Tensor, a: Architecture) -> mtf.Tensor:
+    """Returns x with `length` padded at the end to a multiple of `block_length`, if
+    attention needs that: blockwise and local attention of more than one block.
+
+    Args:
+      x: a tensor with the dimension `length`.
+      a: the architecture.
+    """
+    length = x.shape[LENGTH]
+    num_padding = 0
+    if a.attention != "full" and length > a.block_length:
+        num_padding = -length % a.block_length
+    return mtf.pad(x, LENGTH, 0, num_padding)
 
 
 def residual_initializer(
     reduced_dims: str, a: Architecture
 ) -> mtf.layers.initializers.Initializer:
-    """Returns the initializer of the last kernel of a sublayer, whose output is added to
-    the residual stream.
+    """Returns the initializer of the last kernel of a sublayer.
 
-    2 * blocks sublayers are added, so the variance of each is scaled by 1 / (2 * blocks)
-    (GPT-2: Radford et al., 2019, section 2.3).
+    The residual stream is a sum of the outputs of 2 * blocks sublayers, so their variance
+    is scaled by 1 / (2 * blocks) (GPT-2: Radford et al., 2019, section 2.3).
+
+    Args:
+      reduced_dims: the dimensions that the kernel's matmul reduces, such as "heads;d_kv".
+      a: the architecture, for the count of blocks.
     """
     return mtf.layers.initializers.variance_scaling(
         reduced_dims, scale=1.0 / (2 * a.blocks)

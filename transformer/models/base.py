@@ -1,10 +1,11 @@
-"""The interface of all models: the loss of a batch, and sums from which metrics come.
+"""The interface of all models: the loss of a batch, and the sums that metrics need.
 
     loss, reports = model.loss_and_reports(batch, training=True)
     sums = model.measure(batch)        # {"nats": ..., "correct": ..., "tokens": ...}
 
-A batch is a dict of arrays. `features` names the dimensions of each array, so a training
-step is `mtf.function(step, mesh=model.mesh, batch=model.features)`.
+A batch is a dict of tensors, such as "tokens" and "targets". `features` names the
+dimensions of each, so a training step is
+`mtf.function(step, mesh=model.mesh, batch=model.features)`.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ Batch = Mapping[str, mtf.Tensor]
 
 
 class Model(mtf.Module):
-    """A model that is trained on batches.
+    """The base class of models that are trained on batches.
 
     Args:
       mesh: the mesh of the variables.
-      architecture: sizes and kinds of layers; None: gin's `Architecture`.
+      architecture: sizes and kinds of layers; None: `Architecture()`, as gin configures
+        it.
       name: the first component of the paths of the variables.
     """
 
-    # Name of each array that a batch may have -> its dimensions, such as "batch; length".
+    # Name of each tensor that a batch may have -> dimensions, such as "batch; length".
     features: Mapping[str, str] = {}
 
     def __init__(
@@ -38,20 +40,22 @@ class Model(mtf.Module):
         self.architecture = architecture or Architecture()
 
     def loss(self, batch: Batch, training: bool = False) -> mtf.Tensor:
-        """Returns the loss of a batch, a scalar; in training, with auxiliary losses."""
+        """Returns the loss of a batch, a scalar; in training, it includes the auxiliary
+        losses of mixtures of experts.
+        """
         loss, _ = self.loss_and_reports(batch, training)
         return loss
 
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the loss, and by name of the block the report of its mixture of experts:
-        the auxiliary losses and statistics of the router.
+        """Returns the loss, and a dict of block name -> report of the block's mixture of
+        experts: the auxiliary losses and statistics of its router.
         """
         raise NotImplementedError
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns sums over a batch, such as those of `metric_sums`: float32 scalars."""
+        """Returns sums over a batch by name, as `metric_sums` does: float32 scalars."""
         raise NotImplementedError
 
 
@@ -70,12 +74,12 @@ def metric_sums(
     weights: mtf.Tensor | None,
     dim: str = "vocab",
 ) -> dict[str, mtf.Tensor]:
-    """Returns sums over all targets, float32 scalars: "nats", of the cross entropy;
-    "correct", of correct predictions; "tokens", of the weights.
+    """Returns weighted sums over all targets, float32 scalars: "nats", the cross entropy;
+    "correct", the count of correct predictions; "tokens", the count of targets.
 
     Args:
-      logits: [..., dim].
-      targets: integers [...].
+      logits: the logits of each target, [..., dim].
+      targets: the correct class of each target, integers [...].
       weights: the weight of each target, [...] or a subset of these dimensions; None: 1.
       dim: the name of the dimension of classes.
     """
@@ -94,8 +98,9 @@ def metric_sums(
 def target_weights(batch: Batch) -> mtf.Tensor | None:
     """Returns the weight of each target, [batch, length] or [batch]; None: all are 1.
 
-    A batch may have "weights", for each target, and "counts", for each example: how many
-    examples of the data it stands for, which is 0 if it only fills up the last batch.
+    It is the product of two tensors that a batch may have: "weights", one for each
+    target, and "counts", one for each example: 1, or 0 if the example only pads the last
+    batch.
     """
     weights = batch.get("weights")
     counts = batch.get("counts")

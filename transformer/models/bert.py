@@ -8,9 +8,10 @@ fine-tuned from it.
     Classifier(mesh, architecture, labels=2)        # of texts or pairs of texts
     SpanExtractor(mesh, architecture)               # the start and the end of an answer
 
-Here x is [batch, length, d_model], and pooled [batch, d_pooled].
+Here x is the output of each token, [batch, length, d_model], and `pooled` one vector for
+each example, [batch, d_pooled]: tanh of a dense layer of the first token's output.
 
-Devlin et al., 2018, arXiv 1810.04805. Tokens whose id is 0 are padding.
+Devlin et al., 2018, arXiv 1810.04805. Tokens with id 0 are padding.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _TRANSFORM = "d_transform"
 
 @gin.configurable
 def bert_architecture(**sizes: Any) -> Architecture:
-    """Returns the architecture of BERT-base, with other `sizes` where given."""
+    """Returns the architecture of BERT-base, in which `sizes` replace settings, such as
+    `bert_architecture(blocks=24)`.
+    """
     base = Architecture(
         vocab=30522,
         d_model=768,
@@ -60,17 +63,17 @@ def bert_architecture(**sizes: Any) -> Architecture:
 
 
 class BertEncoder(mtf.Module):
-    """Embeddings, blocks whose tokens attend to all of their example, and a pooler of the
-    first token.
+    """Embeddings, blocks in which every token attends to all tokens of its example, and
+    a pooler of the first token.
 
     Args:
       mesh: the mesh of the variables.
-      architecture: sizes and kinds.
-      pooled: whether there is a pooler.
+      architecture: sizes and kinds of layers.
+      has_pooler: whether there is a pooler.
     """
 
     def __init__(
-        self, mesh: mtf.Mesh, architecture: Architecture, pooled: bool = True
+        self, mesh: mtf.Mesh, architecture: Architecture, has_pooler: bool = True
     ) -> None:
         super().__init__("bert")
         self.architecture = architecture
@@ -79,16 +82,14 @@ class BertEncoder(mtf.Module):
             self.embeddings = Embeddings(mesh, a)
             self.dropout = mtf.layers.Dropout(a.dropout)
             self.stack = Stack(mesh, a, causal=False, name="encoder")
-            self.pooler = (
-                mtf.layers.Dense(
+            self.pooler = None
+            if has_pooler:
+                self.pooler = mtf.layers.Dense(
                     mesh,
                     a.dim("d_model"),
                     mtf.Dimension(_POOLED, a.d_model),
                     name="pooler",
                 )
-                if pooled
-                else None
-            )
 
     def __call__(
         self,
@@ -96,11 +97,12 @@ class BertEncoder(mtf.Module):
         token_types: mtf.Tensor | None = None,
         training: bool = False,
     ) -> tuple[mtf.Tensor, Any, dict[str, Report]]:
-        """Returns the outputs of all tokens [batch, length, d_model], of the pooler [batch,
-        d_pooled] (None without one), and the reports of mixtures of experts.
+        """Returns the output of each token [batch, length, d_model], the output of the
+        pooler [batch, d_pooled] (None without a pooler), and a dict of block name ->
+        report of the block's mixture of experts.
 
         Args:
-          tokens: integers [batch, length].
+          tokens: token ids, integers [batch, length].
           token_types: integers [batch, length]: 0 in the first, 1 in the second text of
             an example; None: all are 0.
           training: whether dropout is applied.
@@ -117,26 +119,31 @@ class BertEncoder(mtf.Module):
 
 
 class _BertModel(Model):
-    """A model with a BERT encoder, whose variables have the same paths in all models."""
+    """A model with a BERT encoder. The encoder's variables have the same paths in all
+    subclasses, so that a fine-tuned model can read them from a pretraining checkpoint.
+    """
 
     def __init__(
         self,
         mesh: mtf.Mesh,
         architecture: Architecture | None,
         name: str,
-        pooled: bool = True,
+        has_pooler: bool = True,
     ) -> None:
         if architecture is None:
             architecture = bert_architecture()
-        # Before `super().__init__()`, so that their paths do not depend on the model.
-        encoder = BertEncoder(mesh, architecture, pooled)
+        # Paths of variables made after `super().__init__()` start with the model's name. The
+        # encoder is made before, as its paths must be the same in all models.
+        encoder = BertEncoder(mesh, architecture, has_pooler)
         dropout = mtf.layers.Dropout(architecture.dropout, name="pooled_dropout")
         super().__init__(mesh, architecture, name)
         self.encoder = encoder
         self.dropout = dropout
 
     def encode(self, batch: Batch, training: bool) -> tuple[mtf.Tensor, Any, Any]:
-        """Returns the encoder's results for `tokens` and `token_types`."""
+        """Returns the results of `BertEncoder` for the batch's `tokens` and `token_types`,
+        each [batch, length].
+        """
         tokens = batch["tokens"]
         token_types = batch.get("token_types")
         return self.encoder(tokens, token_types, training)
@@ -144,12 +151,13 @@ class _BertModel(Model):
 
 @gin.configurable
 class Bert(_BertModel):
-    """BERT for pretraining: predicts masked tokens, and whether the second text follows
-    the first.
+    """BERT for pretraining: predicts masked tokens, and whether the second text of an
+    example follows the first in the data.
 
     Args:
       mesh: the mesh of the variables.
-      architecture: sizes and kinds; None: gin's `bert_architecture`.
+      architecture: sizes and kinds of layers; None: `bert_architecture()`, as gin
+        configures it.
     """
 
     features = {
@@ -190,20 +198,22 @@ class Bert(_BertModel):
     def __call__(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
-        """Returns logits of masked tokens [batch, masked, vocab] and of the next sentence
-        [batch, classes], and the reports of mixtures of experts.
+        """Returns logits of masked tokens [batch, masked, vocab], logits of the next
+        sentence [batch, classes], and the reports of mixtures of experts by block name.
 
         Args:
-          batch: int32 `tokens`, `token_types` [batch, length], `masked_positions` [batch,
-            masked].
+          batch: int32 `tokens` and `token_types` [batch, length], and the positions of
+            masked tokens, `masked_positions` [batch, masked].
           training: whether dropout is applied.
         """
         x, pooled, reports = self.encode(batch, training)
-        masked = mtf.gather(x, batch["masked_positions"], LENGTH)
-        return self.predict(masked), self.next_sentence(pooled), reports
+        masked_outputs = mtf.gather(x, batch["masked_positions"], LENGTH)
+        return self.predict(masked_outputs), self.next_sentence(pooled), reports
 
     def predict(self, x: mtf.Tensor) -> mtf.Tensor:
         """Returns logits [..., vocab] for outputs of the encoder, [..., d_model]."""
+        # "d_transform" has the size of d_model, and another name: a matmul of d_model with
+        # d_model needs two names.
         x = self.transform_norm(self.transform(x))
         logits = self.encoder.embeddings.attend(mtf.rename(x, _TRANSFORM, "d_model"))
         logits = logits + mtf.cast(self.logits_bias.tensor(), logits.dtype)
@@ -212,14 +222,17 @@ class Bert(_BertModel):
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the mean of -ln p over masked tokens, plus that over pairs of texts;
-        and the reports of mixtures of experts.
+        """Returns the loss, a scalar, and the reports of mixtures of experts by block name.
+
+        The loss is the mean of -ln p over masked tokens, plus the mean of -ln p over pairs
+        of texts if there are `next_sentence_labels`; in training, plus the losses of
+        mixtures of experts.
 
         Args:
-          batch: what `__call__` takes, `masked_ids` [batch, masked], optionally their
-            weights `masked_weights`, and `next_sentence_labels` [batch]; without these
-            labels the loss is that of masked tokens.
-          training: whether dropout is applied.
+          batch: the tensors that `__call__` takes; the ids of masked tokens, `masked_ids`
+            [batch, masked]; optionally their weights, `masked_weights` [batch, masked],
+            and `next_sentence_labels` [batch].
+          training: whether dropout is applied, and auxiliary losses are added.
         """
         masked_logits, pair_logits, reports = self(batch, training)
         loss = mtf.layers.softmax_cross_entropy(
@@ -235,30 +248,32 @@ class Bert(_BertModel):
         return add_auxiliary_losses(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns the sums of nats, of correct predictions and of masked tokens, and the
-        sums of correct predictions and of pairs of texts.
+        """Returns the sums of `metric_sums` over masked tokens; with labels of next
+        sentences also "next_sentence_correct", the count of correctly predicted pairs, and
+        "next_sentences", the count of pairs.
         """
         masked_logits, pair_logits, _ = self(batch)
         weights = batch.get("masked_weights")
         counts = batch.get("counts")
         if weights is not None and counts is not None:
             weights = weights * counts
-        result = metric_sums(masked_logits, batch["masked_ids"], weights)
+        sums = metric_sums(masked_logits, batch["masked_ids"], weights)
         if "next_sentence_labels" in batch:
             labels = batch["next_sentence_labels"]
-            pair_sums = metric_sums(pair_logits, labels, counts, "classes")
-            result["next_sentence_correct"] = pair_sums["correct"]
-            result["next_sentences"] = pair_sums["tokens"]
-        return result
+            pair_sums = metric_sums(pair_logits, labels, counts, dim="classes")
+            sums["next_sentence_correct"] = pair_sums["correct"]
+            sums["next_sentences"] = pair_sums["tokens"]
+        return sums
 
 
 @gin.configurable
 class Classifier(_BertModel):
-    """Classes of texts, or of pairs of texts.
+    """Classifies texts, or pairs of texts.
 
     Args:
       mesh: the mesh of the variables.
-      architecture: sizes and kinds; None: gin's `bert_architecture`.
+      architecture: sizes and kinds of layers; None: `bert_architecture()`, as gin
+        configures it.
       labels: the count of classes.
     """
 
@@ -284,8 +299,8 @@ class Classifier(_BertModel):
     def __call__(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns logits [batch, classes] for `tokens`, `token_types` [batch, length],
-        and the reports of mixtures of experts.
+        """Returns logits [batch, classes] for the batch's `tokens` and `token_types`
+        [batch, length], and the reports of mixtures of experts by block name.
         """
         _, pooled, reports = self.encode(batch, training)
         return self.classes(self.dropout(pooled, training)), reports
@@ -293,8 +308,8 @@ class Classifier(_BertModel):
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the mean of -ln p of `labels` [batch], and the reports of mixtures of
-        experts.
+        """Returns the mean of -ln p of the batch's `labels` [batch], in training plus
+        auxiliary losses, and the reports of mixtures of experts by block name.
         """
         logits, reports = self(batch, training)
         loss = mtf.layers.softmax_cross_entropy(
@@ -303,18 +318,20 @@ class Classifier(_BertModel):
         return add_auxiliary_losses(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns the sums of nats, of correct predictions and of texts of a batch."""
+        """Returns the sums of `metric_sums`, with a text of the batch as a "token"."""
         logits, _ = self(batch)
-        return metric_sums(logits, batch["labels"], batch.get("counts"), "classes")
+        counts = batch.get("counts")
+        return metric_sums(logits, batch["labels"], counts, dim="classes")
 
 
 @gin.configurable
 class SpanExtractor(_BertModel):
-    """Predicts the first and the last token of the answer to a question in a text.
+    """Predicts which tokens of a text start and end the answer to a question (SQuAD).
 
     Args:
       mesh: the mesh of the variables.
-      architecture: sizes and kinds; None: gin's `bert_architecture`.
+      architecture: sizes and kinds of layers; None: `bert_architecture()`, as gin
+        configures it.
     """
 
     features = {
@@ -328,7 +345,7 @@ class SpanExtractor(_BertModel):
     def __init__(
         self, mesh: mtf.Mesh, architecture: Architecture | None = None
     ) -> None:
-        super().__init__(mesh, architecture, "span_extractor", pooled=False)
+        super().__init__(mesh, architecture, "span_extractor", has_pooler=False)
         with self.scope():
             self.ends = mtf.layers.Dense(
                 mesh,
@@ -340,8 +357,8 @@ class SpanExtractor(_BertModel):
     def __call__(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
-        """Returns logits [batch, length] of the first and of the last token of the answer;
-        and the reports of mixtures of experts.
+        """Returns logits of the answer's first token [batch, length] and of its last token
+        [batch, length], and the reports of mixtures of experts by block name.
         """
         x, _, reports = self.encode(batch, training)
         start_logits, end_logits = mtf.unstack(self.ends(x), "ends")
@@ -350,24 +367,27 @@ class SpanExtractor(_BertModel):
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the mean of -ln p of `start` and of `end`, each [batch], and the reports
-        of mixtures of experts.
+        """Returns the mean of -ln p over the batch's `start` and `end` positions, each
+        [batch], in training plus auxiliary losses, and the reports of mixtures of experts
+        by block name.
         """
         start_logits, end_logits, reports = self(batch, training)
-        losses = [
-            mtf.layers.softmax_cross_entropy(
-                logits, batch[name], LENGTH, weights=batch.get("counts")
-            )
-            for logits, name in ((start_logits, "start"), (end_logits, "end"))
-        ]
-        return add_auxiliary_losses(mtf.add_n(losses) * 0.5, reports, training), reports
+        counts = batch.get("counts")
+        start_loss = mtf.layers.softmax_cross_entropy(
+            start_logits, batch["start"], LENGTH, weights=counts
+        )
+        end_loss = mtf.layers.softmax_cross_entropy(
+            end_logits, batch["end"], LENGTH, weights=counts
+        )
+        loss = mtf.add_n([start_loss, end_loss]) * 0.5
+        return add_auxiliary_losses(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns the sums of nats, of correct predictions and of targets, over starts
-        and ends together.
+        """Returns the sums of `metric_sums`, over the first and the last tokens of answers
+        together.
         """
         start_logits, end_logits, _ = self(batch)
         counts = batch.get("counts")
-        start_sums = metric_sums(start_logits, batch["start"], counts, LENGTH)
-        end_sums = metric_sums(end_logits, batch["end"], counts, LENGTH)
+        start_sums = metric_sums(start_logits, batch["start"], counts, dim=LENGTH)
+        end_sums = metric_sums(end_logits, batch["end"], counts, dim=LENGTH)
         return {name: start_sums[name] + end_sums[name] for name in start_sums}

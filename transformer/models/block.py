@@ -1,12 +1,12 @@
-"""A block of a Transformer: self-attention, cross-attention where there is an encoder's
-output, feed-forward.
+"""A block of a Transformer: self-attention, cross-attention if there is an encoder, and
+feed-forward.
 
     block = Block(mesh, architecture, causal=True, name="block_0")
     x, _ = block(x, attention_mask, training=True)     # [batch, length, d_model] -> the same
 
-Each of the two or three *sublayers* f adds to the residual stream x that runs through
-all blocks: x + f(norm(x)) where norms come before ("pre-norm"), norm(x + f(x)) where
-they come after ("post-norm").
+The *residual stream* x runs through all blocks. Each of the two or three *sublayers* f of a
+block is added to it: x + f(norm(x)) in a pre-norm architecture, norm(x + f(x)) in a
+post-norm one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from transformer.models.attention_mask import (
 
 
 class Context(NamedTuple):
-    """What cross-attention attends to.
+    """An encoder's output and its mask, for cross-attention.
 
     Attributes:
-      x: an encoder's output, [batch, length, d_model].
-      attention_mask: which of its tokens each token of the decoder attends to.
+      x: the encoder's output, [batch, length, d_model].
+      attention_mask: the mask of cross-attention, from tokens of the decoder to tokens of
+        the encoder.
     """
 
     x: mtf.Tensor
@@ -42,28 +43,28 @@ class BlockCache(NamedTuple):
     """The keys and values that a block stores between decoding steps.
 
     Attributes:
-      self_attention: of the positions decoded so far.
-      context: of an encoder's output; None: there is no cross-attention.
+      self_attention: keys and values of the positions decoded so far.
+      context: keys and values of an encoder's output; None: there is no encoder.
     """
 
     self_attention: mtf.layers.Cache
     context: mtf.layers.Cache | None = None
 
 
+# Self-attention while decoding: x -> (output, updated cache).
 CachedAttention = Callable[[mtf.Tensor], tuple[mtf.Tensor, mtf.layers.Cache]]
 
 
 class Block(mtf.Module):
-    """Self-attention and feed-forward sublayers, with cross-attention between them if
-    `across`.
+    """Self-attention, optional cross-attention, and feed-forward sublayers.
 
     Args:
       mesh: the mesh of the variables.
-      architecture: its sizes and kinds.
+      architecture: the sizes and kinds of the layers.
       causal: whether a token attends only to itself and to earlier tokens.
-      across: whether there is cross-attention.
-      mixed: whether the feed-forward sublayer is a mixture of experts.
-      name: the last component of the path of its variables.
+      has_cross_attention: whether there is a cross-attention sublayer.
+      has_experts: whether the feed-forward sublayer is a mixture of experts.
+      name: the last component of the path of the block's variables.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class Block(mtf.Module):
         mesh: mtf.Mesh,
         architecture: Architecture,
         causal: bool,
-        across: bool = False,
-        mixed: bool = False,
+        has_cross_attention: bool = False,
+        has_experts: bool = False,
         name: str = "block",
     ) -> None:
         super().__init__(name)
@@ -81,19 +82,27 @@ class Block(mtf.Module):
         dropout = mtf.layers.Dropout
         with self.scope():
             self.attention_norm = a.make_norm(mesh, "attention_norm")
-            self.attention = make_attention(mesh, a, causal, "attention")
+            self.attention = make_attention(mesh, a, causal, name="attention")
             self.attention_dropout = dropout(a.dropout, name="attention_dropout")
-            if across:
-                self.memory_norm = a.make_norm(mesh, "memory_attention_norm")
-                self.memory_attention = make_attention(
-                    mesh, a, False, "memory_attention", across=True
-                )
-                self.memory_dropout = dropout(
-                    a.dropout, name="memory_attention_dropout"
-                )
+            if has_cross_attention:
+                self._make_cross_attention(mesh)
             self.feed_forward_norm = a.make_norm(mesh, "feed_forward_norm")
-            self.feed_forward = _make_feed_forward(mesh, a, mixed, causal)
+            self.feed_forward = _make_feed_forward(
+                mesh, a, has_experts=has_experts, causal=causal
+            )
             self.feed_forward_dropout = dropout(a.dropout, name="feed_forward_dropout")
+
+    def _make_cross_attention(self, mesh: mtf.Mesh) -> None:
+        """Sets the layers of cross-attention, in the scope of the caller."""
+        a = self.architecture
+        # Checkpoints call cross-attention "memory_attention": the names are fixed.
+        self.cross_attention_norm = a.make_norm(mesh, "memory_attention_norm")
+        self.cross_attention = make_attention(
+            mesh, a, causal=False, name="memory_attention", is_cross_attention=True
+        )
+        self.cross_attention_dropout = mtf.layers.Dropout(
+            a.dropout, name="memory_attention_dropout"
+        )
 
     def __call__(
         self,
@@ -103,33 +112,33 @@ class Block(mtf.Module):
         context: Context | None = None,
     ) -> tuple[mtf.Tensor, Report | None]:
         """Returns the residual stream [batch, length, d_model] after all sublayers, and
-        the report of a mixture of experts.
+        the report of a mixture of experts; None if the block has none.
 
         Args:
-          x: the residual stream before the block, of the same shape.
-          attention_mask: which tokens each token attends to.
+          x: the residual stream before the block, [batch, length, d_model].
+          attention_mask: the mask of self-attention.
           training: whether dropout is applied.
-          context: what cross-attention attends to.
+          context: an encoder's output, for cross-attention; None: no encoder.
         """
         x = self.residual(
             x,
             self.attention_norm,
             self.attention_dropout,
-            training,
-            lambda h: attend(self.attention, h, attention_mask, training),
+            training=training,
+            sublayer=lambda h: attend(self.attention, h, attention_mask, training),
         )
         if context is not None:
             x = self.residual(
                 x,
-                self.memory_norm,
-                self.memory_dropout,
-                training,
-                lambda h: attend(
-                    self.memory_attention,
+                self.cross_attention_norm,
+                self.cross_attention_dropout,
+                training=training,
+                sublayer=lambda h: attend(
+                    self.cross_attention,
                     h,
                     context.attention_mask,
-                    training,
-                    context.x,
+                    training=training,
+                    context=context.x,
                 ),
             )
         nonpadding = attention_mask.queries.nonpadding
@@ -141,11 +150,11 @@ class Block(mtf.Module):
         """Returns the cache before the first decoding step.
 
         Args:
-          x: the residual stream at one position, [batch, d_model]; only its shape and
-            type count.
-          num_slots: how many positions the cache has room for; local attention chooses a
-            smaller size itself.
-          context: an encoder's output, [batch, length, d_model].
+          x: a residual stream at one position, [batch, d_model], of which only shape and
+            dtype are used.
+          num_slots: the count of positions that the cache can store; local attention
+            ignores it, and has slots for its window.
+          context: an encoder's output, [batch, length, d_model]; None: no encoder.
         """
         if isinstance(self.attention, mtf.layers.LocalAttention):
             cache = self.attention.init_cache(x)
@@ -153,7 +162,7 @@ class Block(mtf.Module):
             cache = self.attention.init_cache(x, num_slots)
         if context is None:
             return BlockCache(cache)
-        return BlockCache(cache, self.memory_attention.project_keys_values(context))
+        return BlockCache(cache, self.cross_attention.project_keys_values(context))
 
     def decode_step(
         self,
@@ -166,12 +175,13 @@ class Block(mtf.Module):
         updated cache.
 
         Args:
-          x: the residual stream before the block, at this position.
-          cache: from the previous step, or from `init_cache`.
-          decode_step: from `prepare_decode_step` of the attention layer.
-          context_bias: the bias of the scores of cross-attention.
+          x: the residual stream before the block at this position, [batch, d_model].
+          cache: the cache from the previous step, or from `init_cache`.
+          decode_step: position, rotary embedding and bias, from `prepare_decode_step` of
+            the attention layer.
+          context_bias: the bias of cross-attention scores; None: no bias.
         """
-        return self.decode(
+        return self._decode(
             x,
             cache,
             context_bias,
@@ -189,30 +199,33 @@ class Block(mtf.Module):
         attention_mask: AttentionMask,
         context_bias: mtf.Tensor | None,
     ) -> tuple[mtf.Tensor, BlockCache]:
-        """Returns the residual stream [batch, length, d_model], and the cache that single
-        steps up to a position would leave.
+        """Returns the residual stream [batch, length, d_model] at all positions of the
+        prompts, and the cache that decoding the prompts token by token would return.
 
         Args:
-          x: the residual stream before the block, at all positions of the prompts.
-          cache: from `init_cache`.
-          last: the position of the last token that is no padding: int32, a scalar or
-            [batch].
-          step_index: the index of the step of that token, shared by the batch.
-          attention_mask: which tokens each token attends to.
-          context_bias: the bias of the scores of cross-attention.
+          x: the residual stream before the block, [batch, length, d_model].
+          cache: an empty cache, from `init_cache`.
+          last: the position of the last token of each prompt that is not padding: int32,
+            a scalar or [batch].
+          step_index: the index of the step that decodes the last token of each prompt,
+            common to the batch.
+          attention_mask: the mask of self-attention.
+          context_bias: the bias of cross-attention scores; None: no bias.
         """
 
         def attend_and_fill(h: mtf.Tensor) -> tuple[mtf.Tensor, mtf.layers.Cache]:
             keys_values = self.attention.project_keys_values(h, attention_mask.rope)
-            y = attend(self.attention, h, attention_mask, False, keys_values)
+            y = attend(
+                self.attention, h, attention_mask, training=False, context=keys_values
+            )
             filled_cache = self.attention.fill_cache(
-                cache.self_attention, keys_values, last, step_index
+                cache.self_attention, keys_values, last=last, step_index=step_index
             )
             return y, filled_cache
 
-        return self.decode(x, cache, context_bias, attend_and_fill)
+        return self._decode(x, cache, context_bias, attend_and_fill)
 
-    def decode(
+    def _decode(
         self,
         x: mtf.Tensor,
         cache: BlockCache,
@@ -223,12 +236,14 @@ class Block(mtf.Module):
         updated cache.
 
         Args:
-          x: the residual stream before the block.
-          cache: from the previous step, or from `init_cache`.
-          context_bias: the bias of the scores of cross-attention.
-          cached_attention: computes self-attention, and the cache after it.
+          x: the residual stream before the block, [batch, d_model] or [batch, length,
+            d_model].
+          cache: the cache from the previous step, or from `init_cache`.
+          context_bias: the bias of cross-attention scores; None: no bias.
+          cached_attention: returns the output of self-attention and the updated cache.
         """
-        updated_caches = []  # `residual` returns one tensor, so the cache is returned here
+        # A sublayer returns one tensor, so it leaves the updated cache in this list.
+        updated_caches = []
 
         def self_attention(h: mtf.Tensor) -> mtf.Tensor:
             y, updated_cache = cached_attention(h)
@@ -236,19 +251,25 @@ class Block(mtf.Module):
             return y
 
         x = self.residual(
-            x, self.attention_norm, self.attention_dropout, False, self_attention
+            x,
+            self.attention_norm,
+            self.attention_dropout,
+            training=False,
+            sublayer=self_attention,
         )
         if cache.context is not None:
             x = self.residual(
                 x,
-                self.memory_norm,
-                self.memory_dropout,
-                False,
-                lambda h: self.memory_attention.attend_cached(
+                self.cross_attention_norm,
+                self.cross_attention_dropout,
+                training=False,
+                sublayer=lambda h: self.cross_attention.attend_cached(
                     h, cache.context, context_bias
                 ),
             )
-        x, _ = self.feed_forward_sublayer(x, False, None, drop_free=True)
+        x, _ = self.feed_forward_sublayer(
+            x, training=False, nonpadding=None, drop_free=True
+        )
         return x, BlockCache(updated_caches[0], cache.context)
 
     def residual(
@@ -259,8 +280,8 @@ class Block(mtf.Module):
         training: bool,
         sublayer: Callable[[mtf.Tensor], mtf.Tensor],
     ) -> mtf.Tensor:
-        """Returns the residual stream x plus the output of a sublayer, with dropout and
-        the norm where the architecture has it.
+        """Returns x + dropout(sublayer(norm(x))) in a pre-norm architecture, and
+        norm(x + dropout(sublayer(x))) in a post-norm one.
         """
         if self.architecture.norm_place == "before":
             return x + dropout(sublayer(norm(x)), training)
@@ -277,50 +298,54 @@ class Block(mtf.Module):
         a mixture of experts.
 
         Args:
-          x: the residual stream before the sublayer.
+          x: the residual stream before the sublayer, [batch, length, d_model] or [batch,
+            d_model].
           training: whether dropout is applied.
-          nonpadding: bool [batch, length]: the tokens that go through experts; None:
-            all.
+          nonpadding: bool [batch, length]: True for tokens that go through experts;
+            None: all do.
           drop_free: whether a mixture of experts routes each token as a separate group,
-            in which no token is dropped. Then the generated tokens do not depend on how
-            many are processed at a time.
+            in which no token is dropped. Decoding needs this: then the generated tokens
+            do not depend on how many are processed at a time.
         """
+        # A sublayer returns one tensor, so it leaves the report in this list.
         reports: list[Report] = []
 
         def feed_forward(h: mtf.Tensor) -> mtf.Tensor:
             if not isinstance(self.feed_forward, MixtureOfExperts):
                 return self.feed_forward(h, training)
-            # Where x has no dimension "length", the router makes each token a group.
+            # Without a dimension "length", the router makes each token a group, so the
+            # dimension gets another name for the call.
             new_names = {}
             if drop_free and LENGTH in h.shape.names:
                 new_names = {LENGTH: f"{LENGTH}_ungrouped"}
-            old_names = {new: old for old, new in new_names.items()}
+            original_names = {new: old for old, new in new_names.items()}
             y, report = self.feed_forward(
                 mtf.rename(h, new_names), training, nonpadding
             )
             reports.append(report)
-            return mtf.rename(y, old_names)
+            return mtf.rename(y, original_names)
 
         x = self.residual(
             x,
             self.feed_forward_norm,
             self.feed_forward_dropout,
-            training,
-            feed_forward,
+            training=training,
+            sublayer=feed_forward,
         )
         return x, reports[0] if reports else None
 
 
 def _make_feed_forward(
-    mesh: mtf.Mesh, a: Architecture, mixed: bool, causal: bool
+    mesh: mtf.Mesh, a: Architecture, has_experts: bool, causal: bool
 ) -> Any:
-    """Returns a feed-forward layer, or a mixture of experts if `mixed`."""
+    """Returns a mixture of experts if `has_experts`, else a feed-forward layer."""
     settings: dict[str, Any] = {
         "activation": a.activation,
         "output_initializer": residual_initializer("d_ff", a),
     }
-    if mixed:
+    if has_experts:
         mixture = a.mixture(mesh, a.dim("d_model"), a.dim("d_ff"), **settings)
+        # The layer raises if its gating would show a decoder later tokens.
         mixture.causal = causal
         return mixture
     return mtf.layers.FeedForward(

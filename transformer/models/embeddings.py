@@ -1,4 +1,4 @@
-"""Token ids to the residual stream that runs through blocks, and back to logits.
+"""Embeddings: from token ids to the residual stream of a Transformer, and back to logits.
 
 Example:
 
@@ -18,12 +18,12 @@ _EMBEDDING = "d_embedding"
 
 
 class Embeddings(mtf.Module):
-    """Embeddings of tokens, plus embeddings of positions and token types where the
+    """Embeddings of tokens, plus embeddings of positions and token types if the
     architecture has them.
 
     Args:
       mesh: the mesh of the variables.
-      architecture: sizes and kinds.
+      architecture: sizes, and the kind of positions.
     """
 
     def __init__(self, mesh: mtf.Mesh, architecture: Architecture) -> None:
@@ -38,22 +38,35 @@ class Embeddings(mtf.Module):
         self.positions = None
         self.types = None
         self.norm = None
+        # Checkpoints name these variables without "embeddings/".
         with self.outer_scope():
             self.tokens = _make_embedding(
-                mesh, a.dim("vocab"), d_embedding, 0.5, "embedding"
+                mesh, a.dim("vocab"), d_embedding, stddev=0.5, name="embedding"
             )
             if a.embedding_size:
                 self.project = mtf.layers.Dense(
-                    mesh, d_embedding, d_model, a.use_bias, name="embedding_projection"
+                    mesh,
+                    d_embedding,
+                    d_model,
+                    use_bias=a.use_bias,
+                    name="embedding_projection",
                 )
             if a.positions == "learned":
                 max_positions = mtf.Dimension("positions", a.max_length)
                 self.positions = _make_embedding(
-                    mesh, max_positions, d_model, 0.1, "position_embedding"
+                    mesh,
+                    max_positions,
+                    d_model,
+                    stddev=0.1,
+                    name="position_embedding",
                 )
             if a.token_types:
                 self.types = _make_embedding(
-                    mesh, a.dim("token_types"), d_model, 0.1, "type_embedding"
+                    mesh,
+                    a.dim("token_types"),
+                    d_model,
+                    stddev=0.1,
+                    name="type_embedding",
                 )
             if a.norm_place == "after":
                 self.norm = a.make_norm(mesh, "embedding_norm")
@@ -64,15 +77,17 @@ class Embeddings(mtf.Module):
         positions: mtf.Tensor,
         token_types: mtf.Tensor | None = None,
     ) -> mtf.Tensor:
-        """Returns [batch, length, d_model], or without `length` for one position.
+        """Returns the residual stream before the first block, [batch, length, d_model].
+
+        In decoding, there is no dimension `length`: [batch] -> [batch, d_model].
 
         Args:
-          tokens: integers [batch, length].
-          positions: integers [length] or [batch, length].
-          token_types: integers [batch, length]; None: all are 0.
+          tokens: token ids, integers [batch, length].
+          positions: the position of each token, integers [length] or [batch, length].
+          token_types: the type of each token, integers [batch, length]; None: all are 0.
 
         Raises:
-          ShapeError: there are more positions than learned positions.
+          ShapeError: there are more tokens in an example than learned positions.
         """
         a = self.architecture
         x = self.tokens(tokens)
@@ -91,7 +106,7 @@ class Embeddings(mtf.Module):
         return x if self.norm is None else self.norm(x)
 
     def check_length(self, positions: int) -> None:
-        """Raises ShapeError if there are more positions than learned positions."""
+        """Raises ShapeError if this count of positions exceeds the learned positions."""
         max_length = self.architecture.max_length
         if self.positions is not None and positions > max_length:
             raise mtf.ShapeError(
@@ -101,20 +116,21 @@ class Embeddings(mtf.Module):
 
     def attend(self, x: mtf.Tensor) -> mtf.Tensor:
         """Returns logits [batch, length, vocab]: the matmul of x [batch, length, d_model]
-        with the embedding table.
+        with the embedding table (tied weights).
         """
         if self.architecture.scaled_logits:
             x = x * (1 / math.sqrt(self.architecture.d_model))
         if self.project is not None:
+            # The transpose of the projection: from d_model back to d_embedding.
             kernel = mtf.cast(self.project.kernel.tensor(), x.dtype)
-            leading = x.shape.without("d_model")
-            x = mtf.einsum([x, kernel], leading + kernel.shape.only([_EMBEDDING]))
+            leading_dims = x.shape.without("d_model")
+            x = mtf.einsum([x, kernel], leading_dims + kernel.shape.only([_EMBEDDING]))
         return self.tokens.attend(x)
 
 
 def mask_padded_vocab(logits: mtf.Tensor, a: Architecture) -> mtf.Tensor:
-    """Returns logits [..., vocab], very negative for ids that only pad the vocabulary to
-    a multiple of `Architecture.vocab_multiple`.
+    """Returns logits [..., vocab], with a very negative number at ids that only pad the
+    vocabulary to a multiple of `Architecture.vocab_multiple`.
     """
     if a.dim("vocab").size == a.vocab:
         return logits
@@ -129,6 +145,8 @@ def _make_embedding(
     stddev: float,
     name: str,
 ) -> mtf.layers.Embedding:
-    """Returns an embedding that is initialized normally with a standard deviation."""
+    """Returns an embedding whose table is initialized from a normal distribution with
+    this standard deviation.
+    """
     initializer = mtf.layers.initializers.normal(stddev)
     return mtf.layers.Embedding(mesh, vocab_dim, output_dim, initializer, name=name)

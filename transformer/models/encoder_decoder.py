@@ -1,11 +1,11 @@
-"""An encoder-decoder: translation, summaries, T5's span corruption.
+"""An encoder-decoder, as for translation, summarization or T5's span corruption.
 
     model = EncoderDecoder(mesh, Architecture(positions="relative", scaled_attention=False))
     logits = model(inputs, tokens)        # int32 [batch, inputs_length], [batch, length]
     loss = model.loss({"inputs": inputs, "tokens": tokens, "targets": targets}, training=True)
 
-`tokens` are the targets, shifted right: the input of the decoder at each target. Inputs
-whose id is 0 are padding.
+`tokens` are the targets shifted right by one: the decoder's input where it predicts each
+target. Inputs with id 0 are padding.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Encoded(NamedTuple):
     """An encoder's output.
 
     Attributes:
-      x: [batch, length, d_model].
+      x: the residual stream after the encoder, [batch, length, d_model].
       token_info: positions and segments of the inputs.
     """
 
@@ -51,15 +51,16 @@ class EncoderDecoder(Model):
 
     Args:
       mesh: the mesh of the variables.
-      architecture: sizes and kinds of both; None: what gin says of `Architecture`.
-      decoder: sizes and kinds of the decoder, if they differ.
-      z_loss: weight of the squared logsumexp in the training loss.
-      label_smoothing: the share of a target's probability that is spread evenly over all
-        tokens in training.
+      architecture: sizes and kinds of layers of the encoder; None: `Architecture()`, as
+        gin configures it.
+      decoder: sizes and kinds of layers of the decoder; None: those of the encoder.
+      z_loss: the weight of the mean squared logsumexp of logits in the training loss.
+      label_smoothing: the fraction of a target's probability that is distributed evenly
+        over all tokens in training.
 
     Raises:
-      ShapeError: encoder and decoder differ in `vocab` or `d_model`; labels are smoothed
-        over a padded vocabulary.
+      ShapeError: encoder and decoder differ in `vocab` or `d_model`, or labels are
+        smoothed over a padded vocabulary.
     """
 
     features = {
@@ -95,19 +96,18 @@ class EncoderDecoder(Model):
             self.encoder = Stack(mesh, a, causal=False, name="encoder")
             self.encoder_dropout = mtf.layers.Dropout(a.dropout, name="encoder_dropout")
             self.decoder = Stack(
-                mesh, decoder, causal=True, across=True, name="decoder"
+                mesh, decoder, causal=True, has_cross_attention=True, name="decoder"
             )
-            self.logits = (
-                None
-                if a.tied
-                else mtf.layers.Dense(
+            # Tied logits are computed with the embedding table.
+            self.logits = None
+            if not a.tied:
+                self.logits = mtf.layers.Dense(
                     mesh,
                     a.dim("d_model"),
                     a.dim("vocab"),
                     use_bias=False,
                     name="logits",
                 )
-            )
 
     def __call__(
         self, inputs: mtf.Tensor, tokens: mtf.Tensor, training: bool = False
@@ -115,8 +115,8 @@ class EncoderDecoder(Model):
         """Returns logits [batch, length, vocab].
 
         Args:
-          inputs: of the encoder, int32 [batch, inputs_length].
-          tokens: of the decoder, int32 [batch, length].
+          inputs: token ids for the encoder, int32 [batch, inputs_length].
+          tokens: token ids for the decoder, int32 [batch, length].
           training: whether dropout is applied.
         """
         batch = {"inputs": inputs, "tokens": tokens}
@@ -126,18 +126,18 @@ class EncoderDecoder(Model):
     def encode(
         self, batch: Batch, training: bool = False
     ) -> tuple[Encoded, dict[str, Report]]:
-        """Returns the encoder's output for `inputs` [batch, inputs_length], and the
-        reports of its mixtures of experts.
+        """Returns the encoder's output for `inputs` [batch, inputs_length], and a dict of
+        block name -> report of the block's mixture of experts.
 
-        Inputs are padding where `input_segments` is 0; without segments, where the input
-        is 0.
+        Inputs are padding where `input_segments` is 0; without segments, where the id is
+        0.
         """
         inputs = mtf.rename(batch["inputs"], "inputs_length", LENGTH)
         segments = _input_feature(batch, "input_segments")
         positions = _input_feature(batch, "input_positions")
         if segments is None:
             segments = mtf.cast(inputs != 0, "int32")
-        token_info = TokenInfo.of(inputs, positions, segments)
+        token_info = TokenInfo.of(inputs, positions=positions, segments=segments)
         x = self.input_dropout(self.embeddings(inputs, token_info.positions), training)
         x, reports = self.encoder(x, token_info, training)
         encoded = Encoded(self.encoder_dropout(x, training), token_info)
@@ -146,15 +146,23 @@ class EncoderDecoder(Model):
     def logits_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns logits [batch, length, vocab], and the reports of mixtures of experts
-        by stack and block name.
+        """Returns logits [batch, length, vocab], and a dict of block name, such as
+        "decoder/block_1" -> report of the block's mixture of experts.
         """
         encoded, reports = self.encode(batch, training)
         tokens = batch["tokens"]
-        token_info = TokenInfo.of(tokens, batch.get("positions"), batch.get("segments"))
+        token_info = TokenInfo.of(
+            tokens,
+            positions=batch.get("positions"),
+            segments=batch.get("segments"),
+        )
         x = self.dropout(self.embeddings(tokens, token_info.positions), training)
         x, decoder_reports = self.decoder(
-            x, token_info, training, encoded.x, encoded.token_info
+            x,
+            token_info,
+            training,
+            context=encoded.x,
+            context_info=encoded.token_info,
         )
         for name, report in decoder_reports.items():
             reports[f"decoder/{name}"] = report
@@ -170,12 +178,15 @@ class EncoderDecoder(Model):
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the mean of -ln p(target), in training plus auxiliary losses; and the
-        reports of mixtures of experts.
+        """Returns the loss, a scalar, and the reports of mixtures of experts by block name.
+
+        The loss is the mean of -ln p(target) over all targets; in training, with smoothed
+        labels, plus the z-loss and the losses of mixtures of experts.
 
         Args:
           batch: int32 `inputs` [batch, inputs_length], `tokens` and `targets` [batch,
-            length]; optionally `weights`, float32; of packed examples `input_segments`,
+            length]; optionally float32 `weights` [batch, length] and `counts` [batch]:
+            see `target_weights`. Packed examples also have `input_segments`,
             `input_positions`, `segments` and `positions`.
           training: whether dropout is applied, labels are smoothed, and auxiliary losses
             are added.
@@ -184,15 +195,15 @@ class EncoderDecoder(Model):
         loss = mtf.layers.softmax_cross_entropy(
             logits,
             batch["targets"],
-            "vocab",
-            self.z_loss if training else 0.0,
-            target_weights(batch),
-            self.label_smoothing if training else 0.0,
+            dim="vocab",
+            z_loss=self.z_loss if training else 0.0,
+            weights=target_weights(batch),
+            label_smoothing=self.label_smoothing if training else 0.0,
         )
         return add_auxiliary_losses(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns the sums of nats, of correct predictions and of targets of a batch."""
+        """Returns the sums of `metric_sums`: nats, correct predictions and tokens."""
         logits, _ = self.logits_and_reports(batch)
         return metric_sums(logits, batch["targets"], target_weights(batch))
 
@@ -205,13 +216,25 @@ class EncoderDecoder(Model):
     ) -> KeyValueCache:
         """Returns the cache before the first decoding step.
 
-        Arguments are those of `LanguageModel.init_cache`, and the encoder's output.
+        Args:
+          batch: the dimensions of the batch, such as "batch:8".
+          positions: the maximum count of positions that are decoded.
+          encoded: the encoder's output, from `encode`.
+          window: the count of the last positions that a token of the decoder attends to,
+            its own included; None: all.
+
+        Raises:
+          ShapeError: there are more positions than learned positions.
         """
         a = self.decoder.architecture
         self.embeddings.check_length(positions)
         x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
         return self.decoder.init_cache(
-            x, positions, window, encoded.x, encoded.token_info
+            x,
+            positions,
+            window=window,
+            context=encoded.x,
+            context_info=encoded.token_info,
         )
 
     def decode_step(
@@ -219,7 +242,10 @@ class EncoderDecoder(Model):
     ) -> tuple[mtf.Tensor, KeyValueCache]:
         """Returns logits [batch, vocab] of the next token, and the updated cache.
 
-        Arguments are those of `LanguageModel.decode_step`.
+        Args:
+          position: the position of the tokens, common to all examples: int32, a scalar.
+          tokens: the token id of each example at this position, integers [batch].
+          cache: the cache from `init_cache` or the previous step.
         """
         x = self.embeddings(tokens, position)
         x, cache = self.decoder.decode_step(x, cache, position)
@@ -227,7 +253,9 @@ class EncoderDecoder(Model):
 
 
 def _input_feature(batch: Batch, name: str) -> mtf.Tensor | None:
-    """Returns a feature of the inputs as [batch, length]; None: the batch lacks it."""
+    """Returns a feature of the inputs, with `inputs_length` renamed to `length`; None if
+    the batch does not have it.
+    """
     feature = batch.get(name)
     return None if feature is None else mtf.rename(feature, "inputs_length", LENGTH)
 
@@ -235,18 +263,18 @@ def _input_feature(batch: Batch, name: str) -> mtf.Tensor | None:
 def _check_architectures(
     encoder: Architecture, decoder: Architecture, label_smoothing: float
 ) -> None:
-    """Raises ShapeError where the two do not share an embedding, or labels are smoothed
-    over a padded vocabulary.
+    """Raises ShapeError if encoder and decoder cannot share an embedding, or if labels
+    would be smoothed over a padded vocabulary.
     """
     if (encoder.vocab, encoder.d_model) != (decoder.vocab, decoder.d_model):
         raise mtf.ShapeError(
             "an encoder and a decoder share vocab and d_model:\n"
             f"  {encoder}\n  {decoder}"
         )
-    padded = encoder.dim("vocab")
-    if label_smoothing and padded.size > encoder.vocab:
+    vocab_dim = encoder.dim("vocab")
+    if label_smoothing and vocab_dim.size > encoder.vocab:
         raise mtf.ShapeError(
-            f"labels cannot be smoothed over {padded!r}, of which only "
-            f"{encoder.vocab} are tokens.\n  Take Architecture.vocab = {padded.size}, "
+            f"labels cannot be smoothed over {vocab_dim!r}, of which only "
+            f"{encoder.vocab} are tokens.\n  Take Architecture.vocab = {vocab_dim.size}, "
             "or no label_smoothing."
         )

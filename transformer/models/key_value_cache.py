@@ -1,4 +1,4 @@
-"""The state of a stack of blocks between decoding steps: keys and values of all blocks.
+"""The cache of a stack of blocks between decoding steps: keys and values of all blocks.
 
 Example:
 
@@ -14,16 +14,20 @@ import meshtf as mtf
 
 
 class KeyValueCache(NamedTuple):
-    """What a stack stores between decoding steps.
+    """The tensors that a stack stores between decoding steps.
 
     Attributes:
-      blocks: the `BlockCache` of each block; of scanned blocks one, with `layers` in
-        front of each tensor.
-      slots: the indices of the slots of a cache: int32 [kv_length].
-      rope: the rotary embedding of all positions, [length, d_kv].
-      context_bias: the bias of the scores of cross-attention.
-      padding: by how much the position of each example is less than that of the step,
-        since its prompt was padded: int32, a scalar or [batch]; None: not at all.
+      blocks: a list with the `BlockCache` of each block; for scanned blocks one
+        `BlockCache`, whose tensors are stacked along `layers`.
+      slots: the indices of the slots of a block's cache, int32 [kv_length]. A slot stores
+        the keys and values of one position.
+      rope: the rotary embedding of all positions, [length, d_kv]; None: the architecture
+        has no rotary positions.
+      context_bias: the bias of cross-attention scores, [batch, kv_length]; None: no
+        encoder, or an encoder's output without padding.
+      padding: the count of padding tokens of each example's prompt, int32, a scalar or
+        [batch]: an example's position is the position of the step minus this. None: no
+        prompt was padded.
     """
 
     blocks: Any

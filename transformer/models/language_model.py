@@ -35,13 +35,14 @@ class LanguageModel(Model):
     """Embedding, blocks, a norm, and logits for the next token.
 
     A token attends to itself and to earlier tokens; tokens of a `prefix` are visible to
-    their entire example. An example may be a packed sequence of several texts, which do
-    not attend to each other: then a batch has `segments` and `positions`.
+    all tokens of their text. An example may be a packed sequence of several texts, which
+    do not attend to each other: then a batch has `segments` and `positions`.
 
     Args:
       mesh: the mesh of the variables.
-      architecture: sizes and kinds; None: what gin says of `Architecture`.
-      z_loss: weight of the squared logsumexp in the training loss.
+      architecture: sizes and kinds of layers; None: `Architecture()`, as gin configures
+        it.
+      z_loss: the weight of the mean squared logsumexp of logits in the training loss.
     """
 
     features = {
@@ -67,17 +68,16 @@ class LanguageModel(Model):
             self.embeddings = Embeddings(mesh, a)
             self.dropout = mtf.layers.Dropout(a.dropout)
             self.decoder = Stack(mesh, a, causal=True, name="decoder")
-            self.logits = (
-                None
-                if a.tied
-                else mtf.layers.Dense(
+            # Tied logits are computed with the embedding table.
+            self.logits = None
+            if not a.tied:
+                self.logits = mtf.layers.Dense(
                     mesh,
                     a.dim("d_model"),
                     a.dim("vocab"),
                     use_bias=False,
                     name="logits",
                 )
-            )
 
     def __call__(
         self,
@@ -90,22 +90,26 @@ class LanguageModel(Model):
         """Returns logits [batch, length, vocab].
 
         Args:
-          tokens: int32 [batch, length].
+          tokens: token ids, int32 [batch, length].
           training: whether dropout is applied.
-          segments: int32 [batch, length]: the text of its example that each token
-            belongs to, counted from 1; 0: padding. None: one text.
-          positions: int32 [batch, length]: of tokens in their texts, from 0 on.
-          prefix: bool [batch, length]: tokens that are visible to earlier ones, too.
+          segments: the text that each token belongs to, int32 [batch, length], counted
+            from 1 in each example; 0 is padding. None: each example is one text.
+          positions: the position of each token in its text, int32 [batch, length]; None:
+            from 0 on in each example.
+          prefix: bool [batch, length]: True for tokens that earlier tokens attend to,
+            too. None: there are no such tokens.
         """
-        token_info = TokenInfo.of(tokens, positions, segments, prefix)
+        token_info = TokenInfo.of(
+            tokens, positions=positions, segments=segments, prefix=prefix
+        )
         logits, _ = self.logits_and_reports(tokens, token_info, training)
         return logits
 
     def logits_and_reports(
         self, tokens: mtf.Tensor, token_info: TokenInfo, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns logits [batch, length, vocab], and the reports of mixtures of experts
-        by block name.
+        """Returns logits [batch, length, vocab], and a dict of block name -> report of
+        the block's mixture of experts.
         """
         x = self.dropout(self.embeddings(tokens, token_info.positions), training)
         x, reports = self.decoder(x, token_info, training)
@@ -121,15 +125,16 @@ class LanguageModel(Model):
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the mean of -ln p(target), in training plus auxiliary losses; and the
-        reports of mixtures of experts.
+        """Returns the loss, a scalar, and the reports of mixtures of experts by block name.
+
+        The loss is the mean of -ln p(target) over all targets; in training, plus the
+        z-loss and the losses of mixtures of experts.
 
         Args:
-          batch: int32 `tokens` [batch, length] and `targets`, the token after each of
-            them; optionally `weights`, float32, `segments`, `positions`, `prefix` of the
-            same shape.
-          training: whether dropout is applied, and the z-loss and the losses of mixtures
-            of experts are added.
+          batch: `tokens` and `targets`, the token after each of `tokens`: int32 [batch,
+            length]. Optionally `weights` (float32), `segments`, `positions` and `prefix`
+            of the same shape, and `counts` [batch]: see `target_weights`.
+          training: whether dropout is applied, and auxiliary losses are added.
         """
         logits, reports = self.logits_and_reports(
             batch["tokens"], _token_info(batch), training
@@ -137,14 +142,14 @@ class LanguageModel(Model):
         loss = mtf.layers.softmax_cross_entropy(
             logits,
             batch["targets"],
-            "vocab",
-            self.z_loss if training else 0.0,
-            target_weights(batch),
+            dim="vocab",
+            z_loss=self.z_loss if training else 0.0,
+            weights=target_weights(batch),
         )
         return add_auxiliary_losses(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns the sums of nats, of correct predictions and of targets of a batch."""
+        """Returns the sums of `metric_sums`: nats, correct predictions and tokens."""
         logits, _ = self.logits_and_reports(batch["tokens"], _token_info(batch))
         return metric_sums(logits, batch["targets"], target_weights(batch))
 
@@ -154,10 +159,10 @@ class LanguageModel(Model):
         """Returns the cache before the first decoding step.
 
         Args:
-          batch: the dimensions of examples, such as "batch:8".
-          positions: how many positions are decoded at most.
-          window: how many of the last positions a token attends to, itself included;
-            None: all.
+          batch: the dimensions of the batch, such as "batch:8".
+          positions: the maximum count of positions, of prompts and new tokens together.
+          window: the count of the last positions that a token attends to, its own
+            included; None: all.
 
         Raises:
           ShapeError: there are more positions than learned positions.
@@ -174,18 +179,18 @@ class LanguageModel(Model):
         lengths: mtf.Tensor,
         prefix_lm: bool = False,
     ) -> KeyValueCache:
-        """Returns the cache after the prompts, whose tokens are processed all at once.
+        """Returns the cache after the prompts; all their tokens are processed at once.
 
-        Without `prefix_lm` the same number of steps returns the same cache. The next step
-        has position `length`, whatever the lengths of the prompts; or the position
-        before that, with the last token of each prompt again.
+        Without `prefix_lm`, decoding the prompts step by step returns the same cache. The
+        next step has position `length`, the padded length, for all prompts; or position
+        `length - 1`, if it decodes the last token of each prompt again, for its logits.
 
         Args:
-          tokens: the prompts, integers [batch, length].
-          cache: from `init_cache`.
-          lengths: how many tokens of each prompt are no padding: int32, a scalar or
+          tokens: the ids of the prompts, integers [batch, length], padded at the end.
+          cache: an empty cache, from `init_cache`.
+          lengths: the count of tokens of each prompt without padding: int32, a scalar or
             [batch].
-          prefix_lm: whether tokens of a prompt attend to later ones of it, too.
+          prefix_lm: whether tokens of a prompt also attend to later tokens of the prompt.
         """
         positions = mtf.range(self.mesh, tokens.shape.dim(LENGTH))
         x = self.embeddings(tokens, positions)
@@ -197,9 +202,9 @@ class LanguageModel(Model):
         """Returns logits [batch, vocab] of the next token, and the updated cache.
 
         Args:
-          position: of these tokens, common to all examples: int32, a scalar.
-          tokens: integers [batch].
-          cache: from `init_cache` or `prefill`, or from the previous step.
+          position: the position of the tokens, common to all examples: int32, a scalar.
+          tokens: the token id of each example at this position, integers [batch].
+          cache: the cache from `init_cache`, `prefill` or the previous step.
         """
         example_positions = self.decoder.example_positions(position, cache)
         x = self.embeddings(tokens, example_positions)
@@ -211,7 +216,7 @@ def _token_info(batch: Batch) -> TokenInfo:
     """Returns positions, segments and prefixes of the tokens of a batch."""
     return TokenInfo.of(
         batch["tokens"],
-        batch.get("positions"),
-        batch.get("segments"),
-        batch.get("prefix"),
+        positions=batch.get("positions"),
+        segments=batch.get("segments"),
+        prefix=batch.get("prefix"),
     )

@@ -1,13 +1,13 @@
-"""The language model as a pipeline: its blocks in stages that process different
-microbatches at the same time.
+"""The language model as a pipeline: its layers are split into stages, which process
+different microbatches at the same time.
 
     train.model = @PipelinedLanguageModel
-    Mesh.axes = "stage:2;data:2;model:2"         # an axis of stages
+    Mesh.axes = "stage:2;data:2;model:2"         # 2 stages, each of 2 * 2 devices
     PipelinedLanguageModel.microbatches = 8
 
-Embedding, blocks and logits are the layers of `mtf.pipeline.GPipe`, assigned to stages by
-the FLOPs that are counted for each. The pipeline is for training; without `training` the
-layers run one after the other, each on the stage of its variables.
+Embedding, blocks and logits are the layers of `mtf.pipeline.GPipe`, which assigns them to
+stages by their FLOPs. Only training is pipelined; without `training`, the layers run one
+after the other, each on the stage that has its variables.
 """
 
 from __future__ import annotations
@@ -24,12 +24,19 @@ from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import Batch
 from transformer.models.language_model import LanguageModel
 
-# The residual stream, and after it the loss of each mixture of experts so far.
+# The residual stream, followed by the auxiliary loss of each mixture of experts so far.
 Activations: TypeAlias = tuple[mtf.Tensor, ...]
 
 
 class PipelineLayer(mtf.Module):
-    """A layer of a pipeline: a function, and the modules whose variables it uses."""
+    """A layer of a pipeline: a function, and the modules whose variables it uses.
+
+    Args:
+      name: the name of the layer in the printed plan of the pipeline.
+      fn: maps token ids or `Activations` to `Activations`.
+      *modules: the modules that `fn` calls. As attributes of the layer, they make their
+        variables variables of the layer.
+    """
 
     def __init__(
         self, name: str, fn: Callable[[Any], Activations], *modules: Any
@@ -44,23 +51,23 @@ class PipelineLayer(mtf.Module):
 
 @gin.configurable
 class PipelinedLanguageModel(LanguageModel):
-    """A language model that is trained as a pipeline; its results equal those of
-    `LanguageModel`.
+    """A language model that is trained as a pipeline, with the results of `LanguageModel`.
 
     Args:
-      mesh: its axis of stages has a position for each stage.
-      architecture: sizes and kinds; None: gin's `Architecture`.
-      microbatches: into how many microbatches a batch is split.
-      schedule: "1f1b" or "gpipe".
-      chunks: how many chunks of consecutive layers each stage has.
-      partition: how layers are assigned to stages: see `mtf.pipeline.split`.
+      mesh: the mesh of the variables; the size of its axis of stages is the count of
+        stages.
+      architecture: sizes and kinds of layers; None: `Architecture()`, as gin configures
+        it.
+      microbatches: the count of microbatches that a batch is split into.
+      schedule: the order of forward and backward passes, "1f1b" or "gpipe".
+      chunks: the count of chunks of consecutive layers on each stage.
+      partition: the assignment of layers to stages: see `mtf.pipeline.split`.
       recompute: whether the backward pass recomputes the activations of each chunk.
-      length: the length of the sequences on which FLOPs are counted.
-      z_loss: weight of the squared logsumexp in the training loss.
+      length: the length of the sequence for which the FLOPs of layers are counted.
+      z_loss: the weight of the mean squared logsumexp of logits in the training loss.
 
     Raises:
-      ParseError: blocks are scanned: they are one body, which cannot be split into
-        stages.
+      ParseError: blocks are scanned, which makes them one layer: it cannot be split.
     """
 
     def __init__(
@@ -81,26 +88,27 @@ class PipelinedLanguageModel(LanguageModel):
                 "scanned blocks are one body, and stages have different ones.\n  Take "
                 "Architecture.scanned = False for a pipeline."
             )
+        # "*:" shards no dimension: one example could not be sharded along a batch axis.
         with mtf.layout("*:"):
             example = mtf.zeros(mesh, f"batch:1;length:{length}", "int32")
-        # A plan prints "block_0", not "language_model/block_0".
+        # In the outer scope, a plan prints "block_0", not "language_model/block_0".
         with self.outer_scope():
             self.pipe = mtf.pipeline.GPipe(
                 self._pipeline_layers(),
-                mesh.axes.get(mesh.stages, 1),
-                microbatches,
-                schedule,
-                chunks,
-                partition,
-                recompute,
+                stages=mesh.axes.get(mesh.stages, 1),
+                microbatches=microbatches,
+                schedule=schedule,
+                chunks=chunks,
+                partition=partition,
+                recompute=recompute,
                 inputs=example,
             )
 
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the loss as `LanguageModel` does; in training without reports of
-        mixtures of experts.
+        """Returns the loss and the reports of mixtures of experts by block name; in
+        training the loss only, with no reports.
 
         Raises:
           PlanError: in training, the batch has packed examples or weights.
@@ -116,7 +124,7 @@ class PipelinedLanguageModel(LanguageModel):
         def loss_of(activations: Activations, targets: mtf.Tensor) -> mtf.Tensor:
             logits, *mixture_losses = activations
             loss = mtf.layers.softmax_cross_entropy(
-                logits, targets, "vocab", self.z_loss
+                logits, targets, "vocab", z_loss=self.z_loss
             )
             return mtf.add_n([loss, *mixture_losses])
 
@@ -126,40 +134,45 @@ class PipelinedLanguageModel(LanguageModel):
         """Returns embedding, blocks and logits as functions of `Activations`."""
 
         def embed(tokens: mtf.Tensor) -> Activations:
-            positions = self._positions(tokens).positions
-            return (self.dropout(self.embeddings(tokens, positions), True),)
+            positions = self._token_info(tokens).positions
+            x = self.embeddings(tokens, positions)
+            return (self.dropout(x, training=True),)
 
         def predict(activations: Activations) -> Activations:
             x, *losses = activations
             return self.predict(self.decoder.final_norm(x)), *losses
 
-        shared = [] if self.decoder.relative is None else [self.decoder.relative]
-        blocks = [
-            PipelineLayer(block.path[-1], self._block_function(block), block, *shared)
-            for block in self.decoder.blocks
-        ]
-        last_modules = [
-            module for module in (self.decoder.norm, self.logits) if module is not None
-        ]
-        return [
-            PipelineLayer("embed", embed, self.embeddings),
-            *blocks,
-            PipelineLayer("predict", predict, *last_modules),
-        ]
+        # Modules that are None are absent from the architecture. The bias of relative
+        # positions is shared by all blocks.
+        layers = [PipelineLayer("embed", embed, self.embeddings)]
+        for block in self.decoder.blocks:
+            modules = _without_none(block, self.decoder.relative)
+            run_block = self._block_function(block)
+            layers.append(PipelineLayer(block.path[-1], run_block, *modules))
+        modules = _without_none(self.decoder.norm, self.logits)
+        layers.append(PipelineLayer("predict", predict, *modules))
+        return layers
 
     def _block_function(self, block: Any) -> Callable[[Activations], Activations]:
-        """Returns a block as a function of `Activations`, to which a mixture of experts
-        appends its loss.
+        """Returns a block as a function of `Activations`; a mixture of experts appends its
+        loss to them.
         """
 
         def run(activations: Activations) -> Activations:
             x, *losses = activations
-            attention_mask = self.decoder.attention_mask(self._positions(x))
-            x, report = block(x, attention_mask, True)
-            return (x, *losses) if report is None else (x, *losses, report.loss)
+            attention_mask = self.decoder.attention_mask(self._token_info(x))
+            x, report = block(x, attention_mask, training=True)
+            if report is None:
+                return x, *losses
+            return x, *losses, report.loss
 
         return run
 
-    def _positions(self, x: mtf.Tensor) -> TokenInfo:
-        """Returns the positions of examples of one text each, such as x."""
+    def _token_info(self, x: mtf.Tensor) -> TokenInfo:
+        """Returns the positions of x [batch, length, ...], from 0 on in each example."""
         return TokenInfo(mtf.range(self.mesh, x.shape.dim(LENGTH)))
+
+
+def _without_none(*modules: Any) -> list[Any]:
+    """Returns the modules that are not None."""
+    return [module for module in modules if module is not None]

@@ -8,11 +8,11 @@ Example:
 
     cache = stack.init_cache(x, positions=128)         # x [batch, d_model], one position
     cache = stack.prefill(prompt, cache, lengths)      # [batch, length, d_model], all at once
-    x, cache = stack.decode_step(x, cache, position)    # position length, length + 1...
+    x, cache = stack.decode_step(x, cache, position)   # position: length, length + 1, ...
 
-While decoding, an *example* is an entry of the batch, and a *slot* an entry of a cache
-along `kv_length`. A cache with fewer slots than positions is a ring buffer: position
-p is stored in slot p % num_slots.
+While decoding, an *example* is one sequence of the batch, and a *slot* of a cache stores
+the keys and values of one position. A cache with fewer slots than positions is a ring
+buffer: position p is stored in slot p % num_slots.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 import meshtf as mtf
-from transformer.experts.moe_layer import Report
+from transformer.experts.moe_layer import Report, reduce_report
 from transformer.models.architecture import Architecture
 from transformer.models.attention_mask import (
     KV_LENGTH,
     LENGTH,
     AttentionMask,
     TokenInfo,
+    pad_to_blocks,
 )
 from transformer.models.block import Block, BlockCache, Context
 from transformer.models.key_value_cache import KeyValueCache
@@ -39,14 +40,14 @@ _LAYERS = "layers"
 
 
 class Stack(mtf.Module):
-    """Blocks, and a norm after the last one where norms come before sublayers.
+    """A sequence of blocks; a pre-norm architecture has a norm after the last block.
 
     Args:
       mesh: the mesh of the variables.
-      architecture: their sizes and kinds.
+      architecture: the sizes and kinds of the layers.
       causal: whether a token attends only to itself and to earlier tokens.
-      across: whether blocks have cross-attention to an encoder's output.
-      name: the last component of the path of its variables.
+      has_cross_attention: whether blocks have cross-attention to an encoder's output.
+      name: the last component of the path of the stack's variables.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Stack(mtf.Module):
         mesh: mtf.Mesh,
         architecture: Architecture,
         causal: bool,
-        across: bool = False,
+        has_cross_attention: bool = False,
         name: str = "stack",
     ) -> None:
         super().__init__(name)
@@ -63,12 +64,10 @@ class Stack(mtf.Module):
         self.causal = causal
         with self.scope():
             self.relative = self._make_relative_bias()
-            self.blocks: Any = self._make_blocks(across)
-            self.norm = (
-                architecture.make_norm(mesh, "norm")
-                if architecture.norm_place == "before"
-                else None
-            )
+            self.blocks: Any = self._make_blocks(has_cross_attention)
+            self.norm = None
+            if architecture.norm_place == "before":
+                self.norm = architecture.make_norm(mesh, "norm")
 
     def _make_relative_bias(self) -> mtf.layers.RelativeBias | None:
         """Returns the bias of relative positions that all blocks share, if any."""
@@ -78,29 +77,37 @@ class Stack(mtf.Module):
         return mtf.layers.RelativeBias(
             self.mesh,
             a.head_dims,
-            a.buckets,
-            a.max_distance,
+            buckets=a.buckets,
+            max_distance=a.max_distance,
             both_ways=not self.causal,
         )
 
-    def _make_blocks(self, across: bool) -> Any:
-        """Returns a list of blocks, or one `Repeat` of scanned blocks."""
+    def _make_blocks(self, has_cross_attention: bool) -> Any:
+        """Returns a list of blocks; or one `Repeat`, if blocks are scanned."""
         a = self.architecture
 
-        def block(mixed: bool, name: str) -> Block:
-            return Block(self.mesh, a, self.causal, across, mixed, name)
+        def make_block(has_experts: bool, name: str) -> Block:
+            return Block(
+                self.mesh,
+                a,
+                self.causal,
+                has_cross_attention=has_cross_attention,
+                has_experts=has_experts,
+                name=name,
+            )
 
         if a.scanned:
             return mtf.layers.Repeat(
-                lambda: block(a.moe_every == 1, "block"),
+                lambda: make_block(has_experts=a.moe_every == 1, name="block"),
                 mtf.Dimension(_LAYERS, a.blocks),
-                a.recompute,
+                recomputed=a.recompute,
                 name="blocks",
             )
-        return [
-            block(a.moe_every > 0 and (i + 1) % a.moe_every == 0, f"block_{i}")
-            for i in range(a.blocks)
-        ]
+        blocks = []
+        for i in range(a.blocks):
+            has_experts = a.moe_every > 0 and (i + 1) % a.moe_every == 0
+            blocks.append(make_block(has_experts, name=f"block_{i}"))
+        return blocks
 
     def __call__(
         self,
@@ -111,32 +118,34 @@ class Stack(mtf.Module):
         context_info: TokenInfo | None = None,
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns the residual stream [batch, length, d_model] after the last block and
-        norm, and the reports of mixtures of experts by block name.
+        norm, and a dict of block name -> report of the block's mixture of experts.
 
         Args:
-          x: the embedded tokens, of the same shape.
+          x: the embedded tokens, [batch, length, d_model].
           token_info: positions and segments of the tokens.
           training: whether dropout is applied.
-          context: an encoder's output, [batch, length, d_model].
+          context: an encoder's output, [batch, length, d_model]; None: no encoder.
           context_info: positions and segments of the encoder's tokens.
         """
-        cross_attention = None
+        masked_context = None
         if context is not None:
             context_mask = self.context_mask(token_info, context_info)
-            cross_attention = Context(context, context_mask)
+            masked_context = Context(context, context_mask)
         attention_mask = self.attention_mask(token_info)
-        x, reports = self.run_blocks(x, attention_mask, training, cross_attention)
+        x, reports = self.run_blocks(x, attention_mask, training, masked_context)
         return self.final_norm(x), reports
 
     def attention_mask(self, token_info: TokenInfo) -> AttentionMask:
-        """Returns the mask of self-attention."""
-        return AttentionMask(self.architecture, token_info, self.causal, self.relative)
+        """Returns the self-attention mask of tokens."""
+        return AttentionMask(
+            self.architecture, token_info, self.causal, relative=self.relative
+        )
 
     def context_mask(
         self, token_info: TokenInfo, context_info: TokenInfo | None
     ) -> AttentionMask:
-        """Returns the mask of cross-attention."""
-        assert context_info is not None, "a context has positions"
+        """Returns the mask of cross-attention from tokens to an encoder's tokens."""
+        assert context_info is not None, "an encoder's output comes with context_info"
         return AttentionMask(
             self.architecture, token_info, causal=False, context=context_info
         )
@@ -148,7 +157,9 @@ class Stack(mtf.Module):
         training: bool,
         context: Context | None,
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the residual stream after the last block, and reports by block name."""
+        """Returns the residual stream [batch, length, d_model] after the last block,
+        without the final norm, and a dict of block name -> report.
+        """
         self._prepare_bias(attention_mask)
         if context is not None:
             self._prepare_bias(context.attention_mask)
@@ -163,9 +174,9 @@ class Stack(mtf.Module):
         return x, reports
 
     def _prepare_bias(self, attention_mask: AttentionMask) -> None:
-        """Computes the bias, which is cached, outside of any loop. Blockwise attention
-        computes it block by block instead.
-        """
+        """Computes the bias of a mask once, before the loop over blocks that uses it."""
+        # Blockwise attention never holds the entire bias: it computes one for each block
+        # of queries. Elsewhere, reading the cached property computes and stores it.
         if self.architecture.attention != "blockwise":
             _ = attention_mask.bias
 
@@ -176,13 +187,13 @@ class Stack(mtf.Module):
         training: bool,
         context: Context | None,
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns what `run_blocks` does, for blocks that are one traced body."""
+        """Returns the same as `run_blocks`, for scanned blocks."""
         x, stacked_report = self.blocks.each(
             lambda block, h, _: block(h, attention_mask, training, context), x
         )
         if stacked_report is None:
             return x, {}
-        return x, {"blocks": over_layers(stacked_report)}
+        return x, {"blocks": reduce_report(stacked_report, _LAYERS)}
 
     def final_norm(self, x: mtf.Tensor) -> mtf.Tensor:
         """Returns x after the norm that follows the last block, if there is one."""
@@ -199,12 +210,12 @@ class Stack(mtf.Module):
         """Returns the cache before the first decoding step.
 
         Args:
-          x: the residual stream at one position, [batch, d_model]; only its shape and
-            type count.
-          positions: how many positions are decoded at most.
-          window: how many of the last positions a token attends to, itself included;
-            None: all.
-          context: an encoder's output, [batch, length, d_model].
+          x: a residual stream at one position, [batch, d_model], of which only shape and
+            dtype are used.
+          positions: the maximum count of positions, of prompts and new tokens together.
+          window: the count of the last positions that a token attends to, its own
+            included; None: all.
+          context: an encoder's output, [batch, length, d_model]; None: no encoder.
           context_info: positions and segments of the encoder's tokens.
         """
         all_positions = TokenInfo(
@@ -214,17 +225,20 @@ class Stack(mtf.Module):
         num_slots = min(window or positions, positions)
         context_bias = None
         if context is not None:
-            # Cross-attention depends on padding of the context only: any position will do.
+            # The mask of cross-attention depends only on padding of the context, not on
+            # the position of the query, so one bias serves all positions.
             one_position = TokenInfo(mtf.zeros(self.mesh, "", "int32"))
             context_bias = self.context_mask(one_position, context_info).bias
         if self.architecture.scanned:
-            _, blocks = self.blocks.each(
+            _, block_caches = self.blocks.each(
                 lambda block, h, _: (h, block.init_cache(h, num_slots, context)), x
             )
         else:
-            blocks = [block.init_cache(x, num_slots, context) for block in self.blocks]
+            block_caches = [
+                block.init_cache(x, num_slots, context) for block in self.blocks
+            ]
         slots = mtf.range(self.mesh, mtf.Dimension(KV_LENGTH, num_slots))
-        return KeyValueCache(blocks, slots, rope, context_bias)
+        return KeyValueCache(block_caches, slots, rope=rope, context_bias=context_bias)
 
     def prefill(
         self,
@@ -233,21 +247,21 @@ class Stack(mtf.Module):
         lengths: mtf.Tensor,
         prefix_lm: bool = False,
     ) -> KeyValueCache:
-        """Returns the cache after the prompts, whose positions are processed all at once.
+        """Returns the cache after the prompts; all their positions are processed at once.
 
-        All examples use the padded length as the common position of the next step, and
-        their caches are filled accordingly. The true position of an example is that
-        minus its padding.
+        The next step is at position `length`, the padded length of the prompts, for all
+        examples. The true position of an example is the position of the step minus the
+        padding of the example's prompt.
 
         Args:
-          x: the embedded prompts, [batch, length, d_model].
-          cache: from `init_cache`.
-          lengths: how many tokens of each prompt are no padding: int32, a scalar or
+          x: the embedded prompts, [batch, length, d_model], padded at the end.
+          cache: an empty cache, from `init_cache`.
+          lengths: the count of tokens of each prompt without padding: int32, a scalar or
             [batch].
-          prefix_lm: whether the tokens of a prompt attend to later ones of it, too.
+          prefix_lm: whether tokens of a prompt also attend to later tokens of the prompt.
         """
         last_step = x.shape[LENGTH] - 1
-        x = self._pad_to_blocks(x)
+        x = pad_to_blocks(x, self.architecture)
         attention_mask = self._prompt_mask(x, cache, lengths if prefix_lm else None)
         self._prepare_bias(attention_mask)
 
@@ -257,20 +271,25 @@ class Stack(mtf.Module):
             return block.prefill(
                 h,
                 block_cache,
-                lengths - 1,
-                last_step,
-                attention_mask,
-                cache.context_bias,
+                last=lengths - 1,
+                step_index=last_step,
+                attention_mask=attention_mask,
+                context_bias=cache.context_bias,
             )
 
-        _, blocks = self._run_cached(block_step, x, cache.blocks)
-        return cache._replace(blocks=blocks, padding=last_step + 1 - lengths)
+        _, block_caches = self._run_cached(block_step, x, cache.blocks)
+        return cache._replace(blocks=block_caches, padding=last_step + 1 - lengths)
 
     def _prompt_mask(
         self, x: mtf.Tensor, cache: KeyValueCache, prefix_lengths: mtf.Tensor | None
     ) -> AttentionMask:
-        """Returns the mask of prompts x [batch, length, d_model], in which the positions
-        below `prefix_lengths` are visible to all; None: to later ones only.
+        """Returns the self-attention mask of prompts.
+
+        Args:
+          x: the embedded prompts, [batch, length, d_model].
+          cache: a cache; with fewer slots than positions, it limits the window.
+          prefix_lengths: int32, a scalar or [batch]: positions before this one are
+            visible to all positions; None: only to themselves and later positions.
         """
         dim = x.shape.dim(LENGTH)
         num_slots = cache.slots.shape.size
@@ -303,14 +322,6 @@ class Stack(mtf.Module):
             return mtf.minimum(positions, cache.rope.cos.shape[LENGTH] - 1)
         return positions
 
-    def _pad_to_blocks(self, x: mtf.Tensor) -> mtf.Tensor:
-        """Returns x with `length` padded to a multiple of the blocks of attention."""
-        a = self.architecture
-        size = x.shape[LENGTH]
-        if a.attention == "full" or size <= a.block_length:
-            return mtf.pad(x, LENGTH, 0, 0)
-        return mtf.pad(x, LENGTH, 0, -size % a.block_length)
-
     def decode_step(
         self,
         x: mtf.Tensor,
@@ -323,23 +334,26 @@ class Stack(mtf.Module):
 
         Args:
           x: the embedded tokens at this position, [batch, d_model].
-          cache: from the previous step, from `prefill` or from `init_cache`.
-          position: of the step, common to all examples: int32, a scalar.
-          example_positions: of each example; None: what `example_positions` returns.
+          cache: the cache from the previous step, from `prefill` or from `init_cache`.
+          position: the position of the step, common to all examples: int32, a scalar.
+          example_positions: the position of each example, int32, a scalar or [batch]; None:
+            the result of the method `example_positions`.
         """
         if example_positions is None:
             example_positions = self.example_positions(position, cache)
         if self.architecture.scanned:
-            first_block, first_cache = self.blocks.layer, cache.blocks
+            first_block = self.blocks.layer
+            first_cache = cache.blocks
         else:
-            first_block, first_cache = self.blocks[0], cache.blocks[0]
-        # All blocks have attention of one kind, so the first makes it for all of them.
+            first_block = self.blocks[0]
+            first_cache = cache.blocks[0]
+        # All blocks have the same kind of attention: one preparation serves all of them.
         decode_step = first_block.attention.prepare_decode_step(
             first_cache.self_attention,
             example_positions,
-            cache.rope,
-            self._distance_bias(cache.slots, position),
-            position,
+            rope=cache.rope,
+            bias=self._distance_bias(cache.slots, position),
+            step_index=position,
         )
 
         def block_step(
@@ -347,14 +361,14 @@ class Stack(mtf.Module):
         ) -> tuple[mtf.Tensor, BlockCache]:
             return block.decode_step(h, block_cache, decode_step, cache.context_bias)
 
-        x, blocks = self._run_cached(block_step, x, cache.blocks)
-        return self.final_norm(x), cache._replace(blocks=blocks)
+        x, block_caches = self._run_cached(block_step, x, cache.blocks)
+        return self.final_norm(x), cache._replace(blocks=block_caches)
 
     def _run_cached(
         self, block_step: BlockStep, x: mtf.Tensor, block_caches: Any
     ) -> tuple[mtf.Tensor, Any]:
-        """Returns the residual stream after the last block, and the caches of all blocks
-        after a step.
+        """Runs `block_step` on every block; returns the residual stream after the last
+        block, and the updated cache of each block.
         """
         if self.architecture.scanned:
             result = self.blocks.each(block_step, x, block_caches)
@@ -368,9 +382,11 @@ class Stack(mtf.Module):
     def _distance_bias(
         self, slots: mtf.Tensor, position: mtf.Tensor
     ) -> mtf.Tensor | None:
-        """Returns the bias [kv_length, ...] by the distance of a position from the
-        position that each slot stores.
+        """Returns the bias by the distance between a step's position and the position
+        that each slot stores, [kv_length, *heads]; None: the architecture has no such
+        bias.
         """
+        # A ring buffer: slot s stores the latest position p with p % num_slots == s.
         age = (position - slots) % slots.shape.size
         slot_positions = TokenInfo(mtf.rename(position - age, KV_LENGTH, LENGTH))
         attention_mask = AttentionMask(
@@ -378,20 +394,6 @@ class Stack(mtf.Module):
             TokenInfo(position),
             self.causal,
             self.relative,
-            slot_positions,
+            context=slot_positions,
         )
         return attention_mask.distance_bias(attention_mask.queries)
-
-
-def over_layers(stacked: Report) -> Report:
-    """Returns one report for several layers: the sum of losses, and means of the rest.
-
-    Args:
-      stacked: the reports of the layers, with `layers` in front of each tensor.
-    """
-    return Report(
-        mtf.reduce_sum(stacked.loss),
-        mtf.reduce_mean(stacked.load, _LAYERS),
-        mtf.reduce_mean(stacked.dropped),
-        mtf.reduce_mean(stacked.entropy),
-    )

@@ -30,15 +30,16 @@ class Evaluation:
     Args:
       model: the model to evaluate.
       data: the data set; its held-out examples are used.
-      batch_size: examples in a batch.
-      num_examples: how many held-out examples, evenly spaced; None: all.
+      batch_size: the count of examples of a batch.
+      num_examples: the count of held-out examples, evenly spaced; None: all.
     """
 
     def __init__(
         self, model: Model, data: Data, batch_size: int, num_examples: int | None = 256
     ) -> None:
         self.num_examples = num_examples
-        self.unit = "bits_per_byte" if isinstance(data.vocabulary, RawBytes) else None
+        # A token of RawBytes is a byte, so the loss has a unit that people know.
+        self._has_bytes = isinstance(data.vocabulary, RawBytes)
         self._batches = data.held_out(batch_size, num_examples)
 
         @mtf.function(mesh=model.mesh, batch=model.features)
@@ -56,16 +57,18 @@ class Evaluation:
         return self._mean_metrics(totals)
 
     def _mean_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Returns metrics per token from sums over all batches."""
-        loss = sums["nats"] / max(sums["tokens"], 1.0)
+        """Returns metrics per token from the sums of `Model.measure` over all batches."""
+        num_tokens = max(sums["tokens"], 1.0)
+        loss = sums["nats"] / num_tokens
         metrics: dict[str, Any] = {"loss": loss}
-        if self.unit:
-            metrics[self.unit] = loss / math.log(2.0)
+        if self._has_bytes:
+            metrics["bits_per_byte"] = loss / math.log(2.0)
         elif loss < _MAX_PERPLEXITY_LOSS:
             metrics["perplexity"] = math.exp(loss)
-        metrics["accuracy"] = sums["correct"] / max(sums["tokens"], 1.0)
+        metrics["accuracy"] = sums["correct"] / num_tokens
         if "next_sentences" in sums:
-            metrics["next_sentence_accuracy"] = sums["next_sentence_correct"] / max(
-                sums["next_sentences"], 1.0
+            num_pairs = max(sums["next_sentences"], 1.0)
+            metrics["next_sentence_accuracy"] = (
+                sums["next_sentence_correct"] / num_pairs
             )
         return metrics

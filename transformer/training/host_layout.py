@@ -1,10 +1,10 @@
-"""Chooses the mesh axes that stay within a host: those with the most communication.
+"""Chooses which mesh axes stay within a host: the ones with the most communication.
 
     keep_within_hosts(workers=2)      # binds gin's Mesh.within_host, for example to ("model",)
 
-The bytes moved along each axis come from the plan of a training step (`mtf.explain`),
-before anything is placed on devices. A configuration that binds `Mesh.devices` or
-`Mesh.within_host` itself is not changed.
+Communication within a host is faster than between hosts. The bytes moved along each axis
+come from the forecast of a training step (`mtf.explain`), which needs no devices. A
+configuration that binds `Mesh.devices` or `Mesh.within_host` itself is not changed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from transformer.training.training_run import Run
 
 
 def keep_within_hosts(workers: int) -> None:
-    """Binds `Mesh.within_host` to the axes with the most communication that fit into
-    one worker.
+    """Binds gin's `Mesh.within_host` to the axes with the most communication that fit
+    into one worker.
+
+    Args:
+      workers: the count of workers, each on a host.
     """
     bindings = gin.get_bindings("Mesh")
     is_placed = bindings.get("devices") is not None or "within_host" in bindings
     if workers == 1 or is_placed:
         return
     with gin.unlock_config():
+        # An abstract mesh has no devices: the run makes a forecast, and cannot train.
         gin.bind_parameter("Mesh.devices", "abstract")
         try:
             run = Run()
@@ -41,16 +45,21 @@ def axes_within_host(
 ) -> tuple[str, ...]:
     """Returns the axes to keep within a worker, by decreasing bytes moved.
 
-    An axis is taken if the product of its size and the sizes of the axes before it
-    divides the mesh positions of one worker.
+    An axis is selected if the product of its size and the sizes of the axes selected
+    before it divides the count of mesh positions of one worker.
+
+    Args:
+      forecast: the forecast of a step.
+      mesh: the mesh of the step.
+      workers: the count of workers.
     """
     positions_per_worker, remainder = divmod(mesh.size, workers)
     if remainder:
         return ()
     bytes_moved = {axis: forecast.bytes_moved(axis=axis) for axis in mesh.axes}
     selected: list[str] = []
-    for axis in sorted(mesh.axes, key=lambda a: -bytes_moved[a]):
-        size = math.prod([mesh.axes[a] for a in (*selected, axis)])
+    for axis in sorted(mesh.axes, key=lambda name: -bytes_moved[name]):
+        size = math.prod([mesh.axes[name] for name in (*selected, axis)])
         if bytes_moved[axis] and positions_per_worker % size == 0:
             selected.append(axis)
     return tuple(selected)

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 SAVED = 75  # the exit code after SIGTERM: EX_TEMPFAIL of sysexits.h, "try again later"
+# Returns the exception to raise after a signal; None before one.
 RequestedStop = Callable[[], type[KeyboardInterrupt] | None]
 
 
@@ -28,10 +29,12 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def interrupts_between_steps() -> Iterator[RequestedStop]:
-    """Gives a function that returns the exception type to raise, or None before a signal.
+    """A context in which signals do not stop the process at once. It yields a function that
+    returns the exception type to raise: `Terminated` after SIGTERM, KeyboardInterrupt after
+    Ctrl-C, None before a signal.
 
-    SIGTERM gives `Terminated` and Ctrl-C KeyboardInterrupt. The old handlers are
-    restored after one signal, so a second one stops the process at once.
+    After one signal, the old handlers are restored: a second signal stops the process at
+    once.
     """
     received: list[type[KeyboardInterrupt]] = []
     if threading.current_thread() is not threading.main_thread():
@@ -45,8 +48,10 @@ def interrupts_between_steps() -> Iterator[RequestedStop]:
             signal.signal(signum, handler)
 
     def handle(signum: int, _: object) -> None:
-        is_term = signum == signal.SIGTERM
-        received.append(Terminated if is_term else KeyboardInterrupt)
+        if signum == signal.SIGTERM:
+            received.append(Terminated)
+        else:
+            received.append(KeyboardInterrupt)
         restore()
         print(
             "\nStopping after this step; a second signal stops at once.",

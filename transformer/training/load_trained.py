@@ -1,12 +1,12 @@
 """Loads a trained model from the folder of its training run, without the optimizer.
 
-    trained = Trained.of("runs/lm_stdlib")        # gin holds the settings of the run
+    trained = Trained.of("runs/lm_stdlib")        # gin has the settings of the run
     trained.model, trained.data.vocabulary, trained.step
 
 The checkpoint may come from any mesh and layout. If a file of the latest checkpoint is
-damaged, a warning names the file, and the checkpoint before is read. Names and shapes of
-variables must be those of the model: the error lists all that are missing, unexpected or
-of another shape.
+damaged, a warning names the file, and the checkpoint before it is read. The checkpoint must
+have the variables of the model: the error lists all that are missing, unexpected or of
+another shape.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from transformer.models.base import Model
 from transformer.training import training_run
 from transformer.training.run_record import check_vocabulary
 
-_MAX_LINES = 12  # shown of each kind of difference
+_MAX_LINES = 12  # of each kind of difference in an error
 
 
 class Trained(NamedTuple):
-    """A trained model, the data it was trained on, and the step of its checkpoint."""
+    """A trained model.
+
+    Attributes:
+      model: the model, with variables from the checkpoint.
+      data: the data it was trained on.
+      step: the count of steps done when the checkpoint was written.
+    """
 
     model: Model
     data: Data
@@ -36,8 +42,8 @@ class Trained(NamedTuple):
         the latest checkpoint.
 
         Raises:
-          CheckpointError: there is no undamaged checkpoint, or it is one of another model
-            or vocabulary.
+          CheckpointError: there is no undamaged checkpoint, or the checkpoint is of another
+            model or vocabulary.
           DataError: the vocabulary is larger than the model's, or the data have features
             that the model does not take.
         """
@@ -56,8 +62,11 @@ class Trained(NamedTuple):
 
 
 def restore(path: str, model: Model) -> dict[str, Any]:
-    """Reads the variables of a model from a checkpoint of its training; returns its
-    `extra`.
+    """Reads the variables of a model from a checkpoint; returns the checkpoint's `extra`.
+
+    Args:
+      path: the folder of the checkpoint.
+      model: the model, whose variables are set.
 
     Raises:
       CheckpointError: names or shapes differ, or a file is damaged.
@@ -65,13 +74,14 @@ def restore(path: str, model: Model) -> dict[str, Any]:
     variables = {v.name: v for v in model.variables}
     differences = _differences(path, variables)
     if any(differences.values()):
+        paragraphs = [
+            f"  {kind}:\n{_abridge(lines)}"
+            for kind, lines in differences.items()
+            if lines
+        ]
         raise mtf.CheckpointError(
             f"the checkpoint {path} is of another model.\n"
-            + "".join(
-                f"  {kind}:\n{_abridged(lines)}"
-                for kind, lines in differences.items()
-                if lines
-            )
+            + "".join(paragraphs)
             + "  Use the configuration that it was trained with: the config.gin in "
             "its folder."
         )
@@ -81,29 +91,28 @@ def restore(path: str, model: Model) -> dict[str, Any]:
 def _differences(
     path: str, variables: Mapping[str, mtf.Variable]
 ) -> dict[str, list[str]]:
-    """Returns a line for each variable in which a checkpoint and a model differ, by the
-    kind of the difference.
+    """Returns the differences between the variables of a checkpoint and of a model: kind
+    of difference -> a line for each variable.
     """
     tensors = mtf.checkpoints.Manifest.read(path).tensors
-    saved = {name: list(spec.sizes) for name, spec in tensors.items()}
-    # Optimizer slots are saved under the name of their variable, and one more.
-    known = set(variables) | {
-        name for name in saved if name.rpartition("/")[0] in variables
-    }
+    saved_shapes = {name: list(spec.sizes) for name, spec in tensors.items()}
+    # The slots of an optimizer, such as "decoder/w/m", are named after their variable.
+    slots = {name for name in saved_shapes if name.rpartition("/")[0] in variables}
+    expected = set(variables) | slots
+    # Tensors of other modules, such as the optimizer's step, are not the model's.
     top_scopes = {name.partition("/")[0] for name in variables}
     unexpected = [
         f"{name} {shape}"
-        for name, shape in saved.items()
-        if name not in known and name.partition("/")[0] in top_scopes
+        for name, shape in saved_shapes.items()
+        if name not in expected and name.partition("/")[0] in top_scopes
     ]
-    missing = [
-        f"{name} {v.shape!r}" for name, v in variables.items() if name not in saved
-    ]
-    reshaped = [
-        f"{name}: {saved[name]} saved, {v.shape!r} now"
-        for name, v in variables.items()
-        if name in saved and tuple(saved[name]) != v.shape.sizes
-    ]
+    missing = []
+    reshaped = []
+    for name, v in variables.items():
+        if name not in saved_shapes:
+            missing.append(f"{name} {v.shape!r}")
+        elif tuple(saved_shapes[name]) != v.shape.sizes:
+            reshaped.append(f"{name}: {saved_shapes[name]} saved, {v.shape!r} now")
     return {
         "only in the checkpoint": unexpected,
         "only in the model": missing,
@@ -111,9 +120,9 @@ def _differences(
     }
 
 
-def _abridged(lines: Sequence[str]) -> str:
-    """Returns indented lines; of a long list only the start, and a count of the rest."""
-    shown = list(lines[:_MAX_LINES])
+def _abridge(lines: Sequence[str]) -> str:
+    """Returns indented lines: at most `_MAX_LINES`, and the count of the rest."""
+    abridged = list(lines[:_MAX_LINES])
     if len(lines) > _MAX_LINES:
-        shown.append(f"and {len(lines) - _MAX_LINES} more")
-    return "".join(f"    {line}\n" for line in shown)
+        abridged.append(f"and {len(lines) - _MAX_LINES} more")
+    return "".join(f"    {line}\n" for line in abridged)

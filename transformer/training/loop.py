@@ -4,8 +4,8 @@
     with metrics.Metrics(folder, trainer.steps_done) as log:
       loop.run(folder, log)
 
-Batches are addressed by the index of their first example. So a run that resumes from a
-checkpoint gets the batches of an uninterrupted run, and a failed step can be repeated.
+A batch is read by the index of its first example. So a run that resumes from a checkpoint
+gets the batches of an uninterrupted run, and a failed step can be repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import meshtf as mtf
 from transformer.data import Data
@@ -26,6 +26,20 @@ from transformer.training.reporting.monitor import Monitor, op_seconds, profiler
 from transformer.training.trainer import Trainer
 
 
+class _StepResult(NamedTuple):
+    """The results of a step on the devices, before the host reads them.
+
+    Attributes:
+      step: the index of the step, from 0.
+      loss: the loss, a scalar.
+      norm: the global norm of the gradients, a scalar.
+    """
+
+    step: int
+    loss: mtf.Tensor
+    norm: mtf.Tensor
+
+
 @dataclasses.dataclass
 class Loop:
     """Trains until `steps` steps are done in total.
@@ -33,19 +47,19 @@ class Loop:
     Args:
       trainer: the model and its optimizer.
       data: the training data.
-      steps: total number of steps, over all runs in a folder.
-      batch_size: examples in a step.
-      report_every: steps between two lines of progress.
-      save_every: steps between two checkpoints.
-      evaluate: returns metrics on held-out examples, by name; None: no evaluation during
-        training.
-      evaluate_every: steps between two evaluations; 0: none.
-      keep: how many of the newest checkpoints are kept.
-      keep_every: checkpoints of steps that are multiples of it are kept too; 0: none.
+      steps: the total count of steps, over all runs in a folder.
+      batch_size: the count of examples of a step.
+      report_every: the count of steps between two lines of progress.
+      save_every: the count of steps between two checkpoints.
+      evaluate: a function that returns metrics on held-out examples, by name; None: no
+        evaluation during training.
+      evaluate_every: the count of steps between two evaluations; 0: none.
+      keep: the count of the newest checkpoints that are kept.
+      keep_every: checkpoints of steps that are multiples of this are kept, too; 0: none.
       async_save: whether checkpoints are written in the background, during the next steps.
-      monitor: times the loop and writes status.json.
+      monitor: times the loop and writes status.json; None: neither.
       profile: the first and the last step that TensorFlow's profiler traces; None: none.
-      say: prints a line.
+      print_line: prints a line.
     """
 
     trainer: Trainer
@@ -64,10 +78,15 @@ class Loop:
     print_line: Callable[[str], None] = metrics.print_now
 
     def __post_init__(self) -> None:
+        # Has the context of TensorFlow's profiler while it traces.
         self._profiler = contextlib.ExitStack()
 
     def run(self, folder: str, log: metrics.Metrics) -> None:
         """Runs the remaining steps; the last one is always reported and saved.
+
+        Args:
+          folder: the folder of checkpoints and metrics.
+          log: writes the metrics of steps.
 
         Raises:
           KeyboardInterrupt: Ctrl-C was pressed; the step was finished and saved.
@@ -80,91 +99,126 @@ class Loop:
         trainer = self.trainer
         start_step = trainer.steps_done
         saver = mtf.checkpoints.Saver(
-            folder, self.keep, self.keep_every, self.async_save
+            folder, self.keep, self.keep_every, asynchronous=self.async_save
         )
         if saver.empty:
             trainer.save(saver)  # so that any step can be repeated
-        remaining = max(self.steps - start_step, 0)
-        progress = metrics.Progress(self.steps, self._tokens(), self.print_line)
-        # Steps whose loss and norm the host has not read yet.
-        unread: list[tuple[int, mtf.Tensor, mtf.Tensor]] = []
+        num_remaining = max(self.steps - start_step, 0)
+        progress = metrics.Progress(
+            self.steps, self._tokens_per_step(), self.print_line
+        )
+        # Reading a result waits for the device, so it is put off until the next report.
+        unread: list[_StepResult] = []
         with saver, interrupts_between_steps() as requested_stop:
-            for batch in self._batches(trainer.examples_done, remaining):
+            for batch in self._batches(trainer.examples_done, num_remaining):
+                step_index = trainer.steps_done
                 with self._profiling(folder, log):
-                    unread.append((trainer.steps_done, *trainer.step(batch)))
+                    loss, norm = trainer.step(batch)
+                unread.append(_StepResult(step_index, loss, norm))
                 step = trainer.steps_done
                 trainer.examples_done += self.batch_size
                 stop = requested_stop()
+                is_first = step == start_step + 1
                 is_last = step == self.steps or stop is not None
-                saves = step % self.save_every == 0 or is_last
-                if step % self.report_every == 0 or step == start_step + 1 or saves:
-                    loss, norm = self._read(unread, saver)
-                    self._report(step, loss, norm, progress, log)
-                if (
-                    self.evaluate
-                    and self.evaluate_every
-                    and step % self.evaluate_every == 0
-                    and not is_last
-                ):
+                is_save = step % self.save_every == 0 or is_last
+                if step % self.report_every == 0 or is_first or is_save:
+                    self._report(step, unread, saver, progress, log)
+                if self._evaluates_after(step) and not is_last:
                     self._evaluate(step, log)
-                if saves:  # after the reports, which a resumed run does not repeat
+                # After the reports: a resumed run does not repeat them.
+                if is_save:
                     trainer.save(saver)
                 if stop is not None:
                     saver.finish()
                     raise stop
             saver.finish()
-            if stop := requested_stop():
+            # A signal may have come after the last step.
+            stop = requested_stop()
+            if stop is not None:
                 raise stop
 
     def _report(
         self,
         step: int,
-        loss: float,
-        norm: float,
+        unread: list[_StepResult],
+        saver: mtf.checkpoints.Saver,
         progress: metrics.Progress,
         log: metrics.Metrics,
     ) -> None:
+        """Reads the results of steps; prints and writes the metrics of the last one.
+
+        Args:
+          step: the count of steps done.
+          unread: the results that have not been read; the list is cleared.
+          saver: the saver of checkpoints, to repeat steps after a loss that is not finite.
+          progress: prints a line.
+          log: writes metrics.
+        """
+        loss, norm = self._read(unread, saver)
         speed = progress.speed(step)
         values = {"loss": loss, "gradient_norm": norm}
         if speed is not None:
             values["tokens_per_second"] = speed.tokens_per_second
-        shares = self.monitor.report(step, **values) if self.monitor else {}
+        shares = {}
+        if self.monitor is not None:
+            shares = self.monitor.report(step, **values)
         reports = self.trainer.reports
-        experts = report_metrics(reports)
-        remarks = [experts_text(reports, experts)] if reports else []
+        expert_metrics = report_metrics(reports)
+        remarks = []
+        if reports:
+            remarks.append(experts_text(reports, expert_metrics))
         utilization = shares.get("model_flops_utilization")
-        progress.report(step, loss, speed, utilization, remarks)
-        log.write(step, **values, **shares, **experts)
+        progress.report(
+            step, loss, speed, flops_utilization=utilization, remarks=remarks
+        )
+        log.write(step, **values, **shares, **expert_metrics)
 
     def _batches(self, start_example: int, num_batches: int) -> Iterable[Any]:
+        """Returns batches; the monitor, if there is one, measures the time to get them."""
         dataset = batches(
-            self.trainer.model, self.data, self.batch_size, start_example, num_batches
+            self.trainer.model,
+            self.data,
+            self.batch_size,
+            start_example=start_example,
+            num_batches=num_batches,
         )
-        return self.monitor.batches(dataset) if self.monitor else dataset
+        if self.monitor is None:
+            return dataset
+        return self.monitor.batches(dataset)
 
     @contextlib.contextmanager
     def _profiling(self, folder: str, log: metrics.Metrics) -> Iterator[None]:
-        """Starts the profiler before the first step of `profile`, and stops it after the
-        last one.
+        """The context of each step: starts the profiler before the first step of `profile`,
+        and after the last one stops it and reports the time of ops.
         """
+        if self.profile is None:
+            yield
+            return
         step = self.trainer.steps_done + 1
-        start, last = self.profile or (0, 0)
-        if step == start:
+        first_step, last_step = self.profile
+        if step == first_step:
             self._profiler.enter_context(profiler_trace(folder))
         yield
-        if step == last and start:
+        if step == last_step:
             self._profiler.close()
             seconds = op_seconds(folder)
             log.write(
                 step, **{f"profiled_{name}_seconds": x for name, x in seconds.items()}
             )
             self.print_line(
-                f"profile of steps {start} to {last}: "
+                f"profile of steps {first_step} to {last_step}: "
                 + ", ".join(f"{name} {x:.3f} s" for name, x in seconds.items())
                 + f"; tensorboard --logdir={folder}"
             )
 
+    def _evaluates_after(self, step: int) -> bool:
+        """Returns whether the model is evaluated after this count of steps."""
+        if self.evaluate is None or self.evaluate_every == 0:
+            return False
+        return step % self.evaluate_every == 0
+
     def _evaluate(self, step: int, log: metrics.Metrics) -> None:
+        """Evaluates the model; writes and prints the metrics."""
         assert self.evaluate is not None
         scores = {f"held_out_{name}": x for name, x in self.evaluate().items()}
         log.write(step, **scores)
@@ -174,35 +228,43 @@ class Loop:
 
     def _read(
         self,
-        unread: list[tuple[int, mtf.Tensor, mtf.Tensor]],
+        unread: list[_StepResult],
         saver: mtf.checkpoints.Saver,
     ) -> tuple[float, float]:
-        """Reads losses and gradient norms of all unread steps; returns those of the last.
+        """Reads loss and gradient norm of each step, at least one, and clears the list;
+        returns loss and gradient norm of the last step.
 
         Raises:
-          NumericsError: one is not finite, and such steps are not skipped.
+          NumericsError: a value is not finite, and such steps are not skipped.
         """
-        for step, loss, norm in unread:
-            values = (float(loss), float(norm))
-            if all(map(math.isfinite, values)):
+        for result in unread:
+            loss = float(result.loss)
+            norm = float(result.norm)
+            if math.isfinite(loss) and math.isfinite(norm):
                 continue
             if not self.trainer.skip_nonfinite_steps:
-                self._find_cause(step, *values, saver)
+                self._raise_cause(result.step, loss, norm, saver)
             self.print_line(
-                f"{self._where(step)}: loss {values[0]}, gradient norm {values[1]}: "
-                f"skipped; {self.trainer.skipped} skipped steps in this run."
+                f"{self._step_text(result.step)}: loss {loss}, gradient norm {norm}: "
+                f"skipped; {self.trainer.skipped_steps} skipped steps in this run."
             )
         unread.clear()
-        return values
+        return loss, norm
 
-    def _find_cause(
+    def _raise_cause(
         self, step: int, loss: float, norm: float, saver: mtf.checkpoints.Saver
-    ) -> None:
-        """Repeats the steps since the last checkpoint to name the first tensor that is not
-        finite. Raises NumericsError.
+    ) -> NoReturn:
+        """Repeats the steps since the last checkpoint, and raises a NumericsError that names
+        the first tensor that is not finite.
+
+        Args:
+          step: the index of the step, from 0, whose loss or norm is not finite.
+          loss: the loss of the step.
+          norm: the gradient norm of the step.
+          saver: the saver of checkpoints.
         """
         trainer = self.trainer
-        where = self._where(step)
+        where = self._step_text(step)
         saver.wait()
         trainer.restore(saver.directory)
         self.print_line(
@@ -223,14 +285,20 @@ class Loop:
             "  Run it with train.deterministic = True; if it recurs, report it."
         )
 
-    def _where(self, step: int) -> str:
-        """Returns the step, counted from 1, and the index of its first example."""
-        later_steps = self.trainer.steps_done - step
-        examples = self.trainer.examples_done - later_steps * self.batch_size
-        return f"step {step + 1} (from example {examples:,})"
+    def _step_text(self, step: int) -> str:
+        """Returns a step, counted from 1, and the index of its first example, as text.
 
-    def _tokens(self) -> int:
-        """Returns the tokens of a batch, or its examples where it has no tokens."""
+        Args:
+          step: the index of the step, from 0.
+        """
+        later_steps = self.trainer.steps_done - step
+        first_example = self.trainer.examples_done - later_steps * self.batch_size
+        return f"step {step + 1} (from example {first_example:,})"
+
+    def _tokens_per_step(self) -> int:
+        """Returns the count of tokens of a batch; of examples, if it has no tokens."""
         features: dict[str, Any] = self.data.features(self.batch_size)
         spec = features.get("targets", features.get("tokens"))
-        return self.batch_size if spec is None else math.prod(spec.shape)
+        if spec is None:
+            return self.batch_size
+        return math.prod(spec.shape)

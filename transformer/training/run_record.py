@@ -1,13 +1,13 @@
 """The record of a run, saved with its checkpoints: its vocabulary, and the settings that
 its results depend on.
 
-    record = of_run(trainer, data, {"train.batch_size": 16})
-    trainer.record = record                            # goes into each checkpoint
-    check_vocabulary(trainer.restored, data.vocabulary, folder)
-    differences(trainer.restored, record)              # ["AdamW.beta_2: 0.98 before, 0.9 now"]
+    record = make_record(trainer, data, {"train.batch_size": 16})
+    trainer.record = record                            # saved in each checkpoint
+    check_vocabulary(trainer.restored_extra, data.vocabulary, folder)
+    differences(trainer.restored_extra, record)   # ["AdamW.beta_2: 0.98 before, 0.9 now"]
 
 Results do not depend on mesh and layout, nor on when a run reports or saves. So these
-settings are not recorded, and a run may resume with other ones without a notice.
+settings are not recorded: a run may resume with other ones, and prints no difference.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from transformer.cli import gin_settings
 from transformer.data import Data, Vocabulary
 from transformer.training.trainer import Trainer
 
+# Keys of a record.
 VOCABULARY = "vocabulary"
 SETTINGS = "settings"
-# Configurables that do not change results, or whose settings are read from the objects.
+# Gin configurables that are not recorded: their settings do not change results, or
+# `make_record` reads them from the model.
 _OMITTED = (
     "Architecture",
     "bert_architecture",
@@ -35,20 +37,21 @@ _OMITTED = (
     "sample",
     "Decoder",
 )
-_PLAIN = (bool, int, float, str, type(None))
-_NO_VOCABULARY = "none"  # of data without texts
+# Types of the optimizer's attributes that are recorded as settings.
+_SETTING_TYPES = (bool, int, float, str, type(None))
+_NO_VOCABULARY = "none"  # the fingerprint of the vocabulary of data without texts
 
 
-def of_run(
+def make_record(
     trainer: Trainer, data: Data, extra_settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the record of a run, as values of JSON.
+    """Returns the record of a run, a dict that can be written as JSON.
 
     Args:
-      trainer: has the model and the optimizer.
+      trainer: the trainer, with the model and the optimizer.
       data: the training data.
-      extra_settings: further settings by gin name. An entry "data" replaces `str(data)`,
-        which may have to read all of the data.
+      extra_settings: further settings by gin name, such as "train.batch_size". An entry
+        "data" replaces `str(data)`, which may have to read all of the data.
     """
     model = trainer.model
     optimizer = trainer.optimizer
@@ -60,34 +63,32 @@ def of_run(
     for field in dataclasses.fields(model.architecture):
         settings[f"Architecture.{field.name}"] = getattr(model.architecture, field.name)
     for name, value in vars(optimizer).items():
-        if isinstance(value, _PLAIN) and name != "name":
+        if isinstance(value, _SETTING_TYPES) and name != "name":
             settings[f"{type(optimizer).__name__}.{name}"] = value
-    settings |= _of_gin()
+    settings |= _gin_settings()
     if "data" not in extra_settings:
         settings["data"] = str(data)
     settings |= extra_settings
     return {
         VOCABULARY: data.vocabulary.fingerprint(),
-        SETTINGS: {name: _shown(value) for name, value in settings.items()},
+        SETTINGS: {name: _value_text(value) for name, value in settings.items()},
     }
 
 
 def check_vocabulary(
     restored: Mapping[str, Any], vocabulary: Vocabulary, source: str
 ) -> None:
-    """Checks that a checkpoint was trained with the same vocabulary.
+    """Raises CheckpointError if a checkpoint was trained with another vocabulary.
 
     Args:
       restored: the `extra` of the checkpoint.
-      vocabulary: the vocabulary to use with it.
-      source: the name of the checkpoint, or of the folder of the run, in the message.
-
-    Raises:
-      CheckpointError: the vocabularies differ.
+      vocabulary: the vocabulary to use with the checkpoint.
+      source: the checkpoint or the run, as the message names it.
     """
     before = restored.get(VOCABULARY)
     now = vocabulary.fingerprint()
-    if before not in (None, _NO_VOCABULARY, now) and now != _NO_VOCABULARY:
+    has_both = before not in (None, _NO_VOCABULARY) and now != _NO_VOCABULARY
+    if has_both and before != now:
         raise mtf.CheckpointError(
             f"{source} was trained with another vocabulary: its ids have other "
             "meanings.\n"
@@ -98,7 +99,12 @@ def check_vocabulary(
 
 
 def differences(restored: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each setting that has changed since the checkpoint was written."""
+    """Returns a line for each setting that has changed since a checkpoint was written.
+
+    Args:
+      restored: the `extra` of the checkpoint.
+      record: the record of the present run, from `make_record`.
+    """
     before = restored.get(SETTINGS)
     now = record[SETTINGS]
     if before is None:  # the checkpoint has no record
@@ -111,30 +117,33 @@ def differences(restored: Mapping[str, Any], record: Mapping[str, Any]) -> list[
     ]
 
 
-def _of_gin() -> dict[str, Any]:
-    """Returns the settings that gin has applied so far, defaults included."""
+def _gin_settings() -> dict[str, Any]:
+    """Returns the settings that gin has applied so far, defaults included, by name."""
     settings: dict[str, Any] = {}
+    # A selector is the name of a configurable with its modules: "transformer.train".
     for (scope, selector), parameters in gin_config._OPERATIVE_CONFIG.items():
-        short = selector if selector.startswith("gin.") else selector.rpartition(".")[2]
-        if not short.startswith("gin.") and (scope or short not in _OMITTED):
-            settings |= {
-                gin_settings.setting_name(
-                    (scope, selector, name)
-                ): gin_settings.resolved(value)
-                for name, value in parameters.items()
-            }
+        is_macro = selector.startswith("gin.")
+        configurable = selector.rpartition(".")[2]
+        is_omitted = configurable in _OMITTED and not scope
+        if is_macro or is_omitted:
+            continue
+        for parameter, value in parameters.items():
+            name = gin_settings.setting_name((scope, selector, parameter))
+            settings[name] = gin_settings.resolve_macros(value)
     return settings
 
 
 def _shapes(data: Data) -> str:
-    """Returns the shapes of one example, by feature."""
+    """Returns the shape of each feature of an example, as text."""
     return ", ".join(
         f"{name} {spec.shape[1:]}" for name, spec in sorted(data.features(1).items())
     )
 
 
-def _shown(value: Any) -> str:
-    """Returns a value as text that is the same in every process."""
+def _value_text(value: Any) -> str:
+    """Returns a value as text that is the same in every process: for a function its name,
+    as its `repr` has an address.
+    """
     if callable(value) and not isinstance(value, gin_config.ConfigurableReference):
         return str(getattr(value, "__name__", type(value).__name__))
     return repr(value)

@@ -1,4 +1,4 @@
-"""A model and its optimizer: the compiled training step, saving and restoring.
+"""A model and its optimizer, with the compiled training step, saving and restoring.
 
 Example:
 
@@ -26,16 +26,28 @@ class Trainer:
 
     Args:
       model: the model to train.
-      optimizer: called with the trainable variables; returns their optimizer.
-      seed: of dropout.
+      optimizer: the class of the optimizer, or a function that makes it; called with the
+        trainable variables.
+      seed: the seed of dropout.
       clip_norm: gradients are scaled so that their global norm is at most this; None:
         no clipping.
-      jit: whether XLA compiles the local work.
-      microbatches: into how many microbatches a batch is split, whose gradients are
-        accumulated one after another to save memory.
+      jit: whether XLA compiles the program of each device.
+      microbatches: the count of microbatches that a batch is split into; their gradients
+        are computed one after another and accumulated, to save memory.
       skip_nonfinite_steps: whether to skip the update of a step whose gradients are
-        not finite. A step is two programs then, since the host reads the norm of the
+        not finite. A step is then two programs, since the host reads the norm of the
         gradients between them.
+
+    Attributes:
+      steps_done: the count of steps done, over all runs in a folder.
+      examples_done: the index of the next example in the data. The caller of `step`
+        advances it.
+      skipped_steps: the count of steps without an update since this trainer was made,
+        since their gradients were not finite.
+      reports: the reports of mixtures of experts in the last step, by block name.
+      record: vocabulary and settings of the run, which are saved with checkpoints: see
+        `run_record`. Set by the caller.
+      restored_extra: the `extra` of the checkpoint that was restored; empty without one.
     """
 
     def __init__(
@@ -55,41 +67,48 @@ class Trainer:
         self.microbatches = microbatches
         self.skip_nonfinite_steps = skip_nonfinite_steps
         self.steps_done = 0
-        self.examples_done = 0  # index in the data; advanced by the caller of `step`
-        self.skipped = 0  # steps without an update, as their gradients were not finite
-        # Reports of the mixture-of-experts layers in the last step, by layer.
+        self.examples_done = 0
+        self.skipped_steps = 0
         self.reports: dict[str, Report] = {}
-        # Vocabulary and settings of the run, saved with checkpoints: see `run_record`.
         self.record: dict[str, Any] = {}
-        # The `extra` of the checkpoint that was restored.
-        self.restored: dict[str, Any] = {}
+        self.restored_extra: dict[str, Any] = {}
 
         @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
         def training_step(
             batch: Batch, step: mtf.Tensor
         ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
+            """Returns the loss, the norm of the gradients before clipping, and reports."""
             loss, grads, reports = self._gradients(batch, step)
             grads, norm = mtf.optimizers.clip_by_global_norm(grads, clip_norm)
             self.optimizer.apply_gradients(grads, self._variables, step)
             return loss, norm, reports
 
         @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
-        def gradients(
+        def compute_gradients(
             batch: Batch, step: mtf.Tensor
         ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report], Any]:
+            """Returns the results of `training_step`, and the clipped gradients."""
             loss, grads, reports = self._gradients(batch, step)
             grads, norm = mtf.optimizers.clip_by_global_norm(grads, clip_norm)
             return loss, norm, reports, grads
 
         @mtf.function(mesh=model.mesh, jit=jit, step="")
         def update(grads: Any, step: mtf.Tensor) -> None:
+            """Updates the variables by clipped gradients."""
             self.optimizer.apply_gradients(grads, self._variables, step)
 
         self._step = training_step
-        self._gradients_then_update = (gradients, update)
+        self._compute_gradients = compute_gradients
+        self._update = update
 
     def _gradients(self, batch: Batch, step: mtf.Tensor) -> tuple[mtf.Tensor, Any, Any]:
-        """Returns the loss, gradients of the trainable variables, and reports by layer."""
+        """Returns the loss, a scalar, the gradient of each trainable variable, and the
+        reports of mixtures of experts by block name; no reports with microbatches.
+
+        Args:
+          batch: the examples of the step.
+          step: the index of the step, which the random numbers of dropout depend on.
+        """
         with mtf.seed(self.seed, step):
             if self.microbatches == 1:
                 loss, reports = self.model.loss_and_reports(batch, training=True)
@@ -98,8 +117,8 @@ class Trainer:
                 lambda microbatch: self.model.loss(microbatch, training=True),
                 self._variables,
                 dict(batch),
-                "batch",
-                self.microbatches,
+                dim="batch",
+                microbatches=self.microbatches,
             )
             return loss, grads, {}
 
@@ -112,24 +131,28 @@ class Trainer:
         if not self.skip_nonfinite_steps:
             loss, norm, self.reports = self._step(dict(batch), step)
             return loss, norm
-        gradients, update = self._gradients_then_update
-        loss, norm, self.reports, grads = gradients(dict(batch), step)
+        loss, norm, self.reports, grads = self._compute_gradients(dict(batch), step)
         if np.isfinite(float(norm)):
-            update(grads, step)
+            self._update(grads, step)
         else:
-            self.skipped += 1
+            self.skipped_steps += 1
         return loss, norm
 
     def find_nonfinite(self, batch: Mapping[str, Any], step: int) -> None:
         """Runs the forward and backward pass of a step op by op; changes no variable.
 
+        Args:
+          batch: the arrays of the step, by feature.
+          step: the index of the step, from 0.
+
         Raises:
-          NumericsError: names the first tensor that is not finite, and its source line.
+          NumericsError: a tensor is not finite. The message names the first such tensor,
+            and its source line.
         """
         mesh = self.model.mesh
-        names = self.model.features
+        dims = self.model.features
         tensors = {
-            name: mtf.asarray(mesh, np.asarray(x), names[name])
+            name: mtf.asarray(mesh, np.asarray(x), dims[name])
             for name, x in batch.items()
         }
         with mtf.check_numerics():
@@ -138,19 +161,24 @@ class Trainer:
     def explain(
         self, batch: Mapping[str, Any], device_memory: float | str | None = None
     ) -> mtf.Forecast:
-        """Returns what a step on such arrays, or `tf.TensorSpec`s, does and costs;
-        nothing runs.
+        """Returns the forecast of a step: its FLOPs, communication and memory. Nothing
+        runs.
 
         Args:
-          batch: arrays or specs by name.
-          device_memory: the bytes of one device, such as "40GiB"; see `mtf.explain`.
+          batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.
+          device_memory: the memory of one device in bytes, or as text such as "40GiB": the
+            forecast then says whether the step fits. None: it does not.
         """
         return mtf.explain(
             self._step, dict(batch), np.int32(0), device_memory=device_memory
         )
 
     def export(self, batch: Mapping[str, Any]) -> mtf.Export:
-        """Returns a step on such arrays as a StableHLO module; nothing runs."""
+        """Returns a step as a StableHLO module; nothing runs.
+
+        Args:
+          batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.
+        """
         return mtf.export(self._step, dict(batch), np.int32(0))
 
     @property
@@ -159,7 +187,9 @@ class Trainer:
         return {v.name: v for v in (*self.model.variables, *self.optimizer.variables)}
 
     def save(self, saver: mtf.checkpoints.Saver) -> None:
-        """Saves the variables and the index in the data; may return before they are written."""
+        """Saves the variables, and the steps and examples done. With an asynchronous saver,
+        it returns before the files are written.
+        """
         saver.save(
             self.steps_done,
             self.variables,
@@ -172,17 +202,17 @@ class Trainer:
         )
 
     def restore(self, folder: str | Path) -> bool:
-        """Restores the latest undamaged checkpoint of a folder; returns whether there is
-        one.
+        """Restores the latest undamaged checkpoint in a folder; returns False if there are
+        no checkpoints.
 
         Raises:
-          CheckpointError: it is of another model or optimizer, or all checkpoints are
-            damaged.
+          CheckpointError: the checkpoint is of another model or optimizer, or all
+            checkpoints are damaged.
         """
         checkpoint = mtf.checkpoints.restore_latest(str(folder), self.variables)
         if checkpoint is None:
             return False
-        self.restored = checkpoint.extra
+        self.restored_extra = checkpoint.extra
         self.steps_done = checkpoint.step
         self.examples_done = checkpoint.extra.get("examples_done", 0)
         saved_seed = checkpoint.extra.get("seed", self.seed)

@@ -1,4 +1,5 @@
-"""A training run as gin's settings of `train` describe it; resumes from its folder.
+"""A training run, configured by gin's settings of `train`. It resumes from the newest
+checkpoint in its folder.
 
     mesh = mtf.Mesh("data:4;model:2", layout="batch:data; heads:model; d_ff:model")
     run = Run(ByteText(python_library), mesh, steps=500)
@@ -47,10 +48,26 @@ FILES = (
     "events.out.tfevents.*",
     "plugins",
 )
+# Settings of `train` that are integers -> minimum value.
+_MINIMUM = {
+    "steps": 0,
+    "batch_size": 1,
+    "microbatches": 1,
+    "report_every": 1,
+    "save_every": 1,
+    "evaluate_every": 0,
+    "keep": 1,
+    "keep_every": 0,
+}
 
 
 def train(model_dir: str, **settings: Any) -> None:
-    """Trains in a folder, with these settings and those of gin; see `Run`."""
+    """Trains a run in a folder.
+
+    Args:
+      model_dir: the folder of the run.
+      **settings: arguments of `Run`; gin's settings of `train` bind the rest.
+    """
     Run(**settings).train(model_dir)
 
 
@@ -59,35 +76,36 @@ class Run:
     """A training run, until `steps` steps are done in total.
 
     Args:
-      data: training and held-out examples; nothing is read before it is needed.
+      data: the training and held-out examples; they are read only when needed.
       mesh: the mesh, with its layout.
-      model: called with the mesh.
-      optimizer: called with the model's trainable variables.
-      steps: total number of steps, over all runs in a folder.
-      batch_size: examples in a step.
-      microbatches: into how many microbatches a batch is split, whose gradients are
-        accumulated.
-      seed: of dropout. Initial values use the seed of the mesh, and the order of examples
-        the seed of the data.
+      model: the class of the model, or a function that makes it; called with the mesh.
+      optimizer: the class of the optimizer, or a function that makes it; called with the
+        model's trainable variables.
+      steps: the total count of steps, over all runs in a folder.
+      batch_size: the count of examples of a step.
+      microbatches: the count of microbatches that a batch is split into; their gradients
+        are accumulated.
+      seed: the seed of dropout. Initial values use the seed of the mesh, and the order of
+        examples the seed of the data.
       clip_norm: gradients are scaled so that their global norm is at most this; None:
         no clipping.
-      jit: whether XLA compiles the local work.
-      report_every: steps between two lines of progress.
-      save_every: steps between two checkpoints.
-      evaluate_every: steps between two evaluations on held-out examples; 0: only before
-        and after training.
-      keep: how many of the newest checkpoints are kept.
-      keep_every: checkpoints of steps that are multiples of it are kept too; 0: none.
+      jit: whether XLA compiles the program of each device.
+      report_every: the count of steps between two lines of progress.
+      save_every: the count of steps between two checkpoints.
+      evaluate_every: the count of steps between two evaluations on held-out examples; 0:
+        only before and after training.
+      keep: the count of the newest checkpoints that are kept.
+      keep_every: checkpoints of steps that are multiples of this are kept, too; 0: none.
       async_save: whether checkpoints are written in the background, during the next steps.
-      deterministic: whether TensorFlow uses only deterministic ops, from here on in the
-        whole process. A run that was killed and resumed then has the losses of an
+      deterministic: whether TensorFlow uses only deterministic ops from here on, in the
+        entire process. A run that was killed and resumed then has the losses of an
         uninterrupted one, bit for bit.
       profile: the first and the last step that TensorFlow's profiler traces, such as
-        (10, 12).
+        (10, 12); None: none.
       skip_nonfinite_steps: whether to skip the update of a step whose gradients are
-        not finite. By default such a step stops the run.
-      peak_flops: peak FLOPs per second of all devices together, to report model FLOPs
-        utilisation.
+        not finite. By default, such a step stops the run.
+      peak_flops: the peak FLOPs per second of all devices together, to report model FLOPs
+        utilisation; None: it is not reported.
 
     Raises:
       DataError: the vocabulary is larger than the model's, or the model takes other
@@ -118,31 +136,31 @@ class Run:
         skip_nonfinite_steps: bool = False,
         peak_flops: float | None = None,
     ) -> None:
-        _check(
-            {
-                "steps": (steps, 0),
-                "batch_size": (batch_size, 1),
-                "microbatches": (microbatches, 1),
-                "report_every": (report_every, 1),
-                "save_every": (save_every, 1),
-                "evaluate_every": (evaluate_every, 0),
-                "keep": (keep, 1),
-                "keep_every": (keep_every, 0),
-            },
-            profile,
+        _check_integers(
+            steps=steps,
+            batch_size=batch_size,
+            microbatches=microbatches,
+            report_every=report_every,
+            save_every=save_every,
+            evaluate_every=evaluate_every,
+            keep=keep,
+            keep_every=keep_every,
         )
-        if batch_size % microbatches:
-            raise mtf.ParseError(
-                f"train.microbatches is {microbatches}, which does not divide "
-                f"train.batch_size, {batch_size}."
-            )
+        _check_profile(profile)
+        _check_microbatches(microbatches, batch_size)
         if deterministic:
             tf.config.experimental.enable_op_determinism()
         self.model = model(mesh)
         check_fit(data, self.model)
-        trainer_settings = (seed, clip_norm, jit, microbatches, skip_nonfinite_steps)
         self._make_trainer = functools.partial(
-            Trainer, self.model, optimizer, *trainer_settings
+            Trainer,
+            self.model,
+            optimizer,
+            seed=seed,
+            clip_norm=clip_norm,
+            jit=jit,
+            microbatches=microbatches,
+            skip_nonfinite_steps=skip_nonfinite_steps,
         )
         self.data = data
         self.batch_size = batch_size
@@ -171,12 +189,16 @@ class Run:
         return self._make_trainer()
 
     def features(self) -> dict[str, tf.TensorSpec]:
-        """Returns the shapes and dtypes of a batch, by feature."""
+        """Returns the shape and dtype of each feature of a batch, by name."""
         return self.data.features(self.batch_size)
 
     def explain(self, device_memory: float | str | None = None) -> mtf.Forecast:
-        """Returns the forecast of a step, before any runs; with the memory of a device,
-        such as "40GiB", also whether the step fits.
+        """Returns the forecast of a step: its FLOPs, communication and memory. No step
+        runs.
+
+        Args:
+          device_memory: the memory of a device in bytes, or as text such as "40GiB": the
+            forecast then says whether the step fits. None: it does not.
         """
         return self.trainer.explain(self.features(), device_memory)
 
@@ -185,21 +207,21 @@ class Run:
         return self.trainer.export(self.features())
 
     def train(self, model_dir: str) -> None:
-        """Trains, from the newest checkpoint of a folder on; evaluates before and after.
+        """Trains from the newest checkpoint in a folder on; evaluates before and after.
 
         Raises:
           CheckpointError: another process trains in this folder, or workers do not see
-            it.
-          CheckpointError: the run in the folder has another vocabulary.
-          DataError: the folder cannot be written, or has only other files.
+            it, or the run in the folder has another vocabulary.
+          DataError: the folder cannot be written, or has files, but none of a run.
           MeshtfError: a step cannot be planned. In this case, and after a DataError,
             nothing was read or written.
         """
         check_folder(model_dir, "model_dir", FILES)
         forecast = self.explain()
         if forecast.error is not None:
-            kind, _, message = forecast.error.partition(": ")
-            raise getattr(mtf, kind, mtf.PlanError)(message)
+            # The error is text, such as "PlanError: ...": raise the class that it names.
+            class_name, _, message = forecast.error.partition(": ")
+            raise getattr(mtf, class_name, mtf.PlanError)(message)
         with mtf.checkpoints.only_run(model_dir):
             mtf.checkpoints.check_shared(model_dir)
             self._train(model_dir, forecast)
@@ -207,79 +229,102 @@ class Run:
     def _restore(self, model_dir: str, forecast: mtf.Forecast) -> None:
         """Restores the newest checkpoint, if there is one, and prints a summary of the run."""
         trainer = self.trainer
-        trainer.record = run_record.of_run(trainer, self.data, self._recorded_settings)
+        trainer.record = run_record.make_record(
+            trainer, self.data, self._recorded_settings
+        )
         trainer.restore(model_dir)
         run_record.check_vocabulary(
-            trainer.restored, self.data.vocabulary, f"the run in {model_dir}"
+            trainer.restored_extra, self.data.vocabulary, f"the run in {model_dir}"
         )
-        run_report.introduce(
+        run_report.print_introduction(
             trainer.model,
             self.data,
             model_dir,
-            trainer.steps_done,
-            self.steps,
-            forecast,
-            run_record.differences(trainer.restored, trainer.record),
+            step=trainer.steps_done,
+            steps=self.steps,
+            forecast=forecast,
+            changed=run_record.differences(trainer.restored_extra, trainer.record),
         )
 
     def _train(self, model_dir: str, forecast: mtf.Forecast) -> None:
+        """Trains in a folder that no other process trains in; see `train`."""
         start_time = time.monotonic()
         trainer = self.trainer
         evaluation = Evaluation(trainer.model, self.data, self.batch_size)
         self._restore(model_dir, forecast)
         start_step = trainer.steps_done
-        finished = trainer.restored and start_step >= self.steps
-        if not finished:  # a finished run keeps the settings that it was trained with
+        # A finished run keeps the files of the settings that it was trained with.
+        is_finished = bool(trainer.restored_extra) and start_step >= self.steps
+        if not is_finished:
             run_report.write_config(model_dir)
-        before = evaluation()
-        print(run_report.beginning(before), flush=True)
+        scores_before = evaluation()
+        print(run_report.initial_scores_line(scores_before), flush=True)
         monitor = Monitor(
             model_dir,
             self.steps,
-            forecast.flops() * trainer.model.mesh.size,
-            self.peak_flops,
+            flops=forecast.flops() * trainer.model.mesh.size,
+            peak_flops=self.peak_flops,
         )
         loop = Loop(
             trainer,
             self.data,
-            self.steps,
-            self.batch_size,
+            steps=self.steps,
+            batch_size=self.batch_size,
             evaluate=evaluation,
             monitor=monitor,
             **self._loop_settings,
         )
         with metrics.Metrics(model_dir, start_step) as log, monitor:
-            log.write(start_step, **run_report.held_out(before))
+            log.write(start_step, **run_report.held_out_metrics(scores_before))
             loop.run(model_dir, log)
-            after = evaluation()
-            log.write(trainer.steps_done, **run_report.held_out(after))
-        if isinstance(trainer.model, LanguageModel) and isinstance(
-            self.data.vocabulary, RawBytes
-        ):
-            print(f"\n{sample(trainer.model, self.features()['tokens'].shape[1])}\n")
-        if not finished:
+            scores_after = evaluation()
+            log.write(trainer.steps_done, **run_report.held_out_metrics(scores_after))
+        self._print_sample()
+        if not is_finished:
+            # Again: training has used settings that gin did not have in use before.
             run_report.write_config(model_dir)
-        run_report.summarize(
+        run_report.print_summary(
             self.data,
             evaluation,
             model_dir,
-            (start_step, before),
-            (trainer.steps_done, after),
-            time.monotonic() - start_time,
+            before=run_report.StepScores(start_step, scores_before),
+            after=run_report.StepScores(trainer.steps_done, scores_after),
+            seconds=time.monotonic() - start_time,
+        )
+
+    def _print_sample(self) -> None:
+        """Prints a text that the model generates, if it is a language model of bytes."""
+        model = self.trainer.model
+        if isinstance(model, LanguageModel) and isinstance(
+            self.data.vocabulary, RawBytes
+        ):
+            length = self.features()["tokens"].shape[1]
+            print(f"\n{sample(model, length)}\n")
+
+
+def _check_integers(**settings: int) -> None:
+    """Raises ParseError if a setting is not an integer, or below its minimum."""
+    for name, value in settings.items():
+        minimum = _MINIMUM[name]
+        # In Python a bool is an integer, too.
+        is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+        if not is_integer or value < minimum:
+            raise mtf.ParseError(
+                f"train.{name} is {value!r}: it must be an integer, at least {minimum}."
+            )
+
+
+def _check_microbatches(microbatches: int, batch_size: int) -> None:
+    """Raises ParseError if a batch cannot be split into microbatches of equal size."""
+    if batch_size % microbatches:
+        raise mtf.ParseError(
+            f"train.microbatches is {microbatches}, which does not divide "
+            f"train.batch_size, {batch_size}."
         )
 
 
-def _check(
-    settings: dict[str, tuple[int, int]], profile: tuple[int, int] | None
-) -> None:
-    """Raises ParseError where a setting, (value, minimum), is no integer or below its
-    minimum, or where `profile` is not a range of steps.
-    """
-    for name, (value, low) in settings.items():
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
-            raise mtf.ParseError(
-                f"train.{name} is {value!r}: it must be an integer, at least {low}."
-            )
+def _check_profile(profile: tuple[int, int] | None) -> None:
+    """Raises ParseError if `profile` is not the first and the last step of a range."""
     if profile is not None and not 1 <= profile[0] <= profile[1]:
         raise mtf.ParseError(
             f"train.profile is {profile!r}: it is the first step and the last one, "
@@ -288,12 +333,12 @@ def _check(
 
 
 def check_fit(data: Data, model: Model) -> None:
-    """Raises DataError where a model lacks ids or features of the data."""
-    model_size = model.architecture.vocab
+    """Raises DataError if the data have token ids or features that a model does not take."""
+    model_vocab = model.architecture.vocab
     vocabulary_size = data.vocabulary.size
-    if vocabulary_size > model_size:
+    if vocabulary_size > model_vocab:
         raise DataError(
-            f"the vocabulary has {vocabulary_size:,} ids, and the model {model_size:,}.\n"
+            f"the vocabulary has {vocabulary_size:,} ids, and the model {model_vocab:,}.\n"
             f"  Bind Architecture.vocab = {vocabulary_size}, or use another vocabulary."
         )
     missing = set(data.features(1)) - set(model.features)

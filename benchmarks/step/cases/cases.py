@@ -10,9 +10,10 @@ Example:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from benchmarks.step.cases.sizes import Config, Dumped
+from benchmarks.step.cases.sizes import Config, JsonCase
 
 SIZES = {
     "tiny": {
@@ -34,6 +35,7 @@ SIZES = {
     "full": {},
 }
 
+# Axes and layout of the mesh, by data x model.
 _LAYOUTS = {
     "1x1": ("", ""),
     "8x1": ("data:8", "batch:data; experts:data"),
@@ -43,28 +45,37 @@ _LAYOUTS = {
     ),
     "1x8": ("model:8", "heads:model; d_ff:model; vocab:model"),
 }
-_ALONG_DATA = "d_model:data"
+_SHARDED_OVER_DATA = "d_model:data"
 _EIGHT = ("8x1", "4x2", "1x8")
 
-# What trains the model besides meshtf's placed runtime, on eight devices, and on which
-# meshes.
+
+class Peer(NamedTuple):
+    """A program, other than meshtf's placed runtime, that trains the model on eight devices.
+
+    Attributes:
+      name: the name of its cases; {} is the grid.
+      grids: the grids on which it is measured.
+    """
+
+    name: str
+    grids: Sequence[str]
+
+
 PEERS = {
-    "towers": ("by hand {}, towers", ["8x1"]),
-    "mirrored": ("by hand {}, mirrored", ["8x1"]),
-    "dtensor": ("DTensor {}", _EIGHT),
-    "jax": ("JAX {}, NamedSharding", _EIGHT),
-    "spmd": ("meshtf {}, exported module", _EIGHT),
+    "towers": Peer("by hand {}, towers", ["8x1"]),
+    "mirrored": Peer("by hand {}, mirrored", ["8x1"]),
+    "dtensor": Peer("DTensor {}", _EIGHT),
+    "jax": Peer("JAX {}, NamedSharding", _EIGHT),
+    "spmd": Peer("meshtf {}, exported module", _EIGHT),
 }
-FOREIGN = ("dtensor", "jax")  # libraries that may not support a model
-_BY_TENSORFLOW = (
-    "towers",
-    "mirrored",
-    "dtensor",
-)  # peers that run TensorFlow's kernels
+# Peers of other libraries, which may not support a model.
+FOREIGN = ("dtensor", "jax")
+# Peers that run TensorFlow's kernels.
+_BY_TENSORFLOW = ("towers", "mirrored", "dtensor")
 
 
 @dataclasses.dataclass(frozen=True)
-class Case(Dumped):
+class Case(JsonCase):
     """One row of the table.
 
     Attributes:
@@ -90,29 +101,34 @@ class Case(Dumped):
 
     @property
     def mesh(self) -> str:
+        """The axes of the mesh."""
         return _LAYOUTS[self.grid][0]
 
     @property
     def layout(self) -> str:
+        """The layout of the mesh."""
         return _LAYOUTS[self.grid][1]
 
     @property
     def variable_layout(self) -> str:
-        return _ALONG_DATA if self.sharded_over_data == "variables" else ""
+        """The layout of variables, in addition to `layout`."""
+        return _SHARDED_OVER_DATA if self.sharded_over_data == "variables" else ""
 
     @property
     def optimizer_layout(self) -> str:
-        return _ALONG_DATA if self.sharded_over_data == "state" else ""
+        """The layout of the optimizer's state, in addition to `layout`."""
+        return _SHARDED_OVER_DATA if self.sharded_over_data == "state" else ""
 
     @property
     def name(self) -> str:
+        """The name of the row."""
         if self.runtime in PEERS or not self.grid:
-            known = PEERS[self.runtime][0] if self.grid else "plain TensorFlow"
-            return known.format(self.grid) + (", oneDNN" if self.onednn else "")
-        suffix = {"": "", "state": " ZeRO-1", "variables": " FSDP"}[
-            self.sharded_over_data
-        ]
-        suffix += " recompute" if self.recompute else ""
+            name = PEERS[self.runtime].name if self.grid else "plain TensorFlow"
+            return name.format(self.grid) + (", oneDNN" if self.onednn else "")
+        suffixes = {"": "", "state": " ZeRO-1", "variables": " FSDP"}
+        suffix = suffixes[self.sharded_over_data]
+        if self.recompute:
+            suffix += " recompute"
         where = "8 logical devices" if self.devices else "one device"
         return f"meshtf {self.grid}{suffix}, {where}"
 
@@ -123,7 +139,7 @@ class Case(Dumped):
 
     @property
     def group(self) -> str:
-        """The group of cases that it is compared with: those of the same mode."""
+        """The name of the group of cases that are compared: those of one mode."""
         mode = "XLA" if self.jit else "graph"
         return f"{self.config.model}, {mode}, dropout {self.config.dropout:g}"
 
@@ -134,7 +150,7 @@ class Case(Dumped):
 
 
 def sized(model: str, size: str) -> Config:
-    """Returns the config of a model of one of `SIZES`."""
+    """Returns the config of a model, one of `MODELS`, of a size, one of `SIZES`."""
     return Config(model, **SIZES[size])
 
 
@@ -161,19 +177,20 @@ def cases(
     """Yields groups of cases to be compared, plain TensorFlow first.
 
     Args:
-      config: of all, but for dropout.
-      modes: "graph" and "xla".
-      dropouts: rates; peers come in where it is 0.
-      wanted: parts of names, of which a case must have one.
-      peers: which of `PEERS` are compared as well.
-      onednn: whether what TensorFlow computes without meshtf is compared with oneDNN as
-        well.
+      config: the config of all cases, except for the dropout rate.
+      modes: "graph", "xla" or both.
+      dropouts: the dropout rates; peers are only compared without dropout.
+      names: words; except for plain TensorFlow, the name of a case must contain one of them.
+      peers: the names of the `PEERS` that are compared as well.
+      onednn: whether the cases of TensorFlow without meshtf are also run with oneDNN.
     """
     for mode in modes:
         for rate in dropouts:
-            one = Case(dataclasses.replace(config, dropout=rate), jit=mode == "xla")
-            group = [one, *_placed(one), *(() if rate else _beside(one, peers))]
-            if onednn and not one.jit:
+            plain = Case(dataclasses.replace(config, dropout=rate), jit=mode == "xla")
+            group = [plain, *_placed_cases(plain)]
+            if not rate:
+                group += _peer_cases(plain, peers)
+            if onednn and not plain.jit:
                 group += [
                     dataclasses.replace(case, onednn=True)
                     for case in group
@@ -182,14 +199,14 @@ def cases(
             yield [
                 case
                 for case in group
-                if not case.grid or any(name_part in case.name for name_part in names)
+                if not case.grid or any(word in case.name for word in names)
             ]
 
 
-def _placed(one: Case) -> Iterator[Case]:
-    """Yields the cases of meshtf's placed runtime."""
+def _placed_cases(plain: Case) -> Iterator[Case]:
+    """Yields the cases of meshtf's placed runtime, with the config and mode of `plain`."""
     for recompute in (False, True):
-        yield dataclasses.replace(one, grid="1x1", recompute=recompute)
+        yield dataclasses.replace(plain, grid="1x1", recompute=recompute)
     for devices in (None, "logical:8"):
         for grid, sharded_over_data in (
             ("8x1", ""),
@@ -199,13 +216,13 @@ def _placed(one: Case) -> Iterator[Case]:
             ("1x8", ""),
         ):
             yield dataclasses.replace(
-                one,
+                plain,
                 grid=grid,
                 sharded_over_data=sharded_over_data,
                 devices=devices,
             )
     yield dataclasses.replace(
-        one,
+        plain,
         grid="8x1",
         sharded_over_data="variables",
         devices="logical:8",
@@ -213,15 +230,13 @@ def _placed(one: Case) -> Iterator[Case]:
     )
 
 
-def _beside(one: Case, peers: Iterable[str]) -> Iterator[Case]:
-    """Yields the cases of peers that know this model and mode."""
+def _peer_cases(plain: Case, peers: Iterable[str]) -> Iterator[Case]:
+    """Yields the cases of peers that have the model and the mode of `plain`."""
     for peer in peers:
-        compiled = peer in ("jax", "spmd")
-        if (peer != "jax" or one.config.model == "lm") and (compiled or not one.jit):
-            for grid in PEERS[peer][1]:
+        is_compiled = peer in ("jax", "spmd")  # in both modes
+        has_model = peer != "jax" or plain.config.model == "lm"
+        if has_model and (is_compiled or not plain.jit):
+            for grid in PEERS[peer].grids:
                 yield dataclasses.replace(
-                    one,
-                    grid=grid,
-                    runtime=peer,
-                    jit=compiled,
+                    plain, grid=grid, runtime=peer, jit=is_compiled
                 )

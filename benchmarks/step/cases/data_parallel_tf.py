@@ -27,28 +27,37 @@ _DEVICES = 8
 
 
 class ByHand:
-    """Models on one device or on each, and their common training step;
-    without dropout.
+    """The model on one device, or a copy of it on each device, and the training step. Without
+    dropout.
+
+    Args:
+      case: the case; its runtime is "towers" or "mirrored".
+
+    Attributes:
+      devices: the names of the logical devices.
+      models: the copies of the model: one, or one for each device.
     """
 
     def __init__(self, case: Case):
         (cpu,) = tf.config.list_physical_devices("CPU")
-        if not tf.config.get_logical_device_configuration(cpu):  # nobody has split it
+        # Unless an earlier model of this process has made the logical devices.
+        if not tf.config.get_logical_device_configuration(cpu):
             threads = max(1, (os.cpu_count() or 1) // _DEVICES)
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.set_logical_device_configuration(
                 cpu, [tf.config.LogicalDeviceConfiguration()] * _DEVICES
             )
         self.devices = [f"CPU:{i}" for i in range(_DEVICES)]
-        owners = self.devices if case.runtime == "mirrored" else self.devices[:1]
+        is_mirrored = case.runtime == "mirrored"
         self.models = []
-        for device in owners:
+        for device in self.devices if is_mirrored else self.devices[:1]:
             with tf.device(device):
                 self.models.append(plain_model(case.config))
+        # All copies start with the values of the first one.
         self.assign({name: w.numpy() for name, w in self.models[0].weights.items()})
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Takes the values of all variables, and starts the optimizer anew."""
+        """Assigns all variables, and resets the optimizer."""
         for model in self.models:
             model.assign(values)
 
@@ -59,25 +68,28 @@ class ByHand:
 
         @tf.function(autograph=False)
         def train(batch: dict[str, tf.Tensor]) -> tf.Tensor:
-            results = [self._part(i, inputs) for i, inputs in enumerate(_parts(batch))]
+            results = [
+                self._loss_and_gradients(i, shard)
+                for i, shard in enumerate(_shards(batch))
+            ]
+            losses, gradients = zip(*results)
             with tf.device(self.devices[0]):
-                losses, gradients = zip(*results)
-                total = {
+                mean_gradients = {
                     name: tf.add_n([g[name] for g in gradients]) / _DEVICES
                     for name in gradients[0]
                 }
                 loss = tf.add_n(losses) / _DEVICES
             for device, model in zip(self.devices, self.models):
                 with tf.device(device):
-                    model.update(total)
+                    model.update(mean_gradients)
             return loss
 
         return train
 
-    def _part(
+    def _loss_and_gradients(
         self, i: int, batch: dict[str, tf.Tensor]
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Returns the loss and the gradients of one device."""
+        """Returns the loss and the gradients of device i for its shard of the batch."""
         model = self.models[i % len(self.models)]
 
         def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -104,13 +116,18 @@ class ByHand:
             }
 
 
-def _parts(batch: dict[str, tf.Tensor]) -> list[dict[str, tf.Tensor]]:
-    """Returns each device's part of a batch, which is part of its mean."""
+def _shards(batch: dict[str, tf.Tensor]) -> list[dict[str, tf.Tensor]]:
+    """Returns the shard of a batch for each device. The mean of the losses of all shards is
+    the loss of the batch.
+    """
     shards = {name: tf.split(x, _DEVICES) for name, x in batch.items()}
-    extra_inputs = {}
+    shared_inputs = {}
     if "masked_weights" in batch:
-        extra_inputs["masked_count"] = tf.reduce_sum(batch["masked_weights"]) / _DEVICES
+        # Shards may have different numbers of masked tokens.
+        shared_inputs["masked_count"] = (
+            tf.reduce_sum(batch["masked_weights"]) / _DEVICES
+        )
     return [
-        {name: values[i] for name, values in shards.items()} | extra_inputs
+        {name: values[i] for name, values in shards.items()} | shared_inputs
         for i in range(_DEVICES)
     ]

@@ -22,7 +22,8 @@ from benchmarks.step.cases.cases import Case
 from benchmarks.step.cases.feeds import Batch
 from benchmarks.step.plain_tf.models import PLAIN
 
-_CUT_FIRST = (
+# Ends of the names of variables that are sharded along the axis `model`.
+_SHARDED_ALONG_FIRST_DIMENSION = (
     "/embedding/table",
     "output/kernel",
     "wo/kernel",
@@ -32,7 +33,7 @@ _CUT_FIRST = (
     "key/bias",
     "value/bias",
 )
-_CUT_SECOND = (
+_SHARDED_ALONG_SECOND_DIMENSION = (
     "query/kernel",
     "key/kernel",
     "value/kernel",
@@ -54,39 +55,37 @@ class DTensorModel:
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * 8
         )
-        data, self.along = (int(n) for n in case.grid.split("x"))
+        data_size, self.model_size = (int(n) for n in case.grid.split("x"))
         self.mesh = dtensor.create_mesh(
-            [("data", data), ("model", self.along)],
+            [("data", data_size), ("model", self.model_size)],
             devices=[f"CPU:{i}" for i in range(8)],
         )
         self.config = case.config
-        self.model = PLAIN[case.config.model].__new__(PLAIN[case.config.model])
-        self.model.config = case.config  # its variables are those of below
-        shapes = self.config.shapes()
-        normal = np.random.default_rng(2).standard_normal
-        self.weights = {
-            name: dtensor.DVariable(
-                self._put(
-                    normal(shape, np.float32)
-                    * np.float32(self.config.fan_in(name) ** -0.5),
-                    self._partition_spec(name),
-                )
+        # The hand-written program, without the variables that its __init__ would make.
+        plain_model = PLAIN[case.config.model]
+        self.model = plain_model.__new__(plain_model)
+        self.model.config = case.config
+        rng = np.random.default_rng(2)
+        self.weights = {}
+        self.slots = {}  # Adam's moments m and v
+        for name, shape in self.config.shapes().items():
+            stddev = np.float32(self.config.fan_in(name) ** -0.5)
+            self.weights[name] = self._variable(
+                name, rng.standard_normal(shape, np.float32) * stddev
             )
-            for name, shape in shapes.items()
-        }
-        self.slots = {
-            name: tuple(
-                dtensor.DVariable(
-                    self._put(np.zeros(shape, np.float32), self._partition_spec(name))
-                )
-                for _ in "mv"
+            zeros = np.zeros(shape, np.float32)
+            self.slots[name] = (
+                self._variable(name, zeros),
+                self._variable(name, zeros),
             )
-            for name, shape in shapes.items()
-        }
         self.step = dtensor.DVariable(self._put(np.float32(0), []))
 
+    def _variable(self, name: str, value: np.ndarray) -> Any:
+        """Returns a variable that is sharded as the weight with this name."""
+        return dtensor.DVariable(self._put(value, self._partition_spec(name)))
+
     def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Takes the values of all variables, and starts the optimizer anew."""
+        """Assigns all variables, and resets the optimizer."""
         self.step.assign(self._put(np.float32(0), []))
         for name, weight in self.weights.items():
             weight.assign(self._put(values[name], self._partition_spec(name)))
@@ -118,29 +117,31 @@ class DTensorModel:
             return loss
 
         def step(batch: Batch) -> Any:
-            return train(
-                {
-                    name: self._put(x, ["data"] + [dtensor.UNSHARDED] * (x.ndim - 1))
-                    for name, x in batch.items()
-                }
-            )
+            tensors = {}
+            for name, x in batch.items():
+                spec = ["data"] + [dtensor.UNSHARDED] * (x.ndim - 1)
+                tensors[name] = self._put(x, spec)
+            return train(tensors)
 
         return step
 
     def _update(self, gradients: dict[str, tf.Tensor]) -> None:
+        """Takes one step of Adam."""
         c = self.config
         t = self.step.assign_add(1.0)
-        powers = tf.pow(c.beta1, t), tf.pow(c.beta2, t)
-        rate = c.learning_rate * tf.sqrt(1 - powers[1]) / (1 - powers[0])
+        beta1_power = tf.pow(c.beta1, t)
+        beta2_power = tf.pow(c.beta2, t)
+        rate = c.learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
         for name, gradient in gradients.items():
-            weight, (m, v) = self.weights[name], self.slots[name]
-            if self.along == 1:
+            weight = self.weights[name]
+            m, v = self.slots[name]
+            if self.model_size == 1:
                 tf.raw_ops.ResourceApplyAdam(
                     var=weight.handle,
                     m=m.handle,
                     v=v.handle,
-                    beta1_power=powers[0],
-                    beta2_power=powers[1],
+                    beta1_power=beta1_power,
+                    beta2_power=beta2_power,
                     lr=c.learning_rate,
                     beta1=c.beta1,
                     beta2=c.beta2,
@@ -155,7 +156,9 @@ class DTensorModel:
             weight.assign_sub(rate * mean / (tf.sqrt(squares) + c.epsilon))
 
     def _put(self, x: np.ndarray, spec: list[str]) -> Any:
-        """Returns an array on all devices, sharded along the named axes."""
+        """Returns an array on all devices, sharded as `spec` says: for each dimension, a mesh
+        axis or UNSHARDED.
+        """
         replicated = dtensor.Layout.replicated(self.mesh, len(spec))
         copies = dtensor.copy_to_mesh(tf.constant(x), replicated)
         return dtensor.relayout(copies, dtensor.Layout(spec, self.mesh))
@@ -163,10 +166,17 @@ class DTensorModel:
     def _partition_spec(self, name: str) -> list[str]:
         """Returns the sharding of a variable: heads, d_ff and vocab along "model"."""
         spec = [dtensor.UNSHARDED] * len(self.config.shapes()[name])
-        if self.along > 1 and name.endswith(_CUT_FIRST + _CUT_SECOND):
-            spec[name.endswith(_CUT_SECOND) + ("/experts/" in name)] = "model"
+        if self.model_size == 1:
+            return spec
+        # The kernels of experts have a dimension more, the first one.
+        first = 1 if "/experts/" in name else 0
+        if name.endswith(_SHARDED_ALONG_FIRST_DIMENSION):
+            spec[first] = "model"
+        elif name.endswith(_SHARDED_ALONG_SECOND_DIMENSION):
+            spec[first + 1] = "model"
         return spec
 
 
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns the cross entropy of each label: [tokens]."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

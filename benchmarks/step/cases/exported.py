@@ -5,8 +5,7 @@ PJRT client.
     step = model.train_step()            # traces, exports and compiles
     loss = step(batch)
 
-After the export no TensorFlow runs: variables are carried on the devices from step to
-step.
+After the export no TensorFlow runs: variables stay on the devices from step to step.
 """
 
 from __future__ import annotations
@@ -25,7 +24,11 @@ from meshtf.runtime.spmd.pjrt_client import Buffer, Runner
 
 
 class ExportedModel(MeshModel):
-    """The exported training step, and the devices' slices of variables and slots."""
+    """The exported training step, and the shards of variables and slots on the devices.
+
+    Attributes:
+      buffers: the inputs of the module on the devices, by name.
+    """
 
     def __init__(self, case: Case):
         super().__init__(case)
@@ -33,18 +36,18 @@ class ExportedModel(MeshModel):
             name: tf.TensorSpec(x.shape, x.dtype)
             for name, x in batches(case.config)[0].items()
         }
-        self.carried: dict[str, Buffer] = {}
+        self.buffers: dict[str, Buffer] = {}
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Takes the values of all variables, and starts the optimizer anew."""
+        """Assigns all variables, and resets the optimizer."""
         self.step = 0
         for port in self.exported.inputs:
             if port.kind != "argument":
-                own = values.get(port.name)
-                self._put(
-                    port,
-                    np.zeros(port.spec.shape.sizes, np.float32) if own is None else own,
-                )
+                if port.name in values:
+                    value = values[port.name]
+                else:  # a slot of the optimizer
+                    value = np.zeros(port.spec.shape.sizes, np.float32)
+                self._put(port, value)
 
     def train_step(self) -> Callable[[Batch], Any]:
         """Returns a function of a batch that updates the variables and returns the
@@ -55,7 +58,8 @@ class ExportedModel(MeshModel):
         for port in self.exported.inputs:
             if port.name in self.exported.values:
                 self._put(port, self.exported.values[port.name])
-        written = [p for p in self.exported.inputs if p.output is not None]
+        # The variables and slots that the step writes.
+        written = [port for port in self.exported.inputs if port.output is not None]
 
         def step(batch: Batch) -> Any:
             arguments: dict[str, Any] = {
@@ -65,15 +69,16 @@ class ExportedModel(MeshModel):
             for port in self.exported.inputs:
                 if port.name in arguments:
                     self._put(port, arguments[port.name])
-            results = self.runner.run(
-                [self.carried[p.name] for p in self.exported.inputs]
-            )
-            self.carried.update((p.name, results[p.output]) for p in written)
+            inputs = [self.buffers[port.name] for port in self.exported.inputs]
+            results = self.runner.run(inputs)
+            for port in written:
+                self.buffers[port.name] = results[port.output]
             self.step += 1
             return self.runner.get(results[0])[0]
 
         return step
 
     def _put(self, port: Any, array: Any) -> None:
-        slices = port.shard(array, self.exported.mesh)
-        self.carried[port.name] = self.runner.put(slices)
+        """Puts the shards of a global array on the devices, as an input of the module."""
+        shards = port.shard(array, self.exported.mesh)
+        self.buffers[port.name] = self.runner.put(shards)

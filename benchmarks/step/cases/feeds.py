@@ -13,40 +13,46 @@ import numpy as np
 from benchmarks.step.cases.sizes import Config
 
 Batch = dict[str, np.ndarray]
-BATCHES = 4
+BATCHES = 4  # the number of different batches
 
 
 def batches(config: Config) -> list[Batch]:
     """Returns batches of a language model, or of BERT's pretraining."""
     rng = np.random.default_rng(0)
-    rows = _rows(config, rng)
-    if config.model == "bert":
-        return [_masked(config, np.ascontiguousarray(row[:, :-1]), rng) for row in rows]
-    return [
-        {
-            "tokens": np.ascontiguousarray(row[:, :-1]),
-            "targets": np.ascontiguousarray(row[:, 1:]),
-        }
-        for row in rows
-    ]
+    results = []
+    for ids in _tokens(config, rng):
+        tokens = np.ascontiguousarray(ids[:, :-1])
+        if config.model == "bert":
+            results.append(_masked(config, tokens, rng))
+        else:
+            targets = np.ascontiguousarray(ids[:, 1:])
+            results.append({"tokens": tokens, "targets": targets})
+    return results
 
 
-def _rows(config: Config, rng: np.random.Generator) -> np.ndarray:
-    """Returns tokens `[BATCHES, batch, length + 1]`, of which 90 % are a function of the token
-    before.
+def _tokens(config: Config, rng: np.random.Generator) -> np.ndarray:
+    """Returns tokens `[BATCHES, batch, length + 1]`, of which 90 % are a function of the
+    previous token.
     """
-    follows = rng.permutation(config.vocab)
+    next_token = rng.permutation(config.vocab)
     tokens = np.empty([BATCHES, config.batch, config.length + 1], np.int32)
     tokens[..., 0] = rng.integers(0, config.vocab, tokens.shape[:2])
     for i in range(config.length):
         is_regular = rng.random(tokens.shape[:2]) < 0.9
-        other = rng.integers(0, config.vocab, is_regular.shape)
-        tokens[..., i + 1] = np.where(is_regular, follows[tokens[..., i]], other)
+        random_token = rng.integers(0, config.vocab, is_regular.shape)
+        regular_token = next_token[tokens[..., i]]
+        tokens[..., i + 1] = np.where(is_regular, regular_token, random_token)
     return tokens
 
 
 def _masked(config: Config, tokens: np.ndarray, rng: np.random.Generator) -> Batch:
-    """Returns a batch for BERT: pairs of texts, some of them shorter, with masked tokens."""
+    """Returns a batch for BERT: pairs of texts, some of them shorter, with masked tokens.
+
+    Args:
+      config: the sizes of the batch.
+      tokens: the tokens `[batch, length]`.
+      rng: the random generator.
+    """
     tokens = np.maximum(tokens, 2)  # 0 is padding, 1 the mask token
     batch, length = tokens.shape
     ends = rng.integers(length * 3 // 4, length + 1, [batch, 1])
@@ -55,7 +61,7 @@ def _masked(config: Config, tokens: np.ndarray, rng: np.random.Generator) -> Bat
     )
     positions = positions.astype(np.int32)
     ids = np.take_along_axis(tokens, positions, 1)
-    np.put_along_axis(tokens, positions, 1, 1)
+    np.put_along_axis(tokens, positions, values=1, axis=1)
     tokens[np.arange(length) >= ends] = 0
     types = (np.arange(length) >= length // 2) & (tokens > 0)
     return {
@@ -73,11 +79,11 @@ def fixed_values(config: Config) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
     values = {}
     for name, shape in config.shapes().items():
-        draw = rng.standard_normal(shape, np.float32)
+        normal = rng.standard_normal(shape, np.float32)
         if name.endswith("scale"):
-            values[name] = 1 + 0.1 * draw
+            values[name] = 1 + 0.1 * normal
         elif name.endswith("bias"):
-            values[name] = 0.1 * draw
+            values[name] = 0.1 * normal
         else:
-            values[name] = draw * np.float32(0.5 * config.fan_in(name) ** -0.5)
+            values[name] = normal * np.float32(0.5 * config.fan_in(name) ** -0.5)
     return values

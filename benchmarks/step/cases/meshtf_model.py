@@ -35,9 +35,8 @@ class MeshModel:
     def __init__(self, case: Case):
         mtf.configure_process()
         c = case.config
-        warnings.simplefilter(
-            "ignore", mtf.LayoutWarning
-        )  # a layout is for all three models
+        # Layouts have rules for all three models, and so rules that one model does not use.
+        warnings.simplefilter("ignore", mtf.LayoutWarning)
         if case.devices:
             mtf.logical_devices(8)
         self.mesh = mtf.Mesh(
@@ -50,10 +49,10 @@ class MeshModel:
         self.model = build(self.mesh, c, case.recompute)
         self.optimizer = mtf.optimizers.Adam(
             self.model.trainable_variables,
-            c.learning_rate,
-            c.beta1,
-            c.beta2,
-            c.epsilon,
+            learning_rate=c.learning_rate,
+            beta_1=c.beta1,
+            beta_2=c.beta2,
+            epsilon=c.epsilon,
         )
         self.step = 0
 
@@ -70,7 +69,7 @@ class MeshModel:
         """Returns a function of a batch that updates the variables and returns the
         loss.
         """
-        self.recording = train = self.recorded(jit)
+        self.train_function = train = self.recorded(jit)
 
         def step(batch: Batch) -> Any:
             self.step += 1
@@ -79,8 +78,11 @@ class MeshModel:
         return step
 
     def forecast(self, batch: Batch) -> float:
-        """Returns the peak of bytes on all positions together, by `mtf.explain`."""
-        return self.recording.explain(batch, np.int32(0)).memory.peak * self.mesh.size
+        """Returns the forecast of the peak of bytes on all positions together; to be called
+        after `train_step`.
+        """
+        forecast = self.train_function.explain(batch, np.int32(0))
+        return forecast.memory.peak * self.mesh.size
 
     def recorded(self, jit: bool = False) -> Any:
         """Returns the `mtf.function` of a batch and the index of the step."""

@@ -21,7 +21,26 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The sizes of a model and of its batch, and the settings of training."""
+    """The sizes of a model and of its batch, and the settings of training.
+
+    Attributes:
+      model: one of `MODELS`.
+      vocab: the size of the vocabulary.
+      batch: the number of examples in a batch.
+      length: the number of tokens of an example.
+      d_model: the width of the model.
+      d_ff: the width of feed-forward layers.
+      heads: the number of attention heads.
+      layers: the number of blocks.
+      experts: the number of experts of a mixture; each token goes to two.
+      capacity: the slots of all experts over the choices of all tokens.
+      dropout: the dropout rate.
+      z_loss: the weight of the square of logsumexp in the loss.
+      learning_rate: Adam's learning rate.
+      beta1: the decay of Adam's first moment.
+      beta2: the decay of Adam's second moment.
+      epsilon: what Adam adds to the root of the second moment.
+    """
 
     model: str = "lm"
     vocab: int = 4096
@@ -31,8 +50,8 @@ class Config:
     d_ff: int = 1024
     heads: int = 8
     layers: int = 4
-    experts: int = 8  # of the mixtures of "moe", two for each token
-    capacity: float = 1.25  # slots of all experts over choices of all tokens
+    experts: int = 8
+    capacity: float = 1.25
     dropout: float = 0.0
     z_loss: float = 0.0
     learning_rate: float = 1e-3
@@ -42,6 +61,7 @@ class Config:
 
     @property
     def key(self) -> int:
+        """The size of the queries and keys of a head."""
         return self.d_model // self.heads
 
     @property
@@ -51,17 +71,16 @@ class Config:
 
     @property
     def slots(self) -> int:
-        """The slots of an expert for the tokens of one example."""
-        return min(
-            max(int(2 * self.length * self.capacity / self.experts), 4), self.length
-        )
+        """The number of slots of an expert for the tokens of one example: at least four."""
+        slots = int(2 * self.length * self.capacity / self.experts)
+        return min(max(slots, 4), self.length)
 
     @property
     def root(self) -> str:
         """The first component of the paths of variables and of dropout ops."""
         return "bert" if self.model == "bert" else "language_model"
 
-    def mixed(self, block: int) -> bool:
+    def has_experts(self, block: int) -> bool:
         """Returns whether a block has a mixture of experts."""
         return self.model == "moe" and block % 2 == 1
 
@@ -78,6 +97,7 @@ class Config:
 
 
 def _language_model(c: Config) -> Shapes:
+    """Returns the shapes of a language model's variables."""
     d = c.d_model
     root = c.root
     shapes: Shapes = {f"{root}/embedding/table": (c.vocab, d)}
@@ -88,7 +108,7 @@ def _language_model(c: Config) -> Shapes:
             for norm in ("attention_norm", "feed_forward_norm")
         }
         shapes |= _attention(c, f"{path}/attention")
-        if c.mixed(i):
+        if c.has_experts(i):
             shapes |= {
                 f"{path}/moe/router/kernel": (d, c.experts),
                 f"{path}/moe/experts/wi/kernel": (c.experts, d, c.d_ff),
@@ -106,40 +126,38 @@ def _language_model(c: Config) -> Shapes:
 
 
 def _attention(c: Config, path: str) -> Shapes:
-    inner = (c.heads, c.key)
-    shapes: Shapes = {
-        f"{path}/{n}/kernel": (c.d_model, *inner) for n in ("query", "key", "value")
+    """Returns the shapes of an attention layer's kernels."""
+    return {
+        f"{path}/query/kernel": (c.d_model, c.heads, c.key),
+        f"{path}/key/kernel": (c.d_model, c.heads, c.key),
+        f"{path}/value/kernel": (c.d_model, c.heads, c.key),
+        f"{path}/output/kernel": (c.heads, c.key, c.d_model),
     }
-    return shapes | {f"{path}/output/kernel": (*inner, c.d_model)}
 
 
 def _bert(c: Config) -> Shapes:
+    """Returns the shapes of BERT's variables."""
     d = c.d_model
     f = c.d_ff
     root = c.root
     shapes: Shapes = {
-        f"{root}/{table}/table": (rows, d)
-        for table, rows in (
-            ("embedding", c.vocab),
-            ("position_embedding", c.length),
-            ("type_embedding", 2),
-        )
+        f"{root}/embedding/table": (c.vocab, d),
+        f"{root}/position_embedding/table": (c.length, d),
+        f"{root}/type_embedding/table": (2, d),
     }
     shapes |= _norm(f"{root}/embedding_norm", d)
     for i in range(c.layers):
         path = f"{root}/encoder/block_{i}"
-        shapes |= _norm(f"{path}/attention_norm", d) | _norm(
-            f"{path}/feed_forward_norm", d
-        )
+        shapes |= _norm(f"{path}/attention_norm", d)
+        shapes |= _norm(f"{path}/feed_forward_norm", d)
         shapes |= _attention(c, f"{path}/attention")
         shapes |= {
             f"{path}/attention/{n}/bias": (c.heads, c.key)
             for n in ("query", "key", "value")
         }
         shapes |= {f"{path}/attention/output/bias": (d,)}
-        shapes |= _dense(f"{path}/feed_forward/wi", d, f) | _dense(
-            f"{path}/feed_forward/wo", f, d
-        )
+        shapes |= _dense(f"{path}/feed_forward/wi", d, f)
+        shapes |= _dense(f"{path}/feed_forward/wo", f, d)
     head = "pretraining"
     return (
         shapes
@@ -152,20 +170,26 @@ def _bert(c: Config) -> Shapes:
 
 
 def _norm(path: str, size: int) -> Shapes:
+    """Returns the shapes of a layer norm's variables."""
     return {f"{path}/scale": (size,), f"{path}/bias": (size,)}
 
 
 def _dense(path: str, inputs: int, outputs: int) -> Shapes:
+    """Returns the shapes of a dense layer's variables."""
     return {f"{path}/kernel": (inputs, outputs), f"{path}/bias": (outputs,)}
 
 
-class Dumped:
-    """Base class of cases: dataclasses with a config, which are sent to processes as JSON."""
+class JsonCase:
+    """Base class of cases: dataclasses with a field `config`, which are sent to processes as
+    JSON.
+    """
 
     def dump(self) -> str:
+        """Returns the case as JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def load(cls, text: str) -> Any:
+        """Returns the case that `dump` has written."""
         values = json.loads(text)
         return cls(**values | {"config": Config(**values["config"])})

@@ -23,6 +23,7 @@ from benchmarks.harness.case_server import serve
 from benchmarks.step.cases.cases import Case
 from benchmarks.step.cases.feeds import batches, fixed_values
 
+# The module and the class of each runtime's model.
 _MODELS = {
     "plain": ("plain_tf.models", "plain_model"),
     "towers": ("cases.data_parallel_tf", "ByHand"),
@@ -32,88 +33,97 @@ _MODELS = {
     "placed": ("cases.meshtf_model", "MeshModel"),
     "spmd": ("cases.exported", "ExportedModel"),
 }
-_IMPORTED = {"jax": "jax", "spmd": "jaxlib.xla_client"}
+# The libraries of runtimes that do not use TensorFlow alone.
+_LIBRARIES = {"jax": "jax", "spmd": "jaxlib.xla_client"}
 
 
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:
     """Returns a model with `assign`, and a function that makes its training step."""
-    module, name = _MODELS[case.runtime if case.grid else "plain"]
-    model = getattr(importlib.import_module(f"benchmarks.step.{module}"), name)(
-        case if case.grid else case.config
-    )
-    if case.runtime == "placed":  # plain TensorFlow and meshtf know both modes
+    module_name, class_name = _MODELS[case.runtime if case.grid else "plain"]
+    module = importlib.import_module(f"benchmarks.step.{module_name}")
+    model = getattr(module, class_name)(case if case.grid else case.config)
+    # Plain TensorFlow and meshtf have both modes; the runtime of plain cases is "placed".
+    if case.runtime == "placed":
         return model, lambda: model.train_step(case.jit)
     return model, model.train_step
 
 
 class Runner:
-    """A model that is built and can take steps."""
+    """Builds a case, takes its first steps, and answers requests: see the module.
+
+    Attributes:
+      start: seconds until the first step is done, from the beginning ("first") and from when
+        the model is built ("compile"), both also of processor time ("first_cpu",
+        "compile_cpu"); megabytes ("memory", "forecast").
+    """
 
     def __init__(self, case: Case):
-        self.case, self.config = case, case.config
+        self.case = case
+        self.config = case.config
         self.batches = batches(case.config)
         _reset_peak()
-        before = _memory("VmRSS")
+        memory_before = _memory("VmRSS")
         clocks = {"": time.perf_counter, "_cpu": time.process_time}
-        start = {name: clock() for name, clock in clocks.items()}
-        self.model, make = build(case)
-        built = {name: clock() for name, clock in clocks.items()}
-        self.step = make()
+        start = {suffix: clock() for suffix, clock in clocks.items()}
+        self.model, make_step = build(case)
+        built = {suffix: clock() for suffix, clock in clocks.items()}
+        self.step = make_step()
         self.count = 0
-        self.one()
-        self.start = {
-            prefix + name: clock() - since[name]
-            for name, clock in clocks.items()
-            for prefix, since in (("first", start), ("compile", built))
-        }
+        self.take_step()
+        self.start = {}
+        for suffix, clock in clocks.items():
+            now = clock()
+            self.start[f"first{suffix}"] = now - start[suffix]
+            self.start[f"compile{suffix}"] = now - built[suffix]
         for _ in range(2):
-            self.one()
-        self.start["memory"] = _memory("VmHWM") - before
+            self.take_step()
+        self.start["memory"] = _memory("VmHWM") - memory_before
         if case.forecasts:
             self.start["forecast"] = self.model.forecast(self.batches[0]) / 2**20
 
-    def one(self) -> float:
+    def take_step(self) -> float:
         """Takes one step and returns its loss; waits until it is computed."""
         batch = self.batches[self.count % len(self.batches)]
         self.count += 1
         return float(self.step(batch))
 
     def steps(self, count: int) -> dict[str, list[float]]:
-        """Takes steps and returns the seconds of each."""
+        """Takes steps, and returns the seconds of each of them: of wall time ("wall") and of
+        processor time ("cpu").
+        """
         wall = []
         cpu = []
         for _ in range(count):
-            start = time.perf_counter()
-            processor = time.process_time()
-            self.one()
-            wall.append(time.perf_counter() - start)
-            cpu.append(time.process_time() - processor)
+            wall_start = time.perf_counter()
+            cpu_start = time.process_time()
+            self.take_step()
+            wall.append(time.perf_counter() - wall_start)
+            cpu.append(time.process_time() - cpu_start)
         return {"wall": wall, "cpu": cpu}
 
     def losses(self, num_steps: int) -> dict[str, list[float]]:
         """Returns the losses of the first steps from fixed values of the variables."""
         self.model.assign(fixed_values(self.config))
-        own = self.step
+        timed_step = self.step
         self.count = 0
-        if (
-            not self.case.grid and self.config.dropout
-        ):  # it times masks that are faster for it
+        # For times, plain TensorFlow draws the masks that are fastest for it; for losses, the
+        # masks of meshtf.
+        if not self.case.grid and self.config.dropout:
             self.step = self.model.train_step(self.case.jit, masks="hash")
-        losses = [self.one() for _ in range(num_steps)]
-        self.step = own
+        losses = [self.take_step() for _ in range(num_steps)]
+        self.step = timed_step
         return {"losses": losses}
 
 
 def _memory(field: str) -> float:
-    """Returns a line of this process's status, in MB; Linux only, otherwise 0."""
+    """Returns a field of this process's status, in MB; Linux only, otherwise 0."""
     try:
         with open("/proc/self/status") as status:
-            return (
-                next(int(line.split()[1]) for line in status if line.startswith(field))
-                / 1024
-            )
+            line = next(line for line in status if line.startswith(field))
     except OSError:
         return 0.0
+    kilobytes = int(line.split()[1])
+    return kilobytes / 1024
 
 
 def _reset_peak() -> None:
@@ -128,7 +138,7 @@ def _reset_peak() -> None:
 def start(text: str) -> Runner:
     """Returns the runner of a case; its library is imported before the clock starts."""
     case = Case.load(text)
-    importlib.import_module(_IMPORTED.get(case.runtime, "tensorflow"))
+    importlib.import_module(_LIBRARIES.get(case.runtime, "tensorflow"))
     return Runner(case)
 
 

@@ -18,7 +18,7 @@ from benchmarks.step.plain_tf.training_step import (
     below,
 )
 
-_EPSILON = 1e-12
+_EPSILON = 1e-12  # of layer norms
 
 
 class PlainBert(PlainModel):
@@ -33,35 +33,28 @@ class PlainBert(PlainModel):
     ) -> tf.Tensor:
         """Returns the mean cross entropy over masked tokens, plus that over pairs of texts."""
         c = self.config
-        table = w["bert/embedding/table"]
-        x = self.encode(
-            below(w, "bert/"),
-            table,
-            batch,
-            drop,
-        )
+        encoder = below(w, "bert/")
+        table = encoder["embedding/table"]
+        x = self.encode(encoder, table, batch, drop)
         heads = below(w, "pretraining/")
+        # The index in x of the first token of each example.
         starts = tf.range(x.shape[0] // c.length) * c.length
-        masked = tf.gather(
-            x, tf.reshape(batch["masked_positions"] + starts[:, None], [-1])
-        )
-        masked = norm(
-            heads,
-            "transform",
-            hand_written_kernels.gelu_exact(dense(heads, "transform", masked)),
-        )
+        indices = tf.reshape(batch["masked_positions"] + starts[:, None], [-1])
+        masked = dense(heads, "transform", tf.gather(x, indices))
+        masked = norm(heads, "transform", hand_written_kernels.gelu_exact(masked))
         logits = tf.nn.bias_add(
             tf.matmul(masked, table, transpose_b=True), heads["logits_bias"]
         )
         losses = cross_entropy(logits, tf.reshape(batch["masked_ids"], [-1]))
         weights = tf.reshape(batch["masked_weights"], [-1])
-        pooled = tf.tanh(dense(below(w, "bert/"), "pooler", tf.gather(x, starts)))
-        pairs = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        pooled = tf.tanh(dense(encoder, "pooler", tf.gather(x, starts)))
+        pair_losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
             batch["next_sentence_labels"], dense(heads, "next_sentence", pooled)
         )
-        # For a shard of a batch this is its term of the mean, if the batch has the count.
+        # A shard of a batch has "masked_count": the mean count of masked tokens of all
+        # shards, so that the mean of the shards' losses is the loss of the batch.
         count = batch.get("masked_count", tf.reduce_sum(weights))
-        return tf.reduce_sum(losses * weights) / count + tf.reduce_mean(pairs)
+        return tf.reduce_sum(losses * weights) / count + tf.reduce_mean(pair_losses)
 
     def encode(
         self,
@@ -70,7 +63,14 @@ class PlainBert(PlainModel):
         batch: dict[str, tf.Tensor],
         drop: Drop,
     ) -> tf.Tensor:
-        """Returns `[batch * length, d_model]`."""
+        """Returns the output of the last block, `[batch * length, d_model]`.
+
+        Args:
+          w: the weights of the encoder.
+          table: the embedding table `[vocab, d_model]`.
+          batch: the inputs.
+          drop: the dropout function.
+        """
         c = self.config
         x = hand_written_kernels.embed(table, tf.reshape(batch["tokens"], [-1]))
         # With two entries a one-hot matmul is faster than a gather and its gradient.
@@ -82,15 +82,15 @@ class PlainBert(PlainModel):
         bias = tf.where(batch["tokens"] > 0, 0.0, -1e9)[:, None, None]
         for i in range(c.layers):
             path = f"encoder/block_{i}/"
-            own = below(w, path)
+            block = below(w, path)
             attend = functools.partial(
-                self.attention, below(own, "attention/"), bias=bias
+                self.attention, below(block, "attention/"), bias=bias
             )
             h = attend(x, drop=lambda y, p, path=path: drop(y, f"{path}attention/{p}"))
-            x = norm(own, "attention", x + drop(h, path + "attention_dropout"))
-            h = hand_written_kernels.gelu_exact(dense(own, "feed_forward/wi", x))
-            h = dense(own, "feed_forward/wo", h)
-            x = norm(own, "feed_forward", x + drop(h, path + "feed_forward_dropout"))
+            x = norm(block, "attention", x + drop(h, path + "attention_dropout"))
+            h = hand_written_kernels.gelu_exact(dense(block, "feed_forward/wi", x))
+            h = dense(block, "feed_forward/wo", h)
+            x = norm(block, "feed_forward", x + drop(h, path + "feed_forward_dropout"))
         return x
 
     def attention(
@@ -104,14 +104,8 @@ class PlainBert(PlainModel):
         query, key, value = (
             self.heads(w, name, x) for name in ("query", "key", "value")
         )
-        y = self.attended(
-            w,
-            query * self.config.key**-0.5,
-            key,
-            value,
-            bias,
-            drop,
-        )
+        query *= self.config.key**-0.5
+        y = self.attend(w, query, key, value, bias, drop)
         return tf.nn.bias_add(y, w["output/bias"])
 
 

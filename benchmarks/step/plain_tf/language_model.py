@@ -18,7 +18,7 @@ from benchmarks.step.plain_tf.training_step import (
 
 
 class PlainLM(PlainModel):
-    """Blocks with norms before each half, and rotary positions."""
+    """Pre-norm blocks with rotary positions."""
 
     def loss(
         self,
@@ -33,22 +33,23 @@ class PlainLM(PlainModel):
         c = self.config
         w = below(w, f"{c.root}/")
         losses = []
-        # Activations stay [batch * length, d_model]: a product of a 3-D by a 2-D tensor
-        # is lowered to a broadcast batch product, which takes twice the time.
+        # Activations stay [batch * length, d_model]: a matmul of a 3-D by a 2-D tensor is
+        # lowered to a broadcast batch matmul, which takes twice the time.
         x = tf.gather(w["embedding/table"], tf.reshape(batch["tokens"], [-1]))
         x = drop(x, "dropout")
         for i in range(c.layers):
             path = f"decoder/block_{i}/"
-            own = below(w, path)
-            h = hand_written_kernels.rms_norm(x, own["attention_norm/scale"])
+            block = below(w, path)
+            h = hand_written_kernels.rms_norm(x, block["attention_norm/scale"])
             h = self.attention(
-                below(own, "attention/"),
+                below(block, "attention/"),
                 h,
                 lambda y, p, path=path: drop(y, f"{path}attention/{p}"),
             )
             x += drop(h, path + "attention_dropout")
             h, losses_of_block = self.feed_forward(
-                own, hand_written_kernels.rms_norm(x, own["feed_forward_norm/scale"])
+                block,
+                hand_written_kernels.rms_norm(x, block["feed_forward_norm/scale"]),
             )
             x += drop(h, path + "feed_forward_dropout")
             losses += losses_of_block
@@ -77,7 +78,7 @@ class PlainLM(PlainModel):
         query, key, value = (
             self.heads(w, name, x) for name in ("query", "key", "value")
         )
-        return self.attended(
+        return self.attend(
             w,
             hand_written_kernels.rotate(query, c.key**-0.5),
             hand_written_kernels.rotate(key),

@@ -18,6 +18,7 @@ from benchmarks.step.cases.sizes import Config
 from benchmarks.step.plain_tf.language_model import PlainLM
 from benchmarks.step.plain_tf.training_step import Weights
 
+# The weights of the router's losses.
 _BALANCE = 1e-2
 _Z = 1e-3
 
@@ -69,8 +70,9 @@ def route(c: Config, logits: tf.Tensor) -> tuple[Routes, list[tf.Tensor]]:
     probabilities = tf.nn.softmax(logits)
     gates, experts = tf.math.top_k(probabilities, 2)
     gates /= tf.reduce_sum(gates, -1, keepdims=True)
-    expert = _choices_of_examples(experts, batch)  # [batch, 2 * length], as all below
-    one_hot = tf.one_hot(expert, c.experts)
+    # The tensors below are [batch, 2 * length]: the first, then the second choices.
+    expert = _choices_of_examples(experts, batch)
+    one_hot = tf.one_hot(expert, c.experts)  # [batch, 2 * length, experts]
     earlier = tf.cumsum(one_hot, 1, exclusive=True)  # earlier choices of each expert
     slot_of_expert = tf.reduce_sum(earlier * one_hot, -1)
     is_routed = slot_of_expert < c.slots
@@ -129,7 +131,7 @@ def dispatch(x: tf.Tensor, routes: Routes) -> tf.Tensor:
     @tf.custom_gradient
     def kernel(x: tf.Tensor) -> Any:
         def gradient(dy: tf.Tensor) -> tf.Tensor:
-            # A sum of two gathers; the tape would scatter.
+            # A sum of two gathers; the gradient of tf.GradientTape would be a scatter.
             terms = [
                 tf.gather(dy, slots) * mask
                 for slots, mask in zip(routes.slots, routes.is_routed)

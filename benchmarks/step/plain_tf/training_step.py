@@ -1,9 +1,8 @@
-"""What the models by hand in plain TensorFlow share: variables, slots and the training
-step.
+"""The base class of the hand-written models: variables, slots and the training step.
 
-This is what `meshtf` is measured against, so it is as good as we can make it:
-formulations were compared with their alternatives, forward and backward, and the
-fastest was kept (see the comments). It knows nothing of meshtf.
+meshtf is measured against these models, so they are as fast as we can make them:
+formulations were compared with their alternatives, forward and backward, and the fastest
+ones are used (see the comments). They do not use meshtf.
 
     model = PlainLM(Config(layers=2))
     step = model.train_step(jit=False)
@@ -22,11 +21,11 @@ from benchmarks.ops import hand_written_kernels
 from benchmarks.ops.dropout_masks import MASKS, masked
 from benchmarks.step.cases.sizes import Config
 
+# Dropout: (x, path of meshtf's dropout op) -> x with dropout.
 Drop = Callable[[tf.Tensor, str], tf.Tensor]
-Weights = Mapping[str, tf.Tensor]
-CrossEntropy = Callable[
-    [tf.Tensor, tf.Tensor], tf.Tensor
-]  # of logits and labels, by row
+Weights = Mapping[str, tf.Tensor]  # by name
+# (logits [tokens, vocab], labels [tokens]) -> losses [tokens].
+CrossEntropy = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def initial_value(config: Config, name: str, shape: tuple[int, ...]) -> tf.Tensor:
@@ -40,9 +39,11 @@ def initial_value(config: Config, name: str, shape: tuple[int, ...]) -> tf.Tenso
 
 
 def below(weights: Weights, path: str) -> dict[str, tf.Tensor]:
-    """Returns the weights whose names start with a path, by the rest of their names."""
+    """Returns the weights whose names start with a path, by their names without the path."""
     return {
-        name[len(path) :]: w for name, w in weights.items() if name.startswith(path)
+        name.removeprefix(path): w
+        for name, w in weights.items()
+        if name.startswith(path)
     }
 
 
@@ -77,7 +78,14 @@ class PlainModel(tf.Module):
         drop: Drop,
         cross_entropy: CrossEntropy,
     ) -> tf.Tensor:
-        """Returns the training loss of a batch: a scalar."""
+        """Returns the training loss of a batch: a scalar.
+
+        Args:
+          w: the weights.
+          batch: the inputs and labels, as in `feeds.batches`.
+          drop: the dropout function.
+          cross_entropy: the loss of each token.
+        """
         raise NotImplementedError
 
     def heads(
@@ -86,14 +94,21 @@ class PlainModel(tf.Module):
         name: str,
         x: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns `[batch, length, heads, key]` for x `[batch * length, d_model]`."""
+        """Returns queries, keys or values `[batch, length, heads, key]` of x
+        `[batch * length, d_model]`.
+
+        Args:
+          w: the weights of the attention.
+          name: "query", "key" or "value".
+          x: the input of the attention.
+        """
         c = self.config
         y = tf.matmul(x, tf.reshape(w[f"{name}/kernel"], [c.d_model, -1]))
         if f"{name}/bias" in w:
             y = tf.nn.bias_add(y, tf.reshape(w[f"{name}/bias"], [-1]))
         return tf.reshape(y, [-1, c.length, c.heads, c.key])
 
-    def attended(
+    def attend(
         self,
         w: Weights,
         query: tf.Tensor,
@@ -105,29 +120,30 @@ class PlainModel(tf.Module):
         """Returns the output of attention, `[batch * length, d_model]`.
 
         Args:
-          w: the weights of this attention.
+          w: the weights of the attention.
           query: `[batch, length, heads, key]`, divided by the square root of the head's size.
           key: `[batch, length, heads, key]`.
           value: `[batch, length, heads, key]`.
-          bias: added to the scores.
+          bias: what is added to the scores, such as a mask.
           drop: the dropout of the attention weights.
         """
-        # Batch products of transposed tensors: einsum takes 1.15 times as long in graph
-        # mode.
+        # Batch matmuls of transposed tensors; einsum takes 1.15 times as long in graph mode.
         scores = tf.matmul(
             tf.transpose(query, [0, 2, 1, 3]), tf.transpose(key, [0, 2, 3, 1])
         )
         # An added mask needs no pass in the gradient, where `tf.where` needs one.
-        seen = drop(tf.nn.softmax(scores + bias), "dropout")
-        y = tf.transpose(
-            tf.matmul(seen, tf.transpose(value, [0, 2, 1, 3])), [0, 2, 1, 3]
-        )
+        weights = drop(tf.nn.softmax(scores + bias), "dropout")
+        y = tf.matmul(weights, tf.transpose(value, [0, 2, 1, 3]))
+        y = tf.transpose(y, [0, 2, 1, 3])
         y = tf.reshape(y, [-1, self.config.d_model])
         return tf.matmul(y, tf.reshape(w["output/kernel"], [self.config.d_model, -1]))
 
     def dropper(self, seed: tf.Tensor, masks: str) -> Drop:
-        """Returns a dropout function of a tensor and of the path of the corresponding op of
-        meshtf.
+        """Returns the dropout function of a step.
+
+        Args:
+          seed: the seed of the masks, a scalar: the step.
+          masks: the kind of masks, a key of `MASKS`.
         """
         c = self.config
 
@@ -150,15 +166,16 @@ class PlainModel(tf.Module):
         """
         c = self.config
         t = tf.cast(self.step.assign_add(1), tf.float32)
-        powers = tf.pow(c.beta1, t), tf.pow(c.beta2, t)
+        beta1_power = tf.pow(c.beta1, t)
+        beta2_power = tf.pow(c.beta2, t)
         for name, gradient in gradients.items():
             m, v = self.slots[name]
             tf.raw_ops.ResourceApplyAdam(
                 var=self.weights[name].handle,
                 m=m.handle,
                 v=v.handle,
-                beta1_power=powers[0],
-                beta2_power=powers[1],
+                beta1_power=beta1_power,
+                beta2_power=beta2_power,
                 lr=c.learning_rate,
                 beta1=c.beta1,
                 beta2=c.beta2,
@@ -173,9 +190,9 @@ class PlainModel(tf.Module):
         loss.
 
         Args:
-          jit: whether XLA compiles it.
-          masks: "philox", the fastest, or "hash": those that meshtf draws, for equal
-            losses.
+          jit: whether XLA compiles the step.
+          masks: the kind of dropout masks: "philox", the fastest, or "hash", the masks of
+            meshtf, for losses that are equal to those of meshtf.
         """
 
         def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

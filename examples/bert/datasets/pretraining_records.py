@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from examples.bert.shared import program_flags
+from examples.bert.shared import model_setup
 from transformer import data
 from transformer.data.atomic_files import atomic_file
 from transformer.data.batching.seeds import Seed
@@ -66,8 +66,13 @@ def documents(paths: Sequence[str | Path]) -> list[Example]:
 def write(
     paths: Sequence[str], examples: Iterable[Example], features: data.BertFeatures
 ) -> int:
-    """Writes examples to files in turn, and returns how many there are. Files appear only
-    when they are complete.
+    """Writes examples to files in turn, and returns the number of examples. Files appear
+    only when they are complete.
+
+    Args:
+      paths: the paths of the files.
+      examples: the examples.
+      features: returns the padded arrays of an example.
 
     Raises:
       DataError: there is no example.
@@ -112,7 +117,7 @@ def read(patterns: str, on_bad: str) -> Examples:
       DataError: a file or a record cannot be read.
     """
     return FileExamples(
-        program_flags.files(patterns), TFRecords(), on_bad == "skip", patterns
+        model_setup.files(patterns), TFRecords(), on_bad == "skip", patterns
     )
 
 

@@ -1,11 +1,11 @@
 """Tasks generated from Python source: exchanged assignments, and questions about functions.
 
     exchanged   Classify whether the sides of an assignment were exchanged. A bag of words has
-                no information about it. A given fraction of labels is flipped, which
+                no information about the order. A fraction of labels is flipped, which
                 limits the accuracy of any model.
     questions   What parameters does a function take? The context has the signatures of
-                several functions; a question is about one of them, or about a function
-                that is not in the context.
+                several functions; a question is about one of these functions, or
+                about a function that is not in the context.
 
 Both depend on their texts and on a random generator only.
 """
@@ -37,8 +37,8 @@ def exchanged(
     texts: Iterable[str],
     count: int,
     flipped: float,
-    draw: np.random.Generator,
-    without: Iterable[str] = (),
+    rng: np.random.Generator,
+    excluded: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
     """Returns pairs (label, assignment); half of the assignments are exchanged.
 
@@ -46,22 +46,22 @@ def exchanged(
       texts: the source; each distinct line is used once.
       count: maximum number of pairs.
       flipped: the fraction of labels that are wrong.
-      draw: the random generator.
-      without: lines that are not used.
+      rng: the random generator.
+      excluded: lines that are not used.
     """
-    excluded = set(without)
-    lines = {
-        line: None
-        for text in texts
-        for line in sentences(text)
-        if len(line) < 80 and _ASSIGNMENT.fullmatch(line)
-    }
-    chosen = [line for line in lines if line not in excluded]
-    draw.shuffle(chosen)
+    excluded_lines = set(excluded)
+    lines: dict[str, None] = {}  # an ordered set
+    for text in texts:
+        for line in sentences(text):
+            if len(line) < 80 and _ASSIGNMENT.fullmatch(line):
+                lines[line] = None
+    chosen = [line for line in lines if line not in excluded_lines]
+    rng.shuffle(chosen)
     pairs = []
     for k, line in enumerate(chosen[:count]):
-        is_exchanged = k % 2
-        label = LABELS[is_exchanged ^ int(draw.random() < flipped)]
+        is_exchanged = k % 2 == 1
+        is_flipped = rng.random() < flipped
+        label = LABELS[int(is_exchanged != is_flipped)]
         pairs.append((label, exchange(line) if is_exchanged else line))
     return pairs
 
@@ -83,7 +83,7 @@ class Signature(NamedTuple):
     summary: str
 
     def text(self) -> str:
-        """Returns it as source."""
+        """Returns the signature as source: one line."""
         docstring = f' """{self.summary}"""' if self.summary else ""
         return f"def {self.name}({self.parameters}):{docstring}"
 
@@ -111,7 +111,7 @@ def questions(
     paragraphs: int,
     functions: int,
     impossible: float,
-    draw: np.random.Generator,
+    rng: np.random.Generator,
 ) -> dict[str, Any]:
     """Returns a task in the format of SQuAD 2.0, or of SQuAD 1.1 if `impossible` is 0.
 
@@ -120,19 +120,20 @@ def questions(
       paragraphs: maximum number of contexts.
       functions: the number of signatures in a context.
       impossible: the fraction of questions about a function of another context.
-      draw: the random generator.
+      rng: the random generator.
     """
     modules = [_distinct_signatures(text) for text in texts]
     modules = [module for module in modules if len(module) >= functions]
     groups: list[list[Signature]] = []
-    while len(groups) < paragraphs and modules:  # each pass groups them anew
+    while len(groups) < paragraphs and modules:  # each pass groups at random again
         for module in modules:
-            order = draw.permutation(len(module))
+            order = rng.permutation(len(module))
             for start in range(0, len(module) - functions + 1, functions):
-                groups.append([module[k] for k in order[start : start + functions]])
-    groups = [groups[k] for k in draw.permutation(len(groups))]
+                group = order[start : start + functions]
+                groups.append([module[k] for k in group])
+    groups = [groups[k] for k in rng.permutation(len(groups))]
     entries = [
-        _paragraph(k, group, groups[k - 1], impossible, draw)
+        _paragraph(k, group, groups[k - 1], impossible, rng)
         for k, group in enumerate(groups[:paragraphs])
     ]
     article = {
@@ -153,15 +154,23 @@ def _paragraph(
     group: Sequence[Signature],
     other_group: Sequence[Signature],
     impossible: float,
-    draw: np.random.Generator,
+    rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """Returns the context of a group of signatures with its questions, as in SQuAD."""
+    """Returns a context and its questions, as in SQuAD.
+
+    Args:
+      k: the index of the paragraph, a part of the ids of its questions.
+      group: the signatures in the context.
+      other_group: signatures of another context, for questions without an answer.
+      impossible: the fraction of questions that are about `other_group`.
+      rng: the random generator.
+    """
     context = " ".join(signature.text() for signature in group)
     entries = []
     for i, signature in enumerate(group):
         name = other_group[i % len(other_group)].name
         answers = []
-        is_impossible = draw.random() < impossible and name not in context
+        is_impossible = rng.random() < impossible and name not in context
         if not is_impossible:
             name = signature.name
             start = context.index(f"def {name}(") + len(f"def {name}(")

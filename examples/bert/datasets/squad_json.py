@@ -20,25 +20,32 @@ from transformer import data
 
 
 class MalformedError(ValueError):
-    """A part of a file has another form than SQuAD's."""
+    """An entry of a file does not have the form of SQuAD's entries."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """An answer, a part of the context."""
+    """An answer: a span of the context.
+
+    Attributes:
+      text: the text of the answer.
+      start: the index of the answer's first character in the context.
+    """
 
     text: str
-    start: int  # the index in the context of its first character
+    start: int
 
     @property
     def end(self) -> int:
-        """The index of the character after its last."""
+        """The index in the context of the character after the answer's last one."""
         return self.start + len(self.text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a context. Without answers, the context has none."""
+    """A question about a context, with all right answers; () if the context has no answer,
+    or if answers were not read.
+    """
 
     id: str
     text: str
@@ -150,8 +157,16 @@ def _get(
     kind: type,
     location: str = "",
 ) -> Any:
-    """Returns a value of a JSON object. Raises MalformedError if it is missing or not of a
-    type.
+    """Returns a value of a JSON object.
+
+    Args:
+      entry: the object.
+      name: the key of the value.
+      kind: the type that the value must have.
+      location: the location of the object in the file, for errors.
+
+    Raises:
+      MalformedError: the value is missing or of another type.
     """
     subject = f"{location} " if location else ""
     if not isinstance(entry, Mapping):

@@ -47,7 +47,7 @@ class Window:
       token_types: int32 [length]: 0 for the question, 1 for the context.
       context_start: the index of the first token of the context.
       offsets: int32 [context tokens, 2]: the first character of each token in the
-        context, and the one after its last.
+        context, and the character after its last one.
       is_max_context: bool [context tokens]: whether this is the window in which the token
         has maximum context.
     """
@@ -60,8 +60,8 @@ class Window:
     is_max_context: np.ndarray
 
     def span(self, answer: Answer) -> tuple[int, int]:
-        """Returns the indices of the first and the last token of an answer; those of
-        [CLS] if it is not completely in this window.
+        """Returns the indices of the first and the last token of an answer; twice the
+        index of [CLS] if the answer is not completely in this window.
         """
         starts = self.offsets[:, 0]
         ends = self.offsets[:, 1]
@@ -88,8 +88,14 @@ def windows(
     vocabulary: data.WordPieceVocabulary,
     shape: Shape,
 ) -> list[Window]:
-    """Returns the windows of the question with an index. They cover the context; a context
-    without tokens has none.
+    """Returns the windows of a question. They cover its context; a context without tokens
+    has no window.
+
+    Args:
+      index: the index of the question, stored in its windows.
+      question: the question.
+      vocabulary: the vocabulary of the tokens.
+      shape: the sizes of the windows.
 
     Raises:
       DataError: the question leaves no room for the context.
@@ -123,7 +129,12 @@ def windows(
 
 
 def window_spans(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Returns the first token of each window, and the one after its last.
+    """Returns the first token of each window, and the token after its last one.
+
+    Args:
+      tokens: the number of tokens of the context.
+      room: the maximum number of context tokens of a window.
+      stride: the number of tokens between the starts of two windows.
 
     >>> window_spans(10, room=4, stride=3)
     [(0, 4), (3, 7), (6, 10)]
@@ -147,7 +158,9 @@ def max_context_windows(spans: list[tuple[int, int]], tokens: int) -> np.ndarray
     if not spans:
         return np.zeros(0, int)
     token = np.arange(tokens)
-    start, end = np.array(spans, int).reshape(-1, 2, 1).transpose(1, 0, 2)
+    # [windows, 1], to compare with `token` [tokens].
+    start = np.array([[start] for start, _ in spans], int)
+    end = np.array([[end] for _, end in spans], int)
     # The longer window wins where two windows have equal context.
     context = np.minimum(token - start, end - 1 - token) + 0.01 * (end - start)
     is_in_window = (start <= token) & (token < end)

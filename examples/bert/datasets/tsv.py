@@ -13,40 +13,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from examples.bert.datasets.task_columns import Columns
 from transformer import data
 from transformer.data.sources import Example, Examples
 from transformer.data.sources.files import FileExamples
 from transformer.data.sources.formats import RecordError, Tsv
-
-
-@dataclasses.dataclass(frozen=True)
-class Columns:
-    """The columns of the class and of the texts.
-
-    Attributes:
-      label: the column of the class.
-      text_a: the column of the text, or of the first text of a pair.
-      text_b: the column of the second text; None: there is one text.
-      header: whether the first line names the columns.
-      dev: the name of the file for evaluation, without .tsv.
-    """
-
-    label: str
-    text_a: str
-    text_b: str | None = None
-    header: bool = True
-    dev: str = "dev"
-
-
-TASKS = {
-    "tsv": Columns("label", "text_a"),
-    "pairs": Columns("label", "text_a", "text_b"),
-    "cola": Columns("1", "3", header=False),
-    "sst-2": Columns("label", "sentence"),
-    "mrpc": Columns("Quality", "#1 String", "#2 String"),
-    "rte": Columns("label", "sentence1", "sentence2"),
-    "mnli": Columns("gold_label", "sentence1", "sentence2", dev="dev_matched"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +69,10 @@ def read(
             "  Name those of this file: --label_column, --text_a_column, "
             "--text_b_column, --[no]header."
         )
-    form = Labelled(names, columns.header, columns.label, classes if labelled else ())
-    return FileExamples([Path(path)], form, on_bad == "skip", str(path))
+    line_format = Labelled(
+        names, columns.header, columns.label, classes if labelled else ()
+    )
+    return FileExamples([Path(path)], line_format, on_bad == "skip", str(path))
 
 
 def _names(path: Path, columns: Columns) -> tuple[str, ...]:
@@ -113,7 +86,9 @@ def _names(path: Path, columns: Columns) -> tuple[str, ...]:
 
 
 def labels_of(examples: Examples, columns: Columns) -> tuple[str, ...]:
-    """Returns all labels that occur, sorted. Raises DataError if there are fewer than two."""
+    """Returns all labels of the examples, sorted. Raises DataError if there are fewer than
+    two.
+    """
     labels = tuple(sorted({example[columns.label] for example in examples}))
     if len(labels) < 2:
         raise data.DataError(

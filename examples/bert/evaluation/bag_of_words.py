@@ -18,9 +18,13 @@ class BagOfWords:
     texts of pairs are counted separately.
 
     Args:
-      examples: training examples: padded `tokens` and `token_types`, and `labels`.
+      examples: the training examples: `tokens` [length], padded by 0, `token_types`
+        [length], 0 or 1 for the text of a token, and `labels`, the index of a class.
       classes: the number of classes.
       vocab: the size of the vocabulary.
+
+    Attributes:
+      class_counts: the number of training examples of each class: [classes].
     """
 
     def __init__(
@@ -30,22 +34,25 @@ class BagOfWords:
         vocab: int,
     ) -> None:
         self._vocab = vocab
-        counts = np.ones([classes, 2 * vocab])
-        self.frequent = np.zeros(classes, int)  # examples of each class
+        # Counts start at 1 (add-one smoothing).
+        word_counts = np.ones([classes, 2 * vocab])
+        self.class_counts = np.zeros(classes, int)
         for example in examples:
-            np.add.at(counts[int(example["labels"])], self._words(example), 1)
-            self.frequent[int(example["labels"])] += 1
-        prior = np.log(self.frequent + 1.0)
-        self._scores = np.log(counts / counts.sum(1, keepdims=True))
-        self._prior = prior
+            label = int(example["labels"])
+            np.add.at(word_counts[label], self._words(example), 1)
+            self.class_counts[label] += 1
+        # log p(class) up to a constant, and log p(word | class).
+        self._log_prior = np.log(self.class_counts + 1.0)
+        self._log_likelihood = np.log(word_counts / word_counts.sum(1, keepdims=True))
 
     def __call__(self, example: Mapping[str, np.ndarray]) -> int:
         """Returns the index of the likeliest class of an example."""
-        return int(
-            np.argmax(self._prior + self._scores[:, self._words(example)].sum(1))
-        )
+        log_likelihood = self._log_likelihood[:, self._words(example)].sum(1)
+        return int(np.argmax(self._log_prior + log_likelihood))
 
     def _words(self, example: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the ids of the features of an example: word pieces by text."""
+        """Returns the features of an example: the ids of the word pieces of its first
+        text, and those of its second text plus the size of the vocabulary.
+        """
         tokens = example["tokens"]
         return (tokens + self._vocab * example["token_types"])[tokens != 0]

@@ -1,6 +1,6 @@
 """From the logits of windows to an answer: the best spans, and whether there is an answer.
 
-    prediction = answer(question, windows, start_logits, end_logits, size, longest)
+    prediction = answer(question, windows, start_logits, end_logits, 20, 30)
     prediction.best[0].text           # the best non-empty span
     prediction.null_odds              # how much higher the score of "no answer" is
     prediction.text(threshold=0.0)    # "" if the odds are above the threshold
@@ -27,7 +27,7 @@ _NO_SPAN = "empty"  # the answer if no span is possible, but an answer is requir
 
 
 class Span(NamedTuple):
-    """An answer and its logits."""
+    """The text of an answer, and the logits of its first and last token."""
 
     text: str
     start_logit: float
@@ -53,29 +53,31 @@ class Prediction:
 
     @property
     def null_odds(self) -> float:
-        """The score of no answer minus that of the best span."""
+        """The score of the empty answer minus the score of the best span."""
         return self.null.score - self.best[0].score
 
     def text(self, threshold: float | None) -> str:
-        """Returns the answer: "" if the odds are above the threshold. With None there
-        always is an answer.
+        """Returns the text of the best span, or "" if the odds are above the threshold;
+        None: always the best span.
         """
         if threshold is not None and self.null_odds > threshold:
             return ""
         return self.best[0].text
 
-    def nbest(self, size: int, negative: bool) -> list[dict[str, str | float]]:
+    def nbest(
+        self, num_answers: int, include_null: bool
+    ) -> list[dict[str, str | float]]:
         """Returns the best answers with probabilities that sum to 1, as in
         nbest_predictions.json.
 
         Args:
-          size: maximum number of non-empty answers.
-          negative: whether to include the empty answer.
+          num_answers: the maximum number of non-empty answers.
+          include_null: whether to include the empty answer.
         """
-        spans = sorted(
-            [*self.best[:size], *([self.null] if negative else [])],
-            key=lambda span: -span.score,
-        )
+        spans = list(self.best[:num_answers])
+        if include_null:
+            spans.append(self.null)
+        spans.sort(key=lambda span: -span.score)
         highest = spans[0].score
         weights = [math.exp(span.score - highest) for span in spans]
         return [
@@ -94,8 +96,8 @@ def answer(
     windows: Sequence[Window],
     start: Sequence[np.ndarray],
     end: Sequence[np.ndarray],
-    size: int,
-    longest: int,
+    num_best: int,
+    max_length: int,
 ) -> Prediction:
     """Returns the answers to a question.
 
@@ -104,21 +106,22 @@ def answer(
       windows: all windows of the question.
       start: for each window, logits [length] for the first token of an answer.
       end: for each window, logits [length] for the last token.
-      size: the number of highest logits that are combined, and of answers.
-      longest: maximum number of tokens of an answer.
+      num_best: how many first and last tokens are combined to spans, those with the
+        highest logits; and the maximum number of answers.
+      max_length: the maximum number of tokens of an answer.
     """
-    spans: dict[str, Span] = {}
+    spans: dict[str, Span] = {}  # by text: the best one of all windows
     nulls = []
     for window, starts, ends in zip(windows, start, end, strict=True):
         nulls.append(Span("", float(starts[NO_ANSWER]), float(ends[NO_ANSWER])))
-        for i, j in _candidates(window, starts, ends, size, longest):
+        for i, j in _candidates(window, starts, ends, num_best, max_length):
             first_character = window.offsets[i - window.context_start][0]
             end_character = window.offsets[j - window.context_start][1]
             text = question.context[first_character:end_character]
             span = Span(text, float(starts[i]), float(ends[j]))
             if text not in spans or spans[text].score < span.score:
                 spans[text] = span
-    best = sorted(spans.values(), key=lambda span: -span.score)[:size]
+    best = sorted(spans.values(), key=lambda span: -span.score)[:num_best]
     return Prediction(
         tuple(best) or (Span(_NO_SPAN, 0.0, 0.0),),
         min(nulls, key=lambda span: span.score, default=Span("", 0.0, 0.0)),
@@ -129,17 +132,17 @@ def _candidates(
     window: Window,
     start_logits: np.ndarray,
     end_logits: np.ndarray,
-    size: int,
-    longest: int,
+    num_best: int,
+    max_length: int,
 ) -> list[tuple[int, int]]:
     """Returns the indices of first and last tokens of spans that may be answers."""
     context = window.context_start + np.arange(len(window.offsets))
-    starts = _highest(context[window.is_max_context], start_logits, size)
-    ends = _highest(context, end_logits, size)
-    return [(i, j) for i in starts for j in ends if 0 <= j - i < longest]
+    starts = _highest(context[window.is_max_context], start_logits, num_best)
+    ends = _highest(context, end_logits, num_best)
+    return [(i, j) for i in starts for j in ends if 0 <= j - i < max_length]
 
 
-def _highest(indices: np.ndarray, logits: np.ndarray, size: int) -> list[int]:
-    """Returns those of `indices` that have the highest logits, highest first."""
+def _highest(indices: np.ndarray, logits: np.ndarray, num_best: int) -> list[int]:
+    """Returns the `num_best` indices with the highest logits, highest first."""
     order = np.argsort(-logits[indices], kind="stable")
-    return indices[order[:size]].tolist()
+    return indices[order[:num_best]].tolist()

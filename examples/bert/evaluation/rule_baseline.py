@@ -2,9 +2,9 @@
 
     rules = fixed_rules(training_questions)       # {"no answer": rule, ...}; rule(context) -> text
 
-Two rules are learned from the answers of training questions: always the most frequent
-answer; and the first text of a context between the two words that most frequently
-enclose answers.
+One rule never answers. Two are learned from the answers of training questions: always
+the most frequent answer; and the first text of a context between the two words that most
+frequently enclose answers.
 """
 
 from __future__ import annotations
@@ -20,16 +20,21 @@ Rule = Callable[[str], str]
 _WORD = r"\w+|[^\w\s]"
 
 
-def fixed_rules(learned: Sequence[Question]) -> dict[str, Rule]:
-    """Returns the rules by their descriptions."""
-    texts = collections.Counter(a.text for q in learned for a in q.answers)
-    enclosing = collections.Counter(
-        _enclosing_words(q.context, a.start, a.end) for q in learned for a in q.answers
-    )
+def fixed_rules(training_questions: Sequence[Question]) -> dict[str, Rule]:
+    """Returns the rules by their descriptions; without training answers, only the rule
+    that never answers.
+    """
+    text_counts: collections.Counter[str] = collections.Counter()
+    enclosing_counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    for question in training_questions:
+        for a in question.answers:
+            text_counts[a.text] += 1
+            words = _enclosing_words(question.context, a.start, a.end)
+            enclosing_counts[words] += 1
     rules: dict[str, Rule] = {"no answer": lambda context: ""}
-    if texts:
-        most_frequent = texts.most_common(1)[0][0]
-        (left, right), _ = enclosing.most_common(1)[0]
+    if text_counts:
+        [(most_frequent, _)] = text_counts.most_common(1)
+        [((left, right), _)] = enclosing_counts.most_common(1)
         between = re.compile(
             re.escape(left) + r"\s*(\S.*?)\s*" + re.escape(right), re.DOTALL
         )
@@ -44,12 +49,12 @@ def fixed_rules(learned: Sequence[Question]) -> dict[str, Rule]:
 
 
 def best_rule(
-    learned: Sequence[Question], questions: Sequence[Question]
+    training_questions: Sequence[Question], questions: Sequence[Question]
 ) -> tuple[str, Mapping[str, float]]:
     """Returns the description of the rule with the highest F1, and its scores."""
     scores = {
         name: score(questions, {q.id: rule(q.context) for q in questions})
-        for name, rule in fixed_rules(learned).items()
+        for name, rule in fixed_rules(training_questions).items()
     }
     name = max(scores, key=lambda name: scores[name]["f1"])
     return name, scores[name]

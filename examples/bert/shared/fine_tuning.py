@@ -1,4 +1,4 @@
-"""Flags, training and evaluation, shared by the three programs that train.
+"""Training and evaluation, shared by the three programs that train.
 
     fine_tuning.prepare(argv)          # gin, and whether --output_dir can be written
     trainer = fine_tuning.trainer(model, steps, warmup)
@@ -20,7 +20,22 @@ from typing import Any
 from absl import flags
 
 import meshtf as mtf
-from examples.bert.shared import gin_configuration, program_flags
+from examples.bert.shared import gin_configuration, model_setup, program_flags
+from examples.bert.shared.training_flags import (
+    DECAY,
+    EPOCHS,
+    INIT,
+    JIT,
+    OPTIMIZER,
+    OUTPUT,
+    OVERLAPS,
+    RATE,
+    REPORT_EVERY,
+    SAVE_EVERY,
+    TRAIN,
+    TRAIN_BATCH,
+    WARMUP,
+)
 from transformer import data
 from transformer.cli import command_line
 from transformer.data.atomic_files import atomic_file, check_folder
@@ -31,65 +46,15 @@ from transformer.training.reporting import run_report
 from transformer.training.reporting.metrics import Metrics
 from transformer.training.trainer import Trainer
 
-OUTPUT = flags.DEFINE_string(
-    "output_dir", None, "The folder for checkpoints and results."
-)
-INIT = flags.DEFINE_string(
-    "init_checkpoint",
-    None,
-    "An initial checkpoint, or a folder whose last checkpoint is taken: variables that "
-    "it shares with this model are read, the others are initialized randomly.",
-)
-TRAIN = flags.DEFINE_bool("do_train", False, "Whether to train.")
-EVAL = flags.DEFINE_bool("do_eval", False, "Whether to evaluate on held-out examples.")
-PREDICT = flags.DEFINE_bool("do_predict", False, "Whether to write predictions.")
-TRAIN_BATCH = flags.DEFINE_integer(
-    "train_batch_size", 32, "Examples of a training step.", lower_bound=1
-)
-EVAL_BATCH = flags.DEFINE_integer(
-    "eval_batch_size", 8, "Examples of an evaluation batch.", lower_bound=1
-)
-RATE = flags.DEFINE_float("learning_rate", 5e-5, "The peak learning rate.")
-OPTIMIZER = flags.DEFINE_enum("optimizer", "adamw", ["adamw", "lamb"], "AdamW or LAMB.")
-DECAY = flags.DEFINE_float(
-    "weight_decay", 0.01, "Weight decay, except of biases and norms."
-)
-SAVE_EVERY = flags.DEFINE_integer(
-    "save_checkpoints_steps", 1000, "Steps between checkpoints.", lower_bound=1
-)
-REPORT_EVERY = flags.DEFINE_integer(
-    "report_every", 50, "Steps between printed lines.", lower_bound=1
-)
-EPOCHS = flags.DEFINE_float(
-    "num_train_epochs", 3.0, "Passes over the training examples."
-)
-WARMUP = flags.DEFINE_float(
-    "warmup_proportion", 0.1, "The fraction of steps with linear warmup of the rate."
-)
-ON_BAD = flags.DEFINE_enum(
-    "on_bad",
-    "refuse",
-    ["refuse", "skip"],
-    "Whether a malformed example is an error, or is skipped.",
-)
-JIT = flags.DEFINE_bool("jit", False, "Whether XLA compiles the local work.")
-for name in ("gin_file", "gin_param", "gin_import"):  # so that --help shows them
-    flags.declare_key_flag(name)
-# The files that the programs write to --output_dir.
+# Globs of the files that the programs write to --output_dir.
 FILES = (
     *training_run.FILES,
     "*results.t*",
     "*predictions.json",
     "null_odds.json",
 )
-_LOOP = {"keep": 2, "keep_every": 0, "async_save": False, "profile": None}
-# Gin settings with the same meaning as a flag.
-OVERLAPS = program_flags.OVERLAPS | {
-    "train.batch_size": TRAIN_BATCH,
-    "train.report_every": REPORT_EVERY,
-    "train.save_every": SAVE_EVERY,
-    "train.jit": JIT,
-}
+# Defaults of the settings that are passed to `Loop`, unless gin binds them.
+_LOOP_DEFAULTS = {"keep": 2, "keep_every": 0, "async_save": False, "profile": None}
 
 
 def prepare(argv: Sequence[str], **train_flags: flags.FlagHolder[Any]) -> None:
@@ -110,7 +75,7 @@ def prepare(argv: Sequence[str], **train_flags: flags.FlagHolder[Any]) -> None:
 
 
 class InMemorySource:
-    """A source of examples that are in memory."""
+    """A source of examples that are in memory: see `transformer.data.sources`."""
 
     def __init__(
         self,
@@ -128,8 +93,8 @@ class InMemorySource:
 
 
 def steps_of(examples: int) -> tuple[int, int]:
-    """Returns the number of training steps and of warmup steps, given the number of
-    training examples.
+    """Returns the number of training steps and the number of warmup steps, given the
+    number of training examples.
     """
     steps = max(int(examples * EPOCHS.value / TRAIN_BATCH.value), 1)
     return steps, int(steps * WARMUP.value)
@@ -142,12 +107,19 @@ def trainer(model: Model, steps: int, warmup: int) -> Trainer:
     Gradients are clipped to a global norm of 1; biases and norms are not decayed. Settings
     of gin override this.
 
+    Args:
+      model: the model.
+      steps: the total number of steps.
+      warmup: the number of warmup steps.
+
     Raises:
       ConfigError: the optimizer has no parameter for a given flag, or a setting has no
         effect.
     """
-    gin_configuration.of_train(**_LOOP)  # marks them as used; `learn` reads them
-    settings = gin_configuration.of_train(
+    gin_configuration.train_settings(
+        **_LOOP_DEFAULTS
+    )  # marks them as used; `learn` reads them
+    settings = gin_configuration.train_settings(
         clip_norm=1.0, microbatches=1, skip_nonfinite_steps=False
     )
     trainer = Trainer(
@@ -183,19 +155,19 @@ def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimi
     )
     if gin_configuration.is_bound("train.optimizer"):
         if gin_configuration.is_given(OPTIMIZER):
-            gin_configuration.overruled("train.optimizer", OPTIMIZER)
+            gin_configuration.record_override("train.optimizer", OPTIMIZER)
         else:
-            kind = gin_configuration.of_train(optimizer=None)["optimizer"]
+            kind = gin_configuration.train_settings(optimizer=None)["optimizer"]
     name = kind.__name__
     arguments = {}
     for parameter, value, flag in (
         ("learning_rate", rate, RATE),
         ("weight_decay", DECAY.value, DECAY),
         ("epsilon", 1e-6, None),
-        ("decay_mask", mtf.optimizers.exclude_names(program_flags.SMALL), None),
+        ("decay_mask", mtf.optimizers.exclude_names(model_setup.SMALL), None),
     ):
         is_given = flag is not None and gin_configuration.is_given(flag)
-        if parameter not in gin_configuration.takes(name):
+        if parameter not in gin_configuration.parameter_names(name):
             if is_given:
                 raise command_line.ConfigError(
                     f"--{flag.name}={flag.value}: {name} has no {parameter}.\n"
@@ -204,13 +176,17 @@ def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimi
         elif not gin_configuration.is_bound(f"{name}.{parameter}"):
             arguments[parameter] = value
         elif is_given:
-            gin_configuration.overruled(f"{name}.{parameter}", flag)
+            gin_configuration.record_override(f"{name}.{parameter}", flag)
             arguments[parameter] = value
     return functools.partial(kind, **arguments)
 
 
 def introduce(model: Model, examples: object) -> None:
     """Prints examples, model and mesh, and gin settings that are overridden or unused.
+
+    Args:
+      model: the model.
+      examples: a description of the examples, or an object that prints as one.
 
     Raises:
       ConfigError: a setting of --gin_param has no effect.
@@ -234,6 +210,12 @@ def train(
     prefix: str = "bert/",
 ) -> None:
     """Starts from a checkpoint (see `start`), and trains if --do_train is given.
+
+    Args:
+      trainer: the trainer of the model.
+      examples: the training examples.
+      steps: the total number of steps.
+      prefix: the prefix of the names of variables that --init_checkpoint must have.
 
     Raises:
       CheckpointError: another process trains in --output_dir; and as `start`.
@@ -276,7 +258,7 @@ def start(
     if examples is not None:
         num_examples = len(examples.task.source.train())
         description = f"{examples.task.name}, {num_examples:,} training examples"
-        trainer.record = run_record.of_run(
+        trainer.record = run_record.make_record(
             trainer, examples, {"data": description, **trainer.record}
         )
     if trainer.restore(OUTPUT.value):
@@ -312,22 +294,26 @@ def _report_restored(
     trainer: Trainer, examples: data.TaskData | None, steps: int
 ) -> None:
     """Prints the step of the restored checkpoint, and which settings have changed."""
-    done = trainer.steps_done
-    changed = []
+    steps_done = trainer.steps_done
+    changed_settings = []
     if examples is not None:
         run_record.check_vocabulary(
-            trainer.restored, examples.vocabulary, f"the run in {OUTPUT.value}"
+            trainer.restored_extra, examples.vocabulary, f"the run in {OUTPUT.value}"
         )
-        changed = run_record.differences(trainer.restored, trainer.record)
+        changed_settings = run_record.differences(
+            trainer.restored_extra, trainer.record
+        )
     if not TRAIN.value:
-        print(f"the model is that of step {done} in {OUTPUT.value}", flush=True)
+        print(f"the model is that of step {steps_done} in {OUTPUT.value}", flush=True)
         return
-    for line in changed:
+    for line in changed_settings:
         print(f"changed  {line}", flush=True)
-    if done >= steps > 0:
-        line = run_report.finished(done, steps, bool(changed), "output_dir")
+    if steps_done >= steps > 0:
+        line = run_report.finished_text(
+            steps_done, steps, bool(changed_settings), "output_dir"
+        )
     else:
-        line = f"continuing from step {done} in {OUTPUT.value}"
+        line = f"continuing from step {steps_done} in {OUTPUT.value}"
     print(line, flush=True)
 
 
@@ -354,7 +340,7 @@ def learn(trainer: Trainer, examples: data.Data, steps: int) -> None:
       KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved.
       NumericsError: a loss is not finite.
     """
-    settings = gin_configuration.of_train(**_LOOP)
+    settings = gin_configuration.train_settings(**_LOOP_DEFAULTS)
     loop = Loop(
         trainer,
         examples,

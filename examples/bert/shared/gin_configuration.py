@@ -23,7 +23,9 @@ from gin import config as gin_config
 
 from transformer.cli import command_line, gin_settings
 
-_used_settings: set[gin_settings.Key] = set()  # or overridden by a flag
+# Settings that have an effect, or that a flag overrides; and lines for `refuse_unused`.
+# `read` clears both.
+_used_settings: set[gin_settings.Key] = set()
 _notes: list[str] = []
 
 
@@ -49,14 +51,15 @@ def read(argv: Sequence[str], overlaps: Mapping[str, flags.FlagHolder[Any]]) -> 
             f"--cluster={command_line.CLUSTER.value}: this program runs on the "
             "devices of one host.\n  Leave it out; --devices names devices."
         )
-    values: dict[str, tuple[str, Any]] = {}  # of flags, with the setting's name
+    # For each flag, the setting that has set it, and the setting's value.
+    values: dict[str, tuple[str, Any]] = {}
     for name, flag in overlaps.items():
         if not is_bound(name):
             continue
         if is_given(flag):
-            overruled(name, flag)
+            record_override(name, flag)
             continue
-        value = gin_settings.resolved(gin.query_parameter(name))
+        value = gin_settings.resolve_macros(gin.query_parameter(name))
         other_name, other_value = values.setdefault(flag.name, (name, value))
         if other_value != value:
             raise command_line.ConfigError(
@@ -83,12 +86,12 @@ def mark_used(name: str) -> None:
     _used_settings.add(_key(name))
 
 
-def overruled(name: str, flag: flags.FlagHolder[Any]) -> None:
+def record_override(name: str, flag: flags.FlagHolder[Any]) -> None:
     """Records that a flag overrides a setting."""
     mark_used(name)
     _notes.append(
         f"--{flag.name}={flag.value} wins over {name} = "
-        f"{gin_settings.resolved(gin.query_parameter(name))!r}"
+        f"{gin_settings.resolve_macros(gin.query_parameter(name))!r}"
     )
 
 
@@ -97,8 +100,12 @@ def note(line: str) -> None:
     _notes.append(line)
 
 
-def of_train(**defaults: Any) -> dict[str, Any]:
-    """Returns settings of `train`: gin's values, or these defaults."""
+def train_settings(**defaults: Any) -> dict[str, Any]:
+    """Returns settings of gin's configurable `train`, and marks them as used.
+
+    Args:
+      **defaults: the values of settings that gin does not bind, by name.
+    """
     settings = {}
     for name, default in defaults.items():
         settings[name] = default
@@ -114,7 +121,7 @@ def configured(kind: Callable[..., Any]) -> Callable[..., Any]:
     return gin.get_configurable(kind)
 
 
-def takes(name: str) -> Sequence[str]:
+def parameter_names(name: str) -> Sequence[str]:
     """Returns the parameters of a class or function, given its name in gin."""
     return list(gin_settings.hints_of(gin_config._REGISTRY.get_match(name).selector))
 
@@ -127,12 +134,14 @@ def refuse_unused() -> list[str]:
       ConfigError: a setting without effect was given by --gin_param.
     """
     unused = [
-        key for key in _all_bound() if key not in _used_settings and not _used(key)
+        key
+        for key in _bound_settings()
+        if key not in _used_settings and not _is_used(key)
     ]
     for key in filter(gin_settings.is_from_command_line, unused):
         raise command_line.ConfigError(
             f"{gin_settings.setting_name(key)} has no effect here.{gin_settings.location_of(key)}\n"
-            f"  {_instead(key)}"
+            f"  {_way_out(key)}"
         )
     names = sorted({gin_settings.setting_name(key) for key in unused})
     lines = list(_notes)
@@ -141,7 +150,7 @@ def refuse_unused() -> list[str]:
     return lines
 
 
-def _all_bound() -> list[gin_settings.Key]:
+def _bound_settings() -> list[gin_settings.Key]:
     """Returns all settings."""
     return [
         (scope, selector, name)
@@ -151,7 +160,7 @@ def _all_bound() -> list[gin_settings.Key]:
     ]
 
 
-def _used(key: gin_settings.Key) -> bool:
+def _is_used(key: gin_settings.Key) -> bool:
     """Returns whether gin has passed a setting to a call."""
     scope, selector, name = key
     for (call_scope, call_selector), values in gin_config._OPERATIVE_CONFIG.items():
@@ -161,7 +170,7 @@ def _used(key: gin_settings.Key) -> bool:
     return False
 
 
-def _instead(key: gin_settings.Key) -> str:
+def _way_out(key: gin_settings.Key) -> str:
     """Returns the way out for a setting without effect."""
     _, selector, name = key
     if selector.endswith(".Architecture"):

@@ -27,57 +27,70 @@ from meshtf.names import Shape
 
 
 def find(folder: str) -> str:
-    """Returns the path of a checkpoint: the folder itself, or the newest complete one in
-    it.
+    """Returns the path of a checkpoint: the newest complete one of a folder of checkpoints,
+    or the folder itself if it contains none.
 
     Raises:
-      CheckpointError: there is none.
+      CheckpointError: the folder does not exist.
     """
-    if os.path.exists(os.path.join(folder, FILE)) or not all_steps(folder):
+    is_checkpoint = os.path.exists(os.path.join(folder, FILE))
+    if is_checkpoint or not all_steps(folder):
         if not os.path.isdir(folder):
             raise CheckpointError(f"there is no folder {folder}.")
         return folder.rstrip("/")
     newest = latest(folder)
     assert newest is not None
-    return newest[1]
+    _, path = newest
+    return path
 
 
 def inspect(folder: str) -> dict[str, Any]:
     """Returns the contents of a checkpoint, after reading all files and comparing checksums.
 
+    Args:
+      folder: the folder of a checkpoint, or of the checkpoints of a run.
+
+    Returns:
+      What `python -m meshtf checkpoint inspect --json=FILE` writes: "path", "step" and
+      "extra" of the checkpoint, and lists of "tensors" and "files".
+
     Raises:
-      CheckpointError: there is none, or its manifest is damaged.
+      CheckpointError: the folder does not exist, or the manifest is damaged.
     """
     path = find(folder)
     manifest = Manifest.read(path)
-    return {
-        "path": path,
-        "step": manifest.step,
-        "extra": dict(manifest.extra),
-        "tensors": [
+    tensors = []
+    for name, saved in sorted(manifest.tensors.items()):
+        tensors.append(
             {
                 "name": name,
                 "shape": saved.shape,
                 "dtype": saved.dtype,
-                "bytes": _bytes(saved),
+                "bytes": _num_bytes(saved),
                 "slices": len(saved.boxes),
             }
-            for name, saved in sorted(manifest.tensors.items())
-        ],
-        "files": [
+        )
+    files = []
+    for name, file in manifest.files.items():
+        files.append(
             {
                 "name": name,
                 "bytes": file.bytes,
                 "crc32": file.crc32,
-                "damage": _damage(path, manifest, name),
+                "damage": _damage_text(path, manifest, name),
             }
-            for name, file in manifest.files.items()
-        ],
+        )
+    return {
+        "path": path,
+        "step": manifest.step,
+        "extra": dict(manifest.extra),
+        "tensors": tensors,
+        "files": files,
     }
 
 
-def _damage(path: str, manifest: Manifest, file: str) -> str:
-    """Returns in words how a file is damaged; "": it is not."""
+def _damage_text(path: str, manifest: Manifest, file: str) -> str:
+    """Returns in words how a file is damaged, or ""."""
     try:
         check_file(path, manifest, file)
     except DamageError as error:
@@ -117,70 +130,96 @@ def inspection_text(report: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Returns a value of the `extra` data; the number of entries of a dict or list."""
-    return f"({len(value)} entries)" if isinstance(value, dict | list) else str(value)
+    """Returns a value of the `extra` data as text; of a dict or list, only its length."""
+    if isinstance(value, dict | list):
+        return f"({len(value)} entries)"
+    return str(value)
 
 
-def compare(folder: str, other: str) -> dict[str, Any]:
+def compare(folder: str, other_folder: str) -> dict[str, Any]:
     """Returns the differences between two checkpoints: names, shapes, data types, values.
 
+    Args:
+      folder: the folder of the first checkpoint, or of a run.
+      other_folder: the folder of the second checkpoint, or of a run.
+
+    Returns:
+      What `python -m meshtf checkpoint diff --json=FILE` writes: "paths" and
+      "steps", a list or dict for each kind of difference (`_KINDS`), and the count of
+      "equal" tensors.
+
     Raises:
-      CheckpointError: there is none, or one is damaged.
+      CheckpointError: a folder does not exist, or a checkpoint is damaged.
     """
-    paths = [find(folder), find(other)]
+    paths = [find(folder), find(other_folder)]
     manifests = [Manifest.read(path) for path in paths]
     for path, manifest in zip(paths, manifests):
         check(path, manifest)
-    a, b = (manifest.tensors for manifest in manifests)
-    common = [name for name in sorted(a) if name in b]
-    specs = {}
-    values = {}
-    for name in common:
-        if change := difference(a[name], Shape(b[name].shape), b[name].dtype):
-            change = change.replace(" now", " in the second")
-            specs[name] = change.replace(" saved", " in the first")
-        if a[name].sizes == b[name].sizes:
-            values[name] = _compare_values(paths, name, [a[name], b[name]])
-    equal = [n for n, v in values.items() if not v["numbers"] and n not in specs]
+    first_tensors, second_tensors = (manifest.tensors for manifest in manifests)
+    type_changes = {}
+    value_changes = {}
+    num_equal = 0
+    for name in sorted(first_tensors):
+        if name not in second_tensors:
+            continue
+        first_saved = first_tensors[name]
+        second_saved = second_tensors[name]
+        type_change = difference(
+            first_saved, Shape(second_saved.shape), second_saved.dtype
+        )
+        if type_change:
+            type_change = type_change.replace(" now", " in the second")
+            type_changes[name] = type_change.replace(" saved", " in the first")
+        if first_saved.sizes == second_saved.sizes:
+            value_change = _compare_values(paths, name, [first_saved, second_saved])
+            if value_change["numbers"]:
+                value_changes[name] = value_change
+            elif not type_change:
+                num_equal += 1
     return {
         "paths": paths,
         "steps": [manifest.step for manifest in manifests],
-        "only in the first": [name for name in sorted(a) if name not in b],
-        "only in the second": [name for name in sorted(b) if name not in a],
-        "of another kind": specs,
-        "of other numbers": {n: v for n, v in values.items() if v["numbers"]},
-        "equal": len(equal),
+        "only in the first": sorted(first_tensors.keys() - second_tensors.keys()),
+        "only in the second": sorted(second_tensors.keys() - first_tensors.keys()),
+        "of another kind": type_changes,
+        "of other numbers": value_changes,
+        "equal": num_equal,
     }
 
 
 def differs(comparison: dict[str, Any]) -> bool:
-    """Returns whether anything differs, other than the step."""
+    """Returns whether the result of `compare` has a difference other than the step."""
     return any(comparison[kind] for kind in _KINDS)
 
 
 def comparison_text(comparison: dict[str, Any]) -> str:
     """Returns the result of `compare` as text."""
-    (path, other_path), (step, other_step) = comparison["paths"], comparison["steps"]
+    first_path, second_path = comparison["paths"]
+    first_step, second_step = comparison["steps"]
     lines = [
-        f"first   {path}, step {step:,}",
-        f"second  {other_path}, step {other_step:,}",
+        f"first   {first_path}, step {first_step:,}",
+        f"second  {second_path}, step {second_step:,}",
     ]
     for kind in ("only in the first", "only in the second"):
-        if names := comparison[kind]:
+        names = comparison[kind]
+        if names:
             lines += [f"\n{kind}:", *(f"  {name}" for name in names)]
-    if specs := comparison["of another kind"]:
+    type_changes = comparison["of another kind"]
+    if type_changes:
         lines.append("\nof another kind:")
-        lines += [f"  {name}: {change}" for name, change in specs.items()]
-    if values := comparison["of other numbers"]:
+        lines += [f"  {name}: {change}" for name, change in type_changes.items()]
+    value_changes = comparison["of other numbers"]
+    if value_changes:
         rows = [
             [name, f"{v['largest']:.6g}", f"{v['numbers']:,} of {v['of']:,}"]
-            for name, v in values.items()
+            for name, v in value_changes.items()
         ]
         titles = ["of other numbers", ">largest difference", ">numbers"]
         lines += ["", *_table(titles, rows)]
     return "\n".join([*lines, "", f"{comparison['equal']:,} tensors are equal."])
 
 
+# The kinds of differences, which are keys of the result of `compare`.
 _KINDS = (
     "only in the first",
     "only in the second",
@@ -192,25 +231,33 @@ _KINDS = (
 def _compare_values(
     paths: Sequence[str], name: str, saved: Sequence[Saved]
 ) -> dict[str, Any]:
-    """Compares the elements of a tensor in two checkpoints, a few at a time.
+    """Compares the elements of a tensor in two checkpoints, some at a time.
+
+    Args:
+      paths: the paths of both checkpoints.
+      name: the name of the tensor.
+      saved: the entry of the tensor in both manifests.
 
     Returns:
-      The largest absolute difference, how many elements differ, and of how many.
+      The largest absolute difference as "largest", the count of differing elements as
+      "numbers", and the count of all elements as "of".
     """
     largest = 0.0
-    count = 0
+    num_different = 0
     for box in _boxes_to_read(saved[0]):
         x, y = (_read(path, name, s, box) for path, s in zip(paths, saved))
         both_nan = (x != x) & (y != y)
-        differs = (x != y) & ~both_nan
-        if differs.any():
+        is_different = (x != y) & ~both_nan
+        if is_different.any():
             is_complex = np.iscomplexobj(x) or np.iscomplexobj(y)
-            wide = np.complex128 if is_complex else np.float64
-            distance = np.abs(x[differs].astype(wide) - y[differs].astype(wide))
-            largest = float(np.maximum(largest, distance.max()))
-            count += int(differs.sum())
+            wide_dtype = np.complex128 if is_complex else np.float64
+            different_x = x[is_different].astype(wide_dtype)
+            different_y = y[is_different].astype(wide_dtype)
+            distances = np.abs(different_x - different_y)
+            largest = float(np.maximum(largest, distances.max()))
+            num_different += int(is_different.sum())
     total = num_elements(full_box(saved[0].sizes))
-    return {"largest": largest, "numbers": count, "of": total}
+    return {"largest": largest, "numbers": num_different, "of": total}
 
 
 def _boxes_to_read(saved: Saved) -> Iterator[Box]:
@@ -224,20 +271,29 @@ def _boxes_to_read(saved: Saved) -> Iterator[Box]:
 
 
 def _read(path: str, name: str, saved: Saved, box: Box) -> Any:
-    return tf.raw_ops.RestoreV2(
+    """Returns the elements of a box of a tensor in the checkpoint at a path."""
+    (value,) = tf.raw_ops.RestoreV2(
         prefix=f"{path}/{PREFIX}",
         tensor_names=[name],
         shape_and_slices=[spec(saved.sizes, box)],
         dtypes=[tf.as_dtype(saved.dtype)],
-    )[0].numpy()
+    )
+    return value.numpy()
 
 
-def _bytes(saved: Saved) -> int:
+def _num_bytes(saved: Saved) -> int:
+    """Returns the size of a tensor in bytes."""
     return Shape(saved.shape).size * int(tf.as_dtype(saved.dtype).size)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns lines of aligned columns; those whose head begins with ">" to the right."""
+    """Returns the lines of a table with aligned columns.
+
+    Args:
+      head: the title of each column. A column whose title begins with ">", which is not
+        printed, is aligned to the right.
+      rows: the texts of each row.
+    """
     titles = [title.lstrip(">") for title in head]
     aligns = [">" if title.startswith(">") else "<" for title in head]
     widths = [max(map(len, column)) for column in zip(titles, *rows)]

@@ -1,8 +1,6 @@
 """Verifies the files of a checkpoint: reads all of them and compares checksums.
 
-Example:
-
-    check("runs/lm/step_00000600", manifest)      # raises DamageError, which names the file
+check("runs/lm/step_00000600", manifest)      # raises DamageError, which names the file
 """
 
 from __future__ import annotations
@@ -18,12 +16,20 @@ from meshtf.runtime.devices.names import LOCAL_CPU
 
 
 def data_file(index: int, num_files: int) -> str:
-    """Returns TensorFlow's name of a file of slices."""
+    """Returns the name that TensorFlow gives to a file of slices."""
     return f"{PREFIX}.data-{index:05d}-of-{num_files:05d}"
 
 
 def check(folder: str, manifest: Manifest) -> None:
-    """Reads all files of a checkpoint and compares checksums. Raises DamageError."""
+    """Reads all files of a checkpoint and compares checksums.
+
+    Args:
+      folder: the folder of the checkpoint.
+      manifest: the manifest of the checkpoint.
+
+    Raises:
+      DamageError: a file is missing or was changed.
+    """
     manifest.check_sizes(folder)
     for name in manifest.files:
         check_file(folder, manifest, name)
@@ -32,8 +38,14 @@ def check(folder: str, manifest: Manifest) -> None:
 def check_file(folder: str, manifest: Manifest, file: str) -> None:
     """Reads one file and compares its checksum, or those of its slices.
 
+    Args:
+      folder: the folder of the checkpoint.
+      manifest: the manifest of the checkpoint.
+      file: the name of the file.
+
     Raises:
-      DamageError: of that file; or of the index, which has the checksums of slices.
+      DamageError: the file is damaged; or the index is, which has the checksums of
+        slices.
     """
     manifest.check_sizes(folder, [file])
     manifest.check_index(folder)
@@ -47,7 +59,18 @@ def check_file(folder: str, manifest: Manifest, file: str) -> None:
 
 
 def _check_slice(folder: str, file: str, tensor: str, saved: Saved, box: Box) -> None:
-    """Reads a slice; TensorFlow compares its checksum."""
+    """Reads a slice, whose checksum TensorFlow compares.
+
+    Args:
+      folder: the folder of the checkpoint.
+      file: the name of the file with the slice, for the error.
+      tensor: the name of the tensor.
+      saved: the manifest's entry of the tensor.
+      box: the box of the slice.
+
+    Raises:
+      DamageError: the checksum differs.
+    """
     try:
         with tf.device(LOCAL_CPU):
             tf.raw_ops.RestoreV2(

@@ -2,19 +2,21 @@
 
 The page is the template `page.html`, filled in with a title, tables (`html_tables`) and the
 data as JSON. The tables need no script; the script adds a search, and a drawing of which
-device has which shard. Strings of a user's program are escaped. In the data, equal
-tensors, ops and collectives are stored once, so that the size grows with what differs:
+device has which shard. Strings of a user's program are escaped.
 
-    tensors   each different `PlacedTensor`
-    collectives  each different `Collective`, with the indices of its tensors
-    kinds     each different `Computation` without index and module path, with the indices
-              of its tensors and collectives; "direct": whether its function is the op itself, not a
-              layer that consists of ops
-    ops       (index, index of its kind, module path) of each op
-    folded    indices into `ops`, with equal runs as (times, the ops that are repeated)
+In the data, equal tensors, ops and collectives are stored once, so that a deep model does
+not make a large page:
 
-Variables and results refer to tensors and collectives by index. The other keys are those of
-`text_report.as_json`; `paths` are short names of the user's files.
+    tensors      each distinct `PlacedTensor`
+    collectives  each distinct `Collective`, with indices into `tensors`
+    kinds        each distinct `Computation` without its index and module path, with indices
+                 into `tensors` and `collectives`; "direct" says whether the user called
+                 the op itself, not a layer that consists of ops
+    ops          for each op (index, index into `kinds`, module path)
+    folded       indices into `ops`; a repeated run is a pair (times, indices of one period)
+
+Variables and results refer to `tensors` and `collectives` by index. The other keys are those
+of `text_report.as_json`; `paths` are short names of the user's files.
 """
 
 from __future__ import annotations
@@ -25,34 +27,48 @@ import json
 import re
 from typing import Any
 
-from meshtf.forecast.report_data import Collective, Computation, Facts, PlacedTensor
+from meshtf.forecast.report_data import (
+    Collective,
+    Computation,
+    ForecastData,
+    PlacedTensor,
+)
 from meshtf.forecast.reports.html_tables import static_page
 from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.totals import fold, is_direct_call, totals, without_index
 
 
-def page(forecast: Facts) -> str:
+def page(forecast: ForecastData) -> str:
     """Returns a forecast as a self-contained HTML document."""
     template_file = importlib.resources.files(__package__).joinpath("page.html")
+    template = template_file.read_text("utf-8")
     distinct = _Distinct()
-    fields = _packed(forecast, distinct)
-    data = json.dumps(fields, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&":  # escaped, so that no string of the data can end the script
-        data = data.replace(sign, f"\\u{ord(sign):04x}")
+    data = _script_text(_page_data(forecast, distinct))
     values = {
         "title": html.escape(forecast.name),
         "static": static_page(forecast, distinct.tensor_index),
         "data": data,
     }
     return re.sub(
-        r"\{\{(title|static|data)\}\}",
-        lambda match: values[match[1]],
-        template_file.read_text("utf-8"),
+        r"\{\{(title|static|data)\}\}", lambda match: values[match[1]], template
     )
 
 
-def _packed(forecast: Facts, distinct: _Distinct) -> dict[str, Any]:
-    """Returns the data of the page, as the docstring of this module describes them."""
+def _script_text(fields: dict[str, Any]) -> str:
+    """Returns JSON without "<", ">" and "&", so that no string in it can end the script."""
+    text = json.dumps(fields, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _page_data(forecast: ForecastData, distinct: _Distinct) -> dict[str, Any]:
+    """Returns the data of the page, as the docstring of this module describes them.
+
+    Args:
+      forecast: the forecast.
+      distinct: stores the distinct tensors, collectives and ops of the forecast.
+    """
     ops = [(op.index, distinct.op_index(op), op.path) for op in forecast.ops]
     variables = [
         vars(variable) | {"tensor": distinct.tensor_index(variable.tensor)}
@@ -62,6 +78,7 @@ def _packed(forecast: Facts, distinct: _Distinct) -> dict[str, Any]:
         vars(tensors) | {"tensor": distinct.tensor_index(tensors.tensor)}
         for tensors in forecast.live
     ]
+    # `tensors`, `collectives` and `kinds` are complete after these fields are made.
     fields = vars(forecast) | {
         "live": live,
         "ops": ops,
@@ -82,7 +99,14 @@ def _packed(forecast: Facts, distinct: _Distinct) -> dict[str, Any]:
 
 
 class _Distinct:
-    """Stores equal tensors, collectives and ops once, and gives each an index."""
+    """Stores equal tensors, collectives and ops once, and gives each an index.
+
+    Attributes:
+      tensors: the index of each distinct tensor.
+      collectives: the fields of each distinct collective, for the page's data.
+      kinds: the fields of each distinct op, for the page's data; keys are ops without
+        index.
+    """
 
     def __init__(self) -> None:
         self.tensors: dict[PlacedTensor, int] = {}
@@ -109,11 +133,11 @@ class _Distinct:
         kind = without_index(op)
         if kind not in self.kinds:
             self._indices[kind] = len(self.kinds)
-            fields = {**vars(op)}
-            del fields["index"], fields["path"]
-            self.kinds[kind] = fields | {
+            fields = vars(op) | {
                 "direct": is_direct_call(op),
-                "outputs": [*map(self.tensor_index, op.outputs)],
-                "collectives": [*map(self.collective_index, op.collectives)],
+                "outputs": [self.tensor_index(tensor) for tensor in op.outputs],
+                "collectives": [self.collective_index(x) for x in op.collectives],
             }
+            del fields["index"], fields["path"]
+            self.kinds[kind] = fields
         return self._indices[kind]

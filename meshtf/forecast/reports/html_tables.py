@@ -1,9 +1,9 @@
-"""The tables of a forecast's HTML page, which need no script.
+"""The tables of a forecast's HTML page. They can be read without the page's script.
 
     html = static_page(forecast, tensor_index)
 
-Every string of a user's program is escaped. A shape has the index of its tensor
-(`data-tensor`), so that the page's script can show its shards by device.
+Every string of a user's program is escaped. The HTML of a shape carries the index of its
+tensor (`data-tensor`), by which the page's script shows which device has which shard.
 """
 
 from __future__ import annotations
@@ -13,20 +13,32 @@ from html import escape
 from typing import Any
 
 from meshtf.forecast.memory_advice import advice, verdict
-from meshtf.forecast.report_data import PHASES, Facts, PlacedTensor
-from meshtf.forecast.reports.modules import has_modules, module_costs
+from meshtf.forecast.report_data import (
+    PHASES,
+    ForecastData,
+    LiveTensors,
+    PlacedTensor,
+)
+from meshtf.forecast.reports.modules import (
+    DEFAULT_DEPTH,
+    ModuleCosts,
+    has_modules,
+    module_costs,
+)
 from meshtf.forecast.reports.op_rows import op_section
 from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.shape_html import ShapeHtml
 from meshtf.forecast.reports.totals import totals
 from meshtf.forecast.reports.units import bytes_text, flops_text
 
-MAX_ROWS = 24
-MAX_LIVE = 40
-Rows = Iterable[Sequence[str]]  # cells are HTML
+MAX_ROWS = 24  # of a table in the section "Lines"
+MAX_LIVE = 40  # rows of tensors that are live at the peak
+HtmlRows = Iterable[Sequence[str]]  # one HTML string for each column
 
 
-def static_page(forecast: Facts, tensor_index: Callable[[PlacedTensor], int]) -> str:
+def static_page(
+    forecast: ForecastData, tensor_index: Callable[[PlacedTensor], int]
+) -> str:
     """Returns the content of the page.
 
     Args:
@@ -53,21 +65,29 @@ def static_page(forecast: Facts, tensor_index: Callable[[PlacedTensor], int]) ->
     return "\n".join(section for section in sections if section)
 
 
-def _table(head: Sequence[str], rows: Rows) -> str:
-    """Returns a table with these titles of columns."""
-    lines = ["<table><tr>", *(f"<th>{escape(name)}</th>" for name in head), "</tr>"]
+def _table(titles: Sequence[str], rows: HtmlRows) -> str:
+    """Returns a table as HTML.
+
+    Args:
+      titles: the titles of the columns, as text.
+      rows: the rows, as HTML.
+    """
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+    lines = [f"<tr>{head}</tr>"]
     for row in rows:
-        cells = "".join(f"<td>{cell}</td>" for cell in row)
-        lines.append(f"<tr>{cells}</tr>")
-    return "".join([*lines, "</table>"])
+        columns = "".join(f"<td>{content}</td>" for content in row)
+        lines.append(f"<tr>{columns}</tr>")
+    return f"<table>{''.join(lines)}</table>"
 
 
 def _section(title: str, lead: str, *content: str) -> str:
+    """Returns a section with a title, an introduction (both text) and HTML content."""
     heading = f'<h2>{escape(title)}</h2><p class="lead">{escape(lead)}</p>'
     return f"<section>{heading}{''.join(content)}</section>"
 
 
-def _head(forecast: Facts) -> str:
+def _head(forecast: ForecastData) -> str:
+    """Returns the name of the function, the mesh and the layouts."""
     mesh = "; ".join(f"{axis}:{size}" for axis, size in forecast.axes)
     plural = "s" if forecast.positions != 1 else ""
     facts = {
@@ -88,7 +108,8 @@ def _head(forecast: Facts) -> str:
     )
 
 
-def _error(forecast: Facts) -> str:
+def _error(forecast: ForecastData) -> str:
+    """Returns the error that ended the recording, and after which op."""
     if forecast.error is None:
         return ""
     where = "before the first op"
@@ -100,7 +121,7 @@ def _error(forecast: Facts) -> str:
     )
 
 
-def _costs(forecast: Facts) -> str:
+def _costs(forecast: ForecastData) -> str:
     """Returns FLOPs and bytes received by phase."""
     sums = totals(forecast)
     columns = (*PHASES, "all")
@@ -111,7 +132,8 @@ def _costs(forecast: Facts) -> str:
         return [escape(label), *(text(amounts[column]) for column in columns)]
 
     received = {
-        c: sum(collective[c] for collective in sums["collectives"]) for c in columns
+        column: sum(collective[column] for collective in sums["collectives"])
+        for column in columns
     }
     rows = [
         row("FLOPs", sums["flops"], flops_text),
@@ -128,10 +150,12 @@ def _costs(forecast: Facts) -> str:
     return _section("Costs", lead, _table(("", *columns), rows))
 
 
-def _memory(forecast: Facts) -> str:
+def _memory(forecast: ForecastData) -> str:
+    """Returns the bytes of each kind with a bar, and advice if they do not fit."""
     rows = []
-    largest = max(vars(forecast.memory).values(), default=0) or 1
-    for name, size in vars(forecast.memory).items():
+    sizes = vars(forecast.memory)
+    largest = max(sizes.values()) or 1  # not 0: sizes are divided by it
+    for name, size in sizes.items():
         width = 100 * size / largest
         bar = f'<div class="bar"><i style="width:{width:.1f}%"></i></div>'
         rows.append((escape(name.replace("_", " ")), bytes_text(size), bar))
@@ -147,7 +171,7 @@ def _memory(forecast: Facts) -> str:
     return _section("Memory", lead, *content)
 
 
-def _live(forecast: Facts, shapes: ShapeHtml, paths: Mapping[str, str]) -> str:
+def _live(forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]) -> str:
     """Returns the largest tensors at the peak of memory."""
     if not forecast.live:
         return ""
@@ -155,47 +179,59 @@ def _live(forecast: Facts, shapes: ShapeHtml, paths: Mapping[str, str]) -> str:
     for live in forecast.live[:MAX_LIVE]:
         shape = shapes(live.tensor) if live.tensor.dtype else ""
         count = f"{live.count} x " if live.count > 1 else ""
-        cells = (live.kind, live.title, live.path, _line(live, paths))
         rows.append(
-            (bytes_text(live.total), count + shape, *(escape(cell) for cell in cells))
+            (
+                bytes_text(live.total),
+                count + shape,
+                escape(live.kind),
+                escape(live.title),
+                escape(live.path),
+                escape(_line(live, paths)),
+            )
         )
-    head = ("bytes", "tensor", "kind", "computed by", "module", "line")
+    titles = ("bytes", "tensor", "kind", "computed by", "module", "line")
     lead = (
         "What is live at the peak, equal tensors in one row. Activations are kept for the "
         "backward pass; temporaries are all other computed tensors."
     )
-    return _section("Largest tensors at the peak of memory", lead, _table(head, rows))
+    return _section("Largest tensors at the peak of memory", lead, _table(titles, rows))
 
 
-def _modules(forecast: Facts, paths: Mapping[str, str]) -> str:
-    """Returns costs by module: folded, for each depth of paths."""
+def _modules(forecast: ForecastData, paths: Mapping[str, str]) -> str:
+    """Returns a table of costs by module for each depth of paths, one of them unfolded."""
     if not has_modules(forecast):
         return ""
-    deepest = max(op.path.count("/") + 1 for op in forecast.ops if op.path)
+    max_depth = max(op.path.count("/") + 1 for op in forecast.ops if op.path)
     content = []
-    for depth in range(1, deepest + 1):
-        rows = [
-            (
-                escape(row.path) + (f" ({row.count})" if row.count > 1 else ""),
-                flops_text(row.flops),
-                bytes_text(row.received),
-                bytes_text(row.live),
-                escape(_line(row, paths)),
-            )
-            for row in module_costs(forecast, depth)
-        ]
-        head = ("module", "FLOPs", "received", "at the peak", "most FLOPs at")
-        opened = " open" if depth == min(3, deepest) else ""
-        names = f"{depth} name{'s' if depth > 1 else ''} deep"
+    for depth in range(1, max_depth + 1):
+        titles = ("module", "FLOPs", "received", "at the peak", "most FLOPs at")
+        rows = [_module_row(costs, paths) for costs in module_costs(forecast, depth)]
+        open_attribute = " open" if depth == min(DEFAULT_DEPTH, max_depth) else ""
+        plural = "s" if depth > 1 else ""
         content.append(
-            f"<details{opened}><summary>{names}</summary>{_table(head, rows)}</details>"
+            f"<details{open_attribute}><summary>{depth} name{plural} deep</summary>"
+            f"{_table(titles, rows)}</details>"
         )
     lead = 'Sums by module path; "_*" stands for the indices of equal modules.'
     return _section("Modules", lead, *content)
 
 
-def _lines(forecast: Facts, paths: Mapping[str, str]) -> str:
-    """Returns where bytes are received, gathered dimensions and redundant FLOPs."""
+def _module_row(costs: ModuleCosts, paths: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns a row of the table of modules."""
+    count = f" ({costs.count})" if costs.count > 1 else ""
+    return (
+        escape(costs.path) + count,
+        flops_text(costs.flops),
+        bytes_text(costs.received),
+        bytes_text(costs.live),
+        escape(_line(costs, paths)),
+    )
+
+
+def _lines(forecast: ForecastData, paths: Mapping[str, str]) -> str:
+    """Returns the user's lines with the most bytes received, gathered bytes and redundant
+    FLOPs.
+    """
     sums = totals(forecast)
     rows_by_title = {
         "Bytes received, by line": [
@@ -217,26 +253,27 @@ def _lines(forecast: Facts, paths: Mapping[str, str]) -> str:
             for row in sums["repeated"]
         ],
     }
-    content = [
-        f"<h3>{title}</h3>"
-        + _table(("", ""), [(size, escape(text)) for size, text in rows[:MAX_ROWS]])
-        for title, rows in rows_by_title.items()
-        if rows
-    ]
+    content = []
+    for title, rows in rows_by_title.items():
+        if rows:
+            html_rows = [(amount, escape(text)) for amount, text in rows[:MAX_ROWS]]
+            content.append(f"<h3>{title}</h3>{_table(('', ''), html_rows)}")
     if not content:
         return ""
     lead = "By the line of the program that calls the ops; the largest first."
     return _section("Lines", lead, *content)
 
 
-def _notes(forecast: Facts) -> str:
+def _notes(forecast: ForecastData) -> str:
+    """Returns the notes about the layout and the program."""
     if not forecast.notes:
         return ""
     lead = "Legal, but probably not intended."
     return _section("Notes", lead, _list(forecast.notes))
 
 
-def _variables(forecast: Facts, shapes: ShapeHtml) -> str:
+def _variables(forecast: ForecastData, shapes: ShapeHtml) -> str:
+    """Returns the variables of the program, folded."""
     if not forecast.variables:
         return ""
     rows = [
@@ -254,18 +291,25 @@ def _variables(forecast: Facts, shapes: ShapeHtml) -> str:
 
 
 def _list(items: Iterable[str]) -> str:
+    """Returns texts as an HTML list."""
     return f'<ul class="plain">{"".join(f"<li>{escape(x)}</li>" for x in items)}</ul>'
 
 
-def _line(row: Any, paths: Mapping[str, str]) -> str:
-    """Returns the user's line of a row, or ""."""
-    if not row.file:
+def _line(source: LiveTensors | ModuleCosts, paths: Mapping[str, str]) -> str:
+    """Returns the user's line as "file:line"; "" if it is unknown.
+
+    Args:
+      source: has the file and the line.
+      paths: the short paths of the user's files.
+    """
+    if not source.file:
         return ""
-    path = paths.get(row.file, row.file)
-    return f"{path}:{row.line}"
+    path = paths.get(source.file, source.file)
+    return f"{path}:{source.line}"
 
 
 def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
+    """Returns the function and the user's line of a sum of `totals`."""
     if not row["file"]:
         return "the results"
     return f"{row['function']} at {paths.get(row['file'], row['file'])}:{row['line']}"

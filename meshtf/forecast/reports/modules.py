@@ -4,8 +4,8 @@ module path.
     for row in module_costs(forecast, depth=3):
         row.path, row.flops, row.received, row.live      # "lm/stack/block_*", ...
 
-A path is truncated to `depth` names. Modules that differ only in an index, such as the
-blocks of a stack, are one row.
+A path is truncated to its first `depth` names. Modules whose paths differ only in an
+index, such as the blocks of a stack, share one row.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import collections
 import dataclasses
 from collections.abc import Iterator
 
-from meshtf.forecast.report_data import Facts, without_indices
+from meshtf.forecast.report_data import ForecastData, without_indices
 
 DEFAULT_DEPTH = 3
-_VARIABLES = ("parameter", "optimizer state", "other variable")
-OUTSIDE = "(outside of modules)"
+_VARIABLE_KINDS = ("parameter", "optimizer state", "other variable")
+# The paths of rows for ops outside of modules, and for arguments of the function.
+NO_MODULE = "(outside of modules)"
 ARGUMENTS = "(arguments)"
 
 
@@ -27,27 +28,36 @@ class ModuleCosts:
     """Costs of one module, or of equal modules, for one device and one call."""
 
     path: str  # "stack/block_*/feed_forward"
-    count: int = 1  # how many modules have this path
+    count: int = 1  # how many modules share this row
     flops: float = 0.0
-    received: float = 0.0  # bytes of all collectives
-    live: float = 0.0  # bytes at the peak of memory, variables included
-    function: str = ""  # the user's line with the most FLOPs of the module
+    received: float = 0.0  # the bytes that collectives receive
+    live: float = 0.0  # the bytes at the peak of memory, variables included
+    # The line of the module with the most FLOPs, and the function that it calls.
+    function: str = ""
     file: str = ""
     line: int = 0
 
 
-def module_costs(forecast: Facts, depth: int = DEFAULT_DEPTH) -> list[ModuleCosts]:
-    """Returns the costs of each module, those with the most FLOPs first."""
+def module_costs(
+    forecast: ForecastData, depth: int = DEFAULT_DEPTH
+) -> list[ModuleCosts]:
+    """Returns the costs of each module, the module with the most FLOPs first.
+
+    Args:
+      forecast: the forecast.
+      depth: how many names of a module path are distinguished.
+    """
     rows: dict[str, ModuleCosts] = {}
+    # For each row: its module paths with indices, and the FLOPs of each of its lines.
     paths: dict[str, set[str]] = collections.defaultdict(set)
     flops_of_lines: dict[str, collections.Counter[tuple[str, str, int]]] = {}
     for op in forecast.ops:
         prefix = _prefix(op.path, depth)
         key = without_indices(prefix)
-        row = rows.setdefault(key, ModuleCosts(key))
+        rows.setdefault(key, ModuleCosts(key)).flops += op.total
         paths[key].add(prefix)
-        row.flops += op.total
         lines = flops_of_lines.setdefault(key, collections.Counter())
+        # Plus one, so that a module without FLOPs has a line as well.
         lines[op.function, op.file, op.line] += int(op.total) + 1
     for collective in forecast.collectives:
         key = without_indices(_prefix(collective.path, depth))
@@ -55,30 +65,32 @@ def module_costs(forecast: Facts, depth: int = DEFAULT_DEPTH) -> list[ModuleCost
     for key, size in _live_bytes(forecast, depth):
         rows.setdefault(key, ModuleCosts(key)).live += size
     for key, lines in flops_of_lines.items():
-        ((source, _),) = lines.most_common(1)
-        function, file, line = source
+        ((costliest_line, _flops),) = lines.most_common(1)
+        function, file, line = costliest_line
         rows[key] = dataclasses.replace(
             rows[key], count=len(paths[key]), function=function, file=file, line=line
         )
     return sorted(rows.values(), key=lambda row: (-row.flops, -row.received, -row.live))
 
 
-def has_modules(forecast: Facts) -> bool:
+def has_modules(forecast: ForecastData) -> bool:
     """Returns whether any op belongs to a module."""
     return any(op.path for op in forecast.ops)
 
 
 def _prefix(path: str, depth: int) -> str:
-    return "/".join(path.split("/")[:depth]) if path else OUTSIDE
+    """Returns the first `depth` names of a module path."""
+    return "/".join(path.split("/")[:depth]) if path else NO_MODULE
 
 
-def _live_bytes(forecast: Facts, depth: int) -> Iterator[tuple[str, float]]:
-    """Yields a module path, and the bytes of tensors of this module at the peak."""
+def _live_bytes(forecast: ForecastData, depth: int) -> Iterator[tuple[str, float]]:
+    """Yields (module path, bytes) of the tensors that are live at the peak of memory."""
     for tensors in forecast.live:
         path = tensors.path
         if tensors.kind == "argument":
             yield ARGUMENTS, tensors.total
             continue
-        if tensors.kind in _VARIABLES:  # the last name is that of the variable
+        if tensors.kind in _VARIABLE_KINDS:
+            # The last name of the path is the variable.
             path = path.rpartition("/")[0]
         yield _prefix(path, depth), tensors.total

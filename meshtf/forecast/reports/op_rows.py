@@ -1,5 +1,8 @@
-"""The op table of the HTML page: rows in the order in which ops run, with equal runs
-folded.
+"""The op table of the HTML page: a row for each op, in the order in which they run.
+
+    html = op_section(forecast, shapes, paths)
+
+Consecutive equal runs of ops, such as the layers of a deep model, are written once.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from html import escape
 from meshtf.forecast.report_data import (
     Collective,
     Computation,
-    Facts,
+    ForecastData,
     without_indices,
 )
 from meshtf.forecast.reports.op_table import count_ops
@@ -31,8 +34,16 @@ _LEAD = (
 )
 
 
-def op_section(forecast: Facts, shapes: ShapeHtml, paths: Mapping[str, str]) -> str:
-    """Returns the section of all ops."""
+def op_section(
+    forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]
+) -> str:
+    """Returns the section of the page with all ops.
+
+    Args:
+      forecast: the forecast.
+      shapes: makes the HTML of shapes.
+      paths: the short paths of the user's files.
+    """
     rows = _OpRows(forecast, shapes, paths)
     folded = fold([without_index(op) for op in forecast.ops])
     lines = list(rows.block(folded))
@@ -47,28 +58,32 @@ def op_section(forecast: Facts, shapes: ShapeHtml, paths: Mapping[str, str]) -> 
 
 
 class _OpRows:
-    """Writes rows of ops; a row with the phase, or with the user's line, comes before the
-    first op where it changes.
+    """Writes rows of ops.
+
+    A row with the phase comes before the first op of each phase, and a row with the user's
+    line before the first op of each line, so both are stored from op to op.
     """
 
     def __init__(
-        self, forecast: Facts, shapes: ShapeHtml, paths: Mapping[str, str]
+        self, forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]
     ) -> None:
         self._ops = forecast.ops
         self._shapes = shapes
         self._paths = paths
-        self._phase = ""
-        self._call = ""
+        self._phase = ""  # the phase of the last op
+        self._call = ""  # the line of the last op, as `_call_text` returns it
 
     def block(self, items: Sequence[Folded]) -> Iterator[str]:
-        """Yields the rows of ops, some of them folded."""
+        """Yields the rows of ops, given as indices and repeated runs."""
         for item in items:
             if isinstance(item, int):
                 yield from self._op(self._ops[item])
             else:
-                yield from self._folded(*item)
+                times, body = item
+                yield from self._folded(times, body)
 
     def _folded(self, times: int, body: Sequence[Folded]) -> Iterator[str]:
+        """Yields the rows of a run that is repeated `times` times, within a frame."""
         count = count_ops(body)
         ops = "this op" if count == 1 else f"these {count} ops"
         yield f'<details class="fold" open><summary>{times} times {ops}</summary>'
@@ -78,6 +93,7 @@ class _OpRows:
         yield "</details>"
 
     def _op(self, op: Computation) -> Iterator[str]:
+        """Yields the row of an op and of its collectives, and the rows before them."""
         if op.phase != self._phase:
             self._phase = op.phase
             self._call = ""
@@ -97,7 +113,7 @@ class _OpRows:
         yield from map(self.collective, op.collectives)
 
     def _call_text(self, op: Computation) -> str:
-        """Returns the user's line, the function that it calls, and the module."""
+        """Returns the user's line, the function that the line calls, and the module."""
         line = f"{self._paths[op.file]}:{op.line}" if op.file else ""
         function = "" if is_direct_call(op) else op.function
         path = without_indices(op.path)

@@ -2,8 +2,8 @@
 
 A shape shows which dimensions are sharded: in `[batch:64/data d_ff:2048/model] +pod`,
 dimension batch of global size 64 is sharded along mesh axis `data`, and the tensor is a
-partial sum along `pod`, not yet reduced. Runs of equal ops, such as the layers of a deep
-model, are written once, with their count.
+partial sum along `pod`, not yet reduced. Consecutive equal runs of ops, such as the layers
+of a deep model, are written once, with their count.
 
     lines = list(op_lines(forecast))
 """
@@ -15,7 +15,12 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
-from meshtf.forecast.report_data import Collective, Computation, Facts, PlacedTensor
+from meshtf.forecast.report_data import (
+    Collective,
+    Computation,
+    ForecastData,
+    PlacedTensor,
+)
 from meshtf.forecast.reports.totals import (
     Folded,
     fold,
@@ -33,8 +38,8 @@ LEGEND = """\
 <- a reshard of an input, before the op runs; identical on 4: four devices compute the same."""
 
 
-def op_lines(forecast: Facts) -> Iterator[str]:
-    """Yields the op table."""
+def op_lines(forecast: ForecastData) -> Iterator[str]:
+    """Yields the lines of the op table."""
     if forecast.ops or forecast.results:
         yield "  ops"
         yield from textwrap.indent(LEGEND, "    ").split("\n")
@@ -46,38 +51,47 @@ def op_lines(forecast: Facts) -> Iterator[str]:
             yield from table.collective(collective, "    ")
 
 
+_NO_CALL = ("", "")
+
+
 class _OpTable:
     """Writes the lines of the op table.
 
-    A line with the phase, or with the user's line and function, comes before the first op
-    where it changes: both are stored between ops.
+    A line with the phase comes before the first op of each phase, and a line with the
+    user's line and function before the first op of each line, so both are stored from op
+    to op.
     """
 
-    def __init__(self, forecast: Facts) -> None:
+    def __init__(self, forecast: ForecastData) -> None:
         self._ops = forecast.ops
         self._paths = short_paths(forecast)
         self._axes = [axis for axis, _ in forecast.axes]
-        self._phase = ""
-        self._call = ("", "")  # the user's line, and the called function
+        self._phase = ""  # the phase of the last op
+        self._call = _NO_CALL  # the user's line of the last op, and the called function
         longest_title = max((len(op.title) for op in self._ops), default=0)
         self._title_width = min(24, longest_title) + 2
 
     def block(self, items: Sequence[Folded], indent: str) -> Iterator[str]:
-        """Yields the lines of ops, some of them folded."""
+        """Yields the lines of ops, given as indices and repeated runs."""
         for item in items:
             if isinstance(item, int):
                 yield from self._op(item, indent)
             else:
-                yield from self._folded(*item, indent)
+                times, body = item
+                yield from self._folded(times, body, indent)
 
     def _folded(self, times: int, body: Sequence[Folded], indent: str) -> Iterator[str]:
-        yield from self._new_phase(self._ops[next(_indices(body))], indent)
+        """Yields the lines of a run that is repeated `times` times, within a margin."""
+        first_op = self._ops[next(_indices(body))]
+        yield from self._new_phase(first_op, indent)
         yield f"{indent}  {times} times {self._sums(body)}"
-        self._call = ("", "")
+        # So that the user's line is written again within the margin, and after it.
+        self._call = _NO_CALL
         yield from self.block(body, indent + "  |")
-        self._call = ("", "")
+        self._call = _NO_CALL
 
     def _sums(self, body: Sequence[Folded]) -> str:
+        """Returns the number of ops of a run, their FLOPs and their bytes received."""
         count = 0
         flops = 0.0
         received = 0.0
@@ -90,8 +104,9 @@ class _OpTable:
         costs = f"{flops_text(flops)} and {bytes_text(received)} received"
         return f"{ops_text}, each time {costs}"
 
-    def _op(self, i: int, indent: str) -> Iterator[str]:
-        op = self._ops[i]
+    def _op(self, index: int, indent: str) -> Iterator[str]:
+        """Yields the lines of an op and of its collectives, and the lines before them."""
+        op = self._ops[index]
         yield from self._new_phase(op, indent)
         yield from self._new_call(op, indent)
         shapes = ", ".join(shape_text(out, self._axes) for out in op.outputs)
@@ -99,59 +114,75 @@ class _OpTable:
         remark = _times_text(op.times)
         if redundant_flops(op):
             remark += f"  identical on {op.repeated}"
-        yield from _wrapped(title, shapes, flops_text(op.flops), remark)
+        yield from _wrapped(title, shapes, amount=flops_text(op.flops), remark=remark)
         for collective in op.collectives:
             yield from self.collective(collective, indent)
 
     def _new_phase(self, op: Computation, indent: str) -> Iterator[str]:
+        """Yields the phase, if it changes."""
         if op.phase != self._phase:
             yield indent + op.phase
             self._phase = op.phase
-            self._call = ("", "")
+            self._call = _NO_CALL
 
     def _new_call(self, op: Computation, indent: str) -> Iterator[str]:
-        """Yields the user's line and the function that it calls, if they change."""
+        """Yields the user's line and the function that it calls, if they change.
+
+        The function is left out if the user calls the op itself.
+        """
         line = f"{self._paths[op.file]}:{op.line}" if op.file else ""
-        direct = is_direct_call(op)
-        call = line, "" if direct else op.function
-        same_line = direct and line == self._call[0]
-        if call != self._call and not same_line:
-            yield f"{indent}  {' '.join(call)}"
-            self._call = call
+        is_direct = is_direct_call(op)
+        function = "" if is_direct else op.function
+        last_line, last_function = self._call
+        is_new_function = not is_direct and function != last_function
+        if line != last_line or is_new_function:
+            yield f"{indent}  {line} {function}"
+            self._call = line, function
 
     def collective(self, collective: Collective, indent: str) -> Iterator[str]:
         """Yields the lines of one collective."""
-        text = f"{collective.kind} {collective.axis}  {shape_text(collective.tensor, self._axes)}"
-        # What these two result in is clear from the input.
+        shapes = shape_text(collective.tensor, self._axes)
+        # The result of an all_gather or all_reduce is clear from the input.
         if collective.kind not in ("all_gather", "all_reduce"):
-            text += f" -> {shape_text(collective.after, self._axes)}"
-        arrow = f"{indent}      <- "
+            shapes += f" -> {shape_text(collective.after, self._axes)}"
         yield from _wrapped(
-            arrow, text, bytes_text(collective.bytes), _times_text(collective.times)
+            f"{indent}      <- ",
+            f"{collective.kind} {collective.axis}  {shapes}",
+            amount=bytes_text(collective.bytes),
+            remark=_times_text(collective.times),
         )
 
 
 def count_ops(items: Iterable[Folded]) -> int:
-    """Returns how many ops there are, those of a folded run as often as it is repeated."""
+    """Returns the number of ops; an op of a repeated run counts once for each time."""
     return sum(1 for _ in _indices(items))
 
 
 def _times_text(times: int) -> str:
+    """Returns the remark for an op or collective that runs several times."""
     return f"  x {times}" if times > 1 else ""
 
 
 def _indices(items: Iterable[Folded]) -> Iterator[int]:
-    """Yields the indices of ops, those of a folded run as often as it is repeated."""
+    """Yields the indices of ops; an op of a repeated run appears once for each time."""
     for item in items:
         if isinstance(item, int):
             yield item
         else:
             times, body = item
-            yield from list(_indices(body)) * times
+            for _ in range(times):
+                yield from _indices(body)
 
 
 def _wrapped(left: str, middle: str, amount: str, remark: str = "") -> Iterator[str]:
-    """Yields a line of the op table; a long middle column continues on the next lines."""
+    """Yields a line of the op table with three columns and a remark.
+
+    Args:
+      left: the left column; its "|" signs are repeated on continued lines.
+      middle: the middle column; long text continues on the next lines.
+      amount: the right column.
+      remark: the text after the columns.
+    """
     width = max(24, WIDTH - len(left) - AMOUNT_WIDTH - REMARK_WIDTH)
     wrapped = textwrap.wrap(
         middle, width, break_long_words=False, break_on_hyphens=False
@@ -165,20 +196,21 @@ def _wrapped(left: str, middle: str, amount: str, remark: str = "") -> Iterator[
 
 def shape_text(tensor: PlacedTensor, axes: Iterable[str]) -> str:
     """Returns a shape and how it is sharded, such as "[batch:64/data d_ff:8] +model"."""
-    dims = dict(tensor.shape)
-    axes_of_dims = {name: f"{name}:{size}" for name, size in dims.items()}
-    partial = ""
+    dim_texts = {name: f"{name}:{size}" for name, size in tensor.shape}
+    partial_text = ""
     signs = {"sum": "+", "max": "max ", "min": "min "}
     for axis, state in zip(axes, tensor.states):
-        if state in dims:
-            axes_of_dims[state] += f"/{axis}"
+        if state in dim_texts:
+            dim_texts[state] += f"/{axis}"
         elif state in signs:
-            partial += f" {signs[state]}{axis}"
-    return f"[{' '.join(axes_of_dims.values())}]" + partial
+            partial_text += f" {signs[state]}{axis}"
+    return f"[{' '.join(dim_texts.values())}]{partial_text}"
 
 
-def short_paths(forecast: Facts) -> dict[str, str]:
-    """Returns for each of the user's files the shortest end of its path that is unique."""
+def short_paths(forecast: ForecastData) -> dict[str, str]:
+    """Returns a short path for each of the user's files: the shortest end of the path that
+    no other file has.
+    """
     files = {op.file for op in forecast.ops if op.file}
     counts: collections.Counter[str] = collections.Counter()
     for file in files:
@@ -192,6 +224,6 @@ def short_paths(forecast: Facts) -> dict[str, str]:
 
 
 def _path_ends(file: str) -> list[str]:
-    """Returns "c.py", "b/c.py", "a/b/c.py" for "a/b/c.py"."""
+    """Returns ["c.py", "b/c.py", "a/b/c.py"] for "a/b/c.py"."""
     names = PurePath(file).parts
     return ["/".join(names[-k:]) for k in range(1, len(names) + 1)]

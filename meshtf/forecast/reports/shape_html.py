@@ -1,4 +1,10 @@
-"""Shapes as HTML: `[batch:8/data d_model:16] +model`, with sharded dimensions marked."""
+"""Shapes as HTML: `[batch:8/data d_model:16] +model`, with sharded dimensions marked.
+
+    html = ShapeHtml(["data", "model"], tensor_index)(tensor)
+
+In this shape, dimension batch of global size 8 is sharded along mesh axis data, and the
+tensor is a partial sum along model.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +13,11 @@ from html import escape
 
 from meshtf.forecast.report_data import PlacedTensor
 
-_SIGNS = {"sum": "+", "max": "max ", "min": "min "}
+_PARTIAL_SIGNS = {"sum": "+", "max": "max ", "min": "min "}
 
 
 class ShapeHtml:
-    """Makes the HTML of a tensor's shape once.
+    """Returns the HTML of a tensor's shape; that of equal tensors is made once.
 
     Args:
       axes: the names of the mesh axes.
@@ -34,17 +40,19 @@ class ShapeHtml:
         dims = [
             self._dim(tensor, name, f"{name}:{size}") for name, size in tensor.shape
         ]
+        # A dimension may be called "sum": then this state means that it is sharded.
         names = {name for name, _ in tensor.shape}
         signs = [
-            f' <b class="partial-sum">{_SIGNS[state]}{escape(axis)}</b>'
+            f' <b class="partial-sum">{_PARTIAL_SIGNS[state]}{escape(axis)}</b>'
             for axis, state in zip(self.axes, tensor.states)
-            if state in _SIGNS and state not in names
+            if state in _PARTIAL_SIGNS and state not in names
         ]
         text = f"[{' '.join(dims)}]{''.join(signs)}"
         index = self._tensor_index(tensor)
         return f'<span class="shape" data-tensor="{index}">{text}</span>'
 
     def _dim(self, tensor: PlacedTensor, name: str, text: str) -> str:
+        """Returns the HTML of one dimension, marked if mesh axes shard it."""
         axes = [axis for axis, state in zip(self.axes, tensor.states) if state == name]
         if not axes:
             return escape(text)

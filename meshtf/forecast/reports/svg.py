@@ -35,12 +35,12 @@ def document(
     light: str = "",
     dark: str = "",
 ) -> str:
-    """Returns a picture.
+    """Returns a picture as an SVG document.
 
     Args:
-      title: at the top left.
-      width: in pixels.
-      height: in pixels.
+      title: the title at the top left.
+      width: the width in pixels.
+      height: the height in pixels.
       body: the SVG elements below the title.
       light: CSS rules in addition to `LIGHT`.
       dark: CSS rules in addition to `DARK`, for pages with a dark colour scheme.
@@ -62,7 +62,15 @@ def document(
 
 
 def text(x: float, y: float, kind: str, words: str, anchor: str = "start") -> str:
-    """Returns a text element of CSS class `kind` at (x, y)."""
+    """Returns a text element.
+
+    Args:
+      x: the distance from the left in pixels.
+      y: the distance of the baseline from the top in pixels.
+      kind: the CSS class, such as "title" or "note".
+      words: the text.
+      anchor: which end of the text is at `x`: "start", "middle" or "end".
+    """
     attributes = f'x="{x:g}" y="{y:g}"'
     if anchor != "start":
         attributes += f' text-anchor="{anchor}"'

@@ -1,17 +1,21 @@
-"""A forecast as text: a table for a terminal, and JSON with totals.
+"""A forecast as text: tables for a terminal, and JSON with totals.
 
-print(table(forecast, module_depth=3))
+    print(table(forecast, module_depth=3))
+    as_json(forecast)
+
+Each function `_costs`, `_memory` and so on returns the lines of one table.
 """
 
 from __future__ import annotations
 
+import collections
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshtf.forecast.memory_advice import advice, verdict
-from meshtf.forecast.report_data import PHASES, Facts, LiveTensors
+from meshtf.forecast.report_data import PHASES, ForecastData, LiveTensors
 from meshtf.forecast.reports.modules import (
     DEFAULT_DEPTH,
     ModuleCosts,
@@ -27,10 +31,10 @@ from meshtf.forecast.reports.op_table import (
 from meshtf.forecast.reports.totals import totals
 from meshtf.forecast.reports.units import bytes_text, flops_text
 
-MAX_ROWS = 8  # of a list of the largest
+MAX_ROWS = 8  # of a list of lines
 MAX_LIVE = 10  # rows of tensors that are live at the peak
-MAX_MODULES = 24
-LABEL_WIDTH = 32  # of the rows of costs
+MAX_MODULES = 24  # rows of modules
+LABEL_WIDTH = 32  # of the first column of costs
 PLURALS: dict[str, str] = {
     "parameter": "parameters",
     "optimizer state": "optimizer state",
@@ -40,16 +44,16 @@ PLURALS: dict[str, str] = {
     "activation": "activations",
     "temporary": "temporaries",
 }
-PATH_WIDTH = 40  # of module paths
+PATH_WIDTH = 40  # of the column of module paths
 
 
-def table(forecast: Facts, module_depth: int = DEFAULT_DEPTH) -> str:
+def table(forecast: ForecastData, module_depth: int = DEFAULT_DEPTH) -> str:
     """Returns a forecast as text for a terminal.
 
     Args:
       forecast: the forecast.
-      module_depth: how many names of a module path have a row of their own in the table
-        of modules; 0: no such table.
+      module_depth: how many names of a module path make a row of the table of modules;
+        0: no such table.
     """
     blocks = [
         _head(forecast),
@@ -69,14 +73,14 @@ def table(forecast: Facts, module_depth: int = DEFAULT_DEPTH) -> str:
     )
 
 
-def as_json(forecast: Facts) -> str:
-    """Returns a forecast as JSON: the fields of `Facts`, and "totals" (see `totals`).
+def as_json(forecast: ForecastData) -> str:
+    """Returns a forecast as JSON: the fields of `ForecastData`, and "totals" (see `totals`).
 
     Each op, result and variable is on a separate line, so that `diff` can compare two
     files.
     """
     fields = forecast.as_dict() | {"totals": totals(forecast)}
-    lines = (f"{json.dumps(name)}: {_by_line(x)}" for name, x in fields.items())
+    lines = [f"{json.dumps(name)}: {_by_line(x)}" for name, x in fields.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -88,7 +92,8 @@ def _by_line(value: Any) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def _head(forecast: Facts) -> list[str]:
+def _head(forecast: ForecastData) -> list[str]:
+    """Returns the name of the function, the mesh and the layouts."""
     layouts = {"layout": forecast.layout}
     if forecast.variable_layout != forecast.layout:
         layouts["variable_layout"] = forecast.variable_layout
@@ -105,14 +110,16 @@ def _head(forecast: Facts) -> list[str]:
     return lines
 
 
-def _costs(forecast: Facts) -> list[str]:
+def _costs(forecast: ForecastData) -> list[str]:
+    """Returns FLOPs and bytes received, with a column for each phase."""
     sums = totals(forecast)
     columns = (*PHASES, "all")
 
-    def row(label: str, sums: Mapping[str, Any], text: Callable[[float], str]) -> str:
-        amounts = [sums[column] for column in columns]
-        cells = [text(amount) if amount else "-" for amount in amounts]
-        aligned = "".join(f"{cell:>14}" for cell in cells)
+    def row(
+        label: str, amounts: Mapping[str, Any], text: Callable[[float], str]
+    ) -> str:
+        texts = [text(amounts[c]) if amounts[c] else "-" for c in columns]
+        aligned = "".join(f"{amount_text:>14}" for amount_text in texts)
         return f"  {label:<{LABEL_WIDTH}}{aligned}"
 
     collectives = sums["collectives"]
@@ -132,7 +139,8 @@ def _costs(forecast: Facts) -> list[str]:
     return lines
 
 
-def _memory(forecast: Facts) -> list[str]:
+def _memory(forecast: ForecastData) -> list[str]:
+    """Returns the bytes of each kind, and advice if they do not fit on a device."""
     lines = ["  memory"]
     for name, size in vars(forecast.memory).items():
         lines.append(f"    {name.replace('_', ' '):<18}{bytes_text(size):>12}")
@@ -144,22 +152,14 @@ def _memory(forecast: Facts) -> list[str]:
     return lines
 
 
-def _live(forecast: Facts) -> list[str]:
-    """Returns what the peak of memory consists of: sums by kind, and the largest tensors."""
+def _live(forecast: ForecastData) -> list[str]:
+    """Returns what is live at the peak of memory: bytes by kind, and the largest tensors."""
     if not forecast.live:
         return []
-    sums: dict[str, float] = {}
-    for live in forecast.live:
-        sums[live.kind] = sums.get(live.kind, 0.0) + live.total
-    kinds = ", ".join(
-        f"{PLURALS[kind]} {bytes_text(size)}"
-        for kind, size in sorted(sums.items(), key=lambda item: -item[1])
-        if size
-    )
     paths = short_paths(forecast)
     axes = [axis for axis, _ in forecast.axes]
     peak = bytes_text(forecast.memory.peak)
-    lines = [_filled(f"  at the peak of {peak}: {kinds}", "    ")]
+    lines = [_filled(f"  at the peak of {peak}: {_sums_by_kind(forecast)}", "    ")]
     for live in forecast.live[:MAX_LIVE]:
         lines += [f"    {row}" for row in _live_rows(live, axes, paths)]
     if len(forecast.live) > MAX_LIVE:
@@ -167,10 +167,24 @@ def _live(forecast: Facts) -> list[str]:
     return lines
 
 
+def _sums_by_kind(forecast: ForecastData) -> str:
+    """Returns the bytes of each kind of live tensors: "activations 3 GiB, parameters ..."."""
+    sums: dict[str, float] = collections.defaultdict(float)
+    for live in forecast.live:
+        sums[live.kind] += live.total
+    return ", ".join(
+        f"{PLURALS[kind]} {bytes_text(size)}"
+        for kind, size in sorted(sums.items(), key=lambda item: -item[1])
+        if size
+    )
+
+
 def _live_rows(
     live: LiveTensors, axes: Sequence[str], paths: Mapping[str, str]
 ) -> list[str]:
-    """Returns two lines: what the tensors are, and where they come from."""
+    """Returns two lines: the bytes and shape of equal tensors, and the op and the line that
+    compute them.
+    """
     count = f"{live.count} x " if live.count > 1 else ""
     shape = shape_text(live.tensor, axes) if live.tensor.dtype else ""
     origin = [live.path] if live.path else []
@@ -182,57 +196,71 @@ def _live_rows(
     return [f"{bytes_text(live.total):>10}  {label}", f"{'':>12}{', '.join(origin)}"]
 
 
-def _modules(forecast: Facts, depth: int) -> list[str]:
-    """Returns a table of costs by module path."""
+def _modules(forecast: ForecastData, depth: int) -> list[str]:
+    """Returns a table of costs by module path.
+
+    Args:
+      forecast: the forecast.
+      depth: how many names of a module path make a row; 0: no table.
+    """
     if depth < 1 or not has_modules(forecast):
         return []
     paths = short_paths(forecast)
     rows = [_module_row(row, paths) for row in module_costs(forecast, depth)]
     columns = ("FLOPs", "received", "at the peak")
-    title = f"modules, {depth} name{'s' * (depth > 1)} deep"
+    plural = "s" if depth > 1 else ""
+    title = f"modules, {depth} name{plural} deep"
+    # Rows of the list are indented by two more than its title.
     head = f"{title:<{PATH_WIDTH + 2}}" + "".join(f"{name:>13}" for name in columns)
     return _list(f"{head}  most FLOPs at", rows, MAX_MODULES)
 
 
-def _module_row(row: ModuleCosts, paths: Mapping[str, str]) -> str:
+def _module_row(costs: ModuleCosts, paths: Mapping[str, str]) -> str:
     """Returns the row of a module in the table of modules."""
-    label = row.path
-    if row.count > 1:
-        label += f" ({row.count})"
+    label = costs.path
+    if costs.count > 1:
+        label += f" ({costs.count})"
     line = ""
-    if row.file:
-        path = paths.get(row.file, row.file)
-        line = f"{path}:{row.line}"
-    columns = [flops_text(row.flops), bytes_text(row.received), bytes_text(row.live)]
-    amounts = ["-" if text == "0" else text for text in columns]
-    aligned = "".join(f"{text:>13}" for text in amounts)
+    if costs.file:
+        path = paths.get(costs.file, costs.file)
+        line = f"{path}:{costs.line}"
+    amounts = (
+        flops_text(costs.flops),
+        bytes_text(costs.received),
+        bytes_text(costs.live),
+    )
+    texts = ["-" if amount == "0" else amount for amount in amounts]
+    aligned = "".join(f"{text:>13}" for text in texts)
     return f"{label:<{PATH_WIDTH}}{aligned}  {line}"
 
 
-def _stages(forecast: Facts) -> list[str]:
+def _stages(forecast: ForecastData) -> list[str]:
+    """Returns FLOPs and memory of each pipeline stage."""
+
     def row(label: str, *columns: str) -> str:
         return f"  {label:<18}" + "".join(f"{column:>14}" for column in columns)
 
     if not forecast.stages:
         return []
     lines = [row("stages", "FLOPs", "parameters", "activations", "peak")]
-    for k, stage in enumerate(forecast.stages):
+    for i, stage in enumerate(forecast.stages):
         sizes = stage.parameters, stage.activations, stage.peak
-        lines.append(row(f"  {k}", flops_text(stage.flops), *map(bytes_text, sizes)))
+        lines.append(row(f"  {i}", flops_text(stage.flops), *map(bytes_text, sizes)))
     return lines
 
 
-def _notes(forecast: Facts) -> list[str]:
+def _notes(forecast: ForecastData) -> list[str]:
     notes = [_filled(note, "      ", WIDTH - 4) for note in forecast.notes]
     return _list("notes", notes, None)
 
 
 def _filled(text: str, indent: str, width: int = WIDTH) -> str:
-    """Returns a long line as several ones, those after the first with this indent."""
+    """Returns a long line as several lines, with an indent from the second line on."""
     return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _gathers(forecast: Facts) -> list[str]:
+def _gathers(forecast: ForecastData) -> list[str]:
+    """Returns the bytes of gathered dimensions, by line."""
     paths = short_paths(forecast)
     rows = [
         f"{bytes_text(gather['all']):>10}  {gather['times']} x {gather['dim']} over "
@@ -242,7 +270,8 @@ def _gathers(forecast: Facts) -> list[str]:
     return _list("gathered dimensions", rows)
 
 
-def _redundant(forecast: Facts) -> list[str]:
+def _redundant(forecast: ForecastData) -> list[str]:
+    """Returns redundant FLOPs, by line."""
     paths = short_paths(forecast)
     rows = [
         f"{flops_text(line['all']):>10}  {_at(line, paths)}: identical on "
@@ -253,7 +282,7 @@ def _redundant(forecast: Facts) -> list[str]:
 
 
 def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
-    """Returns the function and line of a row."""
+    """Returns the function and the user's line of a sum of `totals`, or of an op."""
     if not row["file"]:
         return "the results"
     return f"{row['function']} at {paths.get(row['file'], row['file'])}:{row['line']}"
@@ -262,17 +291,19 @@ def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
 def _list(
     title: str, rows: Sequence[str], max_rows: int | None = MAX_ROWS
 ) -> list[str]:
-    """Returns a titled list, and how many rows were left out."""
+    """Returns a title and indented rows; the last line says how many were left out."""
     if not rows:
         return []
     shown = rows[:max_rows]
-    lines = [f"  {title}", *(f"    {row}" for row in shown)]
+    lines = [f"  {title}"]
+    lines.extend(f"    {row}" for row in shown)
     if len(rows) > len(shown):
         lines.append(f"    ... and {len(rows) - len(shown)} more")
     return lines
 
 
-def _error(forecast: Facts) -> list[str]:
+def _error(forecast: ForecastData) -> list[str]:
+    """Returns the error that ended the recording, and after which op."""
     if forecast.error is None:
         return []
     where = "before the first op"

@@ -1,11 +1,12 @@
-"""Sums over the ops of a forecast, and runs of equal ops: for the table and the page.
+"""Sums over the ops of a forecast, and repeated runs of equal ops.
 
-A deep model is the same layer many times. `fold` finds equal runs that follow each other,
-so that a report does not grow with the number of layers:
+A deep model repeats the same layer many times. `fold` finds equal runs that follow each
+other, so that a report does not grow with the number of layers. It returns indices, and for
+a repeated run (times, indices of one period):
 
 >>> fold("abcbcbcd")
 (0, (3, (1, 2)), 7)
->>> fold("abbbc")
+>>> fold("abbbc")                        # a run this short is not folded
 (0, 1, 2, 3, 4)
 """
 
@@ -16,125 +17,134 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from meshtf.forecast.report_data import (
-    FREE,
+    FREE_RESHARDS,
     PHASES,
     Collective,
     Computation,
-    Facts,
+    ForecastData,
     without_indices,
 )
 
-MIN_SAVED = 4  # ops; runs that save fewer are easier to read unfolded
-# The index of an op, or (times, the ops that are repeated).
+MIN_SAVED = 4  # a run is folded if that saves at least so many ops
+# The index of an op, or (times, the folded ops of one period).
 Folded: TypeAlias = int | tuple[int, tuple["Folded", ...]]
 
 
+class UserLine(NamedTuple):
+    """A line of the user's program; empty for the results of the function."""
+
+    file: str
+    line: int
+    function: str  # the function that the line calls
+
+
 class _Entry(NamedTuple):
-    """An amount to add to the sum of its key."""
+    """An amount to be added to the sum of all entries with an equal key."""
 
     key: tuple[Hashable, ...]
     phase: str
-    amount: float
+    amount: float  # FLOPs or bytes
     times: int
 
 
-def totals(forecast: Facts) -> dict[str, Any]:
+def totals(forecast: ForecastData) -> dict[str, Any]:
     """Returns sums for one device and one call, as plain data.
 
-    Each sum has "times" and an amount for each phase and for "all"; lists begin with the
-    largest:
-      flops, repeated_flops: of all ops; the latter are the redundant FLOPs.
-      collectives: bytes received by "kind" and "axis".
-      lines: bytes received by "file", "line" and "function"; these are empty for the
-        results.
-      gathers: bytes received by all_gather, by "file", "line", "function", "dim", "axis".
-      repeated: redundant FLOPs by "file", "line", "function", "positions".
+    Each sum is a dict with "times", an amount for each phase, and "all" for the sum over
+    the phases. The key of a sum consists of the names in quotes:
+      flops, repeated_flops: one sum each, of FLOPs and of redundant FLOPs.
+      collectives: bytes received, by "kind" and "axis".
+      lines: bytes received, by the user's line: "file", "line" and "function", which are
+        empty for the results of the function.
+      gathers: bytes received by all_gather, by line, "dim" and "axis".
+      repeated: redundant FLOPs, by line and "positions", how many devices compute the same.
+    Lists begin with the largest sum.
     """
-    collectives = list(_moves_with_lines(forecast))
+    collectives = list(_collectives_with_lines(forecast))
     ops = forecast.ops
-    flops = (_Entry((), op.phase, op.total, op.times) for op in ops)
-    redundant = (_Entry((), op.phase, redundant_flops(op), op.times) for op in ops)
+    flops = (_op_entry((), op, op.total) for op in ops)
+    redundant = (_op_entry((), op, redundant_flops(op)) for op in ops)
     by_kind = (
-        _Entry(
-            (collective.kind, collective.axis),
-            collective.phase,
-            collective.total,
-            collective.times,
-        )
+        _collective_entry((collective.kind, collective.axis), collective)
         for _, collective in collectives
     )
-    by_line = (
-        _Entry(line, collective.phase, collective.total, collective.times)
-        for line, collective in collectives
-    )
-    names = ("file", "line", "function")
+    by_line = (_collective_entry(line, collective) for line, collective in collectives)
     return {
         "positions": forecast.positions,
         "flops": _sum((), flops)[0],
         "repeated_flops": _sum((), redundant)[0],
         "collectives": _sum(("kind", "axis"), by_kind),
-        "lines": _sum(names, by_line),
-        "gathers": _sum((*names, "dim", "axis"), _gathers(collectives)),
-        "repeated": _sum((*names, "positions"), _redundant_lines(ops)),
+        "lines": _sum(UserLine._fields, by_line),
+        "gathers": _sum((*UserLine._fields, "dim", "axis"), _gathers(collectives)),
+        "repeated": _sum((*UserLine._fields, "positions"), _redundant_lines(ops)),
     }
 
 
-def _gathers(
-    collectives: Iterable[tuple[tuple[str, int, str], Collective]],
-) -> Iterator[_Entry]:
+def _collective_entry(key: tuple[Hashable, ...], collective: Collective) -> _Entry:
+    """Returns the entry with the bytes that a collective receives."""
+    return _Entry(
+        key, phase=collective.phase, amount=collective.total, times=collective.times
+    )
+
+
+def _op_entry(key: tuple[Hashable, ...], op: Computation, flops: float) -> _Entry:
+    """Returns the entry with FLOPs of an op."""
+    return _Entry(key, phase=op.phase, amount=flops, times=op.times)
+
+
+def _gathers(collectives: Iterable[tuple[UserLine, Collective]]) -> Iterator[_Entry]:
     """Yields the bytes of each gathered dimension, by line, dimension and axis."""
     for line, collective in collectives:
         for dim in gathered(collective):
-            key = *line, dim, collective.axis
-            yield _Entry(key, collective.phase, collective.total, collective.times)
+            yield _collective_entry((*line, dim, collective.axis), collective)
 
 
 def _redundant_lines(ops: Iterable[Computation]) -> Iterator[_Entry]:
-    """Yields redundant FLOPs by line and number of devices."""
+    """Yields redundant FLOPs, by line and number of devices."""
     for op in ops:
         flops = redundant_flops(op)
         if flops:
             key = op.file, op.line, op.function, op.repeated
-            yield _Entry(key, op.phase, flops, op.times)
+            yield _op_entry(key, op, flops)
 
 
-def _sum(names: tuple[str, ...], entries: Iterable[_Entry]) -> list[dict[str, Any]]:
+def _sum(key_names: Sequence[str], entries: Iterable[_Entry]) -> list[dict[str, Any]]:
     """Returns the sums of entries with equal keys, the largest first.
 
     Args:
-      names: of the elements of a key.
-      entries: what is added.
+      key_names: names for the elements of a key; none: there is one sum, of all entries.
+      entries: the amounts to add.
     """
     zero = dict.fromkeys(("times", *PHASES, "all"), 0)
     sums: dict[tuple[Hashable, ...], dict[str, float]] = {}
-    if not names:
+    if not key_names:
         sums[()] = {**zero}  # present even if there are no entries
     for entry in entries:
-        row = sums.setdefault(entry.key, {**zero})
-        row["times"] += entry.times
-        row[entry.phase] += entry.amount
-        row["all"] += entry.amount
-    rows = ({**dict(zip(names, key)), **row} for key, row in sums.items())
+        amounts = sums.setdefault(entry.key, {**zero})
+        amounts["times"] += entry.times
+        amounts[entry.phase] += entry.amount
+        amounts["all"] += entry.amount
+    rows = [dict(zip(key_names, key)) | amounts for key, amounts in sums.items()]
     return sorted(rows, key=lambda row: -row["all"])
 
 
-def _moves_with_lines(
-    forecast: Facts,
-) -> Iterator[tuple[tuple[str, int, str], Collective]]:
-    """Yields the user's (file, line, function) and the collective, for all that are not
-    free.
+def _collectives_with_lines(
+    forecast: ForecastData,
+) -> Iterator[tuple[UserLine, Collective]]:
+    """Yields the collectives of a forecast, each with the line that needs it; reshards that
+    communicate nothing are left out.
     """
     for op in forecast.ops:
         for collective in op.collectives:
-            if collective.kind not in FREE:
-                yield (op.file, op.line, op.function), collective
+            if collective.kind not in FREE_RESHARDS:
+                yield UserLine(op.file, op.line, op.function), collective
     for collective in forecast.results:
-        if collective.kind not in FREE:
-            yield ("", 0, ""), collective
+        if collective.kind not in FREE_RESHARDS:
+            yield UserLine(file="", line=0, function=""), collective
 
 
 def gathered(collective: Collective) -> list[str]:
-    """Returns the dimensions that an all_gather gathers completely."""
+    """Returns the dimensions that are sharded before an all_gather and not after it."""
     if collective.kind != "all_gather":
         return []
     return [
@@ -145,8 +155,9 @@ def gathered(collective: Collective) -> list[str]:
 
 
 def without_index(op: Computation) -> Computation:
-    """Returns an op with index 0, and without the indices of its module path: equal for
-    ops that compute the same on equal shards.
+    """Returns an op with index 0 and without the indices of its module path.
+
+    The results for two ops are equal if they compute the same on equal shards.
     """
     return dataclasses.replace(op, index=0, path=without_indices(op.path))
 
@@ -157,27 +168,25 @@ def is_direct_call(op: Computation) -> bool:
 
 
 def redundant_flops(op: Computation) -> float:
-    """Returns the FLOPs of an op that are redundant: (n - 1) / n of those that n devices
-    compute identically.
+    """Returns the redundant FLOPs of an op: (n - 1) / n of its FLOPs, if n devices compute
+    the same.
     """
     return op.total * (1 - 1 / op.repeated)
 
 
 def fold(keys: Sequence[Hashable]) -> tuple[Folded, ...]:
-    """Returns the indices 0, 1, ... of keys, with equal runs that follow each other
-    folded.
-    """
-    indices: dict[Hashable, list[int]] = {}
+    """Returns the indices 0, 1, ... of keys, with repeated runs of equal keys folded."""
+    indices_by_key: dict[Hashable, list[int]] = {}
     for i, key in enumerate(keys):
-        indices.setdefault(key, []).append(i)
-    return _fold(keys, 0, len(keys), indices)
+        indices_by_key.setdefault(key, []).append(i)
+    return _fold(keys, start=0, end=len(keys), indices_by_key=indices_by_key)
 
 
 def _fold(
     keys: Sequence[Hashable],
     start: int,
     end: int,
-    indices: Mapping[Hashable, Sequence[int]],
+    indices_by_key: Mapping[Hashable, Sequence[int]],
 ) -> tuple[Folded, ...]:
     """Returns the folded indices start, ..., end - 1.
 
@@ -185,44 +194,61 @@ def _fold(
       keys: all keys.
       start: the first index.
       end: the index after the last one.
-      indices: of each key.
+      indices_by_key: the indices of each key.
     """
     items: list[Folded] = []
     while start < end:
-        period, times = _longest_run(keys, start, end, indices[keys[start]])
-        body: tuple[Folded, ...] = (start,)
-        if period > 1:
-            body = _fold(keys, start, start + period, indices)
-        items.append(start if times == 1 else (times, body))
-        start += period * times
+        run = _longest_run(keys, start, end, indices_by_key[keys[start]])
+        if run.times == 1:
+            items.append(start)
+        elif run.period == 1:
+            items.append((run.times, (start,)))
+        else:
+            # A period may contain repeated runs itself, such as a layer with equal ops.
+            period = _fold(keys, start, start + run.period, indices_by_key)
+            items.append((run.times, period))
+        start += run.length
     return tuple(items)
+
+
+class _Run(NamedTuple):
+    """A sequence of `period` keys that is repeated `times` times."""
+
+    period: int
+    times: int
+
+    @property
+    def length(self) -> int:
+        """The number of keys of the run."""
+        return self.period * self.times
 
 
 def _longest_run(
     keys: Sequence[Hashable], start: int, end: int, equal_indices: Sequence[int]
-) -> tuple[int, int]:
-    """Returns (period, times) of the longest run of equal periods from `start` on.
+) -> _Run:
+    """Returns the longest run that starts at `start`; one key, once, if nothing repeats.
 
     Args:
       keys: all keys.
-      start: where the run starts.
-      end: where it must end at the latest.
+      start: the index of the first key of the run.
+      end: the index that the run may not exceed.
       equal_indices: the indices of all keys that are equal to the one at `start`.
     """
-    best = (1, 1)
-    for second in equal_indices:
+    longest = _Run(period=1, times=1)
+    for second in equal_indices:  # where the second period may start
         period = second - start
         if period <= 0 or start + 2 * period > end:
             continue
+        # A cheap test before all keys are compared: do the periods end with equal keys?
         if keys[second - 1] != keys[second + period - 1]:
-            continue  # cheap: the last keys of both periods differ
-        times = _count_repeats(keys, start, end, period)
-        saved = period * (times - 1)
-        if saved >= MIN_SAVED and period * times > best[0] * best[1]:
-            best = period, times
-        if best[0] * best[1] == end - start:
+            continue
+        run = _Run(period, _count_repeats(keys, start, end, period))
+        num_saved = run.length - period
+        if num_saved >= MIN_SAVED and run.length > longest.length:
+            longest = run
+        if longest.length == end - start:
             break
-    return best
+    return longest
 
 
 def _count_repeats(keys: Sequence[Hashable], start: int, end: int, period: int) -> int:

@@ -33,7 +33,7 @@ def _with_unit(amount: float, base: int, units: Sequence[str]) -> str:
 
 
 def _decimals(amount: float) -> int:
-    """Returns how many decimals make three digits."""
+    """Returns the number of decimals with which an amount has three digits."""
     if amount < 9.995:
         return 2
     return 1 if amount < 99.95 else 0
@@ -41,9 +41,11 @@ def _decimals(amount: float) -> int:
 
 def seconds_text(amount: float) -> str:
     """Returns a time in seconds with a decimal unit."""
-    units = {1e-6: "ns", 1e-3: "us", 1.0: "ms"}
-    for limit, unit in units.items():
+    if not amount:
+        return "0"
+    # A unit is used for times below the limit, which is 1,000 of the unit.
+    for limit, unit in ((1e-6, "ns"), (1e-3, "us"), (1.0, "ms")):
         if 0 < amount < limit:
             scaled = amount / limit * 1000
             return f"{scaled:.{_decimals(scaled)}f} {unit}"
-    return f"{amount:.{_decimals(amount)}f} s" if amount else "0"
+    return f"{amount:.{_decimals(amount)}f} s"

@@ -1,7 +1,8 @@
 """Sums of the cotangents that a tensor gets from the ops that use it.
 
-Most tensors have few uses: up to four half floats are added in their own type. More are
-added in float32 and rounded once: in bfloat16 a sum of ones stops at 256.
+Most tensors have few uses: up to four cotangents of half floats are added in the dtype of
+the tensor. More cotangents are added in float32, and the sum is rounded once: in bfloat16 a
+sum of ones stops at 256.
 """
 
 from __future__ import annotations
@@ -11,20 +12,25 @@ from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Tensor
 from meshtf.names import accumulation_dtype
 
-# Up to so many uses are added in the type of the tensor, such as its uses as queries, keys,
-# values and residual connection of attention.
+# Up to so many cotangents are added in the dtype of the tensor: enough for an input of
+# attention, which queries, keys, values and the residual connection use.
 _FEW = 4
 
 
 class Cotangents:
-    """The sum so far of the cotangents of each tensor."""
+    """The sum of the cotangents of each tensor so far."""
 
     def __init__(self) -> None:
         self._sums: dict[Tensor, Tensor] = {}
         self._counts: dict[Tensor, int] = {}
 
     def add(self, x: Tensor, dx: Tensor) -> None:
-        """Adds dx, with the dimensions of x in any order, to the cotangent of x."""
+        """Adds `dx` to the cotangent of x.
+
+        Args:
+          x: the tensor.
+          dx: has the dimensions of x in any order.
+        """
         total = self._sums.get(x)
         count = self._counts.get(x, 0) + 1
         self._counts[x] = count
@@ -41,9 +47,12 @@ class Cotangents:
             self._sums[x] = total + dx
 
     def get(self, x: Tensor) -> Tensor | None:
-        """Returns the cotangent of x, in its data type; None if there is none."""
+        """Returns the cotangent of x, in the dtype of x; None if there is none."""
         total = self._sums.get(x)
-        if total is not None and total.dtype == accumulation_dtype(x.dtype) != x.dtype:
+        if total is None:
+            return None
+        sum_dtype = accumulation_dtype(x.dtype)
+        if sum_dtype != x.dtype and total.dtype == sum_dtype:
             with context(primals=(x,)):
                 total = OPERATORS["cast"](total, x.dtype)
             self._sums[x] = total

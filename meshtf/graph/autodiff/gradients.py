@@ -1,24 +1,30 @@
-"""Reverse-mode gradients: calls the gradient rules of ops from the last node to the
-first.
-
-A gradient rule applies ops, so the backward pass consists of nodes and is planned like
-the forward pass. Two rules keep it legal under every layout: a tensor that a gradient
-rule makes has a subset of the names of one tensor of the forward node, and takes that
-tensor's placement (`Context.primals`). A cotangent has the dimensions of its tensor in
-the same order, whatever order a rule returns it in: bodies of loops and TensorFlow
-functions depend on the order.
+"""Reverse-mode gradients: calls the gradient rules of ops, from the last node to the first.
 
     dw, = gradients([loss], [w])
+
+A gradient rule applies ops, so the backward pass consists of nodes and is planned like
+the forward pass. Two conventions hold under every layout:
+
+- A tensor that a gradient rule computes has a subset of the dimensions of one tensor of the
+  forward node, and takes that tensor's placement (`Context.primals`).
+- A cotangent has the dimensions of its tensor in the same order, whatever the order in
+  which a rule returns them: bodies of loops and TensorFlow functions depend on the order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from meshtf.errors import PlanError, ShapeError, explain_error
+from meshtf.errors import PlanError, explain_error
 from meshtf.graph.apply import apply_all, current_executor
-from meshtf.graph.arguments import as_tensor, as_tensors, as_variables
+from meshtf.graph.arguments import as_tensors, as_variables
+from meshtf.graph.autodiff.arguments import (
+    as_cotangents,
+    check_cotangent,
+    check_owners,
+    with_outer,
+)
 from meshtf.graph.autodiff.cotangents import Cotangents
 from meshtf.graph.autodiff.recomputation import (
     ControlDependency,
@@ -30,8 +36,7 @@ from meshtf.graph.op_kinds import GradientBarrier, ReadOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.recorder import latest
 from meshtf.graph.tensor import Node, Tensor
-from meshtf.names import Source, has_gradient
-from meshtf.names.arguments import as_sequence
+from meshtf.names import has_gradient
 
 
 def gradients(
@@ -39,69 +44,35 @@ def gradients(
     xs: Sequence[Any],
     grad_ys: Sequence[Tensor | None] | None = None,
 ) -> list[Tensor | None]:
-    """Returns the gradient of sum(ys) with respect to each x, a Tensor or a Variable;
-    None if no y depends on it.
+    """Returns the gradient of sum(ys) with respect to each x; None if no y depends on x.
 
-    Outside of functions it goes through functions that were called, unless they write
-    variables. Inside of a function, tensors from outside are constants. In a layer of a
-    `Repeat`, a variable of the layer means the entry of that layer.
+    Called outside of a `mtf.function`, gradients flow through calls of functions, unless
+    these write variables. Called inside of a function, tensors from outside of it are
+    constants. In a layer of a `Repeat`, the gradient of a variable is that of the layer's
+    entry of the variable.
 
     Args:
-      ys: tensors of floats, or of complex numbers.
+      ys: tensors of floats or complex numbers.
       xs: tensors or variables.
-      grad_ys: the cotangent of each y, with its dimensions in any order; default: ones.
+      grad_ys: the cotangent of each y, with the dimensions of y in any order; None: ones.
 
     Raises:
       ShapeError: a cotangent has other dimensions than its y.
-      PlanError: an op between an x and a y has no gradient; or a y is of integers or
-        booleans; or a function that was called between them writes variables, or needs
-        one that was written since.
+      PlanError: an op between an x and a y has no gradient; or a y has integers or
+        booleans; or a function between an x and a y writes variables, or reads a variable
+        that was written after the call.
     """
     ys = as_tensors("ys", ys)
     xs = as_variables("xs", xs)
-    _check_owners(ys)
-    entries = current().layer_entries or {}
-    xs = [entries.get(id(x), x) for x in xs]
+    check_owners(ys)
+    # In a layer of a `Repeat`: variable id -> the layer's entry of the variable.
+    layer_entries = current().layer_entries or {}
+    xs = [layer_entries.get(id(x), x) for x in xs]
     if grad_ys is None:
         cotangents: list[Tensor | None] = [None] * len(ys)
     else:
-        cotangents = _as_cotangents(ys, grad_ys)
-    return gradients_within(None, ys, xs, cotangents)
-
-
-def _check_owners(ys: Sequence[Tensor]) -> None:
-    """Raises PlanError for a tensor that another function, or the body of a loop or
-    branch, recorded.
-    """
-    owners = set(_with_outer(current_executor()))
-    for y in ys:
-        if y.sharded_value is None and y.node.owner not in owners:
-            raise PlanError(
-                explain_error(
-                    "a recorded tensor is used outside of the function, or the body of "
-                    "a loop or branch, that made it, so it has no gradient here.",
-                    tensor=repr(y),
-                    **{"made by": y.node.source},
-                    way_out="Return it from that function or body.",
-                )
-            )
-
-
-def _as_cotangents(ys: Sequence[Tensor], grad_ys: Any) -> list[Tensor | None]:
-    """Returns a user's `grad_ys` as tensors. Raises ArgumentError, PlanError."""
-    cotangents = [
-        None if dy is None else as_tensor("grad_ys", dy)
-        for dy in as_sequence("grad_ys", grad_ys, "a list of tensors")
-    ]
-    if len(cotangents) != len(ys):
-        raise PlanError(
-            explain_error(
-                f"there are {len(ys)} tensors, and {len(cotangents)} cotangents.",
-                **{"from": Source.of_caller()},
-                way_out="Give one for each of ys, None where it is ones.",
-            )
-        )
-    return cotangents
+        cotangents = as_cotangents(ys, grad_ys)
+    return gradients_within(None, ys=ys, xs=xs, grad_ys=cotangents)
 
 
 def gradients_within(
@@ -111,28 +82,20 @@ def gradients_within(
     grad_ys: Sequence[Tensor | None],
     not_recomputed: Collection[Node] = (),
 ) -> list[Tensor | None]:
-    """Returns gradients as `gradients` does, through a subset of the nodes.
+    """Returns the gradient of sum(ys) with respect to each x, through a subset of the nodes.
 
     Args:
-      nodes: those that gradients flow through; None: all.
+      nodes: the nodes that gradients flow through; None: all nodes.
       ys: floating tensors.
       xs: tensors or variables.
       grad_ys: the cotangent of each y; None: ones.
-      not_recomputed: nodes whose outputs are used as they are, although they belong to a
-        group that is recomputed.
+      not_recomputed: nodes whose outputs are read, not recomputed, although they belong to
+        a group of `mtf.recompute`.
     """
     backward = _BackwardPass(xs, not_recomputed)
     backward.find_nodes(ys, nodes)
     for y, dy in zip(ys, grad_ys, strict=True):
-        if not has_gradient(y.dtype):
-            raise PlanError(
-                explain_error(
-                    "only floating tensors have gradients.",
-                    tensor=repr(y),
-                    **{"made by": y.node.source},
-                )
-            )
-        _check_cotangent(y, dy)
+        check_cotangent(y, dy)
         with context(primals=(y,)):
             backward.cotangents.add(y, OPERATORS["ones_like"](y) if dy is None else dy)
     for node in reversed(backward.nodes):
@@ -140,33 +103,9 @@ def gradients_within(
     return [backward.cotangent_of(x) for x in xs]
 
 
-def _check_cotangent(y: Tensor, dy: Tensor | None) -> None:
-    """Raises ShapeError if dy has other dimensions than y."""
-    if dy is not None and set(dy.shape) != set(y.shape):
-        raise ShapeError(
-            explain_error(
-                "a cotangent has the dimensions of its tensor, in any order.",
-                tensor=repr(y.shape),
-                cotangent=repr(dy.shape),
-                **{"made by": y.node.source},
-                way_out="Repeat it along names that it lacks: mtf.broadcast(dy, "
-                "y.shape).",
-            )
-        )
-
-
-def _with_outer(executor: Any) -> Iterator[Any]:
-    """Yields an executor and the outer ones. Gradients in the body of a loop go through
-    nodes outside of it as well.
-    """
-    while executor is not None:
-        yield executor
-        executor = getattr(executor, "outer", None)
-
-
 def _differentiable_inputs(node: Node) -> Sequence[Tensor]:
-    """Returns the tensors with respect to which a node has gradients: its inputs, or
-    those of its custom gradient rule.
+    """Returns the tensors that a node passes gradients to: its inputs, or the inputs of its
+    custom gradient rule.
     """
     if isinstance(node.op, GradientBarrier):
         return ()
@@ -177,26 +116,29 @@ def _differentiable_inputs(node: Node) -> Sequence[Tensor]:
 
 
 class _BackwardPass:
-    """One backward pass: the cotangents so far, and the tensors that were recomputed.
+    """The state of one backward pass.
+
+    Args:
+      targets: the tensors and variables to differentiate by.
+      not_recomputed: nodes whose outputs are read, not recomputed.
 
     Attributes:
-      targets: the ids of the tensors and variables to differentiate by.
-      not_recomputed: see `gradients_within`.
-      nodes: those between targets and results, in the order in which they ran.
-      cotangents: of tensors, so far.
-      recomputed: for each tensor of a recomputed node, the recomputed tensor.
-      recomputed_groups: the groups whose nodes were recomputed.
-      applied_rules: the custom gradient rules that were called: each is called once for
-        all of its results.
-      rule_results: for each custom gradient rule, those of its results that are used, by
-        their indices.
-      reads: the reads of each variable among the targets, by its id.
+      target_ids: the ids of the targets.
+      nodes: the nodes between targets and ys, in the order in which they were applied.
+      cotangents: the cotangents of tensors so far.
+      recomputed: for each output of a recomputed node, the recomputed tensor.
+      recomputed_groups: the groups of `mtf.recompute` that were recomputed so far.
+      applied_rules: the custom gradient rules that were called so far: a rule is called
+        once for all results of its function.
+      rule_results: for each custom gradient rule, the results of its function that ys
+        depend on, by their indices.
+      reads: for each variable among the targets, by its id, the tensors that read it.
     """
 
     def __init__(
         self, targets: Sequence[Any], not_recomputed: Collection[Node]
     ) -> None:
-        self.targets = {id(x) for x in targets}
+        self.target_ids = {id(x) for x in targets}
         self.not_recomputed = not_recomputed
         self.nodes: list[Node] = []
         self.cotangents = Cotangents()
@@ -209,21 +151,21 @@ class _BackwardPass:
     def find_nodes(
         self, ys: Sequence[Tensor], allowed: Collection[Node] | None
     ) -> None:
-        """Finds the nodes between targets and ys, among those that are allowed (None:
-        all).
+        """Collects `nodes` and `reads`: the nodes between targets and ys.
+
+        Args:
+          ys: the tensors to differentiate.
+          allowed: the nodes that gradients flow through; None: all nodes.
         """
         ancestors = self._ancestors(ys, allowed)
-        dependent: set[int] = set()  # serials of nodes that depend on targets
+        dependent: set[int] = set()  # serials of the nodes that depend on targets
         for serial in sorted(ancestors):
             node = ancestors[serial]
             op = node.op
-            if isinstance(op, ReadOp) and id(op.store) in self.targets:
+            if isinstance(op, ReadOp) and id(op.store) in self.target_ids:
                 self.reads.setdefault(id(op.store), []).extend(node.outputs)
                 dependent.add(serial)
-            elif any(
-                has_gradient(x.dtype) and self._depends_on_targets(x, dependent)
-                for x in _differentiable_inputs(node)
-            ):
+            elif self._passes_gradients(node, dependent):
                 dependent.add(serial)
                 self.nodes.append(node)
             if node.gradient_rule is not None:
@@ -232,12 +174,12 @@ class _BackwardPass:
     def _ancestors(
         self, ys: Sequence[Tensor], allowed: Collection[Node] | None
     ) -> dict[int, Node]:
-        """Returns the nodes that ys depend on, by their serials."""
-        owners = set(_with_outer(current_executor()))
-        if allowed is None:
-            allowed_serials = None
-        else:
-            allowed_serials = {n.serial for n in allowed}
+        """Returns the nodes that ys depend on, by serial, and collects `rule_results`."""
+        owners = set(with_outer(current_executor()))
+        # Serials, since `Graph.replace` replaces a node by one of the same serial.
+        allowed_serials = None
+        if allowed is not None:
+            allowed_serials = {node.serial for node in allowed}
         ancestors: dict[int, Node] = {}
         stack = list(ys)
         while stack:
@@ -257,12 +199,21 @@ class _BackwardPass:
                     stack.extend(rule.captures)
         return ancestors
 
+    def _passes_gradients(self, node: Node, dependent: set[int]) -> bool:
+        """Returns whether a node has a differentiable input that depends on targets."""
+        return any(
+            has_gradient(x.dtype) and self._depends_on_targets(x, dependent)
+            for x in _differentiable_inputs(node)
+        )
+
     def _depends_on_targets(self, x: Tensor, dependent: set[int]) -> bool:
-        """Returns whether x is a target, or the output of a dependent node."""
-        return id(x) in self.targets or x.node.serial in dependent
+        """Returns whether x is a target, or an output of a node in `dependent` (serials)."""
+        return id(x) in self.target_ids or x.node.serial in dependent
 
     def step(self, node: Node) -> None:
-        """Calls the gradient rule of a node: adds to the cotangents of its inputs."""
+        """Calls the gradient rule of a node, and adds the results to the cotangents of the
+        node's inputs.
+        """
         inputs = _differentiable_inputs(node)
         outputs = self._outputs(node)
         dys = [None if y is None else self.cotangents.get(y) for y in outputs]
@@ -271,26 +222,27 @@ class _BackwardPass:
         if node.recompute_group is not None:
             self._recompute(node, next(dy for dy in dys if dy is not None))
         present = [y for y in outputs if y is not None]
+        # The rule reads recomputed tensors instead of those of the forward pass.
         xs = [self.recomputed.get(x, x) for x in inputs]
         ys = [self.recomputed.get(y, y) for y in present]
         with context(primals=(*inputs, *present), region=node.region, stage=node.stage):
-            dxs = self._apply_rule(node, dys, ys, xs)
+            dxs = self._apply_rule(node, dys=dys, ys=ys, xs=xs)
             for x, dx in zip(inputs, dxs, strict=True):
                 if dx is not None:
                     self.cotangents.add(x, dx)
 
     def _outputs(self, node: Node) -> Sequence[Tensor | None]:
-        """Returns the outputs of a node, or the results of its custom gradient rule;
-        None for those that are not used.
+        """Returns the outputs of a node; of a function with a custom gradient rule, all
+        results, with None for results that ys do not depend on.
         """
         rule = node.gradient_rule
         if rule is None:
             return node.outputs
         results = self.rule_results[rule]
-        return [results.get(k) for k in range(rule.num_results)]
+        return [results.get(i) for i in range(rule.num_results)]
 
     def cotangent_of(self, target: Any) -> Tensor | None:
-        """Returns the cotangent of a target; of a variable, the sum over its reads."""
+        """Returns the cotangent of a target; for a variable, the sum over its reads."""
         if isinstance(target, Tensor):
             return self.cotangents.get(target)
         reads = self.reads.get(id(target), [])
@@ -304,12 +256,17 @@ class _BackwardPass:
     def _apply_rule(
         self, node: Node, dys: list[Any], ys: list[Tensor], xs: list[Tensor]
     ) -> list[Any]:
-        """Returns the cotangents of inputs, by the custom gradient rule of a node or by
-        that of its op.
+        """Returns the cotangents of a node's inputs.
+
+        Args:
+          node: the node, whose op or custom gradient rule is called.
+          dys: the cotangents of the outputs; None: zero.
+          ys: the outputs.
+          xs: the inputs.
         """
         if node.gradient_rule is not None:
-            # Nodes of its other results come later in the forward pass, so all
-            # cotangents are complete.
+            # All nodes that use a result come after the nodes of all results, so the
+            # cotangents of all results are complete.
             self.applied_rules.add(node.gradient_rule)
             with context(substitutes=self.recomputed):
                 return list(node.gradient_rule.gradient(dys))
@@ -330,8 +287,8 @@ class _BackwardPass:
     def _check_captures(
         self, node: Node, rule: GradientRule, dependent: set[int]
     ) -> None:
-        """Raises PlanError if a function with a custom gradient captures a tensor that
-        depends on targets: its rule covers only its arguments.
+        """Raises PlanError if a function with a custom gradient rule captures a tensor that
+        depends on targets: the rule returns cotangents of arguments only.
         """
         for x in rule.captures:
             if not self._depends_on_targets(x, dependent):
@@ -352,7 +309,9 @@ class _BackwardPass:
             )
 
     def _recompute(self, node: Node, dy: Tensor) -> None:
-        """Computes the nodes of a node's group again, once; not before `dy` is known."""
+        """Applies the ops of a node's group of `mtf.recompute` again, unless that was done
+        in this backward pass. The new nodes wait for the cotangent `dy`.
+        """
         group = node.recompute_group
         if group in self.recomputed_groups:
             return
@@ -360,12 +319,12 @@ class _BackwardPass:
         dependency = ControlDependency(dy)
         outputs: set[Tensor] = set()
         rules: dict[GradientRule, GradientRule] = {}
-        excluded = {n.serial for n in self.not_recomputed}
+        excluded = {excluded_node.serial for excluded_node in self.not_recomputed}
         for old in map(latest, group.nodes):
             if old.serial in excluded:
                 continue
             xs = [self.recomputed.get(x, x) for x in old.inputs]
-            # A node that reads a recomputed tensor waits for it already.
+            # A node that reads a recomputed tensor runs after it, so it need not wait.
             waits = any(x in outputs for x in xs)
             with context(
                 primals=old.outputs,
@@ -383,8 +342,13 @@ class _BackwardPass:
     def _recomputed_rule(
         self, old: Node, rules: dict[GradientRule, GradientRule]
     ) -> tuple[GradientRule, int] | None:
-        """Returns the custom gradient rule of a recomputed node, and the index of its
-        result. `rules` caches the new rule of each old one.
+        """Returns the custom gradient rule on recomputed tensors, and the index of the
+        result that a node computes; None: the node has no such rule.
+
+        Args:
+          old: the node of the forward pass.
+          rules: for each rule of the forward pass, the rule on recomputed tensors; filled
+            here, so that all results of a function share one rule.
         """
         rule = old.gradient_rule
         if rule is None:

@@ -1,6 +1,8 @@
-"""What the backward pass needs to compute nodes of the forward pass again
-(`mtf.recompute`): control dependencies, ops and custom gradient rules on recomputed
-tensors.
+"""Recomputation of forward nodes in the backward pass (`mtf.recompute`).
+
+`gradients.py` applies the ops of the nodes again. This file has what it needs for that:
+control dependencies, so that nothing is recomputed too early, and ops and custom gradient
+rules that use recomputed tensors.
 """
 
 from __future__ import annotations
@@ -17,34 +19,40 @@ from meshtf.graph.tensor import Tensor
 
 
 class ControlDependency:
-    """Makes nodes of any stage wait for a cotangent.
+    """A dependency on a cotangent, for nodes of any pipeline stage.
 
-    Nodes of another stage wait for an ordering token: a scalar that is computed from the
-    cotangent, and cheap to send.
+    Nodes of other stages than the cotangent's depend on an ordering token: a scalar that is
+    computed from the cotangent, and cheap to send.
+
+    Args:
+      dy: the cotangent.
     """
 
     def __init__(self, dy: Tensor) -> None:
         self.dy = dy
-        self.token: Tensor | None = None
+        self.token: Tensor | None = None  # made when it is first needed
 
     def at(self, stage: int | None) -> Tensor | None:
-        """Returns the tensor that nodes of a stage wait for; None in eager mode, where
-        the cotangent is known.
+        """Returns the tensor that nodes of a stage wait for.
+
+        None in eager mode: the cotangent has its value already.
         """
         if self.dy.sharded_value is not None:
             return None
         if self._is_local(stage):
             return self.dy
         if self.token is None:
-            stage = self.dy.node.stage
             with context(
-                primals=(self.dy,), stage=stage, recompute_group=None, wait_for=None
+                primals=(self.dy,),
+                stage=self.dy.node.stage,
+                recompute_group=None,
+                wait_for=None,
             ):
                 self.token = OPERATORS["ordering_token"](self.dy)
         return self.token
 
     def _is_local(self, stage: int | None) -> bool:
-        """Returns whether the cotangent is on the same stage."""
+        """Returns whether the cotangent is on this stage."""
         mesh = self.dy.mesh
         if mesh is None or mesh.axes.get(mesh.stages, 1) == 1:
             return True
@@ -52,26 +60,38 @@ class ControlDependency:
 
 
 def recomputed_op(op: Op, recomputed: Mapping[Tensor, Tensor]) -> Op:
-    """Returns the op for a recomputed node: a call waits for the recomputed tensors in
-    place of those that it waited for.
+    """Returns the op of a recomputed node. A `Call` waits for recomputed tensors instead of
+    those of the forward pass.
+
+    Args:
+      op: the op of the forward node.
+      recomputed: tensor of the forward pass -> recomputed tensor.
     """
     wait_for = getattr(op, "wait_for", ())
     if not wait_for:
         return op
-    new = tuple(recomputed.get(x, x) for x in wait_for)
-    return dataclasses.replace(op, wait_for=new)  # type: ignore[type-var]
+    recomputed_wait_for = tuple(recomputed.get(x, x) for x in wait_for)
+    return dataclasses.replace(op, wait_for=recomputed_wait_for)  # type: ignore[type-var]
 
 
 def rule_on_recomputed(
     rule: GradientRule, recomputed: Mapping[Tensor, Tensor]
 ) -> GradientRule:
-    """Returns a custom gradient rule on recomputed tensors, for gradients of gradients."""
+    """Returns a custom gradient rule that uses recomputed tensors.
+
+    It is called in gradients of gradients, which may themselves recompute tensors.
+
+    Args:
+      rule: the rule of the forward function.
+      recomputed: tensor of the forward pass -> recomputed tensor.
+    """
 
     def gradient(dys: Sequence[Any]) -> Sequence[Any]:
-        outer = current().substitutes or {}
-        substitutes = {**outer}
+        # A recomputed tensor may have been recomputed again: then take the latter.
+        outer_substitutes = current().substitutes or {}
+        substitutes = {**outer_substitutes}
         for x, y in recomputed.items():
-            substitutes[x] = outer.get(y, y)
+            substitutes[x] = outer_substitutes.get(y, y)
         with context(substitutes=substitutes):
             return rule.gradient(dys)
 

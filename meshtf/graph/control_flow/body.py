@@ -1,10 +1,10 @@
 """Bodies of loops, branches and calls: graphs inside a graph, recorded once.
 
     body = record_body(fn, specs)       # calls fn with one symbolic tensor for each spec
-    body.results, body.captures         # captures: tensors from outside that fn uses
+    body.results
+    body.captures                       # tensors of the outer graph that fn uses
 
-Variables are read outside, once, so a body is a pure function of its arguments and
-captures.
+The outer graph reads variables, so a body is a pure function of its arguments and captures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from meshtf.graph.tensor import Node, Source, Tensor
 
 @dataclasses.dataclass(frozen=True)
 class BodyArgument(Op):
-    """The op of a body's argument. It never runs: each run of the body gets a value."""
+    """The op of the node whose output is an argument of a body.
+
+    It never runs: each run of the body gets the values of its arguments.
+    """
 
     spec: Spec
 
@@ -33,15 +36,17 @@ class BodyArgument(Op):
 
 
 class BodyGraph(Graph):
-    """The graph that a body is recorded in. Reads of variables go to the outer graph;
-    ops with effects are refused.
+    """The graph that a body is recorded in. The outer graph records reads of variables; ops
+    with effects raise an error.
+
+    Args:
+      outer: the graph with the loop, branch or call that runs the body.
 
     Attributes:
-      outer: the graph that the body belongs to.
-      backward_bodies: of a body that is called, the backward body for each set of
-        results with cotangents: see `call`.
-      bodies_with_residuals: of a body that is called, the body that also returns its
-        residuals.
+      backward_bodies: caches backward bodies by (body, indices of the results with
+        cotangents); filled by `call.py`.
+      bodies_with_residuals: caches for a body the body that also returns residuals; filled
+        by `call.py`.
     """
 
     def __init__(self, outer: Graph) -> None:
@@ -55,13 +60,17 @@ class BodyGraph(Graph):
         return self.outer.find(op)
 
     def recorder_of(self, op: Op) -> Graph:
-        """Returns the graph that records nodes of an op: the outer one for reads."""
+        """Returns the graph that records an op: the outer graph for reads of variables."""
         if isinstance(op, ReadOp):
             return self.outer.recorder_of(op)
         return self
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
-        """Records a node, and returns its outputs. Raises PlanError if it has an effect."""
+        """Records a node, and returns the node's outputs.
+
+        Raises:
+          PlanError: the op has an effect, such as writing a variable.
+        """
         if isinstance(node.op, EffectOp):
             raise PlanError(
                 explain_error(
@@ -78,8 +87,15 @@ class BodyGraph(Graph):
 
     def new_argument(self, spec: Spec) -> Tensor:
         """Returns a symbolic tensor, to be an argument of a body of this graph."""
-        op = BodyArgument(spec)
-        node = Node(op, (), (spec,), self.mesh, Source.of_caller(), current(), self)
+        node = Node(
+            BodyArgument(spec),
+            inputs=(),
+            specs=(spec,),
+            mesh=self.mesh,
+            source=Source.of_caller(),
+            context=current(),
+            owner=self,
+        )
         return node.outputs[0]
 
 
@@ -90,10 +106,10 @@ class Body:
 
     Attributes:
       graph: the graph that the nodes are recorded in.
-      arguments: symbolic tensors; each run gives them values.
+      arguments: symbolic tensors, which get their values in each run.
       recorded_nodes: the nodes as they were recorded, in order.
-      results: tensors of the nodes, arguments or captures.
-      captures: tensors from outside that nodes use, or that are results.
+      results: the tensors that the body returns: outputs of nodes, arguments or captures.
+      captures: the tensors of outer graphs that nodes read, or that are results.
     """
 
     graph: BodyGraph
@@ -104,7 +120,7 @@ class Body:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes, each as it is after replacements (see `Graph.replace`)."""
+        """The nodes in order, after replacements by `Graph.replace`."""
         return tuple(latest(node) for node in self.recorded_nodes)
 
     @staticmethod
@@ -114,33 +130,46 @@ class Body:
         nodes: Sequence[Node],
         results: Sequence[Tensor],
     ) -> Body:
-        """Returns a body with those of `nodes` that the results need, and with the
-        tensors from outside as captures.
+        """Returns a body with the nodes that its results depend on, and finds its captures.
+
+        Args:
+          graph: the graph that the nodes were recorded in.
+          arguments: the arguments of the body.
+          nodes: the recorded nodes, in order; nodes that no result needs are left out.
+          results: the results of the body.
         """
         nodes = required_nodes(nodes, results)
         inner_tensors = {*arguments, *outputs_of_nodes(nodes)}
         used = used_tensors(nodes, results)
         captures = tuple(x for x in used if x not in inner_tensors)
-        return Body(graph, tuple(arguments), tuple(nodes), tuple(results), captures)
+        return Body(
+            graph=graph,
+            arguments=tuple(arguments),
+            recorded_nodes=tuple(nodes),
+            results=tuple(results),
+            captures=captures,
+        )
 
     @property
     def flops(self) -> int:
-        """The floating-point operations of one run."""
+        """The floating-point operations of one run of the body, on all devices."""
         total = 0
         for node in self.nodes:
             total += node.op.flops(*(x.spec for x in node.inputs))
         return total
 
 
-def check_body_inputs(formal: Sequence[Tensor], actual: Sequence[Spec]) -> None:
-    """Checks inputs of a body against the tensors that it was recorded with.
+def check_body_inputs(expected: Sequence[Tensor], inputs: Sequence[Spec]) -> None:
+    """Checks the inputs of a body against the tensors that it was recorded with.
 
-    The order of dimensions must be the same, too.
+    Args:
+      expected: the arguments and captures of the body.
+      inputs: the specs of the tensors that a run would get.
 
     Raises:
-      ShapeError: a shape or data type differs.
+      ShapeError: a shape, including the order of dimensions, or a dtype differs.
     """
-    for x, spec in zip(formal, actual, strict=True):
+    for x, spec in zip(expected, inputs, strict=True):
         if x.spec != spec:
             raise ShapeError(
                 f"a body that was recorded for {x.dtype} {x.shape!r} is given "
@@ -149,8 +178,8 @@ def check_body_inputs(formal: Sequence[Tensor], actual: Sequence[Spec]) -> None:
 
 
 def dependencies(node: Node) -> tuple[Tensor, ...]:
-    """Returns the tensors that a node needs: its inputs, the tensor that it waits for,
-    and those that its custom gradient rule reads.
+    """Returns the tensors that a node needs: its inputs, its control dependency, and the
+    tensors that its custom gradient rule reads.
     """
     before = node.inputs
     if node.wait_for is not None:
@@ -169,9 +198,7 @@ def outputs_of_nodes(nodes: Iterable[Node]) -> list[Tensor]:
 def used_tensors(
     nodes: Iterable[Node], results: Iterable[Tensor]
 ) -> dict[Tensor, None]:
-    """Returns the dependencies of nodes, and the results, each once and in order: an
-    ordered set, as the keys of a dict.
-    """
+    """Returns the dependencies of nodes and the results, as keys of a dict: an ordered set."""
     used: dict[Tensor, None] = {}
     for node in nodes:
         used.update(dict.fromkeys(dependencies(node)))
@@ -180,19 +207,24 @@ def used_tensors(
 
 
 def required_nodes(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Node]:
-    """Returns the nodes that the results depend on, in the given order."""
+    """Returns the nodes that results depend on.
+
+    Args:
+      nodes: the nodes to choose from, in the order in which they run; the order is kept.
+      results: the results.
+    """
     required = {latest(result.node) for result in results}
-    remaining = []
+    reversed_nodes = []
     for node in map(latest, reversed(nodes)):
         if node in required:
-            remaining.append(node)
+            reversed_nodes.append(node)
             required.update(latest(x.node) for x in dependencies(node))
-    return remaining[::-1]
+    return reversed_nodes[::-1]
 
 
 def invariant_nodes(body: Body) -> list[Node]:
-    """Returns the nodes that depend on no argument, such as casts of captures: they
-    compute the same in each run.
+    """Returns the nodes that depend on no argument of a body, such as casts of captures:
+    they compute the same values in each run.
     """
     varying = {*body.arguments}
     invariant = []
@@ -209,15 +241,15 @@ def record_body(
     specs: Sequence[Spec],
     recorder: type[BodyGraph] = BodyGraph,
 ) -> Body:
-    """Records fn, which takes a tensor for each spec and returns tensors.
+    """Records a function as a body.
 
     Args:
-      fn: computes the results of the body from its arguments.
-      specs: of its arguments.
-      recorder: the class of graph that its nodes are recorded in.
+      fn: computes the results of the body from its arguments, one tensor for each spec.
+      specs: the specs of the arguments.
+      recorder: the class of graph that the nodes are recorded in.
 
     Raises:
-      PlanError: fn has an effect, or the mesh is not known yet.
+      PlanError: fn has an effect, or the mesh of the outer graph is not known yet.
     """
     outer = current_executor()
     assert isinstance(outer, Graph)
@@ -234,18 +266,20 @@ def record_body(
     with executing(graph), context(recompute_group=None, wait_for=None, primals=()):
         arguments = [graph.new_argument(spec) for spec in specs]
         results = fn(*arguments)
-    return Body.of(graph, arguments, graph.nodes, results)
+    return Body.of(graph, arguments=arguments, nodes=graph.nodes, results=results)
 
 
 def record_on_body(
     body: Body, fn: Callable[[], Sequence[Any]]
 ) -> tuple[list[Node], list[Any]]:
-    """Calls fn, which applies ops to tensors of a body, such as gradients.
+    """Calls a function that applies ops to tensors of a body; the body does not change.
 
-    The body itself does not change.
+    Args:
+      body: the body.
+      fn: applies ops to tensors of the body, such as gradient rules, and returns results.
 
     Returns:
-      (the nodes that fn recorded, its results).
+      (the nodes that fn recorded, the results of fn).
     """
     graph = body.graph
     num_before = len(graph.nodes)

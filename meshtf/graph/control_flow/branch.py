@@ -1,9 +1,9 @@
 """Branches: one of two bodies runs, the same one on all devices.
 
-Example:
-
     branch = Branch(then, otherwise)
     apply_all(branch, predicate, *then.captures, *otherwise.captures)
+
+`Branch` is the op of `mtf.cond`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from meshtf.names import has_gradient
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Branch(ControlFlowOp):
-    """Runs `then` if the predicate is true, else `otherwise`. Their results have the same
-    specs.
+    """Runs the body `then` if the predicate is true, else the body `otherwise`.
 
-    Inputs are the predicate, the captures of `then`, and those of `otherwise`.
+    The inputs are the predicate (a boolean scalar), the captures of `then`, and the captures
+    of `otherwise`. The results of both bodies have the same specs.
     """
 
     then: Body
@@ -48,49 +48,52 @@ class Branch(ControlFlowOp):
 
     def captures(self, xs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """Returns the inputs that are captures of `then`, and of `otherwise`."""
-        _condition, *captured_values = xs
+        _predicate, *captured_values = xs
         num_then = len(self.then.captures)
-        then_captures = captured_values[:num_then]
-        otherwise_captures = captured_values[num_then:]
-        return then_captures, otherwise_captures
+        return captured_values[:num_then], captured_values[num_then:]
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
-        """Returns the outputs of a branch on the same predicate.
+        """Returns the cotangents of the inputs, which a branch on the same predicate computes.
 
-        Each of its bodies recomputes the forward body, and returns the cotangents of the
-        captures of both: zeros for those of the other body. A capture without a
-        cotangent in either has None.
+        Each body of the new branch recomputes a forward body, and returns the cotangents of
+        the captures of both forward bodies: zeros for captures of the body that did not run.
+        A capture that has no cotangent in either body has None.
         """
+        predicate = xs[0]
         dys = dy if isinstance(dy, tuple) else (dy,)
         branches = [branch_gradient(body, dys) for body in self.bodies]
         targets = []
         for branch in branches:
             targets += [(branch, x) for x in branch.cotangents]
-        cotangents: dict[Any, Tensor] = {}
+        cotangents: dict[tuple[BranchGradient, Tensor], Tensor] = {}
         if targets:
-            bodies = [_gradient_body(branch, targets) for branch in branches]
-            inputs: list[Tensor] = []
-            for branch, body, values in zip(branches, bodies, self.captures(xs)):
-                inputs += branch.captured_values(body, values)
-            op = Branch(*bodies)
-            outputs = apply_all(op, xs[0], *inputs, mesh=xs[0].mesh)
+            then, otherwise = (_gradient_body(branch, targets) for branch in branches)
+            then_values, otherwise_values = self.captures(xs)
+            outputs = apply_all(
+                Branch(then, otherwise),
+                predicate,
+                *branches[0].captured_values(then, then_values),
+                *branches[1].captured_values(otherwise, otherwise_values),
+                mesh=predicate.mesh,
+            )
             cotangents = dict(zip(targets, outputs))
-        result: list[Tensor | None] = [None]  # of the predicate
+        predicate_cotangent = None
+        dxs: list[Tensor | None] = [predicate_cotangent]
         for branch in branches:
-            result += [cotangents.get((branch, x)) for x in branch.forward.captures]
-        return result
+            dxs += [cotangents.get((branch, x)) for x in branch.forward.captures]
+        return dxs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BranchGradient:
-    """The gradient of one branch, as nodes on the tensors of its body.
+    """The gradient of one branch, as nodes that read tensors of the forward body.
 
     Attributes:
       forward: the forward body.
       nodes: the nodes of the gradient.
-      cotangents: of those captures that have one.
-      outer_cotangents: for each cotangent of a result of the body, a symbolic tensor,
-        the tensor outside that it is.
+      cotangents: for each capture of the forward body that has a cotangent, the cotangent.
+      outer_cotangents: for each symbolic cotangent of a result that `nodes` read, the
+        cotangent outside of the branch.
     """
 
     forward: Body
@@ -99,30 +102,34 @@ class BranchGradient:
     outer_cotangents: dict[Tensor, Tensor]
 
     def body(self, results: Sequence[Tensor], extra_nodes: Sequence[Node] = ()) -> Body:
-        """Returns a body that recomputes the forward body, and computes `results`.
+        """Returns a body without arguments that recomputes the forward body, and computes
+        `results`.
 
         Args:
           results: tensors of the forward body, of the gradient or of extra nodes.
-          extra_nodes: further nodes, recorded on the forward body.
+          extra_nodes: further nodes that read tensors of the forward body.
         """
-        nodes = [
-            *self.forward.nodes,
-            *self.nodes,
-            *extra_nodes,
-        ]
-        graph = self.forward.graph
-        return Body.of(graph, (), nodes, results)
+        return Body.of(
+            self.forward.graph,
+            arguments=(),
+            nodes=[
+                *self.forward.nodes,
+                *self.nodes,
+                *extra_nodes,
+            ],
+            results=results,
+        )
 
     def captured_values(self, body: Body, values: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the inputs for the captures of a body of this gradient.
+        """Returns the values of the captures of a body that `body` returned.
 
         Args:
           body: the body.
-          values: the inputs for the captures of the forward body.
+          values: the values of the captures of the forward body.
         """
-        outer = dict(zip(self.forward.captures, values))
-        outer.update(self.outer_cotangents)
-        return [outer.get(x, x) for x in body.captures]
+        outer_tensors = dict(zip(self.forward.captures, values))
+        outer_tensors.update(self.outer_cotangents)
+        return [outer_tensors.get(x, x) for x in body.captures]
 
 
 def branch_gradient(body: Body, dys: Sequence[Tensor | None]) -> BranchGradient:
@@ -130,39 +137,47 @@ def branch_gradient(body: Body, dys: Sequence[Tensor | None]) -> BranchGradient:
 
     Args:
       body: the forward body.
-      dys: the cotangent of each of its results, or None.
+      dys: the cotangent of each result of the body, or None.
     """
     results = []
-    seeds: dict[Tensor, Tensor] = {}
+    outer_cotangents: dict[Tensor, Tensor] = {}
     for result, dy in zip(body.results, dys):
         if dy is not None:
             results.append(result)
-            seeds[body.graph.new_argument(result.spec)] = dy
+            outer_cotangents[body.graph.new_argument(result.spec)] = dy
     captures = [x for x in body.captures if has_gradient(x.dtype)]
 
     def backward() -> list[Tensor | None]:
-        return gradients_within(set(body.nodes), results, captures, list(seeds))
+        return gradients_within(
+            set(body.nodes), ys=results, xs=captures, grad_ys=list(outer_cotangents)
+        )
 
     nodes, dxs = record_on_body(body, backward)
-    cotangents = {x: dx for x, dx in zip(captures, dxs) if dx is not None}
-    return BranchGradient(body, tuple(nodes), cotangents, seeds)
+    return BranchGradient(
+        forward=body,
+        nodes=tuple(nodes),
+        cotangents={x: dx for x, dx in zip(captures, dxs) if dx is not None},
+        outer_cotangents=outer_cotangents,
+    )
 
 
 def _gradient_body(
     branch: BranchGradient, targets: Sequence[tuple[BranchGradient, Tensor]]
 ) -> Body:
-    """Returns the body that computes the cotangents of all targets.
+    """Returns a body that computes the cotangents of all targets, if one branch has run.
 
     Args:
-      branch: the gradient of one branch.
-      targets: captures with a cotangent, each with the branch that captures it; the
-        cotangents of those of the other branch are zeros.
+      branch: the gradient of the branch that has run.
+      targets: (the branch that captures it, capture) for each capture with a cotangent; a
+        target of the other branch has the cotangent zeros.
     """
 
     def cotangents() -> list[Tensor]:
         return [
-            branch.cotangents[x] if owner is branch else OPERATORS["zeros_like"](x)
-            for owner, x in targets
+            branch.cotangents[x]
+            if capturing_branch is branch
+            else OPERATORS["zeros_like"](x)
+            for capturing_branch, x in targets
         ]
 
     nodes, results = record_on_body(branch.forward, cotangents)

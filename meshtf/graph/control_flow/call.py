@@ -1,9 +1,9 @@
 """Calls: a body that is recorded and planned once, and runs several times in a program.
 
-A pipeline calls the body of each stage chunk once for each microbatch, and so it does
-the backward body.
+    ys = call(body, arguments, call_id=CallId(chunk=0, microbatch=3))
 
-    ys = apply_all(Call(body), *arguments, *body.captures)
+A pipeline calls the body of each stage chunk once for each microbatch. Likewise it calls
+the backward body of a chunk, which is recorded once.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from meshtf.names import accumulation_dtype, has_gradient
 class CallId(NamedTuple):
     """Identifies a call of a pipeline in plans and profiles."""
 
-    chunk: int = 0  # index of the pipeline stage chunk
-    microbatch: int = 0
-    backward: bool = False
+    chunk: int = 0  # the index of the pipeline stage chunk
+    microbatch: int = 0  # the index of the microbatch
+    backward: bool = False  # whether the backward body is called
 
     @property
     def label(self) -> str:
         """The name of the body that is called, such as "forward.2"."""
-        return f"{'backward' if self.backward else 'forward'}.{self.chunk}"
+        direction = "backward" if self.backward else "forward"
+        return f"{direction}.{self.chunk}"
 
 
 _DEFAULT_ID = CallId()
@@ -50,12 +51,12 @@ _DEFAULT_ID = CallId()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call(ControlFlowOp):
-    """Runs a body. Inputs are its arguments and captures.
+    """Runs a body. The inputs are the values of the body's arguments and captures.
 
     Attributes:
-      body: what runs.
-      wait_for: tensors before which it must not run (control dependencies).
-      call_id: names the call in plans and profiles.
+      body: the body that runs.
+      wait_for: control dependencies: the call does not run before these tensors exist.
+      call_id: the name of the call in plans and profiles.
     """
 
     body: Body
@@ -80,21 +81,21 @@ class Call(ControlFlowOp):
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         dys = dy if isinstance(dy, tuple) else (dy,)
         ys = y if isinstance(y, tuple) else (y,)
-        with_cotangent = tuple(k for k, d in enumerate(dys) if d is not None)
-        backward = _shared_backward_body(self.body, with_cotangent)
+        indices = tuple(i for i, result_dy in enumerate(dys) if result_dy is not None)
+        backward = _shared_backward_body(self.body, indices)
         body, outputs = self._with_residuals(latest(ys[0].node), backward)
-        # From tensors of the body to those of this call.
+        # Tensors of the forward body -> their values in this call.
         values = dict(zip((*body.arguments, *body.captures), xs))
         values.update(zip(body.results, outputs))
-        zeros = []
+        residuals = [values[x] for x in backward.residuals]
+        output_cotangents = [dys[i] for i in indices]
+        zero_sums = []
         for x in backward.captures:
             dtype = accumulation_dtype(x.dtype)
-            zeros.append(OPERATORS["zeros"](values[x].mesh, x.shape, dtype))
-        residuals = [values[x] for x in backward.residuals]
-        output_cotangents = [dys[k] for k in with_cotangent]
+            zero_sums.append(OPERATORS["zeros"](values[x].mesh, x.shape, dtype))
         dxs = call(
             backward.body,
-            [*residuals, *output_cotangents, *zeros],
+            [*residuals, *output_cotangents, *zero_sums],
             captures=values,
             call_id=self.call_id._replace(backward=True),
         )
@@ -107,13 +108,19 @@ class Call(ControlFlowOp):
     def _with_residuals(
         self, node: Node, backward: BackwardBody
     ) -> tuple[Body, tuple[Tensor, ...]]:
-        """Makes the forward call return the residuals of its backward body as well.
+        """Replaces the node of the forward call by one that also returns the residuals of
+        the backward body.
+
+        Args:
+          node: the node of the forward call.
+          backward: the backward body.
 
         Returns:
-          (the body that is called now, the outputs of the call).
+          (the body that the new node calls, the outputs of the new node).
         """
         body = backward.with_residuals(self.body)
-        extra_specs = [r.spec for r in body.results[len(node.outputs) :]]
+        extra_results = body.results[len(node.outputs) :]
+        extra_specs = [result.spec for result in extra_results]
         if extra_specs:
             op = dataclasses.replace(self, body=body)
             node = node.owner.replace(node, op, extra_specs)
@@ -122,18 +129,18 @@ class Call(ControlFlowOp):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BackwardBody:
-    """The backward body of a body, with the meaning of its arguments and results.
+    """The body that computes the gradient of a forward body.
 
-    Its arguments are the residuals, the cotangents of results, and the sums so far of
-    the cotangents of captures. Its results are the cotangents of arguments, and the new
-    sums. Sums of half floats are float32: over many microbatches they stop growing in
-    their own type.
+    The arguments of the backward body are the residuals, the cotangents of the forward
+    results, and for each capture the sum of its cotangents so far. The results are the
+    cotangents of the forward arguments, and the new sums. Half floats are summed in
+    float32: in bfloat16 a sum over many microbatches stops growing.
 
     Attributes:
       body: the backward body.
-      residuals: tensors of the forward body that it reads.
-      arguments: those arguments of the forward body that have cotangents.
-      captures: those captures of the forward body that have cotangents.
+      residuals: the tensors of the forward body that the backward body reads.
+      arguments: the arguments of the forward body that have cotangents.
+      captures: the captures of the forward body that have cotangents.
     """
 
     body: Body
@@ -142,11 +149,7 @@ class BackwardBody:
     captures: tuple[Tensor, ...]
 
     def with_residuals(self, body: Body) -> Body:
-        """Returns the forward body with the residuals among its results.
-
-        Args:
-          body: the forward body.
-        """
+        """Returns the forward body `body` with the residuals added to its results."""
         available = {*body.arguments, *body.results}
         extra = [x for x in self.residuals if x not in available]
         if not extra:
@@ -154,7 +157,12 @@ class BackwardBody:
         cache = body.graph.bodies_with_residuals
         if body not in cache:
             results = [*body.results, *extra]
-            cache[body] = Body.of(body.graph, body.arguments, body.nodes, results)
+            cache[body] = Body.of(
+                body.graph,
+                arguments=body.arguments,
+                nodes=body.nodes,
+                results=results,
+            )
         return cache[body]
 
 
@@ -163,33 +171,34 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
 
     Args:
       body: the forward body.
-      results: those of its results that have cotangents.
+      results: the results of the forward body that have cotangents.
     """
-    seeds = [body.graph.new_argument(result.spec) for result in results]
+    result_cotangents = [body.graph.new_argument(result.spec) for result in results]
     targets = [x for x in (*body.arguments, *body.captures) if has_gradient(x.dtype)]
-    # Invariant nodes are computed again by the backward body, or shared: their outputs
-    # are no residuals of each call.
+    # The backward body computes invariant nodes again, so their outputs need not be
+    # residuals of each call.
     invariant = invariant_nodes(body)
-    sums = _Sums(body)
+    sums = _CaptureSums(body)
 
     def gradient() -> list[Any]:
-        nodes = set(body.nodes)
-        dxs = gradients_within(nodes, results, targets, seeds, set(invariant))
+        dxs = gradients_within(
+            set(body.nodes),
+            ys=results,
+            xs=targets,
+            grad_ys=result_cotangents,
+            not_recomputed=set(invariant),
+        )
         return sums.add(dict(zip(targets, dxs)))
 
     gradient_nodes, dxs = record_on_body(body, gradient)
     cotangents = {x: dx for x, dx in zip(targets, dxs) if dx is not None}
     outputs = list(cotangents.values())
-    nodes = [*invariant, *_moved_up(gradient_nodes, sums.nodes)]
+    nodes = [*invariant, *_with_early_sums(gradient_nodes, sums.nodes)]
     nodes = required_nodes(nodes, outputs)
     residuals = _residuals(body, nodes, outputs)
-    arguments = (
-        *residuals,
-        *seeds,
-        *sums.before.values(),
-    )
+    arguments = (*residuals, *result_cotangents, *sums.before.values())
     return BackwardBody(
-        body=Body.of(body.graph, arguments, nodes, outputs),
+        body=Body.of(body.graph, arguments=arguments, nodes=nodes, results=outputs),
         residuals=residuals,
         arguments=tuple(x for x in cotangents if x not in sums.before),
         captures=tuple(sums.before),
@@ -199,22 +208,30 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
 def _residuals(
     body: Body, nodes: Sequence[Node], outputs: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Returns the tensors of the forward body that backward nodes read and do not
-    compute.
+    """Returns the tensors of the forward body that the backward body reads and does not
+    compute itself.
+
+    Args:
+      body: the forward body.
+      nodes: the nodes of the backward body.
+      outputs: the results of the backward body.
     """
     computed = set(outputs_of_nodes(nodes))
-    forward = {*body.arguments, *outputs_of_nodes(body.nodes)}
+    forward_tensors = {*body.arguments, *outputs_of_nodes(body.nodes)}
     used = used_tensors(nodes, outputs)
-    return tuple(x for x in used if x in forward and x not in computed)
+    return tuple(x for x in used if x in forward_tensors and x not in computed)
 
 
-class _Sums:
-    """Adds the cotangents of captures to sums that are handed on from call to call.
+class _CaptureSums:
+    """Adds the cotangents of captures to sums that are passed from call to call.
+
+    Args:
+      body: the forward body.
 
     Attributes:
-      before: for each capture with a cotangent, the argument that is the sum before
-        the call.
-      nodes: for a node that computes such a cotangent, the nodes that add it.
+      before: for each capture with a cotangent, the argument of the backward body that is
+        the sum of its cotangents before the call.
+      nodes: for each node that computes such a cotangent, the nodes that add it to the sum.
     """
 
     def __init__(self, body: Body) -> None:
@@ -223,10 +240,10 @@ class _Sums:
         self.nodes: dict[Node, list[Node]] = {}
 
     def add(self, cotangents: dict[Tensor, Any]) -> list[Any]:
-        """Returns the cotangents, those of captures added to their sums.
+        """Replaces the cotangents of captures by their new sums, and returns all cotangents.
 
         Args:
-          cotangents: of each target, or None.
+          cotangents: the cotangent of each target, or None; changed in place.
         """
         for x in self.body.captures:
             dx = cotangents.get(x)
@@ -238,38 +255,41 @@ class _Sums:
                 term = OPERATORS["cast"](dx, dtype)
                 total = self.before[x] + term
             cotangents[x] = total
-            new_nodes = [n for n in (term.node, total.node) if n is not dx.node]
-            self.nodes.setdefault(dx.node, []).extend(new_nodes)
+            # `cast` returns `dx` itself if it has the dtype already.
+            added = [total.node] if term is dx else [term.node, total.node]
+            self.nodes.setdefault(dx.node, []).extend(added)
         return list(cotangents.values())
 
 
-def _moved_up(
-    nodes: Sequence[Node], followers: Mapping[Node, Sequence[Node]]
+def _with_early_sums(
+    nodes: Sequence[Node], sum_nodes: Mapping[Node, Sequence[Node]]
 ) -> list[Node]:
-    """Returns nodes in an order in which each is followed at once by its followers.
+    """Returns nodes in an order in which each cotangent of a capture is added to its sum,
+    and can be freed, before the next one is computed.
 
-    So a cotangent of a capture is added to its sum, and freed, before the next one is
-    computed.
+    Args:
+      nodes: the nodes in the order in which they were recorded.
+      sum_nodes: for each node that computes such a cotangent, the nodes that add it.
     """
     moved: set[Node] = set()
-    for nodes_after in followers.values():
-        moved.update(nodes_after)
+    for moved_nodes in sum_nodes.values():
+        moved.update(moved_nodes)
     ordered = []
     for node in nodes:
         if node not in moved:
             ordered.append(node)
-            ordered += followers.get(node, ())
+            ordered += sum_nodes.get(node, ())
     return [*ordered, *moved.difference(ordered)]
 
 
 def _shared_backward_body(body: Body, indices: tuple[int, ...]) -> BackwardBody:
-    """Returns the backward body for cotangents of the results at `indices`, recorded
-    once for all calls.
+    """Returns the backward body for cotangents of the results at `indices`; all calls of
+    the body share it.
     """
     cache = body.graph.backward_bodies
     key = body, indices
     if key not in cache:
-        cache[key] = backward_body(body, [body.results[k] for k in indices])
+        cache[key] = backward_body(body, [body.results[i] for i in indices])
     return cache[key]
 
 
@@ -280,16 +300,17 @@ def call(
     captures: Mapping[Tensor, Tensor] | None = None,
     call_id: CallId = _DEFAULT_ID,
 ) -> tuple[Tensor, ...]:
-    """Returns the results of a call of a body.
+    """Applies a `Call` of a body, and returns the results.
 
     Args:
       body: the body.
-      arguments: the values of its arguments.
-      wait_for: tensors before which it must not run.
-      captures: the values of captures; those that it lacks are taken as they are.
-      call_id: names the call in plans and profiles.
+      arguments: the values of the body's arguments.
+      wait_for: control dependencies: the call does not run before these tensors exist.
+      captures: for captures of the body, tensors to be used in their place; may have other
+        keys too.
+      call_id: the name of the call in plans and profiles.
     """
-    values = {} if captures is None else captures
-    captured_values = [values.get(x, x) for x in body.captures]
+    replacements = {} if captures is None else captures
+    captured_values = [replacements.get(x, x) for x in body.captures]
     op = Call(body, tuple(wait_for), call_id)
     return apply_unchecked(op, *arguments, *captured_values)

@@ -1,24 +1,26 @@
 """Loops: a body that is recorded once and runs many times, on all devices together.
 
-An iteration takes the *carries* of the one before and an entry of each *scanned input*.
-Its results are new carries, terms of *sums*, and entries of *stacked outputs*, as those
-of `jax.lax.scan`. The gradient of a loop is a loop in the other direction: it scans the
-residuals that the forward loop stacks, carries the cotangents of carries, and sums those
-of captures. So a weight that every iteration uses has one sum, which is reduced over
-devices once, after the loop.
-
     layers = Dimension("layers", 12)
     loop = Loop(body, num_carries=1, num_scanned=1, dim=layers)
     apply_all(loop, h, weights, *body.captures)
+
+An iteration takes the *carries* of the iteration before, and one entry (a slice without the
+scanned dimension) of each *scanned input*. It returns new carries, terms of *sums*, and
+entries of *stacked outputs*, like `jax.lax.scan` with sums.
+
+The gradient of a loop is a loop in the other direction: it scans the residuals that the
+forward loop stacks, carries the cotangents of carries, and sums the cotangents of captures.
+So the gradient of a weight that every iteration uses is one sum, which is reduced over
+devices once, after the loop.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from meshtf.errors import PlanError, ShapeError, explain_error
+from meshtf.errors import PlanError, explain_error
 from meshtf.graph.apply import apply_all
 from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.context import context
@@ -31,32 +33,35 @@ from meshtf.graph.control_flow.body import (
     required_nodes,
     used_tensors,
 )
+from meshtf.graph.control_flow.stacking import stacked_spec
 from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.recorder import latest
 from meshtf.graph.tensor import Node, Source, Tensor
-from meshtf.names import Dimension, Shape, accumulation_dtype, has_gradient
+from meshtf.names import Dimension, accumulation_dtype, has_gradient
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loop(ControlFlowOp):
     """Runs `body` for each entry of `dim`, or while `condition` holds.
 
-    Inputs are the initial carries, the scanned inputs `[dim, ...]`, and the captures of
-    body and condition. The body's arguments are the index of the iteration, the carries
-    and an entry of each scanned input; its results are the next carries, terms of sums,
-    and entries of stacked outputs. The condition's arguments are the index and the
-    carries.
+    The inputs are the initial carries, the scanned inputs `[dim, ...]`, and the captures of
+    body and condition. The outputs are the last carries, the sums, and the stacked outputs
+    `[dim, ...]`.
+
+    The arguments of the body are the index of the iteration, the carries and an entry of
+    each scanned input. Its results are the next carries, terms of sums, and entries of
+    stacked outputs. The arguments of the condition are the index and the carries.
     """
 
     body: Body
     num_carries: int
     num_scanned: int = 0
     num_sums: int = 0
-    dim: Dimension | None = None  # its size is the number of iterations
+    dim: Dimension | None = None  # has an index for each iteration; None: a while loop
     reverse: bool = False  # whether to scan from the last entry to the first
-    condition: Body | None = None  # of a while loop
+    condition: Body | None = None  # the test of a while loop: it returns a boolean
 
     def output_specs(self, *xs: Spec) -> Specs:
         self._check_inputs(xs)
@@ -68,28 +73,30 @@ class Loop(ControlFlowOp):
         return (*specs[:num_unstacked], *stacked)
 
     def _check_inputs(self, xs: tuple[Spec, ...]) -> None:
-        """Raises ShapeError if inputs differ from what the bodies were recorded for."""
+        """Raises ShapeError if inputs differ from the tensors that the bodies were recorded
+        with.
+        """
         carries, scanned, captures = self.split_inputs(xs)
         entries: list[Spec] = []
         if self.dim is not None:
             dim = self.dim.name
             entries = [Spec(x.shape.without(dim), x.dtype) for x in scanned]
-        formal = (*self.body.arguments[1:], *self.body.captures)
+        _index, *arguments = self.body.arguments
+        expected = [*arguments, *self.body.captures]
         if self.condition is not None:
-            formal = (*formal, *self.condition.captures)
-        check_body_inputs(formal, (*carries, *entries, *captures))
+            expected.extend(self.condition.captures)
+        check_body_inputs(expected, (*carries, *entries, *captures))
         check_body_inputs(self.body.results[: self.num_carries], carries)
 
     def split_inputs(
         self, xs: Sequence[Any]
     ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """Returns the initial carries, the scanned inputs and the captures."""
+        """Returns the inputs `xs` as (initial carries, scanned inputs, captures)."""
         end_of_scanned = self.num_carries + self.num_scanned
-        return (
-            xs[: self.num_carries],
-            xs[self.num_carries : end_of_scanned],
-            xs[end_of_scanned:],
-        )
+        initial_carries = xs[: self.num_carries]
+        scanned = xs[self.num_carries : end_of_scanned]
+        captures = xs[end_of_scanned:]
+        return initial_carries, scanned, captures
 
     def flops(self, *xs: Spec) -> int:
         if self.num_iterations is None:
@@ -98,7 +105,7 @@ class Loop(ControlFlowOp):
 
     @property
     def num_iterations(self) -> int | None:
-        """How often the body runs; None where only the run decides."""
+        """How often the body runs; None for a while loop."""
         if self.dim is None:
             return None
         return self.dim.size
@@ -114,7 +121,7 @@ class Loop(ControlFlowOp):
         dys = dy if isinstance(dy, tuple) else (dy,)
         if self.condition is not None:
             raise no_gradient_of_while(ys[0].node.source)
-        return _BackwardLoop(self, ys, xs).cotangents(dys)
+        return _BackwardLoop(self, ys=ys, xs=xs).cotangents(dys)
 
 
 def no_gradient_of_while(source: Source) -> PlanError:
@@ -129,77 +136,54 @@ def no_gradient_of_while(source: Source) -> PlanError:
     )
 
 
-def unused_dim_name(body: Body, name: str) -> str:
-    """Returns `name` for the dimension that a loop scans, or "." + name if a tensor of
-    the body has that dimension.
-
-    The backward loop stacks tensors of the body along the dimension, so none of them may
-    have it already.
-    """
-    used = set(_dim_names(body))
-    while name in used:
-        name = "." + name  # the prefix of names that ops make: users write no such name
-    return name
-
-
-def _dim_names(body: Body) -> Iterator[str]:
-    """Yields the names of all dimensions in a body and in the bodies inside it."""
-    tensors = [*body.arguments]
-    for node in body.nodes:
-        tensors += node.outputs
-    for tensor in tensors:
-        yield from tensor.shape.names
-    for node in body.nodes:
-        op = node.op
-        if isinstance(op, Loop) and op.dim is not None:
-            yield op.dim.name
-        if isinstance(op, ControlFlowOp):
-            for inner in op.bodies:
-                yield from _dim_names(inner)
-
-
-def stacked_spec(spec: Spec, dim: Dimension, source: Source | None = None) -> Spec:
-    """Returns the spec `[dim, *spec.shape]` of a stacked output.
-
-    Args:
-      spec: of one entry.
-      dim: the dimension to stack along.
-      source: the user's line for the error; default: the error names none.
-
-    Raises:
-      ShapeError: the entry has a dimension of that name already.
-    """
-    if dim.name in spec.shape:
-        raise ShapeError(
-            explain_error(
-                f'a loop stacks along "{dim.name}", but its body has a '
-                f"{spec.shape!r} already.",
-                **({} if source is None else {"from": source}),
-                way_out="Give the loop another dim=, or rename the dimension in the "
-                "body: mtf.rename.",
-            )
-        )
-    return Spec(Shape([dim, *spec.shape]), spec.dtype)
-
-
 def _cast_cotangent(dx: Tensor, dtype: str, x: Tensor) -> Tensor:
-    """Returns the cotangent of x, cast to a data type, in the placement of x."""
+    """Returns `dx`, the cotangent of x, in another dtype and in the placement of x."""
     with context(primals=(x,)):
         return OPERATORS["cast"](dx, dtype)
+
+
+class _ResultCotangent(NamedTuple):
+    """A result of the forward body, and a symbolic tensor for the result's cotangent."""
+
+    result: Tensor
+    cotangent: Tensor
+
+
+class _IterationGradient(NamedTuple):
+    """The gradient of one iteration, as nodes that read tensors of the forward body.
+
+    Attributes:
+      nodes: the nodes of the gradient.
+      cotangents: the cotangents of arguments and captures of the forward body.
+      unread_carries: the carries that the iteration does not read; their cotangents are
+        zeros.
+    """
+
+    nodes: list[Node]
+    cotangents: dict[Tensor, Tensor]
+    unread_carries: list[Tensor]
 
 
 class _BackwardLoop:
     """Builds the loop that computes the gradient of a loop.
 
-    The dicts map a tensor of the body to the tensor outside of the loop which it is an
-    entry, an initial value or a capture of.
+    Args:
+      loop: the forward loop.
+      ys: the outputs of the forward loop.
+      xs: the inputs of the forward loop.
 
     Attributes:
-      scanned: for each argument of the backward body that is an entry, the stacked
-        tensor: scanned inputs, residuals, cotangents of stacked outputs.
-      carried: for the cotangents of carries, their initial values.
-      captured: for each tensor from outside, its value: captures of the forward body,
-        cotangents of sums.
+      carries: the arguments of the forward body that are carries.
+      entries: the arguments of the forward body that are entries of scanned inputs.
+      scanned: for each tensor that is an entry in the backward body, the stacked tensor
+        outside of the loop: a scanned input, stacked residuals, or the cotangent of a
+        stacked output.
+      carried: for each tensor that is a carry of the backward body (the cotangent of a
+        forward carry), the initial value.
+      captured: for each tensor that is a capture of the backward body, the tensor outside
+        of the loop: a capture of the forward loop, or the cotangent of a sum.
+      inputs: the tensors of the forward body that correspond to `xs`.
+      node: the node of the forward loop.
     """
 
     def __init__(self, loop: Loop, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
@@ -218,77 +202,86 @@ class _BackwardLoop:
         self.node = latest(ys[0].node)
 
     def cotangents(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Returns the cotangents of all inputs.
+        """Returns the cotangents of all inputs of the forward loop.
 
-        Those of captures are sums over iterations. Half floats are summed in float32:
-        in their own type a long sum stops growing.
+        Args:
+          dys: the cotangents of the outputs; None: zero.
         """
         targets = [x for x in self.inputs if has_gradient(x.dtype)]
-        seeds = self._seeds(dys)
-        nodes, body_cotangents, unread_carries = self._record_backward(seeds, targets)
-        carries = [x for x in self.carries if x in body_cotangents]
-        summed = [x for x in self.captured if x in body_cotangents]
-        stacked = [x for x in self.entries if x in body_cotangents]
+        result_cotangents = self._result_cotangents(dys)
+        gradient = self._record_backward(result_cotangents, targets)
+        carries = [x for x in self.carries if x in gradient.cotangents]
+        summed = [x for x in self.captured if x in gradient.cotangents]
+        stacked = [x for x in self.entries if x in gradient.cotangents]
         with_cotangent = (*carries, *summed, *stacked)
-        results = [body_cotangents[x] for x in with_cotangent]
-        outputs = self._run(nodes, results, len(carries), len(summed))
+        outputs = self._run(
+            gradient.nodes,
+            results=[gradient.cotangents[x] for x in with_cotangent],
+            num_carries=len(carries),
+            num_sums=len(summed),
+        )
         cotangents = dict(zip(with_cotangent, outputs))
         for x in summed:
+            # Half floats were summed in float32: in bfloat16 a long sum stops growing.
             value = self.captured[x]
             cotangents[x] = _cast_cotangent(cotangents[x], x.dtype, value)
         # Without an iteration the initial carry is the result, so it has a cotangent
         # even if the body does not read it.
         if self.loop.num_iterations:
-            for x in unread_carries:
+            for x in gradient.unread_carries:
                 cotangents.pop(x, None)
         return [cotangents.get(x) for x in self.inputs]
 
-    def _seeds(self, dys: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
-        """Returns pairs of a result of the body and the argument of the backward body
-        for its cotangent.
+    def _result_cotangents(
+        self, dys: Sequence[Tensor | None]
+    ) -> list[_ResultCotangent]:
+        """Returns symbolic cotangents of results of the forward body, and adds them to
+        `carried`, `captured` or `scanned`.
 
-        Cotangents of carries are carried, those of sums are the same in each iteration,
-        those of stacked outputs are scanned. A carry has one in any case: zeros, if its
-        last value has none.
+        The cotangent of a carry is a carry of the backward loop, which starts from zeros if
+        the last carry has no cotangent. The cotangent of a sum is equal in all iterations.
+        The cotangent of a stacked output is scanned.
         """
         num_carries = self.loop.num_carries
         num_unstacked = num_carries + self.loop.num_sums
-        seeds = []
-        for k, (result, y, dy) in enumerate(zip(self.body.results, self.ys, dys)):
-            if not has_gradient(result.dtype) or (k >= num_carries and dy is None):
+        result_cotangents = []
+        for i, (result, y, dy) in enumerate(zip(self.body.results, self.ys, dys)):
+            is_carry = i < num_carries
+            if not has_gradient(result.dtype) or (dy is None and not is_carry):
                 continue
-            seed = self.body.graph.new_argument(result.spec)
-            seeds.append((result, seed))
-            if k < num_carries:
-                self.carried[seed] = OPERATORS["zeros_like"](y) if dy is None else dy
-            elif dy is not None and k < num_unstacked:
-                self.captured[seed] = dy
-            elif dy is not None:
-                self.scanned[seed] = dy
-        return seeds
+            cotangent = self.body.graph.new_argument(result.spec)
+            result_cotangents.append(_ResultCotangent(result, cotangent))
+            if dy is None:
+                self.carried[cotangent] = OPERATORS["zeros_like"](y)
+            elif is_carry:
+                self.carried[cotangent] = dy
+            elif i < num_unstacked:
+                self.captured[cotangent] = dy
+            else:
+                self.scanned[cotangent] = dy
+        return result_cotangents
 
     def _record_backward(
-        self, seeds: Sequence[tuple[Tensor, Tensor]], targets: Sequence[Tensor]
-    ) -> tuple[list[Node], dict[Tensor, Tensor], list[Tensor]]:
-        """Records the gradient of one iteration on the tensors of the body.
+        self,
+        result_cotangents: Sequence[_ResultCotangent],
+        targets: Sequence[Tensor],
+    ) -> _IterationGradient:
+        """Records the gradient of one iteration, on tensors of the forward body.
 
         Args:
-          seeds: pairs of a result and its cotangent.
-          targets: arguments and captures of the body, of floats.
-
-        Returns:
-          (nodes, the cotangent of each target that has one, carries that the iteration
-          does not read). The cotangent of an unread carry is zeros.
+          result_cotangents: the cotangents of results of the forward body.
+          targets: the arguments and captures of the forward body to differentiate by.
         """
         body_nodes = set(self.body.nodes)
         carries = set(self.carries)
-        results = [result for result, _ in seeds]
-        cotangents_of_results = [seed for _, seed in seeds]
         unread_carries: list[Tensor] = []
 
         def backward() -> list[Tensor | None]:
             cotangents = gradients_within(
-                body_nodes, results, targets, cotangents_of_results
+                body_nodes,
+                ys=[pair.result for pair in result_cotangents],
+                xs=targets,
+                grad_ys=[pair.cotangent for pair in result_cotangents],
             )
             for i, (x, dx) in enumerate(zip(targets, cotangents)):
                 if dx is None and x in carries:
@@ -299,9 +292,10 @@ class _BackwardLoop:
             return cotangents
 
         nodes, cotangents = record_on_body(self.body, backward)
-        pairs = zip(targets, cotangents)
-        by_target = {x: dx for x, dx in pairs if dx is not None}
-        return nodes, by_target, unread_carries
+        target_cotangents = {
+            x: dx for x, dx in zip(targets, cotangents) if dx is not None
+        }
+        return _IterationGradient(nodes, target_cotangents, unread_carries)
 
     def _run(
         self,
@@ -310,7 +304,15 @@ class _BackwardLoop:
         num_carries: int,
         num_sums: int,
     ) -> tuple[Tensor, ...]:
-        """Applies the backward loop, and returns its outputs."""
+        """Applies the backward loop, and returns the outputs.
+
+        Args:
+          nodes: the nodes of the gradient of one iteration.
+          results: the results of the backward body: carries, terms of sums, and entries of
+            stacked outputs.
+          num_carries: the number of carries among the results.
+          num_sums: the number of terms of sums among the results.
+        """
         # Computing invariant nodes again is cheaper than stacking their outputs.
         nodes = required_nodes([*invariant_nodes(self.body), *nodes], results)
         used = used_tensors(nodes, results)
@@ -319,13 +321,13 @@ class _BackwardLoop:
         scanned = [x for x in self.scanned if x in used]
         index = self.body.arguments[0]
         arguments = [index, *self.carried, *scanned]
-        body = Body.of(self.body.graph, arguments, nodes, results)
+        body = Body.of(self.body.graph, arguments, nodes=nodes, results=results)
         loop = Loop(
             body,
-            num_carries,
-            len(scanned),
-            num_sums,
-            self.loop.dim,
+            num_carries=num_carries,
+            num_scanned=len(scanned),
+            num_sums=num_sums,
+            dim=self.loop.dim,
             reverse=not self.loop.reverse,
         )
         initial_carries = self.carried.values()
@@ -342,15 +344,24 @@ class _BackwardLoop:
     def _residuals(
         self, nodes: Sequence[Node], used: Mapping[Tensor, None]
     ) -> list[Tensor]:
-        """Returns the tensors of the forward body that the backward body uses, and
-        neither computes nor scans already.
+        """Returns the tensors of the forward body that the forward loop must stack, given
+        the nodes of the backward body and the tensors that it uses.
         """
         available = {*outputs_of_nodes(nodes), *self.scanned}
-        forward = {*self.carries, *self.entries, *outputs_of_nodes(self.body.nodes)}
-        return [x for x in used if x in forward and x not in available]
+        forward_tensors = {
+            *self.carries,
+            *self.entries,
+            *outputs_of_nodes(self.body.nodes),
+        }
+        return [x for x in used if x in forward_tensors and x not in available]
 
     def _stack_residuals(self, residuals: list[Tensor]) -> list[Tensor]:
-        """Makes the forward loop stack residuals, and returns the stacked tensors."""
+        """Replaces the forward loop by one that also stacks residuals, and returns the
+        stacked residuals.
+
+        Args:
+          residuals: tensors of the forward body.
+        """
         node = self.node
         op = node.op
         assert isinstance(op, Loop) and op.dim is not None
@@ -358,11 +369,11 @@ class _BackwardLoop:
         stacked_results = op.body.results[num_unstacked:]
         stacked_outputs = node.outputs[num_unstacked:]
         stacks = dict(zip(stacked_results, stacked_outputs))
-        new = [x for x in residuals if x not in stacks]
-        if new:
-            body = dataclasses.replace(op.body, results=(*op.body.results, *new))
-            specs = [stacked_spec(x.spec, op.dim) for x in new]
+        missing = [x for x in residuals if x not in stacks]
+        if missing:
+            body = dataclasses.replace(op.body, results=(*op.body.results, *missing))
+            specs = [stacked_spec(x.spec, op.dim) for x in missing]
             extended_op = dataclasses.replace(op, body=body)
             extended = node.owner.replace(node, extended_op, specs)
-            stacks.update(zip(new, extended.outputs[-len(new) :]))
+            stacks.update(zip(missing, extended.outputs[-len(missing) :]))
         return [stacks[x] for x in residuals]

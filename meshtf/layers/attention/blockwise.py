@@ -1,20 +1,24 @@
-"""Blockwise attention: a block of queries at a time, in memory that is linear in the
-length.
+"""Blockwise attention: a loop over blocks of queries, whose memory is linear in the length.
 
     y = blockwise_attention(q, k, v, "length:128")              # [batch, heads, length, key]
 
-The scores of all queries are [length, kv_length]. Here a loop computes attention of
-128 queries in each iteration, and the backward pass recomputes their scores, so at most
-[128, kv_length] are in memory at a time (Rabe and Staats, 2021, arXiv 2112.05682).
-Iteration i takes positions i, i + n, i + 2n ... for n iterations, so `length` may be
-sharded: each device has its share of every iteration.
+Attention to all positions at once stores the scores [length, kv_length] of each head. Here
+each iteration of a loop computes the attention of 128 queries, and the backward pass
+recomputes their scores, so that only [128, kv_length] scores are in memory at a time (Rabe
+and Staats, 2021, arXiv 2112.05682). With n iterations, the queries of iteration i are those
+at positions i, i + n, i + 2n ..., so `length` may be sharded: every device computes an equal
+share of each iteration.
 
-A bias of all scores would be as large as the scores. It is computed in each iteration,
-for the positions of the iteration:
+A bias of all scores would be as large as the scores. Instead a function computes the bias
+of the queries of one iteration, from their entries of `query_inputs`, here their positions:
 
     positions = mtf.range(mesh, "length:4096")
-    context = mtf.rename(positions, "length", "kv_length")
-    y = blockwise_attention(q, k, v, "length:128", lambda at: mask_bias(at >= context), positions)
+    kv_positions = mtf.rename(positions, "length", "kv_length")
+
+    def causal_bias(block_positions):                           # [length:128]
+      return mask_bias(mtf.outer(block_positions, kv_positions, mtf.greater_equal))
+
+    y = blockwise_attention(q, k, v, "length:128", causal_bias, positions)
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from meshtf.ops.control.loops import scan
 from meshtf.ops.control.stop_gradient import recompute
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
 
+# Returns the bias of the scores of a block of queries for their entries of `query_inputs`.
 BiasOf = Callable[[Any], Tensor | None]
 
 
@@ -54,25 +59,31 @@ def blockwise_attention(
     scale: float | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Returns softmax(scale * q · k + bias) · v, as `dot_product_attention` does.
+    """Returns softmax(scale * q · k + bias) · v, [..., value] for q [..., key], as
+    `dot_product_attention` does.
 
     Args:
       q: queries, such as [batch, heads, length, key].
       k: keys, [batch, heads, kv_length_dim, key], or a subset of these names.
-      v: values, with `kv_length_dim`, and other names instead of `key_dim`.
-      block: the dimension of queries, and the queries of an iteration, such as
-        "length:128".
-      bias_of: computes the bias of the scores of a block of queries from its entries of
-        `query_inputs`.
-      query_inputs: tensors with the dimension of queries, such as their positions, in
-        any nesting.
-      kv_length_dim: the dimension of keys and values.
-      key_dim: the name, or names, that the matmul of q and k sums over.
+      v: values, such as [batch, heads, kv_length_dim, value]; `value` may be called
+        `key_dim` as well.
+      block: the name of the positions of queries, with the count of queries in a block,
+        such as "length:128".
+      bias_of: a function of the entries of `query_inputs` for a block of queries; it
+        returns the bias of their scores, [batch, heads, length, kv_length_dim] or a
+        subset of these names. None: no bias.
+      query_inputs: the argument of `bias_of`: tensors in any nesting, such as the
+        positions of the queries. Tensors with the dimension of `block` are split into
+        blocks, others are passed as they are.
+      kv_length_dim: the name of the positions of keys and values.
+      key_dim: the name, or names, of the elements of a head: the matmul of q and k sums
+        over them.
       scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
-      dropout: applied to attention weights.
+      dropout: a function that is applied to the attention weights.
 
     Raises:
-      ShapeError: the queries lack the dimension, or blocks do not divide it.
+      ShapeError: the queries lack the dimension of `block`, or the size of a block does
+        not divide it.
     """
     q = as_tensor("q", q)
     k = as_tensor("k", k)
@@ -86,31 +97,42 @@ def blockwise_attention(
     def attend(q: Tensor, query_inputs: Any) -> Tensor:
         bias = bias_of(query_inputs) if bias_of else None
         return dot_product_attention(
-            q, k, v, kv_length_dim, key_dim, bias, None, scale, dropout
+            q,
+            k,
+            v,
+            kv_length_dim=kv_length_dim,
+            key_dim=key_dim,
+            bias=bias,
+            scale=scale,
+            dropout=dropout,
         )
 
     if q.shape[block_dim.name] <= block_dim.size:
         return attend(q, query_inputs)
-    iterations = _iterations(q, block_dim)
+    iterations = _iterations_dim(q, block_dim)
 
-    def split(x: Tensor | None) -> Tensor | None:
+    def split_blocks(x: Tensor | None) -> Tensor | None:
+        """Returns x [..., length, ...] as [..., block, iterations, ...]."""
         if x is None or block_dim.name not in x.shape:
             return x
         return unflatten(x, block_dim.name, [block_dim, iterations])
 
     attend_recomputed = recompute(attend)
+    # Iterations share no state: the carry of the scan is None.
     _, y = scan(
         lambda carry, inputs: (carry, attend_recomputed(*inputs)),
         None,
-        (split(q), tf.nest.map_structure(split, query_inputs)),
+        (split_blocks(q), tf.nest.map_structure(split_blocks, query_inputs)),
         iterations.name,
     )
     return _merge_iterations(y, block_dim, iterations)
 
 
-def _iterations(q: Tensor, block: Dimension) -> Dimension:
-    """Returns the dimension of iterations over blocks of queries. Raises ShapeError if
-    blocks do not divide the queries.
+def _iterations_dim(q: Tensor, block: Dimension) -> Dimension:
+    """Returns the dimension of the iterations over blocks of queries.
+
+    Raises:
+      ShapeError: the size of a block does not divide the count of queries.
     """
     size = q.shape[block.name]
     if size % block.size:
@@ -125,24 +147,27 @@ def _iterations(q: Tensor, block: Dimension) -> Dimension:
 
 
 def _merge_iterations(y: Tensor, block: Dimension, iterations: Dimension) -> Tensor:
-    """Returns y [iterations, ..., block, ...] with one dimension [..., length, ...]."""
+    """Returns the stacked outputs y [iterations, ..., block, ...] of the loop as
+    [..., length, ...].
+    """
     names = y.shape.without(iterations.name).names
-    after_block = names.index(block.name) + 1
-    order = (*names[:after_block], iterations.name, *names[after_block:])
+    # As in `split_blocks`, the iterations follow the block.
+    iterations_index = names.index(block.name) + 1
+    order = (*names[:iterations_index], iterations.name, *names[iterations_index:])
     return flatten(transpose(y, order), [block.name, iterations.name], block.name)
 
 
 class BlockwiseAttention(MultiHeadAttention):
-    """Multi-head attention, computed for a block of queries at a time.
+    """Multi-head attention that is computed for one block of queries at a time.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       model_dim: the dimension of inputs and outputs, such as "d_model:512".
-      heads_dim: such as "heads:8".
-      key_dim: the size of a head, such as "key:64".
-      block: the dimension of queries, and the queries of an iteration, such as
-        "length:128".
-      **settings: other arguments of `MultiHeadAttention`.
+      heads_dim: the dimension of the heads, such as "heads:8".
+      key_dim: the dimension of the elements of a head, such as "key:64".
+      block: the name of the positions of queries, with the count of queries in a block,
+        such as "length:128".
+      **settings: other arguments of `MultiHeadAttention`, such as `dropout_rate`.
     """
 
     def __init__(
@@ -171,14 +196,14 @@ class BlockwiseAttention(MultiHeadAttention):
         """Returns [batch, length, model_dim] for x of the same shape.
 
         Args:
-          x: the queries' inputs.
-          context: the inputs of keys and values, [batch, length, model_dim] of any length,
-            or their keys and values from `project_keys_values`; default: x itself.
-          bias_of: computes the bias of the scores of a block of queries from its entries
-            of `query_inputs`.
-          query_inputs: tensors with the dimension of queries, in any nesting.
+          x: the input of the queries, [batch, length, model_dim].
+          context: the input of keys and values, [batch, length, model_dim] of any length,
+            or its keys and values from `project_keys_values`; default: x itself.
+          bias_of: a function that computes the bias of the scores of a block of queries,
+            as in `blockwise_attention`.
+          query_inputs: the tensors that `bias_of` reads, as in `blockwise_attention`.
           rope: a rotary embedding, by which queries and keys are rotated.
-          training: whether attention weights are dropped.
+          training: whether dropout is applied to the attention weights.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
@@ -186,13 +211,14 @@ class BlockwiseAttention(MultiHeadAttention):
         cache = self.context_keys_values(x, context, rope)
         y = blockwise_attention(
             q,
-            *cache,
-            self.block,
-            bias_of,
-            query_inputs,
-            self.kv_length_dim,
-            self.key_dim.names,
-            self.scale,
-            lambda weights: self.dropout(weights, training),
+            cache.keys,
+            cache.values,
+            block=self.block,
+            bias_of=bias_of,
+            query_inputs=query_inputs,
+            kv_length_dim=self.kv_length_dim,
+            key_dim=self.key_dim.names,
+            scale=self.scale,
+            dropout=lambda weights: self.dropout(weights, training),
         )
         return self.output(y, x.shape.names)

@@ -37,7 +37,7 @@ def dot_product_attention(
     scale: float | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Returns softmax(scale * q · k + bias) · v: [..., value] for q[..., key].
+    """Returns softmax(scale * q · k + bias) · v: [..., value] for q [..., key].
 
     Names that q shares with k or v, other than `key_dim`, are batch dimensions.
 
@@ -47,7 +47,8 @@ def dot_product_attention(
       v: values, such as [batch, heads, kv_length_dim, value]; `value` may be called
         `key_dim` as well.
       kv_length_dim: the name of the positions of keys and values.
-      key_dim: the name, or names, that the matmul of q and k sums over.
+      key_dim: the name, or names, of the elements of a head: the matmul of q and k sums
+        over them.
       bias: added to the scores: [batch, heads, length, kv_length_dim] or a subset of
         these names. Masks are large negative biases: see `mask_bias`.
       sink_logit: the score of one additional position whose value is zero, so that a

@@ -4,11 +4,12 @@ of keys and values.
     cache = attention.init_cache(x, positions=128)              # x [batch, d_model]
     y, cache = attention.decode_step(x, cache, position)        # position 0, 1, 2...
 
+    # The same cache from a single pass over all positions of a prompt:
     keys_values = attention.project_keys_values(xs)             # xs [batch, length, d_model]
-    cache = attention.fill_cache(cache, keys_values, last, step_index)    # as steps would
+    cache = attention.fill_cache(cache, keys_values, last, step_index)
 
-A cache is two named tensors, so a layout shards it like any other: along batch, heads or
-`kv_length`. An entry along `kv_length` is a *slot*. A cache is a ring buffer: step
+A cache is two named tensors, which a layout can shard like any other tensor: along batch,
+heads or `kv_length`. An entry along `kv_length` is a *slot*. A cache is a ring buffer: step
 i writes to slot i % num_slots, so once all slots are written, the oldest is overwritten.
 """
 
@@ -32,18 +33,18 @@ from meshtf.names.arguments import as_dim, check_floats, check_ints, check_recor
 from meshtf.ops.elementwise.arithmetic import add, less_equal, maximum, outer, subtract
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
 from meshtf.ops.indexing.gather import gather, take_along_axis
-from meshtf.ops.indexing.one_hot_and_range import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.variables.fill import zeros
 
 
 class Cache(NamedTuple):
-    """Keys and values of the context.
+    """Keys and values of the positions that queries attend to.
 
     Attributes:
-      keys: [batch, kv_heads, kv_length, key].
-      values: of the same shape.
+      keys: a tensor [batch, kv_heads, kv_length, key].
+      values: a tensor of the same shape as the keys.
     """
 
     keys: Tensor
@@ -51,12 +52,13 @@ class Cache(NamedTuple):
 
 
 class DecodeStep(NamedTuple):
-    """What attention layers of one kind need to know of a decoding step.
+    """The inputs of a decoding step that do not depend on the layer, so that equally
+    configured layers can share them.
 
     Attributes:
       slot: the slot of the cache that the step writes: int32, a scalar or [batch].
-      bias: of the scores of all slots, [..., kv_length].
-      rope: the rotary embedding of the position; None: there is none.
+      bias: a bias of the scores of all slots, [..., kv_length], with the mask.
+      rope: the rotary embedding of the step's position, [..., key]; None: no rotation.
     """
 
     slot: Tensor
@@ -65,24 +67,25 @@ class DecodeStep(NamedTuple):
 
 
 class Heads(Module):
-    """What attention layers share: dense layers to queries, keys and values, and back
-    to `model_dim`; decoding steps.
+    """The base class of attention layers: dense layers to queries, keys and values, and
+    back to `model_dim`; decoding steps.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       model_dim: the dimension of inputs and outputs, such as "d_model:512".
-      heads_dim: such as "heads:8".
-      key_dim: the size of a head, such as "key:64".
-      kv_heads_dim: the dimensions of `heads_dim` that keys and values have; None:
-        all.
+      heads_dim: the dimension of the heads, such as "heads:8".
+      key_dim: the dimension of the elements of a head, such as "key:64".
+      kv_heads_dim: the dimensions of `heads_dim` that keys and values have; None: all
+        of them.
       length_dims: the names of the positions of queries.
       kv_length_dim: the name of the positions of keys and values.
       use_bias: whether the dense layers add a bias.
-      output_initializer: of the kernel of the output layer.
-      dropout: of attention weights: its rate, and names along which the mask is
-        broadcast.
+      output_initializer: the initializer of the kernel of the output layer; default: that
+        of `Dense`.
+      dropout_rate: the fraction of attention weights that is dropped in training.
+      dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; None: 1 / sqrt(size of `key_dim`).
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
@@ -99,7 +102,8 @@ class Heads(Module):
         kv_length_dim: str,
         use_bias: bool,
         output_initializer: Initializer | None,
-        dropout: tuple[float, str],
+        dropout_rate: float,
+        dropout_broadcast: str,
         scale: float | None,
         name: str | None,
     ) -> None:
@@ -127,29 +131,37 @@ class Heads(Module):
             self.key = Dense(mesh, model_dim, self.kv_heads, use_bias, name="key")
             self.value = Dense(mesh, model_dim, self.kv_heads, use_bias, name="value")
             self.output = Dense(
-                mesh, self.heads, model_dim, use_bias, output_initializer, name="output"
+                mesh,
+                self.heads,
+                model_dim,
+                use_bias=use_bias,
+                kernel_initializer=output_initializer,
+                name="output",
             )
-            self.dropout = Dropout(*dropout)
+            self.dropout = Dropout(dropout_rate, dropout_broadcast)
 
     def init_cache(self, x: Tensor, positions: int) -> Cache:
         """Returns a cache of zeros.
 
         Args:
-          x: the input of a step, [batch, model_dim]; only its shape and type count.
+          x: the input of a step, [batch, model_dim]; only its mesh, shape and data type
+            are read.
           positions: the count of slots.
         """
         check_tensors(x=x)
         check_ints(positions=positions)
-        shape = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
-        shape = shape + self.kv_heads.without(*self.key_dim.names)
-        shape = shape + [(self.kv_length_dim, positions)] + self.key_dim
+        batch = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
+        kv_heads = self.kv_heads.without(*self.key_dim.names)
+        slots = Shape([(self.kv_length_dim, positions)])
+        shape = batch + kv_heads + slots + self.key_dim
         return Cache(zeros(x.mesh, shape, x.dtype), zeros(x.mesh, shape, x.dtype))
 
     def project_keys_values(
         self, context: Tensor, rope: RotaryEmbedding | None = None
     ) -> Cache:
-        """Returns keys and values of context [batch, length, model_dim], such as an
-        encoder's output; keys are rotated by `rope` if given.
+        """Returns the keys and values, [batch, kv_heads, kv_length, key] each, of
+        `context` [batch, length, model_dim], such as an encoder's output; keys are
+        rotated by `rope` if given.
         """
         check_tensors(context=context)
         k = self.apply_rope(self.project_to_heads(self.key, context), rope)
@@ -162,27 +174,30 @@ class Heads(Module):
     def fill_cache(
         self, cache: Cache, keys_values: Cache, last: Tensor, step_index: int
     ) -> Cache:
-        """Returns the cache that steps up to a position would leave.
+        """Returns the cache as decoding positions 0 to `last` one by one would leave it.
 
         Args:
-          cache: from `init_cache`.
-          keys_values: from `project_keys_values`: keys and values of positions from
-            0 on, perhaps beyond the last one.
-          last: the last position: int32, a scalar or [batch].
-          step_index: the index of the step of the last position, which is common to all
-            examples.
+          cache: a cache from `init_cache`.
+          keys_values: keys and values from `project_keys_values`, of positions from 0 to
+            `last` or further.
+          last: the last position of each example: int32, a scalar or [batch].
+          step_index: the index of the step that decodes the last position. It is common
+            to all examples: those with an earlier last position start at a later step.
         """
         check_record(Cache, cache=cache, keys_values=keys_values)
         check_tensors(last=last)
         check_ints(step_index=step_index)
         slots = cache.keys.shape.dim(self.kv_length_dim)
-        age = (step_index - range_(last.mesh, slots)) % slots.size  # in steps
-        # age > last: no step writes the slot; clamped to 0, masked in `decode_step`.
+        # The count of steps since each slot was written: [kv_length].
+        age = (step_index - index_range(last.mesh, slots)) % slots.size
+        # A slot with age > last is not written by any step: its source is clamped to 0,
+        # and `decode_step` masks it.
         source = maximum(outer(last, age, subtract), 0)
         keys = take_along_axis(keys_values.keys, source, slots.name)
         values = take_along_axis(keys_values.values, source, slots.name)
         return Cache(
-            broadcast(keys, cache.keys.shape), broadcast(values, cache.values.shape)
+            keys=broadcast(keys, cache.keys.shape),
+            values=broadcast(values, cache.values.shape),
         )
 
     def decode_step(
@@ -193,17 +208,17 @@ class Heads(Module):
         rope: RotaryEmbedding | None = None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
-        """Returns the output at the next position, and the cache with its key and
-        value.
+        """Returns the output at one position, [batch, model_dim], and the cache with the
+        key and value of that position.
 
         The position attends to itself and to the earlier positions that the cache still
         stores.
 
         Args:
-          x: the input at one position, [batch, model_dim].
-          cache: from `init_cache`, or from the previous step.
-          position: counted from 0: int32, a scalar or [batch].
-          rope: the rotary embedding of all positions.
+          x: the input at the position, [batch, model_dim].
+          cache: the cache from `init_cache`, or from the previous step.
+          position: the index of the position, from 0: int32, a scalar or [batch].
+          rope: the rotary embedding of all positions; None: no rotation.
           bias: added to the scores of all slots, [batch, heads, kv_length].
         """
         check_record(Cache, cache=cache)
@@ -219,16 +234,16 @@ class Heads(Module):
         bias: Tensor | None = None,
         step_index: Tensor | None = None,
     ) -> DecodeStep:
-        """Returns what `decode_prepared_step` needs to know of a position [batch]; it is
-        the same for all layers of one kind.
+        """Returns the argument `decode_step` of `decode_prepared_step`, which layers of
+        the same class and settings can share.
 
-        Other arguments are those of `decode_step`; of the cache only names and sizes
-        count.
+        Other arguments are those of `decode_step`; only the names, sizes and data type of
+        the cache are read.
 
         Args:
-          step_index: the index of the step, common to the batch, which gives the slot to
-            write. So examples at different positions write one slot, without a scatter.
-            None: the position.
+          step_index: the index of the step, int32 [], common to the batch. The step
+            writes slot step_index % num_slots, so examples at different positions write
+            the same slot, without a scatter. None: the position.
         """
         check_record(Cache, cache=cache)
         if step_index is None:
@@ -239,8 +254,10 @@ class Heads(Module):
         if bias is not None:
             check_tensors(bias=bias)
         slots = cache.keys.shape.dim(self.kv_length_dim)
-        # How many steps ago each slot was written.
-        age = outer(step_index, range_(position.mesh, slots), subtract) % slots.size
+        # The count of steps since each slot was written: [..., kv_length].
+        age = (
+            outer(step_index, index_range(position.mesh, slots), subtract) % slots.size
+        )
         is_visible = self.is_visible(age, position)
         if bias is None:
             slot_bias = mask_bias(is_visible, cache.keys.dtype)
@@ -249,20 +266,21 @@ class Heads(Module):
         if rope is not None:
             length_dim = self.length_dims[-1]
             rope = RotaryEmbedding(
-                gather(rope.cos, position, length_dim),
-                gather(rope.sin, position, length_dim),
+                cos=gather(rope.cos, position, length_dim),
+                sin=gather(rope.sin, position, length_dim),
             )
-        return DecodeStep(step_index % slots.size, slot_bias, rope)
+        return DecodeStep(slot=step_index % slots.size, bias=slot_bias, rope=rope)
 
     def decode_prepared_step(
         self, x: Tensor, cache: Cache, decode_step: DecodeStep
     ) -> tuple[Tensor, Cache]:
-        """Returns what `decode_step` does.
+        """Returns the same output and cache as the method `decode_step`.
 
         Args:
           x: the input at one position, [batch, model_dim].
-          cache: from `init_cache`, or from the previous step.
-          decode_step: from `prepare_decode_step` of a layer of the same kind.
+          cache: the cache from `init_cache`, or from the previous step.
+          decode_step: the result of `prepare_decode_step` of a layer of the same class
+            and settings.
         """
         check_tensors(x=x)
         check_record(Cache, cache=cache)
@@ -270,23 +288,27 @@ class Heads(Module):
         q, k, v = self.project(x, decode_step.rope)
         slot = decode_step.slot
         cache = Cache(
-            dynamic_update(cache.keys, self.kv_length_dim, slot, k),
-            dynamic_update(cache.values, self.kv_length_dim, slot, v),
+            keys=dynamic_update(cache.keys, self.kv_length_dim, slot, k),
+            values=dynamic_update(cache.values, self.kv_length_dim, slot, v),
         )
         y = dot_product_attention(
             q,
-            *cache,
-            self.kv_length_dim,
-            self.key_dim,
-            decode_step.bias,
+            cache.keys,
+            cache.values,
+            kv_length_dim=self.kv_length_dim,
+            key_dim=self.key_dim,
+            bias=decode_step.bias,
             scale=self.scale,
         )
         return self.output(y, x.shape.names), cache
 
     def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
-        """Returns bool [..., kv_length]: whether a position attends to a slot that
-        was written `age` steps before; a slot older than the position was never
-        written.
+        """Returns bool [..., kv_length]: whether a position attends to a slot that was
+        written `age` steps ago. A slot with age > position was never written.
+
+        Args:
+          age: the count of steps since each slot was written: int32 [..., kv_length].
+          position: the position of each example: int32, a scalar or [batch].
         """
         check_tensors(age=age, position=position)
         return outer(age, position, less_equal)
@@ -304,8 +326,8 @@ class Heads(Module):
         return self.apply_rope(q, rope), self.apply_rope(k, rope), v
 
     def project_to_heads(self, dense: Dense, x: Tensor) -> Tensor:
-        """Returns [batch, heads, length, key], an order in which the matmuls of
-        attention need no transpose.
+        """Returns a dense layer's output as [batch, heads, length, key], an order in which
+        the matmuls of attention need no transpose.
         """
         check_tensors(x=x)
         check_record(Dense, dense=dense)
@@ -323,8 +345,8 @@ class Heads(Module):
 
 
 def _kv_heads(heads_dim: ShapeLike, kv_heads_dim: ShapeLike | None) -> Shape:
-    """Returns the dimensions of heads of keys and values. Names alone have the sizes of
-    `heads_dim`.
+    """Returns the dimensions of the heads of keys and values; names without sizes have
+    the sizes of `heads_dim`.
     """
     heads = Shape(heads_dim)
     if kv_heads_dim is None:

@@ -1,11 +1,13 @@
-"""Local attention: to nearby positions, along one dimension or several: texts, images.
+"""Local attention: each position attends to nearby positions, along one dimension (texts)
+or several (images).
 
     y = local_attention(q, k, v, "length:128", causal=True)       # [batch, heads, length, key]
     y = local_attention(q, k, v, "height:8;width:8")
 
-Each dimension is split into blocks. A position attends to its own block and, on each side,
-to the positions of the next block within `radius`, the *halo*. So the work is linear in
-the length, and where a dimension is sharded, only halos are exchanged between neighbours.
+Each dimension is split into blocks. The keys and values of a block are those of the block
+itself and of a *halo*: the positions of the adjacent blocks that are within `radius`. So
+the FLOPs are linear in the length, and where a dimension is sharded, neighbouring devices
+exchange only halos.
 
     attention = LocalAttention(mesh, "d_model:512", "heads:8", "key:64", blocks="length:128")
     y = attention(x)
@@ -13,163 +15,23 @@ the length, and where a dimension is sharded, only halos are exchanged between n
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from meshtf.errors import ShapeError, explain_error
+from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
+from meshtf.layers.attention.blocked_dims import BlockedDim, BlockedPositions
 from meshtf.layers.attention.dot_product import dot_product_attention
 from meshtf.layers.attention.heads import Cache, Heads
 from meshtf.layers.attention.masks import mask_bias
 from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.layers.initializers import Initializer
 from meshtf.mesh import Mesh
-from meshtf.names import Dimension, Names, Shape, ShapeLike
+from meshtf.names import Names, Shape, ShapeLike
 from meshtf.names.arguments import check_bools, check_record
 from meshtf.ops.common.checks import require_dim
-from meshtf.ops.elementwise.arithmetic import add, equal, logical_and, outer, subtract
-from meshtf.ops.elementwise.unary import abs
-from meshtf.ops.indexing.one_hot_and_range import range as range_
-from meshtf.ops.shapes.reshape import flatten, rename, unflatten
-from meshtf.ops.windows.halo import halo_exchange
-
-
-class _BlockedDim:
-    """One dimension in blocks, and how far a position attends along it.
-
-    Attributes:
-      dim: its name.
-      size: its size.
-      radius: how far a position attends; None: to the next block.
-      block: the size of a block.
-      blocks: the dimension of blocks.
-      before: the size of the halo before a block.
-      after: the size of the halo after a block.
-      in_block: the dimension of the positions of a block.
-      context: the dimension of the positions of a block and its halo.
-    """
-
-    def __init__(
-        self, shape: Shape, block: Dimension, radius: int | None, behind_only: bool
-    ) -> None:
-        self.dim = block.name
-        self.size = shape[block.name]
-        self.radius = radius
-        self.block = min(block.size, self.size)
-        if self.size % self.block:
-            raise ShapeError(
-                explain_error(
-                    f"{shape.dim(block.name)!r} cannot be split into blocks of "
-                    f"{self.block}.",
-                    way_out="Take a block that divides it, or mtf.pad the tensors.",
-                )
-            )
-        if radius is not None and radius > block.size:
-            raise ShapeError(
-                explain_error(
-                    f'a radius of {radius} along "{block.name}" is not within the next '
-                    f"block of {block.size}.",
-                    way_out="Take larger blocks.",
-                )
-            )
-        self.blocks = Dimension(f"{self.dim}_blocks", self.size // self.block)
-        halo = self.block if radius is None else radius
-        if self.blocks.size == 1:
-            halo = 0
-        self.before = halo
-        self.after = 0 if behind_only else halo
-        self.in_block = Dimension(f"{self.dim}_in_block", self.block)
-        self.context = Dimension(
-            f"{self.dim}_context", self.before + self.block + self.after
-        )
-
-    def split(self, x: Tensor) -> Tensor:
-        """Returns x with [blocks, in_block] instead of the dimension."""
-        return unflatten(x, self.dim, [self.blocks, self.in_block])
-
-    def split_with_halo(self, x: Tensor) -> Tensor:
-        """Returns x with [blocks, context] instead of the dimension."""
-        name = self.context.name
-        x = rename(self.split(x), self.in_block.name, name)
-        return halo_exchange(x, self.blocks.name, name, self.before, self.after)
-
-    def merge(self, y: Tensor) -> Tensor:
-        """Returns y with the dimension instead of [blocks, in_block]."""
-        return flatten(y, [self.blocks, self.in_block], self.dim)
-
-
-class _Window:
-    """Blocks of all dimensions: the positions of a block are merged into one dimension,
-    `in_block`, and so are those that they attend to, `context`.
-    """
-
-    def __init__(self, dims: Sequence[_BlockedDim], mesh: Mesh | None) -> None:
-        self.dims = dims
-        self.mesh = mesh
-        names = "_".join(d.dim for d in dims)
-        self.in_block_dims = Shape(d.in_block for d in dims)
-        self.context_dims = Shape(d.context for d in dims)
-        self.in_block = Dimension(f"{names}_in_block", self.in_block_dims.size)
-        self.context = Dimension(f"{names}_context", self.context_dims.size)
-
-    def split(self, x: Tensor) -> Tensor:
-        """Returns x as [blocks..., in_block]."""
-        for dim in self.dims:
-            x = dim.split(x)
-        return flatten(x, self.in_block_dims, self.in_block.name)
-
-    def split_with_halo(self, x: Tensor) -> Tensor:
-        """Returns x as [blocks..., context]."""
-        for dim in self.dims:
-            x = dim.split_with_halo(x)
-        return flatten(x, self.context_dims, self.context.name)
-
-    def merge(self, y: Tensor) -> Tensor:
-        """Returns y [blocks..., in_block] with the dimensions that `split` had."""
-        y = unflatten(y, self.in_block.name, self.in_block_dims)
-        for dim in self.dims:
-            y = dim.merge(y)
-        return y
-
-    def visible(self, causal: bool) -> Tensor:
-        """Returns bool [blocks..., context, in_block]: whether a position of a block
-        attends to a position of its context. That is inside of the tensor and within the
-        radius along each dimension, and if `causal` not after the position.
-        """
-        context_indices = self._unmerged_indices(self.context, self.context_dims)
-        query_indices = self._unmerged_indices(self.in_block, self.in_block_dims)
-        conditions = []
-        not_after = None  # in the order of `dims`, the last dimension being the fastest
-        for dim, context_index, query_index in reversed(
-            list(zip(self.dims, context_indices, query_indices))
-        ):
-            block_start = range_(self.mesh, dim.blocks) * dim.block
-            # The context of a block starts `before` positions ahead of the block.
-            index = outer(block_start, context_index, add)
-            is_inside = (index >= dim.before) & (index < dim.before + dim.size)
-            conditions.append(is_inside)
-            ahead = outer(context_index, query_index, subtract) - dim.before
-            if dim.radius is not None:
-                conditions.append(abs(ahead) <= dim.radius)
-            if not_after is None:
-                not_after = ahead <= 0
-            else:
-                not_after = (ahead < 0) | ((ahead == 0) & not_after)
-        if causal and not_after is not None:
-            conditions.append(not_after)
-        return functools.reduce(lambda x, y: outer(x, y, logical_and), conditions)
-
-    def _unmerged_indices(self, merged: Dimension, dims: Shape) -> list[Tensor]:
-        """Returns for each entry of a merged dimension its index along each of `dims`:
-        int32 [merged] each.
-        """
-        index = range_(self.mesh, merged)
-        indices = []
-        for size in reversed(dims.sizes):
-            indices.append(index % size)
-            index = index // size
-        return indices[::-1]
+from meshtf.ops.elementwise.arithmetic import equal, logical_and, outer, subtract
+from meshtf.ops.shapes.reshape import rename
 
 
 def local_attention(
@@ -190,18 +52,23 @@ def local_attention(
     Args:
       q: queries, such as [batch, heads, length, key] or [batch, heads, height, width,
         key].
-      k: keys of the same positions; names such as heads may be absent.
-      v: values of the same positions, likewise.
-      blocks: the dimensions of positions, each with the size of its blocks.
-      key_dim: the name, or names, that the matmul of q and k sums over.
-      radius: how far a position attends along a dimension, such as "length:64", at most
-        a block; default: all of its block and of the blocks next to it.
-      causal: whether a position attends only to itself and to earlier positions, in the
-        order of `blocks`, the last dimension being the fastest (raster order).
-      segments: integers [batch, length]; a position attends to its segment only.
+      k: keys of the same positions, [batch, heads, length, key]; `heads` may be absent.
+      v: values of the same positions, [batch, heads, length, value]; `heads` may be
+        absent.
+      blocks: the dimensions of positions, each with the size of its blocks, such as
+        "length:128".
+      key_dim: the name, or names, of the elements of a head: the matmul of q and k sums
+        over them.
+      radius: the largest distance along a dimension at which a position attends, such as
+        "length:64", at most the size of a block; default: a position attends to all of
+        its block and of the adjacent blocks.
+      causal: whether a position attends only to itself and to earlier positions, in
+        raster order: the order of `blocks`, in which the last dimension changes fastest.
+      segments: the index of the segment of each position, integers [batch, length]; a
+        position attends only to positions of the same segment.
       sink_logit: the score of one additional position of keys, whose value is zero.
       scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
-      dropout: applied to attention weights.
+      dropout: a function that is applied to the attention weights.
 
     Raises:
       ShapeError: a dimension is missing, blocks do not divide it, or a radius is larger
@@ -218,52 +85,55 @@ def local_attention(
     require_dim(Shape(blocks), *radius_by_name)
     dims = []
     for i, block in enumerate(Shape(blocks)):
-        # Along the slowest dimension no causal position is in the next block.
-        behind_only = causal and i == 0
+        # A causal query attends to no position of a later block along the first
+        # dimension. Along the others it may: in an image, it attends to all columns of
+        # the previous row.
+        halo_after = i > 0 or not causal
         block_radius = radius_by_name.get(block.name)
-        dims.append(_BlockedDim(q.shape, block, block_radius, behind_only))
-    window = _Window(dims, q.mesh)
-    visible = window.visible(causal)
+        dims.append(BlockedDim(q.shape, block, block_radius, halo_after))
+    blocked = BlockedPositions(dims, q.mesh)
+    visible = blocked.visible(causal)
     if segments is not None:
-        query_segments = window.split(segments)
-        context_segments = window.split_with_halo(segments)
+        query_segments = blocked.split(segments)
+        context_segments = blocked.split_with_halo(segments)
         same_segment = outer(query_segments, context_segments, equal)
         visible = outer(visible, same_segment, logical_and)
     y = dot_product_attention(
-        window.split(q),
-        window.split_with_halo(k),
-        window.split_with_halo(v),
-        window.context.name,
-        key_dim,
-        mask_bias(visible, q.dtype),
-        sink_logit,
-        scale,
-        dropout,
+        blocked.split(q),
+        blocked.split_with_halo(k),
+        blocked.split_with_halo(v),
+        kv_length_dim=blocked.context.name,
+        key_dim=key_dim,
+        bias=mask_bias(visible, q.dtype),
+        sink_logit=sink_logit,
+        scale=scale,
+        dropout=dropout,
     )
-    return window.merge(y)
+    return blocked.merge(y)
 
 
 class LocalAttention(Heads):
     """Multi-head attention of each position to nearby ones, itself included.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       model_dim: the dimension of inputs and outputs, such as "d_model:512".
-      heads_dim: such as "heads:8".
-      key_dim: the size of a head, such as "key:64".
+      heads_dim: the dimension of the heads, such as "heads:8".
+      key_dim: the dimension of the elements of a head, such as "key:64".
       blocks: the dimensions of positions, each with the size of its blocks, such as
         "length:128".
-      radius: how far a position attends, such as "length:64"; default: to all of the
-        blocks next to its block.
+      radius: the largest distance at which a position attends, such as "length:64";
+        default: a position attends to all of its block and of the adjacent blocks.
       causal: whether a position attends only to itself and to earlier positions.
       dropout_rate: the fraction of attention weights that is dropped in training.
       use_bias: whether the dense layers add a bias.
-      output_initializer: of the kernel of the output layer.
+      output_initializer: the initializer of the kernel of the output layer; default: that
+        of `Dense`.
       kv_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
         all.
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ShapeError: `kv_heads_dim` is not a subset of `heads_dim`, or `radius` names
@@ -296,14 +166,15 @@ class LocalAttention(Heads):
             model_dim,
             heads_dim,
             key_dim,
-            kv_heads_dim,
-            names,
-            "_".join([*names, "context"]),
-            use_bias,
-            output_initializer,
-            (dropout_rate, dropout_broadcast),
-            scale,
-            name,
+            kv_heads_dim=kv_heads_dim,
+            length_dims=names,
+            kv_length_dim="_".join([*names, "context"]),
+            use_bias=use_bias,
+            output_initializer=output_initializer,
+            dropout_rate=dropout_rate,
+            dropout_broadcast=dropout_broadcast,
+            scale=scale,
+            name=name,
         )
         self.blocks = Shape(blocks)
         self.radius = Shape(radius)
@@ -322,36 +193,36 @@ class LocalAttention(Heads):
         """Returns [batch, length, model_dim] for x of the same shape.
 
         Args:
-          x: the inputs.
-          segments: integers [batch, length]; a position attends to its segment only.
+          x: the input, [batch, length, model_dim].
+          segments: the index of the segment of each position, integers [batch, length];
+            a position attends only to positions of the same segment.
           rope: a rotary embedding, by which queries and keys are rotated.
-          training: whether attention weights are dropped.
+          training: whether dropout is applied to the attention weights.
           sink_logit: the score of one additional position of keys, whose value is zero.
-          cache: keys and values of x from `project_keys_values`; default: they are
-            computed.
+          cache: keys and values of x from `project_keys_values`; default: the layer
+            computes them.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
         if cache is None:
-            projected = self.project(x, rope)
+            q, k, v = self.project(x, rope)
         else:
             check_record(Cache, cache=cache)
-            k, v = (rename(y, self.kv_length_dim, self.length_dims) for y in cache)
-            projected = (
-                self.apply_rope(self.project_to_heads(self.query, x), rope),
-                k,
-                v,
-            )
+            q = self.apply_rope(self.project_to_heads(self.query, x), rope)
+            k = rename(cache.keys, self.kv_length_dim, self.length_dims)
+            v = rename(cache.values, self.kv_length_dim, self.length_dims)
         y = local_attention(
-            *projected,
+            q,
+            k,
+            v,
             self.blocks,
-            self.key_dim,
-            self.radius,
-            self.causal,
-            segments,
-            sink_logit,
-            self.scale,
-            lambda weights: self.dropout(weights, training),
+            key_dim=self.key_dim,
+            radius=self.radius,
+            causal=self.causal,
+            segments=segments,
+            sink_logit=sink_logit,
+            scale=self.scale,
+            dropout=lambda weights: self.dropout(weights, training),
         )
         return self.output(y, x.shape.names)
 
@@ -359,7 +230,8 @@ class LocalAttention(Heads):
         """Returns a cache of zeros.
 
         Args:
-          x: the input of a step, [batch, model_dim]; only its shape and type count.
+          x: the input of a step, [batch, model_dim]; only its mesh, shape and data type
+            are read.
           positions: the count of slots; default: as many as a position attends to.
 
         Raises:
@@ -371,15 +243,17 @@ class LocalAttention(Heads):
                 "steps are for causal attention along one dimension, not "
                 f"{self.blocks!r}."
             )
-        if self.radius:
-            size = self.radius.size + 1
+        if positions is not None:
+            num_slots = positions
+        elif self.radius:
+            num_slots = self.radius.size + 1  # the position itself, and those before it
         else:
-            size = 2 * self.blocks.size
-        return super().init_cache(x, size if positions is None else positions)
+            num_slots = 2 * self.blocks.size  # its block and the previous one
+        return super().init_cache(x, num_slots)
 
     def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
-        """Returns bool [..., kv_length]: whether a position attends to a slot that
-        was written `age` steps before.
+        """Returns bool [..., kv_length]: whether a position attends to a slot that was
+        written `age` steps ago, as `Heads.is_visible` does for global attention.
         """
         check_tensors(age=age, position=position)
         if self.radius:

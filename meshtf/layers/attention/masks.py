@@ -20,7 +20,7 @@ from meshtf.names import ShapeLike, dtype_name
 from meshtf.names.arguments import check_ints
 from meshtf.ops.elementwise.arithmetic import equal, greater_equal, outer
 from meshtf.ops.elementwise.where_cast_clip import cast, where
-from meshtf.ops.indexing.one_hot_and_range import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import rename
 
 # Scores of masked positions: 0 after softmax, yet finite, so that a query whose positions
@@ -32,20 +32,23 @@ _DEFAULT_MASKED_SCORE = -1e9
 def causal_mask(
     mesh: Mesh | None, length_dim: ShapeLike, kv_length_dim: ShapeLike, stride: int = 1
 ) -> Tensor:
-    """Returns [length_dim, kv_length_dim], bool: whether the context is not ahead.
+    """Returns bool [length_dim, kv_length_dim]: whether the position of a key is not
+    after the position of a query.
 
     Args:
-      mesh: where the tensor lies.
+      mesh: the mesh of the tensor.
       length_dim: the positions of queries, such as "length:128".
       kv_length_dim: the positions of keys and values, such as "kv_length:128".
-      stride: how many positions each entry of the context is the mean of (see
-        `compress_mean`): it is visible where the last of them is not ahead.
+      stride: the count of positions that each key is the mean of (see `compress_mean`):
+        the key is visible where the last of them is not after the query.
     """
     check_ints(stride=stride)
-    last = range_(mesh, kv_length_dim, "int32")
+    last_position = index_range(
+        mesh, kv_length_dim, "int32"
+    )  # the last one of each key
     if stride > 1:
-        last = last * stride + (stride - 1)
-    return outer(range_(mesh, length_dim, "int32"), last, greater_equal)
+        last_position = last_position * stride + (stride - 1)
+    return outer(index_range(mesh, length_dim, "int32"), last_position, greater_equal)
 
 
 def padding_mask(
@@ -64,14 +67,14 @@ def segment_mask(
     length_dim: str = "length",
     kv_length_dim: str = "kv_length",
 ) -> Tensor:
-    """Returns bool [batch, length_dim, kv_length_dim]: whether two positions are of one
-    segment.
+    """Returns bool [batch, length_dim, kv_length_dim]: whether a query and a key belong
+    to the same segment.
 
     Args:
-      segments: integers [batch, length_dim], the index of the text that a position
-        belongs to.
-      kv_segments: those of the context, [batch, length_dim] of any length; default:
-        the same.
+      segments: the segment of each query: integers [batch, length_dim], such as the
+        index of its text in a packed sequence.
+      kv_segments: the segment of each key: integers [batch, length_dim] of any length;
+        default: `segments`.
       length_dim: the name of the positions of queries.
       kv_length_dim: the name of the positions of keys and values.
     """
@@ -93,7 +96,7 @@ def mask_bias(visible: Tensor, dtype: str = "float32") -> Tensor:
 def causal_bias(
     mesh: Mesh | None, length_dim: ShapeLike, kv_length_dim: ShapeLike
 ) -> Tensor:
-    """Returns [length_dim, kv_length_dim]: 0 where the context is not ahead, else very
-    negative.
+    """Returns a bias of scores [length_dim, kv_length_dim]: 0 where the key is not after
+    the query, else very negative.
     """
     return mask_bias(causal_mask(mesh, length_dim, kv_length_dim))

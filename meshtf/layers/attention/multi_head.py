@@ -33,21 +33,22 @@ class MultiHeadAttention(Heads):
     to `model_dim`.
 
     Args:
-      mesh: where the variables lie.
+      mesh: the mesh of the variables.
       model_dim: the dimension of inputs and outputs, such as "d_model:512".
-      heads_dim: such as "heads:8".
-      key_dim: the size of a head, such as "key:64".
+      heads_dim: the dimension of the heads, such as "heads:8".
+      key_dim: the dimension of the elements of a head, such as "key:64".
       length_dim: the name of the positions of queries.
       kv_length_dim: the name of the positions of keys and values.
       dropout_rate: the fraction of attention weights that is dropped in training.
       use_bias: whether the dense layers add a bias.
-      output_initializer: of the kernel of the output layer.
+      output_initializer: the initializer of the kernel of the output layer; default: that
+        of `Dense`.
       kv_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
         all. For grouped-query attention with 8 heads of queries and 2 of keys:
         heads_dim="groups:2; heads:4", kv_heads_dim="groups".
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
-      name: the last component of the path of its variables.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
@@ -76,14 +77,15 @@ class MultiHeadAttention(Heads):
             model_dim,
             heads_dim,
             key_dim,
-            kv_heads_dim,
-            length_dim,
-            kv_length_dim,
-            use_bias,
-            output_initializer,
-            (dropout_rate, dropout_broadcast),
-            scale,
-            name,
+            kv_heads_dim=kv_heads_dim,
+            length_dims=length_dim,
+            kv_length_dim=kv_length_dim,
+            use_bias=use_bias,
+            output_initializer=output_initializer,
+            dropout_rate=dropout_rate,
+            dropout_broadcast=dropout_broadcast,
+            scale=scale,
+            name=name,
         )
 
     def __call__(
@@ -98,25 +100,29 @@ class MultiHeadAttention(Heads):
         """Returns [batch, length, model_dim] for x of the same shape.
 
         Args:
-          x: the queries' inputs; a single position may lack `length`.
-          context: the inputs of keys and values, [batch, length, model_dim] of any length,
-            or their keys and values from `project_keys_values`; default: x itself.
+          x: the input of the queries, [batch, length, model_dim], or [batch, model_dim]
+            for a single position.
+          context: the input of keys and values, [batch, length, model_dim] of any length,
+            or its keys and values from `project_keys_values`; default: x itself.
           bias: added to the scores, which are [batch, heads, length, kv_length].
           rope: a rotary embedding, by which queries and keys are rotated.
-          training: whether attention weights are dropped.
+          training: whether dropout is applied to the attention weights.
           sink_logit: the score of one additional position of keys, whose value is zero.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
         q = self.apply_rope(self.project_to_heads(self.query, x), rope)
         cache = self.context_keys_values(x, context, rope)
-        return self._attend(x, q, cache, bias, training, sink_logit)
+        return self._attend(
+            x, q, cache, bias=bias, training=training, sink_logit=sink_logit
+        )
 
     def context_keys_values(
         self, x: Tensor, context: Tensor | Cache | None, rope: RotaryEmbedding | None
     ) -> Cache:
-        """Returns keys and values [..., kv_length, heads, key] of the context of
-        `__call__`."""
+        """Returns the keys and values, [batch, kv_heads, kv_length, key] each, of the
+        `context` of `__call__`; if it is None, those of x.
+        """
         check_tensors(x=x)
         if isinstance(context, Cache):
             return context
@@ -129,15 +135,24 @@ class MultiHeadAttention(Heads):
         bias: Tensor | None = None,
         sink_logit: Tensor | float | None = None,
     ) -> Tensor:
-        """Returns what `__call__` does, with keys and values that are computed already.
+        """Returns the output of `__call__` without dropout, for keys and values that are
+        already computed: [batch, length, model_dim] for x of the same shape.
 
-        With it a decoder attends to its encoder's output in each step: x may be one
-        position, [batch, model_dim].
+        A decoder calls it in each step to attend to the output of its encoder; x is then
+        the input of one position, [batch, model_dim].
+
+        Args:
+          x: the input of the queries, [batch, length, model_dim] or [batch, model_dim].
+          cache: keys and values from `project_keys_values`.
+          bias: added to the scores, which are [batch, heads, length, kv_length].
+          sink_logit: the score of one additional position of keys, whose value is zero.
         """
         check_tensors(x=x)
         check_record(Cache, cache=cache)
         q = self.project_to_heads(self.query, x)
-        return self._attend(x, q, cache, bias, False, sink_logit)
+        return self._attend(
+            x, q, cache, bias=bias, training=False, sink_logit=sink_logit
+        )
 
     def _attend(
         self,
@@ -148,15 +163,16 @@ class MultiHeadAttention(Heads):
         training: bool,
         sink_logit: Tensor | float | None,
     ) -> Tensor:
-        """Returns the output [batch, length, model_dim] for queries q of x."""
+        """Returns the output [batch, length, model_dim] for queries q of input x."""
         y = dot_product_attention(
             q,
-            *cache,
-            self.kv_length_dim,
-            self.key_dim,
-            bias,
-            sink_logit,
-            self.scale,
-            lambda weights: self.dropout(weights, training),
+            cache.keys,
+            cache.values,
+            kv_length_dim=self.kv_length_dim,
+            key_dim=self.key_dim,
+            bias=bias,
+            sink_logit=sink_logit,
+            scale=self.scale,
+            dropout=lambda weights: self.dropout(weights, training),
         )
         return self.output(y, x.shape.names)

@@ -1,11 +1,11 @@
 """Relative positions: a bias of attention scores by the distance of query and key.
 
-    bias = RelativeBias(mesh, "heads:8")(positions, kv_positions)
+    bias = RelativeBias(mesh, "heads:8")(positions, kv_positions)  # [length, kv_length, heads]
     bias = distance_slopes(positions, kv_positions, "heads:8")    # ALiBi, without variables
-    y = attention(x, bias=bias + causal_bias(...))    # [length, kv_length, heads]
+    y = attention(x, bias=bias + causal_bias(...))
 
-Positions are integers: mtf.range(mesh, "length:128"), or those of each example, [batch,
-length]; the dimension of the positions of keys is `kv_length`.
+Positions are integers, [length], such as mtf.range(mesh, "length:128"), or [batch, length]
+if they differ between examples. Positions of keys have the name `kv_length`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from meshtf.ops.elementwise.arithmetic import add, maximum, minimum, outer, subt
 from meshtf.ops.elementwise.unary import abs, exp, log
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather
-from meshtf.ops.indexing.one_hot_and_range import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.runtime.variable import Variable
 
 _BUCKETS = "buckets"
@@ -34,18 +34,18 @@ class RelativeBias(Module):
     """A learned bias for each head and each bucket of distances (Raffel et al., 2019,
     section 2.1).
 
-    Half of the buckets hold one distance each; the rest grow logarithmically up to
-    `max_distance`, and all larger distances share the last one. Where context may be
-    ahead of the query, half of all buckets are for context ahead.
+    Half of the buckets are for one distance each. The other buckets cover ranges of
+    distances that grow logarithmically up to `max_distance`, and all larger distances
+    share the last one. With `both_ways`, half of all buckets are for keys after the query.
 
     Args:
-      mesh: where the table lies.
-      heads_dim: such as "heads:8".
+      mesh: the mesh of the table.
+      heads_dim: the dimension of the heads, such as "heads:8".
       buckets: the count of buckets.
-      max_distance: all distances from this on share a bucket.
-      both_ways: whether context may be ahead of the query, as in an encoder.
-      initializer: default: normal with variance 1 / buckets.
-      name: the last component of the path of its variable.
+      max_distance: all distances from `max_distance` on share a bucket.
+      both_ways: whether keys may be after the query, as in an encoder.
+      initializer: the initializer of the table; default: normal with variance 1 / buckets.
+      name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
       ShapeError: there are too few buckets, or too many for `max_distance`.
@@ -66,10 +66,11 @@ class RelativeBias(Module):
         check_ints(buckets=buckets, max_distance=max_distance)
         check_bools(both_ways=both_ways)
         super().__init__(name)
-        self.each_way = buckets
+        # The count of buckets for keys on one side of the query.
+        self.buckets_per_side = buckets
         if both_ways:
-            self.each_way = buckets // 2
-        if self.each_way < 2 or max_distance <= self.each_way // 2:
+            self.buckets_per_side = buckets // 2
+        if self.buckets_per_side < 2 or max_distance <= self.buckets_per_side // 2:
             raise ShapeError(
                 f"{buckets} buckets are too few, or too many for distances up to "
                 f"{max_distance}."
@@ -85,7 +86,9 @@ class RelativeBias(Module):
             )
 
     def __call__(self, positions: Tensor, kv_positions: Tensor) -> Tensor:
-        """Returns [..., length, kv_length, heads] for positions of these names."""
+        """Returns the bias [..., length, kv_length, heads] of positions of queries
+        [..., length] and keys [..., kv_length].
+        """
         check_tensors(positions=positions, kv_positions=kv_positions)
         behind = outer(positions, kv_positions, subtract)
         return gather(self.table, self.buckets(behind), _BUCKETS)
@@ -94,22 +97,22 @@ class RelativeBias(Module):
         """Returns the bucket of each distance, int32 with the shape of `behind`.
 
         Args:
-          behind: how many positions the context is behind the query; negative if ahead.
+          behind: the position of the query minus the position of the key, integers [...].
         """
         check_tensors(behind=behind)
         if self.both_ways:
             distance = abs(behind)
         else:
             distance = maximum(behind, 0)
-        num_exact = self.each_way // 2  # buckets of one distance each
+        num_exact = self.buckets_per_side // 2  # buckets of one distance each
         log_ratio = log(cast(maximum(distance, 1), "float32") * (1.0 / num_exact))
         max_log_ratio = math.log(self.max_distance / num_exact)
-        num_logarithmic = float(self.each_way - num_exact)
+        num_logarithmic = float(self.buckets_per_side - num_exact)
         offset = cast(log_ratio / max_log_ratio * num_logarithmic, "int32")
-        far_bucket = minimum(offset + num_exact, self.each_way - 1)
+        far_bucket = minimum(offset + num_exact, self.buckets_per_side - 1)
         bucket = where(distance < num_exact, distance, far_bucket)
         if self.both_ways:
-            return where(behind < 0, bucket + self.each_way, bucket)
+            return where(behind < 0, bucket + self.buckets_per_side, bucket)
         return bucket
 
 
@@ -127,10 +130,10 @@ def distance_slopes(
     second slope for the next higher one.
 
     Args:
-      positions: integers, such as [length].
-      kv_positions: integers, such as [kv_length].
-      heads_dim: such as "heads:8".
-      dtype: of the bias.
+      positions: the positions of queries: integers, such as [length].
+      kv_positions: the positions of keys: integers, such as [kv_length].
+      heads_dim: the dimension of the heads, such as "heads:8".
+      dtype: the data type of the bias.
 
     Returns:
       [length, kv_length, heads].
@@ -139,6 +142,7 @@ def distance_slopes(
     heads = Shape(heads_dim)
     lower_power = 2 ** int(math.log2(heads.size))
     head_index = _merged_index(positions, heads, dtype)
+    # The base-2 logarithm of each slope.
     exponent = where(
         head_index < lower_power,
         (head_index + 1.0) * (-8 / lower_power),
@@ -149,12 +153,12 @@ def distance_slopes(
 
 
 def _merged_index(positions: Tensor, dims: Shape, dtype: str) -> Tensor:
-    """Returns the index of each entry of `dims` as if they were one dimension, on the
-    mesh of `positions`.
+    """Returns the index [*dims] of each entry as if `dims` were merged into one
+    dimension; the tensor is on the mesh of `positions`.
     """
     first_dim, *inner_dims = dims
-    index = range_(positions.mesh, first_dim, dtype)
+    index = index_range(positions.mesh, first_dim, dtype)
     for dim in inner_dims:
-        inner_index = range_(positions.mesh, dim, dtype)
+        inner_index = index_range(positions.mesh, dim, dtype)
         index = outer(index * float(dim.size), inner_index, add)
     return index

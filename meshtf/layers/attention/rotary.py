@@ -1,12 +1,12 @@
-"""Rotary position embedding (RoPE): each pair of elements of a head is rotated by an angle that is
-proportional to the position (Su et al., 2021, arXiv 2104.09864).
+"""Rotary position embedding (RoPE): each pair of elements of a head is rotated by an angle
+that is proportional to the position (Su et al., 2021, arXiv 2104.09864).
 
     embedding = rope(mtf.range(mesh, "length:128"), "key:64")
     q = apply_rope(q, "key", embedding)
     k = apply_rope(k, "key", embedding)
 
-Then q · k depends on positions only by their difference. Element i is paired with element
-i + key / 2. All layers can share the embedding.
+Then q · k depends only on the difference of the two positions. Element i is paired with
+element i + key / 2. All layers can share the embedding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from meshtf.ops.common.checks import single_dim, tensor_along
 from meshtf.ops.elementwise.arithmetic import outer
 from meshtf.ops.elementwise.unary import cos, exp, sin
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.indexing.one_hot_and_range import range as range_
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.shapes.slice import concat
 from meshtf.ops.windows.shift import roll
@@ -34,8 +34,8 @@ class RotaryEmbedding(NamedTuple):
     """Cosines and signed sines of the angles of each position.
 
     Attributes:
-      cos: [..., length, key].
-      sin: of the same shape; negative for the first element of each pair.
+      cos: the cosines, [..., length, key].
+      sin: the sines, [..., length, key], negated for the first element of each pair.
     """
 
     cos: Tensor
@@ -48,14 +48,15 @@ def rope(
     theta: float = 10000.0,
     dtype: str = "float32",
 ) -> RotaryEmbedding:
-    """Returns cosines and sines [..., key] of the angles position * theta**(-2 i / key) of
-    pair i, for both of its elements; positions are [...].
+    """Returns the cosines and sines [..., key] of the rotations at positions [...]. Both
+    elements of pair i are rotated by the angle position * theta**(-2 i / key).
 
     Args:
-      positions: integers, such as mtf.range(mesh, "length:128").
-      key_dim: the size of a head, such as "key:64".
-      longest: the period of the slowest pair is about 2 * pi * theta positions.
-      dtype: of the embedding: "float64" for heads in float64.
+      positions: the positions: integers [...], such as mtf.range(mesh, "length:128").
+      key_dim: the dimension of the elements of a head, such as "key:64".
+      theta: the base of the frequencies; the slowest pair has a period of about
+        2 * pi * theta positions.
+      dtype: the data type of the embedding, such as "float64" for heads in float64.
 
     Raises:
       ShapeError: the size of a head is odd.
@@ -68,13 +69,14 @@ def rope(
         raise ShapeError(
             f"rotary positions rotate pairs: {name}:{size} must have an even size."
         )
-    pair_index = range_(positions.mesh, Dimension(name, size // 2), dtype)
+    pair_index = index_range(positions.mesh, Dimension(name, size // 2), dtype)
     frequencies = exp(pair_index * (-2.0 * math.log(theta) / size))
     angles = outer(cast(positions, dtype), frequencies)
     angles = transpose(angles, (*positions.shape.names, name))
+    cosines = cos(angles)
     sines = sin(angles)
     return RotaryEmbedding(
-        concat([cos(angles)] * 2, name), concat([-sines, sines], name)
+        cos=concat([cosines, cosines], name), sin=concat([-sines, sines], name)
     )
 
 
@@ -84,5 +86,7 @@ def apply_rope(x: Tensor, key_dim: str, embedding: RotaryEmbedding) -> Tensor:
     """
     x, key_dim = tensor_along(x, key_dim, dim_name="key_dim")
     check_record(RotaryEmbedding, embedding=embedding)
+    # The rotation of (a, b) is (a cos - b sin, b cos + a sin): the other element of each
+    # pair is multiplied by the signed sine.
     swapped = roll(x, key_dim, x.shape[key_dim] // 2)
     return x * cast_like(embedding.cos, x) + swapped * cast_like(embedding.sin, x)

@@ -29,7 +29,8 @@ from meshtf.graph import (
     executing,
     record_body,
 )
-from meshtf.graph.control_flow.loop import stacked_spec, unused_dim_name
+from meshtf.graph.control_flow.scan_dimension import unused_dim_name
+from meshtf.graph.control_flow.stacking import stacked_spec
 from meshtf.names import Dimension, accumulation_dtype
 from meshtf.names.arguments import as_bool, as_callable, as_dim, as_int
 from meshtf.ops.common.batch_dimensions import index_in_batch

@@ -2,7 +2,7 @@
 
 Example:
 
-    matmul_kernels(devices_of(mesh))      # MatmulKernels(2, onednn_matmul) on a laptop's two cores
+    matmul_kernels(devices_of(mesh))       # MatmulKernels(2, onednn_matmul, ...) on two cores
 """
 
 from __future__ import annotations
@@ -25,22 +25,27 @@ _CPUINFO = Path("/proc/cpuinfo")  # exists on Linux only
 
 
 def matmul_kernels(devices: Sequence[str]) -> MatmulKernels | None:
-    """Returns the matmul kernels of a mesh of CPUs; None: there is nothing to choose.
+    """Returns the matmul kernels among which ops choose on a mesh of CPUs; None: there is
+    no choice.
 
     All hosts are assumed to have the CPU and the TensorFlow build of this process.
 
-    On CPUs with AVX-512 the result is None as well, unless TensorFlow uses oneDNN for all
-    matmuls: there TensorFlow's own kernel packs matrices into blocks first.
+    On CPUs with AVX-512 the result is None, unless TensorFlow uses oneDNN for all matmuls:
+    there the default kernel of TensorFlow packs matrices into blocks before it multiplies.
     """
     rewrites = onednn_rewrites()
-    if not (rewrites or _without_avx512()) or not only_cpus(devices):
+    if not only_cpus(devices):
         return None
-    has_onednn = not rewrites and all(map(onednn_kernel, ONEDNN_MATMULS))
-    return MatmulKernels(op_threads(), onednn_matmul if has_onednn else None, rewrites)
+    if not rewrites and not _has_avx_without_avx512():
+        return None
+    matmul = None
+    if not rewrites and all(map(onednn_kernel, ONEDNN_MATMULS)):
+        matmul = onednn_matmul
+    return MatmulKernels(op_threads(), matmul, rewrites)
 
 
 @functools.cache
-def _without_avx512() -> bool:
+def _has_avx_without_avx512() -> bool:
     """Returns whether the CPU has AVX but not AVX-512; False if that is unknown."""
     if not _CPUINFO.is_file():
         return False

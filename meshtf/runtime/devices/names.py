@@ -1,4 +1,7 @@
-"""Names of TensorFlow devices: their types, hosts and indices."""
+"""Names of TensorFlow devices: their types, hosts and indices.
+
+host_of("/job:worker/replica:0/task:1/device:GPU:2")     # "/job:worker/replica:0/task:1"
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-LOCAL_CPU = "/device:CPU:0"  # of this process
+LOCAL_CPU = "/device:CPU:0"  # the CPU of this process
 
 
 def only_cpus(devices: Sequence[str]) -> bool:
@@ -17,21 +20,18 @@ def only_cpus(devices: Sequence[str]) -> bool:
 
 @functools.cache
 def host_of(name: str) -> str:
-    """Returns the process that a device belongs to: the full name up to the task."""
+    """Returns the host (the process) of a device: the full name up to the task."""
     spec = tf.DeviceSpec.from_string(name)
-    return str(
-        tf.DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task).to_string()
-    )
+    host = tf.DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task)
+    return str(host.to_string())
 
 
 @functools.cache
 def host_cpu(name: str) -> str:
     """Returns the name of the CPU of a device's host."""
-    return str(
-        tf.DeviceSpec.from_string(name)
-        .replace(device_type="CPU", device_index=0)
-        .to_string()
-    )
+    spec = tf.DeviceSpec.from_string(name)
+    cpu = spec.replace(device_type="CPU", device_index=0)
+    return str(cpu.to_string())
 
 
 def short_name(name: str) -> str:
@@ -42,5 +42,6 @@ def short_name(name: str) -> str:
 
 @functools.cache
 def device_zero(device: str) -> str:
-    """Returns device 0 of the same type in the same process."""
-    return tf.DeviceSpec.from_string(device).replace(device_index=0).to_string()
+    """Returns the name of device 0 of the same type in the same process."""
+    spec = tf.DeviceSpec.from_string(device)
+    return spec.replace(device_index=0).to_string()

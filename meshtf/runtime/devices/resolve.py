@@ -1,22 +1,23 @@
-"""Mesh positions to TensorFlow devices.
+"""Maps mesh positions to TensorFlow devices.
 
 `Mesh(devices=...)` decides which device runs each mesh position:
 
-  None           the GPUs of this process in turn, or else its CPU. If the process drives
-                 workers (`meshtf.cluster`): the devices of the workers, consecutive
-                 positions to one device, so that the last mesh axes stay within a worker.
+  None           the GPUs of this process in turn or, without GPUs, its CPU. If the process
+                 drives workers (`meshtf.cluster`), the devices of the workers: consecutive
+                 positions are on one device, so that the last mesh axes stay within a
+                 worker.
   "logical:8"    eight logical devices of one CPU, one for each position.
-  "separate:8"   the same devices, but programs treat each as if it had its own memory:
-                 they exchange what accelerators would exchange.
-  a list         position i gets the i-th device. With `within_host`, devices are
-                 reassigned if an axis of it would span hosts (`keep_within_host`).
+  "separate:8"   the same devices, but programs treat each as if it had its own memory, and
+                 exchange the tensors that accelerators would exchange.
+  a list         position i gets the i-th device. If an axis of `Mesh.within_host` would
+                 span hosts, devices are reassigned (`keep_within_host`).
 
 On a machine with one CPU all positions map to that CPU, and share equal tensors:
 
     devices_of(Mesh("data:4;model:2"))     # ("/device:CPU:0",) * 8 on a laptop
 
-Each op then gets its position's share of the threads, if the process was asked to share
-them (`share_threads`).
+After `mtf.configure_process()`, each op then uses the threads of one position
+(`share_threads`).
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from meshtf.names.arguments import as_int
 from meshtf.runtime.devices.names import LOCAL_CPU, device_zero, host_of, short_name
 from meshtf.runtime.devices.threads import share_threads
 
-WORKER = "worker"  # name of the job of worker processes in TensorFlow clusters
+WORKER = "worker"  # the name of the job of worker processes in TensorFlow clusters
 
-_resolved: weakref.WeakKeyDictionary[Mesh, tuple[str, ...]] = (
+# A cache of `devices_of`.
+_devices_of_meshes: weakref.WeakKeyDictionary[Mesh, tuple[str, ...]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -43,15 +45,16 @@ _resolved: weakref.WeakKeyDictionary[Mesh, tuple[str, ...]] = (
 def logical_devices(count: int) -> None:
     """Splits the CPU into `count` logical devices, to try placements.
 
-    To be called before TensorFlow runs its first op. After `mtf.configure_process()` an
-    op uses its device's share of the cores, unless `tf.config.threading` says otherwise.
+    It must be called before TensorFlow runs its first op. After
+    `mtf.configure_process()`, an op uses cores / count threads, unless
+    `tf.config.threading` says otherwise.
 
     Raises:
       MeshError: TensorFlow has started already.
     """
     count = as_int("count", count, least=1)
     share_threads(count)
-    cpu = tf.config.list_physical_devices("CPU")[0]
+    cpu, *_ = tf.config.list_physical_devices("CPU")
     if len(tf.config.get_logical_device_configuration(cpu) or ()) >= count:
         return
     logical = [tf.config.LogicalDeviceConfiguration()] * count
@@ -76,9 +79,9 @@ def devices_of(mesh: Mesh) -> tuple[str, ...]:
     Raises:
       MeshError: the mesh is abstract, or one of its devices does not exist.
     """
-    if mesh not in _resolved:
-        _resolved[mesh] = _resolve(mesh)
-    return _resolved[mesh]
+    if mesh not in _devices_of_meshes:
+        _devices_of_meshes[mesh] = _resolve(mesh)
+    return _devices_of_meshes[mesh]
 
 
 def worker_devices() -> tuple[str, ...]:
@@ -119,13 +122,14 @@ def keep_within_host(mesh: Mesh, devices: Sequence[str]) -> list[int]:
     """Returns the index into `devices` for each position, such that no axis of
     `mesh.within_host` spans hosts.
 
-    If the given order already satisfies this, it is kept. Otherwise the devices are
-    sorted by host (stably, hosts in the order of the list), and each group of positions
-    that differ only along `within_host` takes the next devices.
+    If the order of `devices` satisfies this, position i has index i. Otherwise the devices
+    are sorted by host (stably, hosts in the order of the list), and each group of
+    positions that differ only along `within_host` takes the next devices.
 
     Args:
       mesh: the mesh.
-      devices: full names, such as "/job:worker/replica:0/task:1/device:GPU:0".
+      devices: the full names of devices, such as
+        "/job:worker/replica:0/task:1/device:GPU:0".
 
     Raises:
       MeshError: the number of devices of a host is no multiple of the group size.
@@ -141,13 +145,12 @@ def keep_within_host(mesh: Mesh, devices: Sequence[str]) -> list[int]:
     counts = {host: len(indices) for host, indices in indices_of_host.items()}
     if any(count % group_size for count in counts.values()):
         raise _hosts_do_not_fit(mesh, group_size, counts)
-    by_host = [i for indices in indices_of_host.values() for i in indices]
-    order = [0] * mesh.size
-    for k, group in enumerate(groups):
-        indices = by_host[k * group_size : (k + 1) * group_size]
-        for position, index in zip(group, indices, strict=True):
-            order[position] = index
-    return order
+    sorted_indices = iter(i for indices in indices_of_host.values() for i in indices)
+    index_of_position = [0] * mesh.size
+    for group in groups:
+        for position in group:
+            index_of_position[position] = next(sorted_indices)
+    return index_of_position
 
 
 def _hosts_do_not_fit(mesh: Mesh, group_size: int, counts: dict[str, int]) -> MeshError:
@@ -170,7 +173,7 @@ def _hosts_do_not_fit(mesh: Mesh, group_size: int, counts: dict[str, int]) -> Me
 
 
 def _resolve(mesh: Mesh) -> tuple[str, ...]:
-    """Returns the device of each position, as the module's table says."""
+    """Returns the device of each position, by the rules in the header of this file."""
     spec = mesh.devices
     if mesh.abstract:
         raise MeshError(
@@ -182,8 +185,10 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
         )
     if spec is None and not tf.config.list_physical_devices("GPU"):
         share_threads(mesh.size)  # before anything that starts TensorFlow
-    if spec is None and (workers := worker_devices()):
-        spec = [workers[i * len(workers) // mesh.size] for i in range(mesh.size)]
+    if spec is None:
+        workers = worker_devices()
+        if workers:
+            spec = [workers[i * len(workers) // mesh.size] for i in range(mesh.size)]
     if spec is None:
         gpus = [short_name(d.name) for d in tf.config.list_logical_devices("GPU")]
         devices = gpus or [LOCAL_CPU]
@@ -195,15 +200,20 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
         for d in tf.config.list_logical_devices()
     }
     full_names = [_full_name(name, existing, mesh) for name in spec]
+    # A device that the user names without a job gets a name without a job.
     names = [
-        full if "/job:" in name else short_name(full)
-        for name, full in zip(spec, full_names, strict=True)
+        full_name if "/job:" in name else short_name(full_name)
+        for name, full_name in zip(spec, full_names, strict=True)
     ]
     return tuple(names[i] for i in keep_within_host(mesh, full_names))
 
 
 def _logical(spec: str, mesh: Mesh) -> list[str]:
-    """Returns the logical devices of "logical:8" or "separate:8". Raises MeshError."""
+    """Creates and returns the logical devices that "logical:8" or "separate:8" asks for.
+
+    Raises:
+      MeshError: the number is not that of the mesh's positions, or TensorFlow has started.
+    """
     kind, _, count = spec.partition(":")
     if kind not in ("logical", "separate") or count != str(mesh.size):
         raise MeshError(
@@ -219,27 +229,33 @@ def _logical(spec: str, mesh: Mesh) -> list[str]:
 
 
 def _full_name(name: str, existing: Mapping[str, tf.DeviceSpec], mesh: Mesh) -> str:
-    """Returns the full name of a device, given all existing ones by their full names.
+    """Returns the full name of a device.
+
+    Args:
+      name: a name that may lack the job, replica and task, such as "GPU:0".
+      existing: {full name: DeviceSpec} of all existing devices.
+      mesh: the mesh, for errors.
 
     Raises:
       MeshError: no device has this name.
     """
+    device_name = name
+    if not name.startswith("/"):
+        device_name = f"/device:{name}"
     try:
-        spec = tf.DeviceSpec.from_string(
-            name if name.startswith("/") else f"/device:{name}"
-        )
+        spec = tf.DeviceSpec.from_string(device_name)
     except ValueError:
         spec = tf.DeviceSpec()
-    fields = [
+    given_fields = [
         field
         for field in ("job", "replica", "task", "device_type", "device_index")
         if getattr(spec, field) is not None
     ]
-    for device, full in existing.items():
+    for full_name, full_spec in existing.items():
         if spec.device_type and all(
-            getattr(full, field) == getattr(spec, field) for field in fields
+            getattr(full_spec, field) == getattr(spec, field) for field in given_fields
         ):
-            return device
+            return full_name
     raise MeshError(
         explain_error(
             f"the device {name!r} of the mesh does not exist.",

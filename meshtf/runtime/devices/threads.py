@@ -1,4 +1,4 @@
-"""How many threads an op uses if several mesh positions share the CPU.
+"""The number of threads of an op if several mesh positions share the CPU.
 
 The positions of a mesh run in parallel and keep all cores busy. If, in addition, each op
 used all cores, ops would wait for each other: eight positions on two cores then take 25 %
@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 _VARIABLE = "TF_NUM_INTRAOP_THREADS"
-_sharing = False  # whether this process was asked to share threads
+_sharing = False  # set by `enable_sharing`
 
 
 def enable_sharing() -> None:
@@ -25,7 +25,7 @@ def enable_sharing() -> None:
 
 
 def sharing() -> bool:
-    """Returns whether this process was asked to share its threads."""
+    """Returns whether positions of a mesh share the threads of this process."""
     return _sharing
 
 
@@ -43,21 +43,22 @@ def fixed_by_user() -> str:
 def share_threads(positions: int) -> None:
     """Limits each op to cores / positions threads, at least one.
 
-    Does nothing if the process was not asked to share, if the user set the threads
+    Does nothing without `enable_sharing`, if the user has set the number of threads
     (`tf.config.threading` or TF_NUM_INTRAOP_THREADS), or if TensorFlow has started.
     """
     if not _sharing or tf.config.threading.get_intra_op_parallelism_threads():
         return
     threads = threads_of(positions)
     if threads:
-        with contextlib.suppress(RuntimeError):  # it has started
+        # TensorFlow raises RuntimeError once it has started.
+        with contextlib.suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             logging.debug("process: each op has %d threads", threads)
 
 
 def threads_of(positions: int) -> int:
-    """Returns the threads of an op if `positions` positions share the CPU; 0:
-    TensorFlow's default.
+    """Returns the number of threads of an op if `positions` mesh positions share the CPU;
+    0: TensorFlow's default.
     """
     if positions == 1 or _VARIABLE in os.environ:
         return 0
@@ -65,16 +66,18 @@ def threads_of(positions: int) -> int:
 
 
 def op_threads() -> int:
-    """Returns how many threads an op has, as TensorFlow decides when it starts."""
+    """Returns the number of threads that TensorFlow gives an op."""
     configured = tf.config.threading.get_intra_op_parallelism_threads()
     if configured:
         return configured
     variable = os.environ.get(_VARIABLE, "")
-    return (int(variable) if variable.isdecimal() else 0) or _cores()
+    if variable.isdecimal() and int(variable) > 0:
+        return int(variable)
+    return _cores()
 
 
 def _cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

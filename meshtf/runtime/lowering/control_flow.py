@@ -1,4 +1,5 @@
-"""Loops and branches as `tf.while_loop` and `tf.cond`, one for all devices.
+"""Runs loops, branches and calls: a loop is one `tf.while_loop`, and a branch one
+`tf.cond`, for all devices together.
 
 The loop variables are the index of the iteration, the distinct shards of each carry and
 sum, and a tf.TensorArray for each distinct shard of each stacked output. Positions of one
@@ -18,19 +19,21 @@ from meshtf.mesh import Mesh
 from meshtf.partition import BranchStep, CallStep, LoopStep, Program, Value
 from meshtf.partition.cost import local_shape
 
-# Iterations that may run in parallel: the next one may receive data while one computes.
-# Without carries, as with microbatches, only one: all would need their memory at once.
+# The number of iterations that may run in parallel, so that the next iteration receives
+# data while one computes. A loop without carries, as over microbatches, runs one iteration
+# at a time, since parallel ones would need their memory at once.
 PREFETCH = 2
 
 
 class BodyRunner(Protocol):
-    """The members of an executor that loops, branches and calls use.
+    """The members of an executor that loops, branches and calls use; see `StepExecutor`.
 
     Attributes:
       mesh: the mesh of the program.
-      values: the shards of each value of the program.
-      unstacked_values: stacked outputs of loops that stay lists, as another loop reads
-        them element by element.
+      values: the shards of each value of the program. Their form depends on the executor:
+        a list with the shard of each mesh position, or a single shard.
+      unstacked_values: the stacked outputs of loops that stay lists, as another loop
+        reads them element by element.
     """
 
     mesh: Mesh
@@ -43,10 +46,10 @@ class BodyRunner(Protocol):
         inputs: dict[Value, Any],
         once: bool = False,
     ) -> list[Any]:
-        """Returns the results of a body; `once`: it occurs only once in the program."""
+        """Returns the results of a body; `once`: the program has this body only once."""
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Within the context, new ops run only after `tensors` are computed."""
+        """Returns a context in which new ops run only after `tensors` are computed."""
 
     def shard_devices(self, value: Value) -> list[str | None]:
         """Returns the device of each distinct shard of a value."""
@@ -62,14 +65,14 @@ def run_loop(executor: BodyRunner, step: LoopStep) -> None:
     """Executes a loop and stores its results in `executor.values`."""
     loop = _Loop(executor, step)
     with _after(executor, step.wait_for):
-        initial = loop.initial_variables()
-    final = tf.while_loop(
+        initial_variables = loop.initial_variables()
+    final_variables = tf.while_loop(
         loop.has_next,
         loop.iterate,
-        initial,
+        initial_variables,
         parallel_iterations=PREFETCH if loop.carries else 1,
     )
-    loop.finish(final)
+    loop.finish(final_variables)
 
 
 def run_branch(executor: BodyRunner, step: BranchStep) -> None:
@@ -86,21 +89,23 @@ def run_branch(executor: BodyRunner, step: BranchStep) -> None:
 
     with _after(executor, step.wait_for):
         shards = executor.values[step.predicate]
-        predicate = tf.identity(executor.distinct_shards(step.predicate, shards)[0])
+        # The predicate is equal on all devices, so any shard will do.
+        any_shard, *_ = executor.distinct_shards(step.predicate, shards)
+        predicate = tf.identity(any_shard)
     results = tf.cond(predicate, lambda: run(0), lambda: run(1))
-    flat = iter(tf.nest.flatten(results))
+    remaining_results = iter(tf.nest.flatten(results))
     for value in step.outs:
-        executor.values[value] = _next_value(executor, value, flat)
+        executor.values[value] = _next_value(executor, value, remaining_results)
 
 
 def run_call(executor: BodyRunner, step: CallStep) -> None:
     """Executes a call and stores its results in `executor.values`."""
-    waits = [
+    awaited_tensors = [
         x
         for value in step.wait_for
         for x in executor.distinct_shards(value, executor.values[value])
     ]
-    with executor.after(waits):
+    with executor.after(awaited_tensors):
         inputs = _captured_values(executor, step)
         for parameter, argument in zip(step.body_arguments, step.arguments):
             inputs[parameter] = executor.values[argument]
@@ -109,25 +114,36 @@ def run_call(executor: BodyRunner, step: CallStep) -> None:
 
 
 class _Loop:
-    """The loop variables of a loop, in order: iteration, carries, sums, stacked
-    outputs.
+    """The loop variables of a loop, and the functions that `tf.while_loop` calls.
+
+    The variables are, in this order: iteration, carries, sums, stacked outputs.
+
+    Attributes:
+      executor: the executor, which runs the body.
+      step: the loop.
+      num_iterations: the number of iterations; None: the test decides.
+      reverse: whether the loop scans from the last element to the first.
+      carries: the arguments of the body that are carries.
+      sums: the results of the body that are terms of sums.
+      stacked: the results of the body that are stacked.
+      scanned: for each scanned input its distinct shards, with the scanned dimension
+        first.
     """
 
     def __init__(self, executor: BodyRunner, step: LoopStep) -> None:
         op = step.op
         self.executor = executor
         self.step = step
-        self.iterations = op.num_iterations
+        self.num_iterations = op.num_iterations
         self.reverse = op.reverse
         results = step.body.results
         self.carries = step.carries
         self.sums = results[op.num_carries : op.num_carries + op.num_sums]
         self.stacked = results[op.num_carries + op.num_sums :]
-        self.scanned = [
-            _with_leading(executor, value, op.dim.name)
-            for value in step.scanned_inputs
-            if op.dim
-        ]
+        self.scanned: list[list[Any]] = []
+        if op.dim is not None:
+            for value in step.scanned_inputs:
+                self.scanned.append(_with_leading_dim(executor, value, op.dim.name))
 
     def initial_variables(self) -> list[Any]:
         """Returns the loop variables before the first iteration."""
@@ -144,35 +160,43 @@ class _Loop:
         arrays = [
             self._empty_array(value) for value in self._on_shard_devices(self.stacked)
         ]
-        return [tf.constant(0), *carries, *sums, *arrays]
+        iteration = tf.constant(0)
+        return [iteration, *carries, *sums, *arrays]
 
     def _on_shard_devices(self, values: Sequence[Value]) -> Iterator[Value]:
-        """Yields each value once for each distinct shard, within its device."""
+        """Yields each value once for each of its distinct shards. The device of the shard
+        is TensorFlow's current device meanwhile.
+        """
         for value in values:
             for device in self.executor.shard_devices(value):
                 with tf.device(device):
                     yield value
 
     def _empty_array(self, value: Value) -> tf.TensorArray:
+        """Returns the list for the elements of one shard of a stacked output."""
         sizes, dtype = _local_shape_and_dtype(value, self.executor)
         return tf.TensorArray(
-            dtype, size=self.iterations, element_shape=sizes, clear_after_read=False
+            dtype, size=self.num_iterations, element_shape=sizes, clear_after_read=False
         )
 
     def has_next(self, iteration: Any, *variables: Any) -> Any:
-        """Returns whether there is another iteration."""
-        if self.iterations is not None:
-            return iteration < self.iterations
-        assert self.step.test is not None
+        """Returns whether there is another iteration, as a boolean tensor."""
+        if self.num_iterations is not None:
+            return iteration < self.num_iterations
+        test = self.step.test
+        assert test is not None
         inputs = self._body_inputs(iteration, iter(variables))
-        (result,) = self.executor.run_body(self.step.test, inputs, once=True)
-        return self.executor.distinct_shards(self.step.test.results[0], result)[0]
+        (shards,) = self.executor.run_body(test, inputs, once=True)
+        # The result is equal on all devices, so any shard will do.
+        any_shard, *_ = self.executor.distinct_shards(test.results[0], shards)
+        return any_shard
 
     def iterate(self, iteration: Any, *variables: Any) -> list[Any]:
         """Returns the loop variables after an iteration."""
-        flat = iter(variables)
+        remaining_variables = iter(variables)
         index = self._index(iteration)
-        inputs = self._body_inputs(index, flat)
+        # Takes the carries; the sums and stacked outputs remain.
+        inputs = self._body_inputs(index, remaining_variables)
         for value, shards in zip(self.step.elements, self.scanned):
             elements = [_element(x, index) for x in shards]
             inputs[value] = self.executor.to_positions(value, elements)
@@ -182,22 +206,23 @@ class _Loop:
             self.executor.distinct_shards(value, shards)
             for value, shards in zip(body.results, results)
         ]
-        carries = shards_of_results[: len(self.carries)]
-        added = shards_of_results[len(self.carries) :]
-        variables_after = list(itertools.chain.from_iterable(carries))
-        for x in itertools.chain.from_iterable(added):
-            variables_after.append(_accumulated(next(flat), index, x))
-        return [iteration + 1, *variables_after]
+        new_carries = shards_of_results[: len(self.carries)]
+        accumulated_results = shards_of_results[len(self.carries) :]
+        new_variables = list(itertools.chain.from_iterable(new_carries))
+        for x in itertools.chain.from_iterable(accumulated_results):
+            variable = next(remaining_variables)
+            new_variables.append(_accumulated(variable, index, x))
+        return [iteration + 1, *new_variables]
 
     def _index(self, iteration: Any) -> Any:
-        """Returns the index that an iteration scans."""
-        if self.reverse and self.iterations is not None:
-            return self.iterations - 1 - iteration
+        """Returns the index of the elements that an iteration scans and writes."""
+        if self.reverse and self.num_iterations is not None:
+            return self.num_iterations - 1 - iteration
         return iteration
 
-    def _body_inputs(self, index: Any, flat: Iterator[Any]) -> dict[Value, Any]:
-        """Returns the inputs of the body: the index, the carries, and captured
-        values.
+    def _body_inputs(self, index: Any, variables: Iterator[Any]) -> dict[Value, Any]:
+        """Returns the inputs of the body: the index, the carries, which are taken from
+        `variables`, and the captured values.
         """
         inputs = _captured_values(self.executor, self.step)
         devices = self.executor.shard_devices(self.step.iteration)
@@ -206,15 +231,16 @@ class _Loop:
             self.step.iteration, copies
         )
         for value in self.carries:
-            inputs[value] = _next_value(self.executor, value, flat)
+            inputs[value] = _next_value(self.executor, value, variables)
         return inputs
 
-    def finish(self, variables: Sequence[Any]) -> None:
-        """Stores the results of the loop, given the final loop variables."""
-        flat = iter(variables[1:])
+    def finish(self, final_variables: Sequence[Any]) -> None:
+        """Stores the results of the loop in `executor.values`."""
+        _iteration, *variables = final_variables
+        remaining_variables = iter(variables)
         for value in self.step.outs:
             devices = self.executor.shard_devices(value)
-            shards = list(itertools.islice(flat, len(devices)))
+            shards = list(itertools.islice(remaining_variables, len(devices)))
             is_list = isinstance(shards[0], tf.TensorArray)
             if is_list and value not in self.executor.unstacked_values:
                 shards = [x.stack() for x in shards]
@@ -222,7 +248,9 @@ class _Loop:
 
 
 def _accumulated(variable: Any, index: Any, x: Any) -> Any:
-    """Returns a stacked output with x written at an index, or a sum plus x."""
+    """Returns the new loop variable: a stacked output with x written at an index, or a
+    sum plus x.
+    """
     if isinstance(variable, tf.TensorArray):
         return variable.write(index, x)
     return variable + x
@@ -231,40 +259,44 @@ def _accumulated(variable: Any, index: Any, x: Any) -> Any:
 def _captured_values(
     executor: BodyRunner, step: LoopStep | BranchStep | CallStep
 ) -> dict[Value, Any]:
-    """Returns the shards of the values that bodies capture."""
+    """Returns {value that a body captures: its shards}."""
     return {value: executor.values[value] for value in step.captured_values}
 
 
-def _next_value(executor: BodyRunner, value: Value, flat: Iterator[Any]) -> Any:
-    """Returns the entry of `values` for a value, taking its distinct shards from `flat`."""
-    count = len(executor.shard_devices(value))
-    return executor.to_positions(value, list(itertools.islice(flat, count)))
+def _next_value(executor: BodyRunner, value: Value, shards: Iterator[Any]) -> Any:
+    """Returns the entry of `values` for a value, whose distinct shards are taken from
+    `shards`.
+    """
+    num_shards = len(executor.shard_devices(value))
+    return executor.to_positions(value, list(itertools.islice(shards, num_shards)))
 
 
-def _with_leading(executor: BodyRunner, value: Value, dim: str) -> list[Any]:
-    """Returns the distinct shards of a value, transposed so that `dim` leads."""
+def _with_leading_dim(executor: BodyRunner, value: Value, dim: str) -> list[Any]:
+    """Returns the distinct shards of a value, transposed so that `dim` comes first."""
     assert value.spec is not None
     axis = value.spec.shape.index(dim)
     shards = executor.distinct_shards(value, executor.values[value])
     if axis == 0:
         return shards
-    rest = [i for i in range(len(value.spec.shape)) if i != axis]
+    other_axes = [i for i in range(len(value.spec.shape)) if i != axis]
     transposed = []
     for device, x in zip(executor.shard_devices(value), shards):
         with tf.device(device):
-            transposed.append(tf.transpose(x, [axis, *rest]))
+            transposed.append(tf.transpose(x, [axis, *other_axes]))
     return transposed
 
 
 def _element(x: Any, index: Any) -> Any:
-    """Returns an element of a list, or of a tensor without copying it."""
-    return x.read(index) if isinstance(x, tf.TensorArray) else x[index]
+    """Returns element `index` of a list or, along the first dimension, of a tensor."""
+    if isinstance(x, tf.TensorArray):
+        return x.read(index)
+    return x[index]
 
 
 def _local_shape_and_dtype(
     value: Value, executor: BodyRunner
 ) -> tuple[tuple[int, ...], tf.DType]:
-    """Returns the sizes and the data type of one shard."""
+    """Returns (sizes, data type) of one shard of a value."""
     assert value.spec is not None
     shape = local_shape(value.spec.shape, value.placement, executor.mesh)
     return shape.sizes, tf.as_dtype(value.spec.dtype)
@@ -272,9 +304,9 @@ def _local_shape_and_dtype(
 
 @contextlib.contextmanager
 def _after(executor: BodyRunner, value: Value | None) -> Iterator[None]:
-    """Within the context, new ops run only after a value is computed."""
-    waits = []
+    """Makes new TensorFlow ops run only after a value is computed, in a `with` block."""
+    awaited_tensors = []
     if value is not None:
-        waits = executor.distinct_shards(value, executor.values[value])
-    with tf.control_dependencies(waits):
+        awaited_tensors = executor.distinct_shards(value, executor.values[value])
+    with tf.control_dependencies(awaited_tensors):
         yield

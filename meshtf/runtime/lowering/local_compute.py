@@ -18,10 +18,12 @@ from meshtf.runtime.lowering.local_context import DeviceContext, MeshCoordinates
 from meshtf.runtime.lowering.op_names import shared_scope_of
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
-Flat = list[Any]
-# outline(key, body, specs) returns a function that all equal ops of segments call.
+TensorList = list[Any]  # tensors of one device, in order
+# outline(key, body, specs) returns the function that all ops with an equal key call: `body`,
+# traced once for arguments with these specs.
 Outline = Callable[
-    [Any, Callable[..., Flat], Sequence[tf.TensorSpec]], Callable[[Sequence[Any]], Flat]
+    [Any, Callable[..., TensorList], Sequence[tf.TensorSpec]],
+    Callable[[Sequence[Any]], TensorList],
 ]
 
 
@@ -29,31 +31,35 @@ def run_segment(
     segment: Segment,
     mesh: Mesh,
     coords: MeshCoordinates,
-    values: Flat,
+    inputs: TensorList,
     jit: bool = False,
     outline: Outline | None = None,
-) -> Flat:
+) -> TensorList:
     """Returns the outputs of a segment on one device.
 
     Args:
       segment: the segment.
       mesh: the mesh of the program.
-      coords: the coordinates of the device's position.
-      values: the shards of the segment's inputs.
-      jit: whether XLA compiles it.
-      outline: returns functions that equal ops share; None: no functions are shared.
+      coords: the coordinates of the device's mesh position.
+      inputs: the shards of the segment's inputs.
+      jit: whether XLA compiles the segment.
+      outline: see `Outline`; None: ops share no functions.
     """
-    env: dict[Value, Any] = dict(zip(segment.ins, values))
-    is_eager = tf.executing_eagerly()  # then ops have no names
+    shard_of: dict[Value, Any] = dict(zip(segment.ins, inputs))
     with trace_cache():
         for compute in segment.computes:
-            with contextlib.nullcontext() if is_eager else _named(compute):
-                run_compute(compute, mesh, coords, env, jit, outline)
-    return [env[v] for v in segment.outs]
+            with _name_scope(compute):
+                run_compute(compute, mesh, coords, shard_of, jit, outline)
+    return [shard_of[v] for v in segment.outs]
 
 
-def _named(compute: Compute) -> contextlib.AbstractContextManager[Any]:
-    """Gives TensorFlow ops the names of module and op; "/" at the end: as they are."""
+def _name_scope(compute: Compute) -> contextlib.AbstractContextManager[Any]:
+    """Returns the context in which names of TensorFlow ops start with module and op; ops
+    that run eagerly have no names.
+    """
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    # TensorFlow neither nests nor numbers a name that ends with "/".
     return tf.name_scope(f"{shared_scope_of(compute.node)}/")
 
 
@@ -61,43 +67,54 @@ def run_compute(
     compute: Compute,
     mesh: Mesh,
     coords: MeshCoordinates,
-    env: dict[Value, Any],
+    shard_of: dict[Value, Any],
     jit: bool = False,
     outline: Outline | None = None,
     anywhere: bool = False,
 ) -> None:
-    """Runs one op on one device. Its inputs are read from `env`, which maps values to
-    shards, and its outputs are added to it.
+    """Runs one op on one device.
+
+    Args:
+      compute: the op, and how it runs.
+      mesh: the mesh of the program.
+      coords: the coordinates of the device's mesh position.
+      shard_of: {value: the device's shard}; has the inputs, and the outputs are added.
+      jit: whether XLA compiles the op.
+      outline: see `Outline`; None: the op shares no function.
+      anywhere: whether the op may run on other devices than those of the mesh.
     """
-    inputs = [env[v] for v in compute.ins]
-    waits = [env[compute.wait_for]] if compute.wait_for is not None else []
-    if waits and inputs and jit:
-        inputs = optimization_barrier([*inputs, *waits])[:-1]
-    with tf.control_dependencies(waits):
-        if waits:
+    inputs = [shard_of[v] for v in compute.ins]
+    awaited_tensors = []
+    if compute.wait_for is not None:
+        awaited_tensors = [shard_of[compute.wait_for]]
+    if awaited_tensors and inputs and jit:
+        # XLA keeps a barrier, but no control dependencies between pure ops.
+        *inputs, _ = optimization_barrier([*inputs, *awaited_tensors])
+    with tf.control_dependencies(awaited_tensors):
+        if awaited_tensors:
             inputs = [tf.identity(x) for x in inputs]
         context = DeviceContext(
-            compute.node,
-            compute.plan,
-            mesh,
-            coords,
-            tuple(inputs),
-            jit,
-            anywhere,
+            node=compute.node,
+            plan=compute.plan,
+            mesh=mesh,
+            coords=coords,
+            xs=tuple(inputs),
+            compiled=jit,
+            anywhere=anywhere,
         )
-        outputs = _local_outputs(compute, context, inputs, env, outline)
-        env.update(zip(compute.outs, outputs))
+        outputs = _local_outputs(compute, context, inputs, shard_of, outline)
+        shard_of.update(zip(compute.outs, outputs))
 
 
 def _local_outputs(
     compute: Compute,
     context: DeviceContext,
-    xs: Flat,
-    env: Mapping[Value, Any],
+    xs: TensorList,
+    shard_of: Mapping[Value, Any],
     outline: Outline | None,
 ) -> Sequence[Any]:
-    """Returns the outputs of an op on one device, or the statistics and residuals of an
-    op whose shards exchange statistics first.
+    """Returns the outputs of an op on one device; or (statistics, residuals) if the step
+    computes the statistics of an op.
     """
     op = compute.node.op
     if isinstance(op, OpWithStatistics) and compute.makes_statistics:
@@ -106,24 +123,26 @@ def _local_outputs(
         return tuple(statistics.exchanged), tuple(statistics.residuals)
     if isinstance(op, OpWithStatistics) and compute.gathered is not None:
         assert compute.residuals is not None
-        gathered = env[compute.gathered]
-        residuals = env[compute.residuals]
+        gathered = shard_of[compute.gathered]
+        residuals = shard_of[compute.residuals]
         ys = op.local_sharded(context, gathered, residuals, *xs)
     elif op.share_trace and outline is not None:
-        return _outlined(compute, context, xs, outline)
+        return _outlined_outputs(compute, context, xs, outline)
     else:
         ys = op.local(context, *xs)
     _check_outputs(compute, context, ys)
     return ys
 
 
-def _outlined(
+def _outlined_outputs(
     compute: Compute,
     context: DeviceContext,
-    xs: Flat,
+    xs: TensorList,
     outline: Outline,
 ) -> Sequence[Any]:
-    """Calls an op's `local` as a function that all equal nodes share."""
+    """Returns the outputs of `Op.local`, called as a function that all equal nodes
+    share.
+    """
     axes = [axis for axis, _ in compute.plan.sharded_factors]
     coords = [context.coordinates[axis] for axis in axes]
     dtypes = tuple(x.dtype for x in xs)
@@ -143,29 +162,32 @@ def _outlined(
 
 
 def _check_outputs(compute: Compute, context: DeviceContext, ys: Sequence[Any]) -> None:
-    """Checks that the outputs of `local` have the specs of `output_specs`."""
+    """Raises PlanError unless the outputs of `Op.local` have the specs of
+    `Op.output_specs`.
+    """
     specs = [output.spec for output in compute.node.outputs]
-    for y, spec, local in zip(ys, specs, context.outputs, strict=True):
-        if tuple(y.shape) != local.sizes or y.dtype.name != spec.dtype:
-            if isinstance(compute.node.op, Slicewise):
-                raise PlanError(
-                    compute.node.op.wrong_result(
-                        f"{y.dtype.name} {list(y.shape)}",
-                        f"{spec.dtype} {local!r}",
-                        inputs=" ".join(map(repr, context.inputs)),
-                        source=str(compute.node.source),
-                    )
-                )
+    for y, spec, local_shape in zip(ys, specs, context.outputs, strict=True):
+        if tuple(y.shape) == local_shape.sizes and y.dtype.name == spec.dtype:
+            continue
+        if isinstance(compute.node.op, Slicewise):
             raise PlanError(
-                explain_error(
-                    f"{compute.node.op.display_name}.local returned {y.dtype.name} "
-                    f"{tuple(y.shape)}, but its `output_specs` announces {spec.dtype} "
-                    f"{local!r}.",
-                    **{"from": compute.node.source},
+                compute.node.op.wrong_result(
+                    f"{y.dtype.name} {list(y.shape)}",
+                    f"{spec.dtype} {local_shape!r}",
                     inputs=" ".join(map(repr, context.inputs)),
-                    way_out="Correct the op: `local` and `output_specs` must agree.",
+                    source=str(compute.node.source),
                 )
             )
+        raise PlanError(
+            explain_error(
+                f"{compute.node.op.display_name}.local returned {y.dtype.name} "
+                f"{tuple(y.shape)}, but its `output_specs` announces {spec.dtype} "
+                f"{local_shape!r}.",
+                **{"from": compute.node.source},
+                inputs=" ".join(map(repr, context.inputs)),
+                way_out="Correct the op: `local` and `output_specs` must agree.",
+            )
+        )
 
 
 def _check_statistics(
@@ -174,8 +196,8 @@ def _check_statistics(
     context: DeviceContext,
     exchanged: Sequence[Any],
 ) -> None:
-    """Checks that statistics have the sizes of `statistics_specs`, from which forecasts
-    compute bytes.
+    """Raises PlanError unless statistics have the data types and sizes of
+    `statistics_specs`, from which forecasts compute bytes.
     """
     local_specs = [
         Spec(shape, x.spec.dtype)
@@ -184,11 +206,11 @@ def _check_statistics(
     specs = op.statistics_specs(*local_specs)
     actual_sizes = [(x.dtype.name, x.shape.num_elements()) for x in exchanged]
     if actual_sizes != [(spec.dtype, spec.shape.size) for spec in specs]:
-        gave = ", ".join(f"{x.dtype.name} {tuple(x.shape)}" for x in exchanged)
+        actual = ", ".join(f"{x.dtype.name} {tuple(x.shape)}" for x in exchanged)
         announced = ", ".join(f"{s.dtype} {s.shape!r}" for s in specs) or "nothing"
         raise PlanError(
             explain_error(
-                f"{op.display_name}.statistics exchanges {gave or 'nothing'}, but its "
+                f"{op.display_name}.statistics exchanges {actual or 'nothing'}, but its "
                 f"`statistics_specs` announces {announced}.",
                 **{"from": compute.node.source},
                 inputs=" ".join(map(repr, context.inputs)),

@@ -1,8 +1,8 @@
 """The `LocalContext` that ops get when they run on one device.
 
-Coordinates are scalar tensors, so that one trace serves all devices. `MeshCoordinates`
-records which of them are read: a segment that reads none computes the same outputs on all
-devices with equal inputs.
+Mesh coordinates are scalar tensors, so that one traced function fits all devices.
+`MeshCoordinates` records which coordinates are read: a segment that reads none computes
+equal outputs on all devices with equal inputs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 
 class MeshCoordinates:
-    """The coordinates of a mesh position, as tensors by mesh axis.
+    """The coordinates of a mesh position, which records which of them are read.
 
     Attributes:
-      tensors: the coordinates.
-      used: the axes whose coordinates were read.
+      tensors: {mesh axis: coordinate, a scalar int32 tensor}.
+      used: the axes whose coordinates were read so far.
     """
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
@@ -53,12 +53,16 @@ class DeviceContext:
 
     Args:
       node: the node.
-      plan: the placements of its inputs and outputs.
-      mesh: the mesh.
-      coords: the coordinates of the device's position.
-      xs: the shards of its inputs.
-      compiled: whether XLA compiles it.
-      anywhere: whether it may run on other devices than the mesh's.
+      plan: how the node runs.
+      mesh: the mesh of the program.
+      coords: the coordinates of the device's mesh position.
+      xs: the shards of the node's inputs.
+      compiled: whether XLA compiles the op.
+      anywhere: whether the op may run on other devices than those of the mesh.
+
+    Attributes:
+      inputs: the shape of each input on this device.
+      outputs: the shape of each output on this device.
     """
 
     def __init__(
@@ -109,34 +113,36 @@ class DeviceContext:
         return context
 
     def global_size(self, factor: str) -> int:
-        """Returns the size of the global dimension."""
+        """Returns the size of all shards together along a factor, in elements."""
         return self._sizes[factor]
 
     def num_shards(self, factor: str) -> int:
-        """Returns the number of shards."""
+        """Returns the number of shards of a factor; 1 if it is not sharded."""
         return math.prod(self._mesh.axes[a] for a in self._plan.axes_of(factor))
 
     def local_size(self, factor: str) -> int:
-        """Returns the size of this shard."""
+        """Returns the size of this shard along a factor, in elements."""
         return self.global_size(factor) // self.num_shards(factor)
 
     def shard_index(self, factor: str) -> Any:
         """Returns the index of this shard; 0 if the factor is not sharded."""
-        index: Any = None
-        for axis in self._plan.axes_of(factor):
-            coordinate = self.coordinates[axis]
-            if index is None:
-                index = coordinate
-            else:
-                index = index * self._mesh.axes[axis] + coordinate
-        return 0 if index is None else index
+        axes = self._plan.axes_of(factor)
+        if not axes:
+            return 0
+        major_axis, *minor_axes = axes
+        index = self.coordinates[major_axis]
+        for axis in minor_axes:
+            index = index * self._mesh.axes[axis] + self.coordinates[axis]
+        return index
 
     def shard_offset(self, factor: str) -> Any:
         """Returns the global index of the shard's first element; 0 if the factor is not
         sharded.
         """
         index = self.shard_index(factor)
-        return index if isinstance(index, int) else index * self.local_size(factor)
+        if isinstance(index, int):
+            return 0
+        return index * self.local_size(factor)
 
     def axis(self, i: int, dim: str) -> int:
         """Returns the axis of a dimension of input i."""
@@ -148,8 +154,9 @@ class DeviceContext:
         dim: str,
         x: Any,
     ) -> Any:
-        """Returns input i with the elements of `dim` that its window reads. If the factor
-        is sharded, the window exchange has added them before.
+        """Returns x, the shard of input i, with exactly the elements of `dim` that the
+        op's windows read: sliced and padded. If the factor is sharded, x has these
+        elements already, from the window exchange.
         """
         factor = factor_of(self._node.op, dim)
         window = window_of(self._node.op, i, dim)
@@ -160,12 +167,16 @@ class DeviceContext:
         axis = self.axis(i, dim)
         if not window.wrap:
             return take_elements(x, axis, start, stop, window.fill)
-        elements = [
-            take_elements(x, axis, low, high, 0.0)
-            for _, low, high in spans(start, stop, x.shape[axis], 1, wrap=True)
+        size = x.shape[axis]
+        slices = [
+            take_elements(x, axis, low, high, fill=0.0)
+            for _, low, high in spans(start, stop, size, num_shards=1, wrap=True)
         ]
-        return tf.concat(elements, axis)
+        return tf.concat(slices, axis)
 
     def optimization_barrier(self, x: Any) -> Any:
         """Returns x behind a barrier, across which XLA neither fuses nor merges ops."""
-        return optimization_barrier([x])[0] if self.compiled else x
+        if not self.compiled:
+            return x
+        (behind_barrier,) = optimization_barrier([x])
+        return behind_barrier

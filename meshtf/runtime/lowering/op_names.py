@@ -4,9 +4,11 @@
     shared_scope_of(node)     # "stack/block_N/feed_forward/einsum"
     common_path(nodes)        # "stack/block_3"
 
-They are what profilers and traces show. Equal segments, such as those of equal blocks,
-share one traced function, so names in it have N for the index of a block; the node that
-calls the function has the index.
+    step_scope(step)          # "move/all_reduce/model/stack/block_3/attention/einsum/"
+
+Profilers and traces show these names. Equal segments, such as those of equal blocks,
+share one traced function, so names in the function have N for the index of a block; the
+node that calls the function has the index.
 """
 
 from __future__ import annotations
@@ -16,14 +18,25 @@ import re
 from collections.abc import Iterable
 
 from meshtf.graph import Node
+from meshtf.partition import (
+    BranchStep,
+    Bucket,
+    CallStep,
+    GatherStatisticsStep,
+    LoopStep,
+    ReadStep,
+    ReshardStep,
+    Step,
+    WindowStep,
+)
 
-_INDEX = re.compile(r"_\d+(?=/|$)")  # of a block, in a module path
-_NOT_ALLOWED = re.compile(r"[^\w./-]")  # in the names of TensorFlow ops
+_INDEX = re.compile(r"_\d+(?=/|$)")  # the index of a block in a module path
+_NOT_ALLOWED = re.compile(r"[^\w./-]")  # characters that TensorFlow refuses in names
 
 
 def scope_of(node: Node) -> str:
-    """Returns the module path and the op of a node. Ops of gradients begin with
-    "gradients/", since a forward op has the same path.
+    """Returns the module path and the op of a node. For an op of the backward pass,
+    "gradients/" precedes the path, which is that of the forward op.
     """
     gradients = ("gradients",) if node.primals else ()
     return as_scope("/".join((*gradients, *node.path, node.op.display_name)))
@@ -35,12 +48,38 @@ def shared_scope_of(node: Node) -> str:
 
 
 def common_path(nodes: Iterable[Node]) -> str:
-    """Returns the beginning that the scopes of nodes have in common; "" if none."""
+    """Returns the longest module path that is a prefix of the paths of all nodes; "" if
+    there is none.
+    """
     paths = set()
     for node in nodes:
         *path, _name = scope_of(node).split("/")
         paths.add(tuple(path))
     return "/".join(os.path.commonprefix(sorted(paths)))
+
+
+def step_scope(step: Step) -> str:
+    """Returns the name scope of a step's TensorFlow ops, for profilers and counts of
+    bytes: a collective, its mesh axis, and the module and op that need the result.
+    """
+    if isinstance(step, ReadStep):
+        return "load/"
+    if isinstance(step, Bucket):
+        step = step.reductions[0]
+    origin = ""
+    if step.node is not None:
+        origin = f"{scope_of(step.node)}/"
+    if isinstance(step, ReshardStep):
+        return f"move/{step.reshard.kind}/{step.reshard.axis}/{origin}"
+    if isinstance(step, WindowStep):
+        return f"move/window/{step.axis}/{origin}"
+    if isinstance(step, GatherStatisticsStep):
+        return f"move/gather_statistics/{'.'.join(step.axes)}/{origin}"
+    if isinstance(step, CallStep):
+        return f"call/{step.op.display_name}.{step.op.call_id.microbatch}/"
+    if isinstance(step, (LoopStep, BranchStep)):
+        return origin
+    return "put/"
 
 
 def as_scope(name: str) -> str:

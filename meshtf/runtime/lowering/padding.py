@@ -1,4 +1,7 @@
-"""Ranges of elements of an axis, padded where they reach beyond its ends."""
+"""Ranges of elements of an axis, padded where they extend beyond the ends of the axis.
+
+take_elements(x, axis=0, start=-1, stop=3, fill=0.0)       # [0, x[0], x[1], x[2]]
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ class ElementRange(NamedTuple):
     """A slice and a padding that give a range of elements of an axis.
 
     Attributes:
-      begin: the first indices of the slice; None: nothing is sliced off.
-      sizes: the sizes of the slice.
-      pads: (elements before, elements after) of each axis; None: no padding.
+      begin: the start index of the slice along each axis; None: all elements.
+      sizes: the size of the slice along each axis.
+      pads: (elements before, elements after) for each axis; None: no padding.
     """
 
     begin: list[int] | None
@@ -30,22 +33,26 @@ def element_range(
     start: int,
     stop: int,
 ) -> ElementRange:
-    """Returns the slice and the padding for elements [start, stop) of an axis."""
+    """Returns the slice and the padding for the elements [start, stop) of an axis, some or
+    all of which may be beyond its ends.
+    """
     size = shape[axis]
     length = stop - start
     low = min(max(start, 0), size)
     high = max(min(stop, size), low)
-    begin = [0] * len(shape)
-    begin[axis] = low
     sizes = list(shape)
     sizes[axis] = high - low
-    pads = [[0, 0] for _ in shape]
-    pads[axis] = [max(0, min(-start, length)), max(0, min(stop - size, length))]
-    return ElementRange(
-        None if (low, high) == (0, size) else begin,
-        sizes,
-        pads if any(pads[axis]) else None,
-    )
+    begin = None
+    if (low, high) != (0, size):
+        begin = [0] * len(shape)
+        begin[axis] = low
+    num_before = max(0, min(-start, length))
+    num_after = max(0, min(stop - size, length))
+    pads = None
+    if num_before or num_after:
+        pads = [[0, 0] for _ in shape]
+        pads[axis] = [num_before, num_after]
+    return ElementRange(begin=begin, sizes=sizes, pads=pads)
 
 
 def take_elements(
@@ -55,7 +62,9 @@ def take_elements(
     stop: int,
     fill: float,
 ) -> Any:
-    """Returns elements [start, stop) of an axis, padded with `fill` beyond its ends."""
+    """Returns the elements [start, stop) of an axis of x; elements beyond its ends are
+    `fill`.
+    """
     elements = element_range(x.shape, axis, start, stop)
     if elements.begin is not None:
         x = tf.slice(x, constant(elements.begin), constant(elements.sizes))

@@ -17,12 +17,12 @@ from meshtf.partition.cost import local_bytes
 
 
 class ProgramMemory(NamedTuple):
-    """Bytes on the mesh position that has most of them.
+    """Bytes on one device: each is that of the mesh position which has the most.
 
     Attributes:
-      variables: of all variables that the program reads or writes.
-      arguments: of the arguments of a call.
-      results: of the results of a call.
+      variables: the bytes of all variables that the program reads or writes.
+      arguments: the bytes of the arguments of a call.
+      results: the bytes of the results of a call.
     """
 
     variables: int
@@ -34,14 +34,16 @@ def collectives_of(program: Program) -> list[str]:
     """Returns all collectives of one call, in order, such as "all_reduce over model of
     [batch:64 d_model:16]".
     """
-    return [
-        f"{step.reshard.kind} over {step.reshard.axis} of {step.src.spec.shape!r}"
-        for step, times in walk(program)
-        for _ in range(times)
-        if isinstance(step, ReshardStep)
-        and step.reshard.kind != "slice"
-        and step.src.spec
-    ]
+    collectives: list[str] = []
+    for step, times in walk(program):
+        # A slice needs no communication.
+        if not isinstance(step, ReshardStep) or step.reshard.kind == "slice":
+            continue
+        if step.src.spec is not None:
+            shape = step.src.spec.shape
+            collective = f"{step.reshard.kind} over {step.reshard.axis} of {shape!r}"
+            collectives += [collective] * times
+    return collectives
 
 
 def memory_of(program: Program, arguments: Sequence[Store]) -> ProgramMemory:
@@ -49,7 +51,7 @@ def memory_of(program: Program, arguments: Sequence[Store]) -> ProgramMemory:
 
     Args:
       program: the program.
-      arguments: the stores of its arguments.
+      arguments: the stores of the program's arguments.
     """
     variables: dict[Store, None] = {}
     for step, _ in walk(program):
@@ -58,18 +60,20 @@ def memory_of(program: Program, arguments: Sequence[Store]) -> ProgramMemory:
         elif isinstance(step, WriteStep):
             variables.update(dict.fromkeys(step.variables))
     results = [(v.spec, v.placement) for v in program.results if v.spec is not None]
+    mesh = program.mesh
     return ProgramMemory(
-        _peak_bytes([(s.spec, s.placement) for s in variables], program.mesh),
-        _peak_bytes([(s.spec, s.placement) for s in arguments], program.mesh),
-        _peak_bytes(results, program.mesh),
+        variables=_peak_bytes([(s.spec, s.placement) for s in variables], mesh),
+        arguments=_peak_bytes([(s.spec, s.placement) for s in arguments], mesh),
+        results=_peak_bytes(results, mesh),
     )
 
 
 def _peak_bytes(tensors: Iterable[tuple[Spec, Placement]], mesh: Mesh) -> int:
-    """Returns the bytes of the shards of tensors on the position with most bytes."""
+    """Returns the bytes of the shards of tensors on the position with the most bytes."""
     bytes_of_positions = [0.0] * mesh.size
     for spec, placement in tensors:
-        size = local_bytes(spec, placement, mesh)
+        shard_bytes = local_bytes(spec, placement, mesh)
         for position, has_shard in enumerate(mesh.has(placement)):
-            bytes_of_positions[position] += size * has_shard
+            if has_shard:
+                bytes_of_positions[position] += shard_bytes
     return int(max(bytes_of_positions))

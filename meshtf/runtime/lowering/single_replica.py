@@ -1,5 +1,5 @@
-"""Runs a program on one shard of each value, on one replica or on a single device: a value
-is one tensor.
+"""Runs a program on one shard of each value: on one replica, or on a single device. A value
+is one tensor, the local shard.
 
     class MyReplica(SingleReplica):
         def _read(self, store): ...  # and _write, _reshard, _exchange_window, ...
@@ -20,12 +20,12 @@ from meshtf.partition import (
     Step,
     Value,
     schedule,
-    unstacked_values,
 )
 from meshtf.runtime.lowering.local_compute import run_compute
 from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.lowering.op_names import scope_of
 from meshtf.runtime.lowering.step_executor import StepExecutor
+from meshtf.runtime.lowering.unstacked_values import unstacked_values
 
 
 class SingleReplica(StepExecutor):
@@ -58,22 +58,24 @@ class SingleReplica(StepExecutor):
         inputs: dict[Value, Any],
         once: bool = False,
     ) -> list[Any]:
-        """Returns the results of the body of a loop, branch or call."""
+        """Returns the results of a program: the entire one, or the body of a loop, branch
+        or call. The arguments are those of `StepExecutor.run_body`.
+        """
         outer_values = self.values
-        outer_unstacked = self.unstacked_values
+        outer_unstacked_values = self.unstacked_values
         self.values = dict(inputs)
         self.unstacked_values = unstacked_values(program.steps, program.results)
         for segment in schedule(program):
             for step in (*segment.before, *segment.computes):
-                with tf.name_scope(scope(step)):
-                    self._step(step)
+                with tf.name_scope(numbered_scope(step)):
+                    self._execute_or_compute(step)
         results = [self.values[v] for v in program.results]
         self.values = outer_values
-        self.unstacked_values = outer_unstacked
+        self.unstacked_values = outer_unstacked_values
         return results
 
     def shard_devices(self, value: Value) -> list[str | None]:
-        """Returns one device, without a name."""
+        """Returns [None]: there is one shard, and TensorFlow chooses its device."""
         return [None]
 
     def distinct_shards(self, value: Value, shards: Any) -> list[Any]:
@@ -84,23 +86,25 @@ class SingleReplica(StepExecutor):
         """Returns the only shard."""
         return shards[0]
 
-    def _step(self, step: Step) -> None:
+    def _execute_or_compute(self, step: Step) -> None:
+        """Executes a step, and stores its results in `values`."""
         if isinstance(step, Compute):
             run_compute(
                 step,
                 self.mesh,
                 self.coordinates,
-                self.values,
-                self.jit,
+                shard_of=self.values,
+                jit=self.jit,
                 anywhere=True,
             )
         else:
             self.execute(step)
 
 
-def scope(step: Step) -> str:
-    """Returns the name scope of a step's TensorFlow ops: module path, op and serial
-    number.
+def numbered_scope(step: Step) -> str:
+    """Returns the name scope of a step's TensorFlow ops: module path, op, and the serial
+    number of the node.
     """
-    node = None if isinstance(step, ReadStep) else step.node
-    return "load" if node is None else f"{scope_of(node)}.{node.serial}"
+    if isinstance(step, ReadStep) or step.node is None:
+        return "load"
+    return f"{scope_of(step.node)}.{step.node.serial}"

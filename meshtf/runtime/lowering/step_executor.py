@@ -1,11 +1,12 @@
-"""The base class of executors in all runtimes: it maps each kind of step to a method.
+"""The base class of executors in all runtimes: it maps each type of step to a method.
 
     class MyExecutor(StepExecutor):
         def _read(self, store): ...  # and _write, _reshard, _exchange_window, ...
 
-    executor.execute(step)           # executor.values[step.out] is set
+    executor.execute(step)           # sets executor.values[step.out]
 
-See `single_replica` for programs on one shard of everything.
+Subclasses: `single_replica.SingleReplica` has one shard of each value,
+`placed.executor.PlacedExecutor` has the shards of all mesh positions.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ class StepExecutor:
 
     Attributes:
       mesh: the mesh of the program.
-      values: the shards of each value of the program that was computed.
-      unstacked_values: stacked outputs of loops that stay lists; see
-        `partition.unstacked_values`.
+      values: the shards of each value that was computed so far. Their form depends on the
+        subclass: a single shard, or a list with the shard of each mesh position.
+      unstacked_values: the stacked outputs of loops that stay lists; see
+        `lowering.unstacked_values`.
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -82,13 +84,13 @@ class StepExecutor:
 
         Args:
           program: the program of the body.
-          inputs: the shards of its inputs and captured values.
-          once: whether the body occurs only once in the program.
+          inputs: the shards of the body's arguments and captured values.
+          once: whether the program has this body only once.
         """
         raise NotImplementedError
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Within the context, new ops run only after `tensors` are computed."""
+        """Returns a context in which new ops run only after `tensors` are computed."""
         return tf.control_dependencies(tensors)
 
     def shard_devices(self, value: Value) -> list[str | None]:
@@ -102,6 +104,9 @@ class StepExecutor:
     def to_positions(self, value: Value, shards: list[Any]) -> Any:
         """Returns the entry of `values` for a value with these distinct shards."""
         raise NotImplementedError
+
+    # Each of the methods below executes one type of step, and returns the entry of `values`
+    # for its output; `_write` and `_bucket` return the entries for several outputs.
 
     def _read(self, store: Store) -> Any:
         raise NotImplementedError
@@ -119,4 +124,5 @@ class StepExecutor:
         raise NotImplementedError
 
     def _bucket(self, step: Bucket) -> list[Any]:
+        """Returns the output of each reduction of a bucket."""
         return [self._reshard(reshard) for reshard in step.reductions]

@@ -1,7 +1,7 @@
 """Runs ops that write variables, on one device: by a fused in-place kernel if the op has
 one, otherwise by assigning the values that it computes.
 
-    outputs = write(op, [slot.variable for slot in slots], inputs)
+    outputs = write(op, [slot.variable for slot in slots], inputs, num_outputs=1)
 
 Ops get resource handles and tensors, never a tf.Variable.
 """
@@ -31,7 +31,8 @@ class ShardVariable(NamedTuple):
     def value(self) -> Any:
         """Returns the present value."""
         value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
-        value.set_shape(self.shape)  # handles that are arguments have no shape
+        # A handle that is the argument of a function has no shape.
+        value.set_shape(self.shape)
         return value
 
     def assign(self, value: Any, read_value: bool = False) -> None:
@@ -44,7 +45,7 @@ def write(
     op: WriteOp,
     variables: Sequence[Any],
     inputs: Sequence[Any],
-    outputs: int,
+    num_outputs: int,
     temporaries: bool = True,
 ) -> Sequence[Any]:
     """Writes the shards of an op's variables on one device, and returns its outputs.
@@ -52,39 +53,41 @@ def write(
     Args:
       op: the op.
       variables: the shards: tf.Variables or `ShardVariable`s.
-      inputs: the shards of its inputs.
-      outputs: the number of its outputs. The op updates them like variables: the last
-        inputs are their initial values.
+      inputs: the shards of the op's inputs.
+      num_outputs: the number of the op's outputs. The op updates them like variables: the
+        last `num_outputs` inputs are their initial values.
       temporaries: whether a fused op may compute outputs in temporary resources, which
         XLA does not support.
     """
     handles = [variable.handle for variable in variables]
     temporaries = temporaries and private("bare_handles")
-    if outputs and (tf.executing_eagerly() or not temporaries):
+    if num_outputs and (tf.executing_eagerly() or not temporaries):
         # Creating a temporary resource eagerly takes longer than a fused op saves.
-        return _write_new_values(op, variables, inputs, outputs)
-    split = len(inputs) - outputs
+        return _write_new_values(op, variables, inputs, num_outputs)
+    num_read_only = len(inputs) - num_outputs
+    initial_outputs = inputs[num_read_only:]
     with contextlib.ExitStack() as stack:
         output_handles = [
-            stack.enter_context(temporary_handle(x)) for x in inputs[split:]
+            stack.enter_context(temporary_handle(x)) for x in initial_outputs
         ]
-        if op.write_in_place([*output_handles, *handles], *inputs[:split]):
+        written_handles = [*output_handles, *handles]
+        if op.write_in_place(written_handles, *inputs[:num_read_only]):
             return [
                 tf.raw_ops.ReadVariableOp(resource=handle, dtype=x.dtype)
-                for handle, x in zip(output_handles, inputs[split:])
+                for handle, x in zip(output_handles, initial_outputs)
             ]
-    return _write_new_values(op, variables, inputs, outputs)
+    return _write_new_values(op, variables, inputs, num_outputs)
 
 
 def _write_new_values(
     op: WriteOp,
     variables: Sequence[Any],
     inputs: Sequence[Any],
-    outputs: int,
+    num_outputs: int,
 ) -> Sequence[Any]:
     """Computes new values, assigns them, and returns the outputs of the op."""
     present_values = [variable.value() for variable in variables]
     values = op.new_values(*inputs, *present_values)
-    for variable, value in zip(variables, values[outputs:], strict=True):
+    for variable, value in zip(variables, values[num_outputs:], strict=True):
         variable.assign(value, read_value=False)
-    return values[:outputs]
+    return values[:num_outputs]

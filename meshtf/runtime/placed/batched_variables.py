@@ -1,9 +1,9 @@
 """Reads, slices and updates of many variables by one function call on each device.
 
 A model has hundreds of variables on each of many devices, and each op and each input of a
-program makes its first step longer. So the reads or updates of a device are one function
-of variable handles, which is traced once for all devices that do the same; on CPUs all
-handles of a position are passed as one tensor.
+program makes its first step longer. So all reads, or all updates, of a device are one
+function of variable handles. It is traced once for all devices that run the same function.
+On CPUs, all handles of a position are passed as one tensor.
 
     variables = BatchedVariables(mesh, devices, segments)
     for reads, slices, remaining, writes in phases_of(segment.before, mesh):
@@ -38,7 +38,7 @@ from meshtf.runtime.placed.variables.batched_functions import (
     slicing,
     updating,
 )
-from meshtf.runtime.placed.variables.packed_handles import Handles, unpack_handles
+from meshtf.runtime.placed.variables.packed_handles import PackedHandles, unpack_handles
 from meshtf.runtime.placed.variables.read_write_phases import (
     phases_of,
     touches_variables,
@@ -52,9 +52,14 @@ Slots = Sequence[TensorFlowSlot | None]
 
 
 class _Batch(NamedTuple):
-    """Steps that the same positions execute, each position on its slots."""
+    """Steps that the same positions execute, each position on its own slots.
 
-    steps: tuple[int, ...]  # indices of the steps
+    Attributes:
+      steps: the indices of the steps.
+      positions: the mesh positions.
+    """
+
+    steps: tuple[int, ...]
     positions: list[int]
 
 
@@ -65,7 +70,8 @@ class BatchedVariables:
       mesh: the mesh of the variables.
       devices: the device of each position.
       segments: all segments of the program.
-      program: the writer of the program; None: the program runs, or TensorFlow traces it.
+      program: the program to which reads and writes are written; None: they run eagerly,
+        or TensorFlow traces them.
     """
 
     def __init__(
@@ -82,13 +88,13 @@ class BatchedVariables:
         self._functions: dict[Any, GraphFunction] = {}
 
     def graph_functions(self) -> list[GraphFunction]:
-        """Returns all functions that were traced for it to call."""
+        """Returns the traced functions of all reads, slices and updates so far."""
         return list(self._functions.values())
 
     def read(self, steps: Sequence[ReadStep]) -> dict[Value, Shards]:
-        """Returns the values of variables on each position."""
+        """Returns, for the output of each read, the shard of each position."""
         slots_of_steps = [list(tensorflow_slots(step.store)) for step in steps]
-        shards: dict[TensorFlowSlot | None, Any] = {}
+        shard_of: dict[TensorFlowSlot | None, Any] = {}
         for batch in self._batches(slots_of_steps):
             for position in batch.positions:
                 slots: list[Any] = [slots_of_steps[k][position] for k in batch.steps]
@@ -97,50 +103,60 @@ class BatchedVariables:
                     values = self._call(reading(slots), device)
                 else:
                     values = [self._read_one(slot, device) for slot in slots]
-                shards.update(zip(slots, values))
+                shard_of.update(zip(slots, values))
         return {
-            step.out: [shards.get(slot) for slot in slots]
+            step.out: [shard_of.get(slot) for slot in slots]
             for step, slots in zip(steps, slots_of_steps)
         }
 
     def slice(
         self, steps: Sequence[ReshardStep], values: Mapping[Value, Shards]
     ) -> dict[Value, Shards] | None:
-        """Returns each position's slices of the values that `steps` slice; None if one op
-        for each value is better.
+        """Returns, for the output of each slice, the shard of each position; None if one
+        op for each slice is better.
+
+        Args:
+          steps: the slices.
+          values: for each value, the shard of each position.
         """
-        if (
-            len(steps) < 2
-            or self._runs_now()
-            or len(set(self.devices)) < len(self.devices)
-            or any(x is None for step in steps for x in values[step.src])
-        ):
+        devices_are_shared = len(set(self.devices)) < len(self.devices)
+        if len(steps) < 2 or self._runs_now() or devices_are_shared:
+            return None
+        if any(x is None for step in steps for x in values[step.src]):
             return None
         axes = list(dict.fromkeys(step.reshard.axis for step in steps))
-        outputs: list[Shards] = [[] for _ in steps]
+        shards_of_outputs: list[Shards] = [[] for _ in steps]
         for position, device in enumerate(self.devices):
             coordinates = dict(zip(self.mesh.axes, self.mesh.coords[position]))
-            shards = [values[step.src][position] for step in steps]
+            inputs = [values[step.src][position] for step in steps]
             args = [self._constant(coordinates[axis], device) for axis in axes]
-            args += shards
-            key = tuple((id(s), tuple(x.shape)) for s, x in zip(steps, shards))
-            function = self._traced(key, slicing(steps, axes, self.mesh), args)
+            args += inputs
+            key = tuple((id(s), tuple(x.shape)) for s, x in zip(steps, inputs))
+            function = self._traced_function(key, slicing(steps, axes, self.mesh), args)
             results = call_on(function, args, device, self.program)
-            for output, x in zip(outputs, results):
-                output.append(x)
-        return {step.out: output for step, output in zip(steps, outputs)}
+            for shards, x in zip(shards_of_outputs, results):
+                shards.append(x)
+        return {step.out: shards for step, shards in zip(steps, shards_of_outputs)}
 
     def write(
         self, steps: Sequence[WriteStep], values: Mapping[Value, Shards]
     ) -> dict[Value, Shards]:
-        """Executes updates, once for each shard, on its device; returns the outputs of
-        the ops.
+        """Executes updates of variables, once for each shard, on the device of the shard.
+        Returns, for each output of the updates, the shard of each position.
+
+        Args:
+          steps: the updates.
+          values: for each value, the shard of each position.
         """
+        # slots_of_steps[step][variable][position]
         slots_of_steps = [
             [list(tensorflow_slots(store)) for store in step.variables]
             for step in steps
         ]
+        # All variables of a step have one placement, so the slots of the first one
+        # determine which positions share a shard.
         first_slots = [slots[0] for slots in slots_of_steps]
+        # {(index of a step, slot of its first variable): outputs of the op}
         outputs: dict[tuple[int, TensorFlowSlot], list[Any]] = {}
         for batch in self._batches(first_slots):
             for position in batch.positions:
@@ -156,24 +172,25 @@ class BatchedVariables:
                 for k in batch.steps:
                     key: Any = k, first_slots[k][position]
                     outputs[key] = [next(results) for _ in steps[k].outs]
-        return {
-            out: [
-                None if slot is None else outputs[k, slot][j]
-                for _, slot in zip(self.devices, first_slots[k])
-            ]
-            for k, step in enumerate(steps)
-            for j, out in enumerate(step.outs)
-        }
+        shards_of_outputs: dict[Value, Shards] = {}
+        for k, step in enumerate(steps):
+            slots = first_slots[k][: len(self.devices)]
+            for j, out in enumerate(step.outs):
+                shards_of_outputs[out] = [
+                    None if slot is None else outputs[k, slot][j] for slot in slots
+                ]
+        return shards_of_outputs
 
     def _batches(self, slots_of_steps: Sequence[Slots]) -> Iterator[_Batch]:
-        """Yields batches of steps with the positions that execute them. Of the positions
-        that share a slot, the first one executes the step.
+        """Yields batches of steps with the positions that execute them. If several
+        positions share a slot, the first of them executes the step.
 
         Args:
           slots_of_steps: for each step, the slot of each position.
         """
+        # (step, slot) for the slots on which a position executes the step already.
         assigned: set[tuple[int, TensorFlowSlot]] = set()
-        positions: dict[tuple[int, ...], list[int]] = {}
+        positions_of_steps: dict[tuple[int, ...], list[int]] = {}
         for position in range(len(self.devices)):
             steps = []
             for k, slots in enumerate(slots_of_steps):
@@ -182,14 +199,14 @@ class BatchedVariables:
                     assigned.add((k, slot))
                     steps.append(k)
             if steps:
-                positions.setdefault(tuple(steps), []).append(position)
-        for batch_steps, batch_positions in positions.items():
-            yield _Batch(batch_steps, batch_positions)
+                positions_of_steps.setdefault(tuple(steps), []).append(position)
+        for batch_steps, positions in positions_of_steps.items():
+            yield _Batch(batch_steps, positions)
 
     @functools.cached_property
-    def _handles(self) -> Handles | None:
-        """The handles packed into one tensor for each position; None: they are passed one
-        by one, since packing is impossible or does not pay.
+    def _handles(self) -> PackedHandles | None:
+        """The variable handles, packed into one tensor for each position; None: handles
+        are passed one by one, since packing is impossible or does not pay.
 
         TensorFlow orders reads and writes by the tensor of the handle, so either all
         handles are packed or none.
@@ -199,10 +216,13 @@ class BatchedVariables:
             return None
         if len(stores) < 2 or not share_memory(self.devices):
             return None
-        handles = Handles(self.devices, stores)
-        return handles if handles.on_several_positions() else None
+        handles = PackedHandles(self.devices, stores)
+        if not handles.on_several_positions():
+            return None
+        return handles
 
     def _runs_now(self) -> bool:
+        """Returns whether ops run eagerly."""
         return self.program is None and tf.executing_eagerly()
 
     def _pays(self, batch: _Batch) -> bool:
@@ -216,6 +236,7 @@ class BatchedVariables:
     def _call(self, function: VariableFunction, device: str) -> list[Any]:
         """Calls a function of variables and tensors; it is traced at its first call."""
         slots = function.slots
+        # Slot k has handle indices[k] of the concatenation of `handles`.
         if self._handles is not None:
             handles, indices = self._handles.of(slots)
         else:
@@ -234,12 +255,12 @@ class BatchedVariables:
         shapes = [tuple(handle.shape) for handle in handles]
         key = (*function.key, *indices, *shapes)
         args = [*handles, *function.inputs]
-        traced = self._traced(
+        traced_function = self._traced_function(
             key, with_handles, args, stateful=True, writes=function.writes
         )
-        return call_on(traced, args, device, self.program)
+        return call_on(traced_function, args, device, self.program)
 
-    def _traced(
+    def _traced_function(
         self,
         key: Any,
         body: Callable[..., list[Any]],
@@ -247,19 +268,28 @@ class BatchedVariables:
         stateful: bool = False,
         writes: bool = False,
     ) -> GraphFunction:
+        """Returns the function with this key, traced for arguments like `args` when the key
+        first occurs. The options are those of `trace`.
+        """
         if key not in self._functions:
-            specs = (tf.TensorSpec(x.shape, x.dtype) for x in args)
-            as_branch = only_cpus(self.devices)
-            self._functions[key] = trace(body, specs, stateful, writes, as_branch)
+            self._functions[key] = trace(
+                body,
+                specs=[tf.TensorSpec(x.shape, x.dtype) for x in args],
+                stateful=stateful,
+                writes=writes,
+                as_branch=only_cpus(self.devices),
+            )
         return self._functions[key]
 
     def _constant(self, value: int, device: str) -> Any:
+        """Returns an int32 constant on a device."""
         if self.program is not None:
             return self.program.constant(value, device=device)
         with tf.device(device):
             return tf.constant(value, tf.int32)
 
     def _read_one(self, slot: TensorFlowSlot, device: str) -> Any:
+        """Returns the value of one slot, read by one op."""
         handle = slot.variable.handle
         kind = slot.kind
         if self.program is not None:
@@ -287,26 +317,24 @@ def _update(
     values: Mapping[Value, Shards],
     position: int,
 ) -> Update:
-    """Returns the update that a step makes on a position.
+    """Returns the update that a position executes for a step.
 
     Args:
       step: the step.
-      slots: for each of its variables, the slot of each position.
+      slots: for each variable of the step, the slot of each position.
       values: for each value, the shard of each position.
       position: the position.
     """
     return Update(
-        step.write_op,
-        [slots_of_variable[position] for slots_of_variable in slots],
-        [values[v][position] for v in step.values],
-        len(step.outs),
+        op=step.write_op,
+        slots=[slots_of_variable[position] for slots_of_variable in slots],
+        inputs=[values[v][position] for v in step.values],
+        num_outputs=len(step.outs),
     )
 
 
 def _batched_stores(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:
-    """Returns the variables of a program if all its reads and writes are batched,
-    otherwise [].
-    """
+    """Returns the variables of a program; [] if a read or write cannot be batched."""
     stores: dict[Store, None] = {}
     for segment in segments:
         for phase in phases_of(segment.before, mesh):

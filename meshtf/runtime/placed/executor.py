@@ -1,12 +1,13 @@
 """The placed runtime's executor: one TensorFlow program drives all devices of a mesh.
 
-Values are lists with one tensor for each position. Collectives are plain TensorFlow ops
-between devices, and TensorFlow inserts the sends and receives. The same code runs
-eagerly, inside a tf.function, and writes a program. Work that is equal on positions of
-one device (equal inputs, coordinates not used) is done once: a replicated update on
-eight positions of one CPU runs once.
+A value is a list with the shard of each mesh position. Collectives are plain TensorFlow
+ops on tensors of different devices; TensorFlow inserts the sends and receives. The same
+code runs steps eagerly, or while TensorFlow traces a function, or writes them to a
+`ProgramWriter`. A computation that is equal on several positions of one device (equal
+inputs, and equal coordinates as far as it uses them) runs once: on eight positions of one
+CPU, a replicated update runs once.
 
-    results = Placed(mesh, schedule(program), run_directly).run(program.results)
+    results = PlacedExecutor(mesh, schedule(program), run_directly).run(program.results)
 """
 
 from __future__ import annotations
@@ -14,33 +15,28 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from meshtf.graph import Store
-from meshtf.mesh import Mesh, OnStage, Placement, Replicated
+from meshtf.mesh import Mesh, Placement, Replicated
 from meshtf.partition import (
     BranchStep,
-    Bucket,
-    CallStep,
-    GatherStatisticsStep,
     LoopStep,
     Program,
-    ReadStep,
-    ReshardStep,
     Segment,
     Step,
     Value,
-    WindowStep,
     WriteStep,
     schedule,
-    unstacked_values,
 )
+from meshtf.partition.control_dependencies import with_stage
 from meshtf.partition.steps import dependencies_of
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory
-from meshtf.runtime.lowering.op_names import common_path, scope_of
+from meshtf.runtime.lowering.op_names import common_path, step_scope
+from meshtf.runtime.lowering.unstacked_values import unstacked_values
 from meshtf.runtime.placed.batched_variables import BatchedVariables
 from meshtf.runtime.placed.program.nested_sections import in_section
 from meshtf.runtime.placed.program.program_writer import ProgramWriter
@@ -51,24 +47,44 @@ from meshtf.runtime.storage.argument_storage import ArrayStore
 
 
 def schedule_for_devices(program: Program) -> list[Segment]:
-    """Returns the segments of a program as they suit the devices of its mesh."""
+    """Returns the segments of a program, scheduled for the devices of its mesh: split by
+    axes if positions share a device, with buckets if devices have separate memories.
+    """
     mesh = program.mesh
     devices = devices_of(mesh)
+    bucket_bytes = mesh.bucket_bytes
+    if one_memory(mesh):
+        bucket_bytes = 0
     return schedule(
         program,
         split_by_axes=len(set(devices)) < len(devices),
-        bucket_bytes=0 if one_memory(mesh) else mesh.bucket_bytes,
+        bucket_bytes=bucket_bytes,
     )
 
 
-class Placed(ReshardExecutor):
+class _ShardKey(NamedTuple):
+    """Identifies a shard of a value on a device; positions with equal keys have the same
+    shard on the same device.
+
+    Attributes:
+      device: the device.
+      coordinates: the mesh coordinates; 0 along axes where the value is replicated.
+    """
+
+    device: str
+    coordinates: tuple[int, ...]
+
+
+class PlacedExecutor(ReshardExecutor):
     """Executes segments and the steps between them.
 
     Args:
-      mesh: of the program.
-      segments: the program, as `schedule_for_devices` returns it.
-      make_caller: of a segment and the mesh, returns what calls it.
-      program: what is written; None: all runs at once, or TensorFlow traces it.
+      mesh: the mesh of the program.
+      segments: the segments that `schedule_for_devices` returns for the program.
+      make_caller: returns, for a segment and the mesh, the function that calls the segment
+        on a device.
+      program: the program to which steps are written; None: the steps run eagerly, or
+        TensorFlow traces them.
     """
 
     def __init__(
@@ -83,13 +99,13 @@ class Placed(ReshardExecutor):
         self.make_caller = make_caller
         self.program = program
         self.variables = BatchedVariables(mesh, self.devices, segments, program)
-        # Caches that bodies share, so that another run of one costs little:
+        # Three caches, which `run_body` shares with the executors of bodies.
         self._schedules: dict[Program, Sequence[Segment]] = {}
         self._constants: dict[Any, Any] = {}  # by value, host and graph
-        self._shard_keys_cache: dict[Placement, list[tuple[Any, ...] | None]] = {}
+        self._shard_keys_cache: dict[Placement, list[_ShardKey | None]] = {}
 
     def run(self, results: Sequence[Value]) -> list[Shards]:
-        """Runs all segments and returns the values of `results` on each position."""
+        """Runs all segments; returns for each of `results` the shards of all positions."""
         steps = [
             step
             for segment in self.segments
@@ -112,21 +128,22 @@ class Placed(ReshardExecutor):
 
         Args:
           program: the program of the body.
-          inputs: the shards of its inputs and captured values.
-          once: whether the body occurs only once in the program.
+          inputs: the shards of the body's arguments and captured values.
+          once: whether the program has this body only once, so that tracing its ops
+            without a function costs no more.
         """
         if program not in self._schedules:
             self._schedules[program] = schedule_for_devices(program)
-        inner = copy.copy(self)
-        inner.segments = self._schedules[program]
-        inner.values = dict(inputs)
+        body_executor = copy.copy(self)
+        body_executor.segments = self._schedules[program]
+        body_executor.values = dict(inputs)
         if once and len(self.devices) == 1:
-            inner.make_caller = inlined(self.make_caller)
-        return inner.run(program.results)
+            body_executor.make_caller = inlined(self.make_caller)
+        return body_executor.run(program.results)
 
     def execute(self, step: Step) -> None:
-        """Executes a step. While a program is written, TensorFlow traces its loops and
-        branches.
+        """Executes a step. A loop or branch of a program that is written is traced by
+        TensorFlow, and the traced nodes are added to the program.
         """
         if self.program is None or not isinstance(step, (LoopStep, BranchStep)):
             super().execute(step)
@@ -134,33 +151,33 @@ class Placed(ReshardExecutor):
         inputs = list(dict.fromkeys(dependencies_of(step)))
 
         def run(shards: list[Any]) -> list[Any]:
-            traced = self._in_tensorflow()
-            traced.values = dict(zip(inputs, shards))
-            traced.execute(step)
-            return [traced.values[v] for v in step.outs]
+            tracing_executor = self._for_tracing()
+            tracing_executor.values = dict(zip(inputs, shards))
+            tracing_executor.execute(step)
+            return [tracing_executor.values[v] for v in step.outs]
 
         results = self._section(run, [self.values[v] for v in inputs])
         self.values.update(zip(step.outs, results))
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Within the context, new ops run only after `tensors` are computed."""
+        """Returns a context in which new ops run only after `tensors` are computed."""
         if self.program is None:
             return super().after(tensors)
         return self.program.after(tensors)
 
-    def _in_tensorflow(self) -> Placed:
+    def _for_tracing(self) -> PlacedExecutor:
         """Returns a copy that executes steps while TensorFlow traces them."""
-        traced = copy.copy(self)
-        traced.program = None
-        traced.variables = copy.copy(self.variables)
-        traced.variables.program = None
+        executor = copy.copy(self)
+        executor.program = None
+        executor.variables = copy.copy(self.variables)
+        executor.variables.program = None
         if isinstance(self.make_caller, Tracer):
-            traced.make_caller = self.make_caller.in_tensorflow()
-        return traced
+            executor.make_caller = self.make_caller.in_tensorflow()
+        return executor
 
     def _section(self, run: Callable[[Any], Any], inputs: Any) -> Any:
-        """Returns run(inputs), where both are nested structures of tensors. While a
-        program is written, TensorFlow traces `run`, and its nodes are added.
+        """Returns run(inputs); inputs and results are nested structures of tensors. In a
+        program that is written, TensorFlow traces `run`, and the nodes are added.
         """
         if self.program is None:
             return run(inputs)
@@ -168,22 +185,22 @@ class Placed(ReshardExecutor):
 
     def shard_devices(self, value: Value) -> list[str | None]:
         """Returns the device of each distinct shard."""
-        distinct = dict.fromkeys(self._shard_keys(value))
-        return [key[0] for key in distinct if key is not None]
+        distinct_keys = dict.fromkeys(self._shard_keys(value))
+        return [key.device for key in distinct_keys if key is not None]
 
     def distinct_shards(self, value: Value, shards: Shards) -> Shards:
         """Returns the distinct shards among the shards of all positions."""
-        distinct: dict[Any, Any] = {}
+        shard_of: dict[Any, Any] = {}
         for key, x in zip(self._shard_keys(value), shards):
             if key is not None:
-                distinct.setdefault(key, x)
-        return list(distinct.values())
+                shard_of.setdefault(key, x)
+        return list(shard_of.values())
 
     def to_positions(self, value: Value, shards: Shards) -> Shards:
         """Returns the shard of each position, given the distinct shards."""
         keys = self._shard_keys(value)
-        distinct = [key for key in dict.fromkeys(keys) if key is not None]
-        shard_of = dict(zip(distinct, shards))
+        distinct_keys = [key for key in dict.fromkeys(keys) if key is not None]
+        shard_of = dict(zip(distinct_keys, shards))
         return [None if key is None else shard_of[key] for key in keys]
 
     def _execute_before(self, steps: Sequence[Step]) -> None:
@@ -191,28 +208,38 @@ class Placed(ReshardExecutor):
         for reads, slices, remaining, writes in phases_of(steps, self.mesh):
             with self._scope("load/"):
                 self.values.update(self.variables.read(reads))
-            sliced = self.variables.slice(slices, self.values)
-            self.values.update(sliced or {})
-            for step in remaining if sliced else (*slices, *remaining):
+            sliced_values = self.variables.slice(slices, self.values)
+            if sliced_values is None:
+                # One op for each value is better than one function for all.
+                remaining = [*slices, *remaining]
+            else:
+                self.values.update(sliced_values)
+            for step in remaining:
                 self._execute_in_scope(step)
             with self._scope("put/"):
                 self.values.update(self.variables.write(writes, self.values))
 
     def _execute_in_scope(self, step: Any) -> None:
-        if self.program is None and tf.executing_eagerly():  # then ops have no names
+        """Executes a step in its name scope; ops that run eagerly have no names."""
+        if self.program is None and tf.executing_eagerly():
             self.execute(step)
             return
-        with self._scope(_scope(step)):
+        with self._scope(step_scope(step)):
             self.execute(step)
 
     def _scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        return tf.name_scope(name) if self.program is None else self.program.scope(name)
+        """Returns the context of a name scope, of TensorFlow or of the program."""
+        if self.program is None:
+            return tf.name_scope(name)
+        return self.program.scope(name)
 
     def _read(self, store: Store) -> Shards:
+        """Returns the shard of each position of a store."""
         program = self.program
         if program is None:
             return store.read()
-        if store.kind in ("parameter", "state"):  # it has another value at each call
+        if store.kind in ("parameter", "state"):
+            # A variable has another value at each call, so the program itself reads it.
             return list(self._section(lambda _: store.read(), []))
         if isinstance(store, ArrayStore):
             return self._shard_array(store)
@@ -230,6 +257,8 @@ class Placed(ReshardExecutor):
         array = store.array
 
         def read(traced_array: Any) -> Shards:
+            # `store.read` shards `store.array`. While TensorFlow traces the read, that is
+            # the symbolic tensor of this trace.
             store.array = traced_array
             try:
                 return store.read()
@@ -239,7 +268,7 @@ class Placed(ReshardExecutor):
         return list(self._section(read, array))
 
     def _write(self, step: WriteStep) -> list[Shards]:
-        """Writes each shard once, on the device that has it; host effects run once."""
+        """Writes each shard once, on the device that has it; a host op runs once."""
         if step.variables:
             return list(self.variables.write([step], self.values).values())
 
@@ -252,11 +281,11 @@ class Placed(ReshardExecutor):
         return []
 
     def _call(self, segment: Segment) -> None:
-        """Calls a segment on each position; once for positions that would compute the
-        same on the same device.
+        """Calls a segment on each position; once for positions of one device whose
+        outputs are equal.
 
-        Two positions compute the same if they have equal inputs, and equal coordinates
-        along the mesh axes that the segment reads.
+        Two positions of one device have equal outputs if they have equal inputs, and equal
+        coordinates along the mesh axes whose coordinates the segment reads.
         """
         if self.program is None:
             self._call_on_positions(segment)
@@ -266,26 +295,35 @@ class Placed(ReshardExecutor):
             self._call_on_positions(segment)
 
     def _call_on_positions(self, segment: Segment) -> None:
+        """Calls a segment on each position, and stores the outputs in `values`."""
         caller = self.make_caller(segment, self.mesh)
-        results: list[tuple[Any, ...]] = []
-        computed: dict[Any, tuple[Any, ...]] = {}
-        axes_used: set[str] = set()  # axes that the segment reads; known after a call
+        # The mesh axes whose coordinates the segment reads. They are the same for all
+        # positions, and known only after the first call.
+        axes_used: set[str] = set()
+
+        def key_of(position: int, shards: Shards) -> Any:
+            """Returns a key that is equal for positions with equal outputs."""
+            tensors = tf.nest.flatten(shards)
+            coordinates = self._coordinates_along(axes_used, position)
+            return self.devices[position], *map(id, tensors), *coordinates
+
+        outputs_by_key: dict[Any, tuple[Any, ...]] = {}
+        outputs_of_positions: list[tuple[Any, ...]] = []
         on_stage = self._on_stage(segment.stage)
         for position, device in enumerate(self.devices):
             if not on_stage[position]:
-                results.append((None,) * len(segment.outs))
+                outputs_of_positions.append((None,) * len(segment.outs))
                 continue
             shards = [self.values[v][position] for v in segment.ins]
-            inputs = (device, *map(id, tf.nest.flatten(shards)))
-            key = (inputs, self._coordinates_along(axes_used, position))
-            if not computed or key not in computed:
+            key = key_of(position, shards)
+            if key not in outputs_by_key:
                 outputs, axes_used = caller(device, self._coordinates(position), shards)
-                key = (inputs, self._coordinates_along(axes_used, position))
-                computed[key] = tuple(outputs)
-            results.append(computed[key])
+                key = key_of(position, shards)  # again, as `axes_used` is known now
+                outputs_by_key[key] = tuple(outputs)
+            outputs_of_positions.append(outputs_by_key[key])
         for k, value in enumerate(segment.outs):
-            shards = [outputs[k] for outputs in results]
-            self.values[value] = self._aliased(value, shards)
+            shards = [outputs[k] for outputs in outputs_of_positions]
+            self.values[value] = self._with_shared_objects(value, shards)
 
     def _coordinates(self, position: int) -> dict[str, Any]:
         """Returns the coordinates of a position as tensors on its host."""
@@ -294,6 +332,7 @@ class Placed(ReshardExecutor):
         return {axis: self._constant(c, host) for axis, c in coordinates}
 
     def _coordinates_along(self, axes: set[str], position: int) -> tuple[int, ...]:
+        """Returns the coordinates of a position along some axes of the mesh."""
         coordinates = self.mesh.coords[position]
         selected = []
         for axis, coordinate in zip(self.mesh.axes, coordinates):
@@ -302,45 +341,39 @@ class Placed(ReshardExecutor):
         return tuple(selected)
 
     def _on_stage(self, stage: int | None) -> list[bool]:
-        """Returns for each position whether it is on a stage; all are if it is None."""
-        states = [
-            OnStage(stage)
-            if axis == self.mesh.stages and stage is not None
-            else Replicated
-            for axis in self.mesh.axes
-        ]
-        return self.mesh.has(tuple(states))
+        """Returns for each position whether it is on a stage; None: on all stages."""
+        return self.mesh.has(with_stage(self.mesh, self.mesh.replicated, stage))
 
-    def _aliased(self, value: Value, shards: Shards) -> Shards:
+    def _with_shared_objects(self, value: Value, shards: Shards) -> Shards:
         """Returns the shards with one tensor object for all positions of a device that
-        have the same shard.
+        have the same shard, so that later steps recognize equal inputs.
         """
         if value.spec is None or len(self.devices) == len(set(self.devices)):
             return shards
-        tensors: dict[Any, Any] = {}
+        shard_of: dict[Any, Any] = {}
         keys = self._shard_keys(value)
-        return [tensors.setdefault(key, x) for key, x in zip(keys, shards)]
+        return [shard_of.setdefault(key, x) for key, x in zip(keys, shards)]
 
-    def _shard_keys(self, value: Value) -> list[tuple[Any, ...] | None]:
-        """Returns for each position a key, equal for positions with the same shard on
-        the same device; None: it has no shard.
-        """
+    def _shard_keys(self, value: Value) -> list[_ShardKey | None]:
+        """Returns the shard key of each position; None: the position has no shard."""
         placement = value.placement
         if placement not in self._shard_keys_cache:
             self._shard_keys_cache[placement] = [
-                self._shard_key(placement, position) if is_present else None
-                for position, is_present in enumerate(self.mesh.has(placement))
+                self._shard_key(placement, position) if has_shard else None
+                for position, has_shard in enumerate(self.mesh.has(placement))
             ]
         return self._shard_keys_cache[placement]
 
-    def _shard_key(self, placement: Placement, position: int) -> tuple[Any, ...]:
+    def _shard_key(self, placement: Placement, position: int) -> _ShardKey:
+        """Returns the key of the shard that a position has."""
         coordinates = [
             0 if state == Replicated else c
             for state, c in zip(placement, self.mesh.coords[position])
         ]
-        return self.devices[position], *coordinates
+        return _ShardKey(self.devices[position], tuple(coordinates))
 
     def _constant(self, value: int, host: str) -> Any:
+        """Returns an int32 constant on a host."""
         if self.program is not None:
             return self.program.constant(value, device=host)
         key = value, host, tf.compat.v1.get_default_graph()
@@ -348,23 +381,3 @@ class Placed(ReshardExecutor):
             with tf.device(host), tf.control_dependencies(None):
                 self._constants[key] = tf.constant(value, tf.int32)
         return self._constants[key]
-
-
-def _scope(step: Any) -> str:
-    """Returns the name scope of a step's TensorFlow ops, for profilers and counts of
-    bytes: a collective, its mesh axis, and the module and op that need it.
-    """
-    step = step.reductions[0] if isinstance(step, Bucket) else step
-    node = None if isinstance(step, ReadStep) else step.node
-    origin = f"{scope_of(node)}/" if node is not None else ""
-    if isinstance(step, ReshardStep):
-        return f"move/{step.reshard.kind}/{step.reshard.axis}/{origin}"
-    if isinstance(step, WindowStep):
-        return f"move/window/{step.axis}/{origin}"
-    if isinstance(step, GatherStatisticsStep):
-        return f"move/gather_statistics/{'.'.join(step.axes)}/{origin}"
-    if isinstance(step, CallStep):
-        return f"call/{step.op.display_name}.{step.op.call_id.microbatch}/"
-    if isinstance(step, (LoopStep, BranchStep)):
-        return origin
-    return "load/" if isinstance(step, ReadStep) else "put/"

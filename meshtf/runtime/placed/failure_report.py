@@ -1,8 +1,8 @@
-"""Finds which op of a program failed, so that the error names the user's line.
+"""Finds the op of a program that failed, so that the error names the user's line.
 
-If an op fails on one of several devices, TensorFlow often reports only the other ones,
-which it cancelled. So the program is run again, op by op, up to its first update, until
-the op fails again.
+If an op fails on one of several devices, TensorFlow often reports only the other devices,
+whose ops it cancelled. So the program is run again, op by op, until the op fails again or
+the first update of a variable is reached.
 """
 
 from __future__ import annotations
@@ -19,21 +19,27 @@ from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Segment, Step, Value, WriteStep
 from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.devices.resolve import devices_of
-from meshtf.runtime.lowering.local_compute import Flat, run_compute
+from meshtf.runtime.lowering.local_compute import TensorList, run_compute
 from meshtf.runtime.lowering.local_context import MeshCoordinates
-from meshtf.runtime.placed.executor import Placed
+from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.resharding import Shards
-from meshtf.runtime.placed.segment_functions import Caller
+from meshtf.runtime.placed.segment_functions import Caller, SegmentResult
 from meshtf.runtime.placed.variables.read_write_phases import phases_of
 
-_NO_KERNEL = "Detected unsupported operations"  # in the message of XLA
-# Errors that bad values can cause. All others, such as a lost worker or no memory, are
-# not searched for: they do not depend on the op.
+# A part of XLA's error message for an op that it has no kernel for.
+_NO_KERNEL = "Detected unsupported operations"
+# Errors that bad values can cause. Other errors, such as a lost worker or no memory, do not
+# depend on one op, so the program is not run again.
 _CAUSED_BY_VALUES = (tf.errors.InvalidArgumentError, tf.errors.CancelledError)
 
 
 class _RerunStopped(Exception):
-    """Ends a second run: an op failed, or the first update is reached."""
+    """Ends a second run of a program.
+
+    Attributes:
+      node: the node that failed; None: the first update is reached.
+      problem: the error of the node; None: the first update is reached.
+    """
 
     def __init__(
         self, node: Node | None = None, problem: tf.errors.OpError | None = None
@@ -43,10 +49,11 @@ class _RerunStopped(Exception):
         self.problem = problem
 
 
-class _Rerun(Placed):
-    """Runs a program op by op, without updates of variables."""
+class _Rerun(PlacedExecutor):
+    """Runs a program op by op, up to its first update of a variable."""
 
     def _execute_before(self, steps: Sequence[Step]) -> None:
+        """Executes the steps before a segment; raises `_RerunStopped` before updates."""
         for phase in phases_of(steps, self.mesh):
             self.values.update(self.variables.read(phase.reads))
             for step in (*phase.slices, *phase.remaining):
@@ -55,6 +62,7 @@ class _Rerun(Placed):
                 raise _RerunStopped
 
     def _write(self, step: WriteStep) -> list[Shards]:
+        """Leaves out writes of variables, and host ops such as prints."""
         return []
 
 
@@ -64,20 +72,23 @@ def explain_failure(
     segments: Sequence[Segment],
     results: Sequence[Value],
 ) -> tf.errors.OpError:
-    """Returns an error that names the op that failed; `error` itself if it is unknown.
+    """Returns an error that names the op that failed; `error` itself if no op fails in a
+    second run.
 
     Args:
       error: the error of a call of the program.
       mesh: the mesh of the program.
-      segments: its segments.
-      results: its results.
+      segments: the segments of the program.
+      results: the results of the program.
     """
     num_hosts = len(set(map(host_of, devices_of(mesh))))
     if not isinstance(error, _CAUSED_BY_VALUES) or num_hosts > 1:
         return error
-    caller = _one_by_one_compiled if _NO_KERNEL in error.message else _one_by_one
+    make_caller = _caller_of_ops
+    if _NO_KERNEL in error.message:
+        make_caller = _caller_of_compiled_ops
     try:
-        _Rerun(mesh, segments, caller).run(results)
+        _Rerun(mesh, segments, make_caller).run(results)
     except _RerunStopped as stopped:
         if stopped.node is not None and stopped.problem is not None:
             return with_line(stopped.node, stopped.problem)
@@ -86,64 +97,59 @@ def explain_failure(
     return error
 
 
-def _one_by_one(segment: Segment, mesh: Mesh) -> Caller:
+def _caller_of_ops(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that runs ops one by one. It raises `_RerunStopped`."""
 
-    def call(
-        device: str, coords: dict[str, Any], values: Flat
-    ) -> tuple[Flat, set[str]]:
-        with tf.device(device):
-            return run(coords, values)
-
-    def run(coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
+    def call(device: str, coords: dict[str, Any], inputs: TensorList) -> SegmentResult:
         coordinates = MeshCoordinates(coords)
-        env: dict[Value, Any] = dict(zip(segment.ins, values))
+        values: dict[Value, Any] = dict(zip(segment.ins, inputs))
         for compute in segment.computes:
             try:
-                run_compute(compute, mesh, coordinates, env)
+                with tf.device(device):
+                    run_compute(compute, mesh, coordinates, values)
             except tf.errors.OpError as problem:
                 raise _RerunStopped(compute.node, problem) from problem
-        return [env[v] for v in segment.outs], coordinates.used
+        outputs = [values[v] for v in segment.outs]
+        return SegmentResult(outputs, axes_used=coordinates.used)
 
     return call
 
 
-def _one_by_one_compiled(segment: Segment, mesh: Mesh) -> Caller:
+def _caller_of_compiled_ops(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that compiles each op separately before it runs, to find an op
     for which XLA has no kernel. It raises `_RerunStopped`.
     """
-    run = _one_by_one(segment, mesh)
+    call_ops = _caller_of_ops(segment, mesh)
 
-    def call(
-        device: str, coords: dict[str, Any], values: Flat
-    ) -> tuple[Flat, set[str]]:
-        env: dict[Value, Any] = dict(zip(segment.ins, values))
+    def call(device: str, coords: dict[str, Any], inputs: TensorList) -> SegmentResult:
+        values: dict[Value, Any] = dict(zip(segment.ins, inputs))
         for compute in segment.computes:
-            arguments = [env[v] for v in compute.inputs]
-            outputs = _compiled(compute, mesh, coords)
+            arguments = [values[v] for v in compute.inputs]
+            compiled_op = _compiled_op(compute, mesh, coords)
             try:
                 with tf.device(device):
-                    env.update(zip(compute.outs, outputs(arguments)))
+                    values.update(zip(compute.outs, compiled_op(arguments)))
             except tf.errors.OpError as problem:
                 raise _RerunStopped(compute.node, problem) from problem
-        return run(device, coords, values)
+        return call_ops(device, coords, inputs)
 
     return call
 
 
-def _compiled(compute: Compute, mesh: Mesh, coords: dict[str, Any]) -> Any:
-    """Returns an op as a function that XLA compiles."""
+def _compiled_op(compute: Compute, mesh: Mesh, coords: dict[str, Any]) -> Any:
+    """Returns the function of a computation's inputs that XLA compiles."""
 
     def body(arguments: list[Any]) -> list[Any]:
-        env: dict[Value, Any] = dict(zip(compute.inputs, arguments))
-        run_compute(compute, mesh, MeshCoordinates(coords), env)
-        return [env[v] for v in compute.outs]
+        values: dict[Value, Any] = dict(zip(compute.inputs, arguments))
+        run_compute(compute, mesh, MeshCoordinates(coords), values)
+        return [values[v] for v in compute.outs]
 
     return tf.function(body, autograph=False, jit_compile=True)
 
 
 def with_line(node: Node, problem: tf.errors.OpError) -> tf.errors.OpError:
-    """Returns an error of TensorFlow that names the op that failed and the user's line."""
+    """Returns an error like `problem` that names the op of a node and the user's line."""
+    # Removes the names of TensorFlow ops and where they were created.
     message = re.sub(
         r"\{\{.*?\}\} ?| \[Op:.*|\s*The op is created at:.*",
         "",

@@ -1,18 +1,18 @@
-"""The first tensor that is not finite, by running op by op.
+"""Finds the first op that outputs NaN or infinity, by running a program op by op.
 
     with mtf.check_numerics():
-      loss = train_step(batch, step)              # a mtf.function, or ops outside of any
+      loss = train_step(batch, step)            # a mtf.function, or ops outside of functions
 
 Functions run with their loops, branches, updates and collectives, but op by op, without
-TensorFlow's graphs. An op that outputs NaN raises, and so does one that outputs infinity
-from finite floats. Infinity from an op without float inputs, such as a mask, is allowed.
+TensorFlow's graphs. An op raises an error if it outputs NaN, or infinity from finite float
+inputs. Infinity from an op without float inputs, such as a mask, is allowed.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +32,7 @@ from meshtf.partition import (
     Value,
     WriteStep,
 )
-from meshtf.runtime.placed.executor import Placed
+from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.placed.segment_functions import run_directly
 from meshtf.runtime.placed.variables.read_write_phases import (
@@ -43,12 +43,12 @@ from meshtf.runtime.placed.variables.read_write_phases import (
 
 @contextlib.contextmanager
 def check_numerics() -> Iterator[None]:
-    """Within the context, checks the outputs of all ops, also those of functions that are
-    called. Slow: functions run op by op.
+    """Checks the outputs of all ops in a `with` block, also those of functions that are
+    called. This is slow, since functions run op by op.
 
     Raises:
-      NumericsError: an op output NaN, or infinity from finite inputs; with the op's line
-        and module.
+      NumericsError: an op output NaN, or infinity from finite inputs; the error names
+        the user's line and the module.
       PlanError: the context is used inside a mtf.function.
     """
     if isinstance(current_executor(), Graph):
@@ -65,18 +65,21 @@ def check_numerics() -> Iterator[None]:
         yield
 
 
-class Checked(Placed):
+class CheckingExecutor(PlacedExecutor):
     """Runs a program op by op, without TensorFlow's graphs, and checks all outputs."""
 
     def __init__(self, mesh: Mesh, segments: Sequence[Segment]) -> None:
         super().__init__(mesh, segments, run_directly)
-        self._loop: LoopStep | None = None  # the innermost one that runs
-        self._iterations: tuple[str, ...] = ()  # of all loops that run, outer first
+        # The innermost loop that runs; None: no loop runs.
+        self._loop: LoopStep | None = None
+        # The iterations of all loops that run, such as "layers 3 of 12", outer loop first.
+        self._iterations: tuple[str, ...] = ()
 
     def execute(self, step: Step) -> None:
         """Executes a step and checks the sums of collectives. Raises NumericsError."""
         outer_loop = self._loop
-        self._loop = step if isinstance(step, LoopStep) else outer_loop
+        if isinstance(step, LoopStep):
+            self._loop = step
         try:
             super().execute(step)
         finally:
@@ -89,13 +92,13 @@ class Checked(Placed):
         for reshard in reshards:
             if isinstance(reshard.reshard.before, Partial) and reshard.node is not None:
                 name = f"{reshard.reshard.kind} over mesh axis {reshard.reshard.axis!r}"
-                self._check(name, reshard.node, (reshard.src,), (reshard.out,))
+                self._check(name, reshard.node, ins=(reshard.src,), outs=(reshard.out,))
 
     def run_body(
         self, program: Program, inputs: dict[Value, Any], once: bool = False
     ) -> list[Shards]:
-        """Returns the results of a program within this one; errors say which iteration
-        of a loop it is.
+        """Returns the results of the body of a loop, branch or call. If it is the body of
+        a loop, errors name the iteration.
         """
         outer_iterations = self._iterations
         loop = self._loop
@@ -108,25 +111,27 @@ class Checked(Placed):
             self._iterations = outer_iterations
 
     def _call(self, segment: Segment) -> None:
+        """Runs each computation as a segment, and checks its outputs."""
         for compute in segment.computes:
             super()._call(
                 Segment(
-                    (),
-                    (compute,),
-                    segment.stage,
-                    tuple(compute.inputs),
-                    compute.outs,
+                    before=(),
+                    computes=(compute,),
+                    stage=segment.stage,
+                    ins=tuple(compute.inputs),
+                    outs=compute.outs,
                 )
             )
             if not compute.makes_statistics:
                 self._check(
-                    compute.node.op.display_name,
-                    compute.node,
-                    compute.ins,
-                    compute.outs,
+                    name=compute.node.op.display_name,
+                    node=compute.node,
+                    ins=compute.ins,
+                    outs=compute.outs,
                 )
 
     def _execute_before(self, steps: Sequence[Step]) -> None:
+        """Executes the steps before a segment, and checks the variables."""
         for phase in phases_of(steps, self.mesh):
             self.values.update(self.variables.read(phase.reads))
             for read in phase.reads:
@@ -144,15 +149,25 @@ class Checked(Placed):
         ins: Sequence[Value],
         outs: Sequence[Value],
     ) -> None:
+        """Checks the outputs of an op or a collective, see `check`."""
         check(
             name,
             node,
-            [(v.spec, self.values[v]) for v in ins if v.spec is not None],
-            [(v.spec, self.values[v]) for v in outs if v.spec is not None],
-            self._iterations,
+            ins=self._checked_tensors(ins),
+            outs=self._checked_tensors(outs),
+            iterations=self._iterations,
         )
 
+    def _checked_tensors(self, values: Sequence[Value]) -> list[CheckedTensor]:
+        """Returns the tensors of values; statistics and residuals are not checked."""
+        return [
+            CheckedTensor(value.spec, self.values[value])
+            for value in values
+            if value.spec is not None
+        ]
+
     def _check_read(self, read: ReadStep) -> None:
+        """Raises NumericsError if a variable has NaN."""
         if not touches_variables(read):
             return
         count = _count_of_first(self.values[read.out], np.isnan)
@@ -167,22 +182,29 @@ class Checked(Placed):
             )
 
     def _check_written(self, write: WriteStep) -> None:
-        ins = [(v.spec, self.values[v]) for v in write.values if v.spec is not None]
+        """Checks the outputs of an update, and the variables that it has written."""
         self._check(write.op.display_name, write.node, write.values, write.outs)
         for store in write.variables:
             check(
-                f"{write.op.display_name} of variable {store.name!r}",
-                write.node,
-                ins,
-                [(store.spec, store.read())],
+                name=f"{write.op.display_name} of variable {store.name!r}",
+                node=write.node,
+                ins=self._checked_tensors(write.values),
+                outs=[CheckedTensor(store.spec, store.read())],
             )
+
+
+class CheckedTensor(NamedTuple):
+    """An input or output of an op: its global shape and dtype, and its shards."""
+
+    spec: Spec
+    shards: Shards
 
 
 def check(
     name: str,
     node: Node,
-    ins: Sequence[tuple[Spec, Shards]],
-    outs: Sequence[tuple[Spec, Shards]],
+    ins: Sequence[CheckedTensor],
+    outs: Sequence[CheckedTensor],
     iterations: Sequence[str] = (),
 ) -> None:
     """Checks that the outputs of an op are finite.
@@ -190,18 +212,18 @@ def check(
     Args:
       name: the name of the op, or of the collective.
       node: the node of the op.
-      ins: spec and shards of each input.
-      outs: spec and shards of each output.
-      iterations: of the loops around the op, such as "layers 3 of 12".
+      ins: the inputs.
+      outs: the outputs.
+      iterations: the iterations of the loops around the op, such as "layers 3 of 12".
 
     Raises:
       NumericsError: an output has NaN although no input has, or an output has infinity
         although all inputs are finite floats.
     """
-    floats = [shards for spec, shards in ins if has_gradient(spec.dtype)]
-    if any(_count_of_first(shards, np.isnan) for shards in floats):
+    float_inputs = [x.shards for x in ins if has_gradient(x.spec.dtype)]
+    if any(_count_of_first(shards, np.isnan) for shards in float_inputs):
         return  # the op that output the NaN has been reported
-    all_finite = not any(_count_of_first(shards, np.isinf) for shards in floats)
+    all_finite = not any(_count_of_first(shards, np.isinf) for shards in float_inputs)
     for spec, shards in outs:
         if not has_gradient(spec.dtype):
             continue
@@ -209,7 +231,7 @@ def check(
         if count:
             raise _error(f"{name} output NaN, {count}", node, spec, ins, iterations)
         count = _count_of_first(shards, np.isinf)
-        if count and floats and all_finite:
+        if count and float_inputs and all_finite:
             headline = f"{name} output infinity, {count}"
             raise _error(headline, node, spec, ins, iterations)
 
@@ -218,18 +240,23 @@ def _error(
     headline: str,
     node: Node,
     spec: Spec,
-    ins: Sequence[tuple[Spec, Shards]],
+    ins: Sequence[CheckedTensor],
     iterations: Sequence[str],
 ) -> NumericsError:
-    facts = {"module": "/".join(node.path)} if node.path else {}
+    """Returns the error for an output with this spec that is not finite."""
+    facts = {}
+    if node.path:
+        facts["module"] = "/".join(node.path)
     if iterations:
         facts["iteration"] = ", ".join(iterations)
-    note = ", in the gradient of the line below" if node.primals else ""
+    note = ""
+    if node.primals:
+        note = ", in the gradient of the line below"
     return NumericsError(
         explain_error(
             f"{headline}{note}.",
             tensor=f"{spec.dtype} {spec.shape!r}",
-            inputs="\n".join(_range(*x) for x in ins) or "none",
+            inputs="\n".join(map(_description, ins)) or "none",
             **facts,
             **{"from": node.source},
         )
@@ -237,10 +264,15 @@ def _error(
 
 
 def _iteration_text(loop: LoopStep, shards: Shards) -> str:
-    """Returns which iteration of a loop it is, such as "layers 3 of 12", from 0 on."""
+    """Returns the iteration of a loop as text, such as "layers 3 of 12", from 0 on.
+
+    `shards` are those of the argument that is the index of the iteration.
+    """
     index = next(int(x) for x in shards if x is not None)
     dim = loop.op.dim
-    return f"{index}" if dim is None else f"{dim.name} {index} of {dim.size}"
+    if dim is None:
+        return f"{index}"
+    return f"{dim.name} {index} of {dim.size}"
 
 
 def _arrays(shards: Shards) -> Iterator[Any]:
@@ -255,20 +287,22 @@ def _arrays(shards: Shards) -> Iterator[Any]:
 
 
 def _count_of_first(shards: Shards, test: Callable[[Any], Any]) -> str:
-    """Returns how many elements satisfy a test, such as "3 of 8", in the first shard with
-    such elements; "" if there are none.
+    """Returns the number of elements that satisfy a test in the first shard that has such
+    elements, such as "3 of 8"; "" if no shard has.
     """
     for array in _arrays(shards):
-        if test(array).any():
-            return f"{test(array).sum()} of {array.size}"
+        satisfied = test(array)
+        if satisfied.any():
+            return f"{satisfied.sum()} of {array.size}"
     return ""
 
 
-def _range(spec: Spec, shards: Shards) -> str:
-    arrays = [array for array in _arrays(shards) if array.size]
+def _description(x: CheckedTensor) -> str:
+    """Returns the dtype and shape of a tensor, and the range of real elements."""
+    arrays = [array for array in _arrays(x.shards) if array.size]
+    description = f"{x.spec.dtype} {x.spec.shape!r}"
     if not arrays or np.iscomplexobj(arrays[0]):
-        return f"{spec.dtype} {spec.shape!r}"
-    return (
-        f"{spec.dtype} {spec.shape!r} from {min(a.min() for a in arrays):.4g} to "
-        f"{max(a.max() for a in arrays):.4g}"
-    )
+        return description
+    minimum = min(array.min() for array in arrays)
+    maximum = max(array.max() for array in arrays)
+    return f"{description} from {minimum:.4g} to {maximum:.4g}"

@@ -1,8 +1,8 @@
-"""A program as one TensorFlow function, ready to be called.
+"""A recorded function as one TensorFlow function, ready to be called.
 
-The function consists of calls of segments and of collectives between them. It is written
-node by node. It runs without TensorFlow's graph optimizer, which would delay the first
-step and has nothing to optimize between segments.
+The TensorFlow function consists of calls of segments, and of collectives between them. It
+is written node by node, and runs without TensorFlow's graph optimizer, which would delay
+the first step and has nothing to optimize between segments.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from meshtf.runtime.lowering.program_summary import (
     collectives_of,
     memory_of,
 )
-from meshtf.runtime.placed.executor import Placed, schedule_for_devices
+from meshtf.runtime.placed.executor import PlacedExecutor, schedule_for_devices
 from meshtf.runtime.placed.failure_report import explain_failure
-from meshtf.runtime.placed.numerics_check import Checked
+from meshtf.runtime.placed.numerics_check import CheckingExecutor
 from meshtf.runtime.placed.program.function_calls import GraphFunction
 from meshtf.runtime.placed.program.program_writer import ProgramWriter
 from meshtf.runtime.placed.segment_functions import Tracer
@@ -37,7 +37,7 @@ from meshtf.runtime.tf_internals.call_options import (
 )
 
 
-class Compiled:
+class PlacedExecutable:
     """A recorded function for one combination of argument specs, ready to run: the
     placed runtime's `Executable`.
 
@@ -46,6 +46,16 @@ class Compiled:
       stores: the stores of the arguments, in order; each call fills them from the flat
         list of its tensors.
       jit: whether XLA compiles the segments.
+
+    Attributes:
+      program: the program with explicit communication.
+      segments: the schedule of the program.
+      function: the TensorFlow function; None before the first call.
+      graph_functions: the functions that `function` calls.
+      distinct_indices: for each result, the index of each position's shard among the
+        distinct shards of the result; -1: the position has no shard.
+      cpus: whether all devices are CPUs.
+      config: the serialized ConfigProto with which TensorFlow runs the function.
     """
 
     def __init__(
@@ -59,8 +69,7 @@ class Compiled:
         self.jit = jit
         self.program = build(recorded.nodes, recorded.results, recorded.mesh)
         self.segments = schedule_for_devices(self.program)
-        # Set by the first call: the program, the functions that it calls, and for each
-        # result the index of each position's shard among its distinct shards.
+        # The first call sets these three attributes.
         self.function: ProgramFunction | None = None
         self.graph_functions: list[GraphFunction] = []
         self.distinct_indices: list[tuple[int, ...]] = []
@@ -74,25 +83,25 @@ class Compiled:
         )
 
     def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
-        """Runs the program on the arguments' tensors and returns the results' shards."""
+        """Runs the program on the flat tensors of all arguments; returns its results."""
         results = self.program.results
         if current().check_numerics:
-            self._fill(flat)
-            values = Checked(self.mesh, self.segments).run(results)
+            self._fill_stores(flat)
+            shards_of_results = CheckingExecutor(self.mesh, self.segments).run(results)
             return [
                 ShardedValue(result.placement, shards)
-                for result, shards in zip(results, values)
+                for result, shards in zip(results, shards_of_results)
             ]
         if self.function is None:
-            self.function = self._written(flat)
+            self.function = self._write_function(flat)
         try:
             return self._sharded_values(self.function(flat))
         except tf.errors.OpError as error:
-            self._fill(flat)
-            problem = explain_failure(error, self.mesh, self.segments, results)
-            if problem is error:
+            self._fill_stores(flat)
+            explained = explain_failure(error, self.mesh, self.segments, results)
+            if explained is error:
                 raise
-            raise problem from error
+            raise explained from error
 
     @property
     def collectives(self) -> list[str]:
@@ -114,47 +123,52 @@ class Compiled:
 
     @property
     def called_definitions(self) -> list[Any]:
-        """The FunctionDefs that it calls, except those that XLA compiles."""
+        """The FunctionDefs that the program calls, except those that XLA compiles."""
         return [f.definition for f in self.graph_functions if not f.jit]
 
-    def _written(self, flat: Sequence[Any]) -> ProgramFunction:
-        """Writes the program for arguments of these shapes and data types."""
-        program = ProgramWriter()
-        tracer = Tracer(self.jit, self.cpus, program)
-        placed = Placed(self.mesh, self.segments, tracer, program)
-        self._fill([program.argument(tf.TensorSpec(x.shape, x.dtype)) for x in flat])
+    def _write_function(self, flat: Sequence[Any]) -> ProgramFunction:
+        """Returns the TensorFlow function for arguments with the shapes and data types of
+        `flat`. Its results are the distinct shards of all results.
+        """
+        writer = ProgramWriter()
+        tracer = Tracer(jit=self.jit, as_branch=self.cpus, program=writer)
+        executor = PlacedExecutor(self.mesh, self.segments, tracer, writer)
+        arguments = [writer.argument(tf.TensorSpec(x.shape, x.dtype)) for x in flat]
+        self._fill_stores(arguments)
         results: list[Any] = []
         devices: list[str] = []
         self.distinct_indices = []
-        for shards in placed.run(self.program.results):
+        for shards in executor.run(self.program.results):
             tensors, indices = distinct(shards)
             self.distinct_indices.append(indices)
             results += tensors
             positions = [indices.index(k) for k in range(len(tensors))]
-            devices += [placed.devices[position] for position in positions]
+            devices += [executor.devices[position] for position in positions]
         self.graph_functions = [
             *tracer.graph_functions(),
-            *placed.variables.graph_functions(),
+            *executor.variables.graph_functions(),
         ]
         return ProgramFunction(
-            program.finish(results, devices),
-            program.captured,
+            writer.finish(results, devices),
+            writer.captured,
             devices,
             self.config,
-            functions=program.functions,
+            functions=writer.functions,
         )
 
-    def _fill(self, flat: Sequence[Any]) -> None:
-        remaining = list(flat)
+    def _fill_stores(self, flat: Sequence[Any]) -> None:
+        """Fills the stores of the arguments; each takes its tensors from the list."""
+        remaining_tensors = list(flat)
         for store in self.stores:
-            store.fill(remaining)
+            store.fill(remaining_tensors)
 
     def _sharded_values(self, flat: Sequence[Any]) -> list[ShardedValue]:
-        """Returns the results, given the distinct shards of all of them in order."""
+        """Returns the results, from the distinct shards of all results in order."""
         values = []
         start = 0
         for result, indices in zip(self.program.results, self.distinct_indices):
             shards = [None if k < 0 else flat[start + k] for k in indices]
             values.append(ShardedValue(result.placement, shards))
-            start += max(indices) + 1
+            num_distinct = max(indices) + 1
+            start += num_distinct
         return values

@@ -1,9 +1,11 @@
-"""Communication of the placed runtime: TensorFlow ops between the devices of positions.
+"""The communication steps of the placed runtime, as TensorFlow ops on tensors of several
+devices.
 
-    class Placed(ReshardExecutor): ...       # `execute` calls the methods of this class
+    class PlacedExecutor(ReshardExecutor): ...    # its `execute` calls the methods below
 
-A value is a list with the tensor of each mesh position; None: the value is on another
-pipeline stage. Groups of positions with identical tensor objects share one collective.
+A value is a list with the shard of each mesh position; None: the position belongs to a
+pipeline stage that does not have the value. Groups of positions with identical tensor
+objects share one collective.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.mesh import Mesh, OnStage, Partial, Sharded
+from meshtf.mesh import Mesh, OnStage, Partial, Sharded, State
 from meshtf.partition import Bucket, GatherStatisticsStep, ReshardStep, WindowStep
 from meshtf.runtime.devices.resolve import devices_of, simulates_separate_memory
 from meshtf.runtime.lowering.step_executor import StepExecutor
@@ -28,18 +30,25 @@ Shards = list[Any]
 
 
 class ReshardExecutor(StepExecutor):
-    """Executes communication between the positions of a mesh."""
+    """Executes communication between the positions of a mesh.
+
+    Attributes:
+      devices: the device of each position.
+      simulates_separate_memory: whether collectives treat devices as if each had its own
+        memory.
+    """
 
     def __init__(self, mesh: Mesh) -> None:
         super().__init__(mesh)
         self.devices = devices_of(mesh)
-        self.separate = simulates_separate_memory(mesh)
+        self.simulates_separate_memory = simulates_separate_memory(mesh)
 
     def _collectives(self, devices: Sequence[str]) -> ModuleType:
-        """Returns the algorithms for a group of devices."""
-        return collectives_for(devices, self.separate)
+        """Returns the module with the collectives for a group of devices."""
+        return collectives_for(devices, self.simulates_separate_memory)
 
     def _reshard(self, step: ReshardStep) -> Shards:
+        """Returns the shards of all positions after a reshard."""
         kind = step.reshard.kind
         if kind == "slice":
             return self._slice(step)
@@ -48,7 +57,9 @@ class ReshardExecutor(StepExecutor):
         if kind == "collective_permute":
             return self._permute(step)
         before = step.reshard.before
-        reduction = before.kind if isinstance(before, Partial) else ""
+        reduction = ""  # no reduction
+        if isinstance(before, Partial):
+            reduction = before.kind
         split_axis = _split_axis(step)
         concat_axis = _concat_axis(step)
 
@@ -71,12 +82,15 @@ class ReshardExecutor(StepExecutor):
         return self._in_groups(self._delayed(step), (step.reshard.axis,), collective)
 
     def _bucket(self, step: Bucket) -> list[Shards]:
-        """Returns the outputs of several reductions, all of them in one collective."""
+        """Returns the shards of each output of several reductions, which one collective
+        computes.
+        """
         reshard = step.reductions[0].reshard
         assert isinstance(reshard.before, Partial)
         reduction = reshard.before.kind
         split_axes = [_split_axis(r) for r in step.reductions]
         shards_of_inputs = [self.values[r.src] for r in step.reductions]
+        # For each position its shards of all inputs; None: it is on another stage.
         bundles = [
             None if bundle[0] is None else bundle for bundle in zip(*shards_of_inputs)
         ]
@@ -105,20 +119,22 @@ class ReshardExecutor(StepExecutor):
         if step.wait_for is None:
             return self.values[step.src]
         shards = list(self.values[step.src])
-        waits = self.values[step.wait_for]
-        delayed: dict[Any, Any] = {}
+        awaited_shards = self.values[step.wait_for]
+        # Positions with the same tensor objects share one identity op.
+        identities: dict[Any, Any] = {}
         for group in self.mesh.groups(step.reshard.axis):
             devices = [self.devices[p] for p in group]
             in_one_op = self._collectives(devices) is shared_memory
-            for position in group[:1] if in_one_op else group:
+            positions_to_delay = group[:1] if in_one_op else group
+            for position in positions_to_delay:
                 x = shards[position]
-                wait = waits[position]
-                if x is None or wait is None:
+                awaited = awaited_shards[position]
+                if x is None or awaited is None:
                     continue
-                key = id(x), id(wait)
-                if key not in delayed:
-                    delayed[key] = identity(x, self.devices[position], wait)
-                shards[position] = delayed[key]
+                key = id(x), id(awaited)
+                if key not in identities:
+                    identities[key] = identity(x, self.devices[position], awaited)
+                shards[position] = identities[key]
         return shards
 
     def _send(
@@ -127,7 +143,7 @@ class ReshardExecutor(StepExecutor):
         source: int,
         target: int,
     ) -> Any:
-        """Returns a tensor of one position on the device of another."""
+        """Returns x, a tensor of position `source`, on the device of `target`."""
         return send(x, self.devices[source], self.devices[target])
 
     def _permute(self, step: ReshardStep) -> Shards:
@@ -155,10 +171,10 @@ class ReshardExecutor(StepExecutor):
             for coordinate, target in enumerate(group):
                 if isinstance(after, OnStage) and after.coordinate != coordinate:
                     continue
-                from_stage = coordinate
+                source_stage = coordinate
                 if isinstance(before, OnStage):
-                    from_stage = before.coordinate
-                source = group[from_stage]
+                    source_stage = before.coordinate
+                source = group[source_stage]
                 if shards[source] is not None:
                     outputs[target] = self._send(shards[source], source, target)
         return outputs
@@ -174,17 +190,18 @@ class ReshardExecutor(StepExecutor):
         indices = [coord[axis_index] for coord in self.mesh.coords]
         tensors = self.values[step.src]
         keys = [(id(x), device) for x, device in zip(tensors, self.devices)]
+        # For each tensor on a device: the indices of the slices that positions need.
         indices_of: dict[Any, set[int]] = {}
         for key, index in zip(keys, indices):
             indices_of.setdefault(key, set()).add(index)
+        # For each tensor on a device: its slices, by index.
         slices: dict[Any, Any] = {}
         outputs: Shards = []
-        for key, index, x in zip(keys, indices, tensors):
+        for key, index, x, device in zip(keys, indices, tensors, self.devices):
             if x is None:
                 outputs.append(None)
                 continue
             if key not in slices:
-                device = key[1]
                 if len(indices_of[key]) > 1:
                     slices[key] = split(x, num_shards, axis, device)
                 else:
@@ -199,36 +216,48 @@ class ReshardExecutor(StepExecutor):
         collective: Callable[[Shards, Sequence[str]], Shards],
     ) -> Shards:
         """Runs a collective in each group of positions along `axes`, once for groups with
-        the same tensors on the same devices.
+        the same tensors on the same devices; returns the result of each position.
 
         In a traced or written program, groups whose devices share one memory share the
         results even if their devices differ.
+
+        Args:
+          shards: the shard of each position, or a nested structure of its shards.
+          axes: the axes of the mesh along which the positions of a group differ.
+          collective: a function from the shards and devices of a group to the result of
+            each device.
         """
         outputs: Shards = [None] * self.mesh.size
-        computed: dict[Any, Shards] = {}
+        results_by_key: dict[Any, Shards] = {}
         for group in self.mesh.groups(*axes):
             if any(shards[p] is None for p in group):  # the value is on another stage
                 continue
             devices = tuple(self.devices[p] for p in group)
             tensors = [x for p in group for x in tf.nest.flatten(shards[p])]
+            key: tuple[Any, ...] = tuple(map(id, tensors))
             in_one_memory = self._collectives(devices) is shared_memory
-            aliased = in_one_memory and not any(map(runs_now, tensors))
-            key = (*map(id, tensors), *(() if aliased else devices))
-            if key not in computed:
-                computed[key] = collective([shards[p] for p in group], devices)
-            for position, output in zip(group, computed[key]):
+            if not in_one_memory or any(map(runs_now, tensors)):
+                key = (*key, *devices)
+            if key not in results_by_key:
+                group_shards = [shards[p] for p in group]
+                results_by_key[key] = collective(group_shards, devices)
+            for position, output in zip(group, results_by_key[key]):
                 outputs[position] = output
         return outputs
 
     def _gather_statistics(self, step: GatherStatisticsStep) -> Shards:
+        """Returns for each position the tuple of statistics, each stacked over shards."""
+
         def gather(statistics: Shards, devices: Sequence[str]) -> Shards:
             algorithms = self._collectives(devices)
+            # Both transpose: from tuples of each device to devices of each statistic.
             stacked = [algorithms.stack(xs, devices) for xs in zip(*statistics)]
             return list(zip(*stacked))
 
         return self._in_groups(self.values[step.src], step.axes, gather)
 
     def _exchange_window(self, step: WindowStep) -> Shards:
+        """Returns for each position the elements that its windows read."""
         assert step.src.spec is not None
         axis = step.src.spec.shape.index(step.dim)
         num_shards = self.mesh.axes[step.axis]
@@ -241,13 +270,13 @@ class ReshardExecutor(StepExecutor):
         def exchange(shards: Shards, devices: Sequence[str]) -> Shards:
             return [
                 elements_of_shards(
-                    shards,
-                    devices,
-                    j,
-                    axis,
-                    start,
-                    start + length,
-                    step,
+                    shards=shards,
+                    devices=devices,
+                    shard_index=j,
+                    axis=axis,
+                    start=start,
+                    stop=start + length,
+                    window=step.window,
                 )
                 for j, start in enumerate(starts)
             ]
@@ -257,13 +286,17 @@ class ReshardExecutor(StepExecutor):
 
 def _split_axis(step: ReshardStep) -> int:
     """Returns the axis of a tensor along which a reshard splits it; -1: none."""
-    assert step.src.spec is not None
-    after = step.reshard.after
-    return step.src.spec.shape.index(after.dim) if isinstance(after, Sharded) else -1
+    return _sharded_axis(step, step.reshard.after)
 
 
 def _concat_axis(step: ReshardStep) -> int:
-    """Returns the axis along which a reshard concatenates shards; -1: none."""
+    """Returns the axis of a tensor along which a reshard concatenates shards; -1: none."""
+    return _sharded_axis(step, step.reshard.before)
+
+
+def _sharded_axis(step: ReshardStep, state: State) -> int:
+    """Returns the axis of the resharded tensor that `state` shards; -1: none."""
     assert step.src.spec is not None
-    before = step.reshard.before
-    return step.src.spec.shape.index(before.dim) if isinstance(before, Sharded) else -1
+    if not isinstance(state, Sharded):
+        return -1
+    return step.src.spec.shape.index(state.dim)

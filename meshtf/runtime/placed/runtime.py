@@ -13,7 +13,7 @@ from typing import Any
 
 from meshtf.graph import Store
 from meshtf.graph.recorder import Recorded
-from meshtf.runtime.placed.program_function import Compiled
+from meshtf.runtime.placed.program_function import PlacedExecutable
 from meshtf.runtime.storage.slot import TensorFlowSlot
 from meshtf.runtime.storage.variable_slots import tensorflow_slots
 
@@ -28,10 +28,14 @@ class PlacedRuntime:
         recorded: Recorded,
         arguments: Sequence[Store],
         jit: bool,
-    ) -> Compiled:
-        """Returns a program, which is written at its first call."""
-        return Compiled(recorded, arguments, jit)
+    ) -> PlacedExecutable:
+        """Returns an executable, whose TensorFlow function is written at its first
+        call.
+        """
+        return PlacedExecutable(recorded, arguments, jit)
 
     def slots(self, variable: Any) -> Sequence[TensorFlowSlot | None]:
-        """Returns the slot of each position, on its TensorFlow device."""
+        """Returns the slot of each mesh position, on the device of the position; None:
+        the position has no shard of the variable.
+        """
         return tensorflow_slots(variable)

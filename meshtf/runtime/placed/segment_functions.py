@@ -1,8 +1,8 @@
-"""Segments: local work of every device, traced once for all of them.
+"""Segments as TensorFlow functions: traced once, and called on every device.
 
-A segment is a pure function of values and coordinates to a flat list of tensors. It is
-never inlined (but in a loop on one device) and is called on each device with that
-device's shards, so tracing costs O(ops), not O(ops x devices).
+A segment is a pure function from shards and mesh coordinates to a list of tensors. It is
+called on each device with the shards of that device, so tracing costs O(ops), not O(ops x
+devices). It is never inlined, except into the body of a loop on a single device.
 """
 
 from __future__ import annotations
@@ -10,39 +10,60 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from meshtf.mesh import Mesh
 from meshtf.partition import Segment
-from meshtf.runtime.lowering.local_compute import Flat, run_segment
+from meshtf.runtime.lowering.local_compute import TensorList, run_segment
 from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.program_writer import ProgramWriter, call_on
 
-# caller(device, coordinates, shards) runs a segment on one device: it returns the
-# outputs, and the mesh axes whose coordinates they depend on.
-Caller = Callable[[str, dict[str, Any], Flat], tuple[Flat, set[str]]]
+
+class SegmentResult(NamedTuple):
+    """The result of running a segment on one device.
+
+    Attributes:
+      outputs: the outputs of the segment, on this device.
+      axes_used: the mesh axes whose coordinates the segment reads.
+    """
+
+    outputs: TensorList
+    axes_used: set[str]
+
+
+# caller(device, coordinates, shards) runs a segment on one device.
+Caller = Callable[[str, dict[str, Any], TensorList], SegmentResult]
 MakeCaller = Callable[[Segment, Mesh], Caller]
 
 
 def run_directly(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that runs the ops one by one, for eager mode."""
 
-    def call(
-        device: str, coords: dict[str, Any], shards: Flat
-    ) -> tuple[Flat, set[str]]:
+    def call(device: str, coords: dict[str, Any], shards: TensorList) -> SegmentResult:
         coordinates = MeshCoordinates(coords)
         with tf.device(device):
             outputs = run_segment(segment, mesh, coordinates, shards)
-        return outputs, coordinates.used
+        return SegmentResult(outputs, axes_used=coordinates.used)
 
     return call
 
 
-class Traced:
-    """A segment that is traced at its first call, as a TensorFlow function."""
+class TracedSegment:
+    """A segment that is traced at its first call, as a TensorFlow function.
+
+    Args:
+      segment: the segment.
+      mesh: the mesh of the program.
+      tracer: the tracer, for its options and the functions that segments share.
+
+    Attributes:
+      function: the traced function; None before the first call.
+      axes_used: the mesh axes whose coordinates the segment reads, once traced.
+      structure: the nested structure of the outputs, with 0 for each tensor, once traced.
+    """
 
     def __init__(
         self,
@@ -55,28 +76,32 @@ class Traced:
         self.tracer = tracer
         self.function: Any = None
         self.axes_used: set[str] = set()
-        self.structure: Any = None  # of the outputs, with 0 for each tensor
+        self.structure: Any = None
 
     def call(
         self,
         program: ProgramWriter | None,
         device: str,
         coords: dict[str, Any],
-        shards: Flat,
-    ) -> tuple[Flat, set[str]]:
-        """Calls the segment on a device, in a program that is written, or while
-        TensorFlow traces if `program` is None.
+        shards: TensorList,
+    ) -> SegmentResult:
+        """Calls the segment on a device: in the program that is written or, if `program`
+        is None, in the graph that TensorFlow traces. See `Caller`.
         """
         flat = tf.nest.flatten(shards)
         if self.function is None:
             self._trace(shards, flat)
         coordinates = [coords[axis] for axis in sorted(self.mesh.axes)]
         outputs = call_on(self.function, [*flat, *coordinates], device, program)
-        if any(item != 0 for item in self.structure):  # nested
+        is_nested = any(item != 0 for item in self.structure)
+        if is_nested:
             outputs = tf.nest.pack_sequence_as(self.structure, outputs)
-        return outputs, self.axes_used
+        return SegmentResult(outputs, self.axes_used)
 
-    def _trace(self, shards: Flat, flat: Flat) -> None:
+    def _trace(self, shards: TensorList, flat: TensorList) -> None:
+        """Traces the function for inputs like `shards`, whose tensors are `flat`; sets
+        `function`, `axes_used` and `structure`.
+        """
         axes = sorted(self.mesh.axes)
         tracer = self.tracer
         specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
@@ -91,8 +116,8 @@ class Traced:
                 self.mesh,
                 coordinates,
                 tf.nest.pack_sequence_as(shards, tensors),
-                tracer.jit,
-                tracer.outline,
+                jit=tracer.jit,
+                outline=tracer.outline,
             )
             self.axes_used = coordinates.used
             self.structure = tf.nest.map_structure(lambda y: 0, outputs)
@@ -102,13 +127,13 @@ class Traced:
 
 
 class Tracer:
-    """Makes callers that trace; equal segments, such as those of equal layers, share a
-    function.
+    """Makes the callers of segments; equal segments, such as those of equal layers, share
+    a traced function.
 
     Args:
       jit: whether XLA compiles segments.
-      as_branch: whether devices run what is traced as it is; see `trace`.
-      program: the program that calls; None: TensorFlow traces it.
+      as_branch: whether functions are called as the only branch of a `Case`; see `trace`.
+      program: the program to which calls are written; None: TensorFlow traces the calls.
     """
 
     def __init__(
@@ -121,16 +146,17 @@ class Tracer:
         self.as_branch = as_branch and not jit
         self.program = program
         self._outlined: dict[Any, GraphFunction] = {}
-        self._by_key: dict[Any, Traced] = {}
-        self._by_segment: dict[Segment, Traced] = {}  # keys take long to compare
+        self._by_key: dict[Any, TracedSegment] = {}
+        # Computing and comparing keys takes long, so it is done once for each segment.
+        self._by_segment: dict[Segment, TracedSegment] = {}
 
     def graph_functions(self) -> list[GraphFunction]:
-        """Returns all functions that were traced for it to call."""
-        segments = [traced.function for traced in self._by_key.values()]
-        return [*self._outlined.values(), *filter(None, segments)]
+        """Returns all functions that were traced so far."""
+        segment_functions = [traced.function for traced in self._by_key.values()]
+        return [*self._outlined.values(), *filter(None, segment_functions)]
 
     def in_tensorflow(self) -> Tracer:
-        """Returns a copy whose calls TensorFlow traces; it shares the functions."""
+        """Returns a copy whose calls TensorFlow traces; it shares the traced functions."""
         tracer = copy.copy(self)
         tracer.program = None
         return tracer
@@ -138,35 +164,42 @@ class Tracer:
     def outline(
         self,
         key: Any,
-        body: Callable[..., Flat],
+        body: Callable[..., TensorList],
         specs: Sequence[tf.TensorSpec],
     ) -> GraphFunction:
-        """Returns the function of a key, which all segments share. It is traced when the
-        key first occurs.
+        """Returns the function with this key, which all segments share. It is traced when
+        the key first occurs.
+
+        Args:
+          key: a key that is equal for equal functions.
+          body: the function of tensors to trace.
+          specs: the specs of the arguments.
         """
         if key not in self._outlined:
             self._outlined[key] = trace(body, specs, as_branch=self.as_branch)
         return self._outlined[key]
 
     def __call__(self, segment: Segment, mesh: Mesh) -> Caller:
+        """Returns the caller of a segment."""
         if segment not in self._by_segment:
-            self._by_segment[segment] = self._traced(segment, mesh)
+            self._by_segment[segment] = self._traced_segment(segment, mesh)
         return functools.partial(self._by_segment[segment].call, self.program)
 
-    def _traced(self, segment: Segment, mesh: Mesh) -> Traced:
+    def _traced_segment(self, segment: Segment, mesh: Mesh) -> TracedSegment:
+        """Returns the traced segment that all segments with an equal key share."""
         key = segment.key()
         try:
             hash(key)
-        except TypeError:  # an op with an attribute that cannot be compared
+        except TypeError:  # an op has an unhashable attribute
             key = id(segment)
         if key not in self._by_key:
-            self._by_key[key] = Traced(segment, mesh, self)
+            self._by_key[key] = TracedSegment(segment, mesh, self)
         return self._by_key[key]
 
 
 def inlined(make_caller: MakeCaller) -> MakeCaller:
-    """Returns a maker of callers that put the ops of segments into the body of a loop,
-    instead of calling a function. For bodies that only one device runs.
+    """Returns the function that makes callers for the body of a loop on a single device:
+    they add the ops of a segment to the body, instead of the call of a function.
 
     A call takes 0.1 ms in each iteration, and keeps the memory of its arguments in use.
     """

@@ -25,7 +25,7 @@ from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh, Partial
 from meshtf.partition import Program, ReadStep, WriteStep, build, walk
 from meshtf.partition.cost import local_shape
-from meshtf.runtime.lowering.single_replica import scope
+from meshtf.runtime.lowering.single_replica import numbered_scope
 from meshtf.runtime.spmd.exported_program import Export, Port
 from meshtf.runtime.spmd.replica import Replica
 from meshtf.runtime.spmd.unsupported import refuse_effects
@@ -183,7 +183,7 @@ class _ReplicaFunction:
             if isinstance(step, ReadStep) or step.node is None:
                 continue
             # TensorFlow appends _1, _2, ... to scopes that occur several times.
-            if re.search(rf"\b{re.escape(scope(step))}(_\d+)?/", text):
+            if re.search(rf"\b{re.escape(numbered_scope(step))}(_\d+)?/", text):
                 return step.node
         return None
 

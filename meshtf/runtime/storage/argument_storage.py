@@ -1,9 +1,9 @@
-"""Stores of arguments: where a program reads the arguments of its function from.
+"""Stores of arguments, from which a program reads the arguments of its function.
 
     ArrayStore     an array, which is sharded by the layout when it is read
-    ShardsStore    an eager tensor, which has been sharded before
+    ShardsStore    an eager tensor, which is sharded already
 
-`fill` gives both the values of one call of the function.
+`fill` sets the values for one call of the function.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ class ArrayStore:
 
     Args:
       name: the name of the argument.
-      spec: its shape and data type.
-      mesh: the mesh, by whose layout it is sharded.
+      spec: the shape and data type of the array.
+      mesh: the mesh, whose layout shards the array; None: not known yet.
       source: the user's line, for errors.
-      array: the array, for an eager op; a function's is set by `fill`.
+      array: the array of an eager op; None: `fill` sets the array, at each call of a
+        function.
     """
 
     kind: Literal["argument"] = "argument"
@@ -56,10 +57,11 @@ class ArrayStore:
         assert self.mesh is not None
         layout = self.mesh.layout_in(self.region)
         check_layout([self.spec], self.mesh, layout, self.source)
-        return self.mesh.place(self.spec.shape, layout)[0]
+        placement, _conflicts = self.mesh.place(self.spec.shape, layout)
+        return placement
 
     def fill(self, flat: list[Any]) -> None:
-        """Removes the array from the front of `flat` and stores it."""
+        """Removes the first element from `flat`, the array, and stores it."""
         self.array = flat.pop(0)
 
     def read(self) -> list[Any]:
@@ -70,7 +72,7 @@ class ArrayStore:
         return shards_of(self.array, self.spec, self.placement, self.mesh)
 
     def slots(self) -> Sequence[Any]:
-        """Raises: an argument is never written."""
+        """Raises NotImplementedError: an argument is never written."""
         raise NotImplementedError
 
 
@@ -79,11 +81,11 @@ class ShardsStore:
 
     Args:
       name: the name of the argument.
-      spec: its shape and data type.
-      mesh: the mesh of its shards.
-      placement: its placement.
-      distinct_index: for each position, the index of its shard among the distinct shards;
-        -1: it has none.
+      spec: the shape and data type of the tensor.
+      mesh: the mesh of the tensor.
+      placement: the placement of the tensor.
+      distinct_index: for each mesh position, the index of its shard among the distinct
+        shards; -1: the position has no shard.
     """
 
     kind: Literal["argument"] = "argument"
@@ -104,17 +106,17 @@ class ShardsStore:
         self.distinct_shards: list[Any] = []
 
     def fill(self, flat: list[Any]) -> None:
-        """Removes the distinct shards from the front of `flat` and stores them."""
-        count = max(self.distinct_index) + 1
-        self.distinct_shards = flat[:count]
-        del flat[:count]
+        """Removes the first elements from `flat`, the distinct shards, and stores them."""
+        num_distinct = max(self.distinct_index) + 1
+        self.distinct_shards = flat[:num_distinct]
+        del flat[:num_distinct]
 
     def read(self) -> list[Any]:
-        """Returns the shard of each position; None: it has none."""
+        """Returns the shard of each position; None: the position has no shard."""
         return [None if k < 0 else self.distinct_shards[k] for k in self.distinct_index]
 
     def slots(self) -> Sequence[Any]:
-        """Raises: an argument is never written."""
+        """Raises NotImplementedError: an argument is never written."""
         raise NotImplementedError
 
 
@@ -123,28 +125,30 @@ def as_array(array: Any, dtype: object = None, name: str = "array") -> tf.Tensor
 
     Args:
       array: a TensorFlow tensor, a NumPy array, a number, or nested lists of numbers.
-      dtype: the data type; None: that of the array; Python floats become float32, Python
-        integers int32.
+      dtype: the data type; None: that of the array. Then Python floats become float32, and
+        Python integers int32.
       name: the name of the argument, for errors.
 
     Raises:
-      ArgumentError: it is no array, or cannot be converted.
+      ArgumentError: the value is no array, or cannot be converted.
     """
-    tf_dtype = None if dtype is None else tf.as_dtype(dtype_name(dtype))
+    tf_dtype = None
+    if dtype is not None:
+        tf_dtype = tf.as_dtype(dtype_name(dtype))
     if isinstance(array, tf.Tensor):
-        return array if tf_dtype in (None, array.dtype) else tf.cast(array, tf_dtype)
+        if tf_dtype in (None, array.dtype):
+            return array
+        return tf.cast(array, tf_dtype)
     has_names = hasattr(array, "spec")
     if array is None or isinstance(array, str) or has_names:
-        refuse(
-            name,
-            array,
-            "an array, or numbers in lists",
-            "Pass x.numpy() of a tensor that has names already." if has_names else "",
-        )
+        way_out = ""
+        if has_names:
+            way_out = "Pass x.numpy() of a tensor that has names already."
+        refuse(name, array, "an array, or numbers in lists", way_out)
     try:
         return tf.convert_to_tensor(array, tf_dtype)
     except (TypeError, ValueError) as error:
-        reason = str(error).split("\n")[0]
+        reason, *_ = str(error).split("\n")
         refuse(
             name,
             array,
@@ -160,9 +164,14 @@ def store_names(stores: Sequence[Store]) -> dict[Store, str]:
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """Returns the names with suffixes that make them unique: "x", "x_1", ... for "x"."""
+    """Returns the names, with suffixes that make them unique: the second "x" becomes
+    "x_1".
+    """
     unique: dict[str, None] = {}
     for name in names:
-        candidates = (f"{name}_{i}" if i else name for i in itertools.count())
-        unique[next(c for c in candidates if c not in unique)] = None
+        candidate = name
+        suffixes = itertools.count(1)
+        while candidate in unique:
+            candidate = f"{name}_{next(suffixes)}"
+        unique[candidate] = None
     return list(unique)

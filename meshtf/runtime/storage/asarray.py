@@ -1,4 +1,7 @@
-"""NumPy arrays and TensorFlow tensors as tensors with named dimensions."""
+"""Turns NumPy arrays and TensorFlow tensors into tensors with named dimensions.
+
+x = mtf.asarray(mesh, np.zeros((8, 4)), "batch;d_model")
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,19 @@ def asarray(
     Args:
       mesh: the mesh.
       array: a NumPy array, a TensorFlow tensor, or nested lists of numbers.
-      shape: the names of its dimensions, such as "batch;d_model", with or without sizes.
+      shape: the names of the array's dimensions, such as "batch;d_model", with or without
+        sizes.
       dtype: the data type; None: that of the array, float32 and int32 for Python numbers.
 
     Raises:
       ShapeError: the names do not fit the array.
-      LayoutError: the layout cannot shard it.
+      LayoutError: the layout cannot shard the array.
     """
     as_mesh("mesh", mesh)
     source = Source.of_caller()
     array = as_array(array, dtype)
     spec = Spec(named_shape(array, shape, source), array.dtype.name)
-    store = ArrayStore("asarray", spec, mesh, source, array)
+    store = ArrayStore(name="asarray", spec=spec, mesh=mesh, source=source, array=array)
     return apply(Read(store), mesh=mesh)
 
 
@@ -49,16 +53,28 @@ def constant(
     shape: ShapeLike = (),
     dtype: object = None,
 ) -> Tensor:
-    """Returns a tensor filled with a number, or a tensor of an array's values."""
-    if isinstance(value, (bool, int, float, complex)):
-        return full(
-            mesh, shape, value, dtype_name(type(value) if dtype is None else dtype)
-        )
-    return asarray(mesh, value, shape, dtype)
+    """Returns a tensor filled with a number, or a tensor of an array's values.
+
+    Args:
+      mesh: the mesh.
+      value: a number, or an array as for `asarray`.
+      shape: the shape of the tensor: with sizes for a number, see `asarray` for an array.
+      dtype: the data type; None: that of the value.
+    """
+    if not isinstance(value, (bool, int, float, complex)):
+        return asarray(mesh, value, shape, dtype)
+    if dtype is None:
+        dtype = type(value)
+    return full(mesh, shape, value, dtype_name(dtype))
 
 
 def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:
     """Returns the named shape of an array.
+
+    Args:
+      array: the array, or its tf.TensorSpec.
+      shape: the names of the array's dimensions, with or without sizes.
+      source: the user's line, for errors.
 
     Raises:
       ShapeError: the names or the sizes do not fit the array.
@@ -80,6 +96,7 @@ def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:
 
 
 def _explain_mismatch(names: object, sizes: tuple[int, ...], source: object) -> str:
+    """Returns the message for names that do not fit an array of these sizes."""
     return explain_error(
         "the names do not fit the array.",
         names=names,

@@ -1,4 +1,4 @@
-"""Folders that appear complete or not at all.
+"""Folders that are created complete or not at all.
 
 Example:
 
@@ -20,7 +20,7 @@ from meshtf.names.arguments import as_path
 @contextlib.contextmanager
 def atomic_folder(folder: str, marker: str, other_files: Set[str]) -> Iterator[str]:
     """Yields a temporary folder, which is renamed to `folder` at the end of the `with`
-    block. If the block raises, it is removed.
+    block. If the block raises, the temporary folder is removed.
 
     Args:
       folder: the path of the folder; an earlier folder of this kind is replaced.

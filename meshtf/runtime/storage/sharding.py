@@ -1,4 +1,8 @@
-"""Splitting arrays into shards: which region of an array is on which mesh position."""
+"""Splits global arrays into shards: computes which region of an array each mesh position
+has, and slices the array.
+
+    shards = shards_of(array, spec, placement, mesh)      # the shard of each mesh position
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,17 @@ import tensorflow as tf
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.names import Shape
+from meshtf.runtime.devices.names import LOCAL_CPU
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 
-ShardKey = tuple[int, ...]  # coordinates along the axes that shard, 0 along others
+# Identifies a shard of a tensor: the mesh coordinate along each axis that shards the
+# tensor, 0 along all other axes.
+ShardKey = tuple[int, ...]
 
 
 def distinct(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    """Returns the distinct objects among `values`, and the index of each value's object;
-    -1 for None.
+    """Returns (distinct objects, index of each value's object among them); the index of
+    None is -1.
     """
     index_of: dict[int, int] = {id(None): -1}
     objects: list[Any] = []
@@ -29,7 +36,7 @@ def distinct(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
 
 
 def shard_keys(placement: Placement, mesh: Mesh) -> list[ShardKey]:
-    """Returns the key of each position's shard: positions with equal keys have equal
+    """Returns the shard key of each position: positions with equal keys have equal
     shards.
     """
     return [_shard_key(placement, coordinates) for coordinates in mesh.coords]
@@ -74,14 +81,18 @@ def shards_of(
     shards = shards_on_source(array, spec, placement, mesh)
     if not tf.executing_eagerly() and one_memory(mesh):
         return shards
-    sent: dict[Any, Any] = {}
+    # Positions of one device share the copy of a shard.
+    copies: dict[Any, Any] = {}
     outputs: list[Any] = []
     for device, x in zip(devices_of(mesh), shards):
+        if x is None:
+            outputs.append(None)
+            continue
         key = device, id(x)
-        if x is not None and key not in sent:
+        if key not in copies:
             with tf.device(device):
-                sent[key] = tf.identity(x)
-        outputs.append(None if x is None else sent[key])
+                copies[key] = tf.identity(x)
+        outputs.append(copies[key])
     return outputs
 
 
@@ -92,11 +103,12 @@ def shards_on_source(
     mesh: Mesh,
 ) -> list[Any]:
     """Returns each position's shard of a global array, on the device of the array."""
-    with tf.device(getattr(array, "device", "") or "/device:CPU:0"):
-        shards = _distinct_shards(array, spec, placement, mesh)
+    device = getattr(array, "device", "") or LOCAL_CPU
+    with tf.device(device):
+        shard_of = _distinct_shards(array, spec, placement, mesh)
     keys = shard_keys(placement, mesh)
     return [
-        shards[key] if has_shard else None
+        shard_of[key] if has_shard else None
         for key, has_shard in zip(keys, mesh.has(placement))
     ]
 
@@ -107,18 +119,18 @@ def _distinct_shards(
     placement: Placement,
     mesh: Mesh,
 ) -> dict[ShardKey, Any]:
-    """Returns the distinct shards of a global array, by their keys."""
-    shards: dict[ShardKey, Any] = {
-        (): array
-    }  # keys grow by one coordinate for each axis
+    """Returns {shard key: shard} for the distinct shards of a global array."""
+    # Each axis of the mesh adds a coordinate to all keys.
+    shards: dict[ShardKey, Any] = {(): array}
     for state, num_shards in zip(placement, mesh.axes.values()):
-        if isinstance(state, Sharded):
-            axis = spec.shape.index(state.dim)
-            shards = {
-                (*key, j): shard
-                for key, x in shards.items()
-                for j, shard in enumerate(tf.split(x, num_shards, axis))
-            }
-        else:
-            shards = {(*key, 0): x for key, x in shards.items()}
+        smaller_shards: dict[ShardKey, Any] = {}
+        for key, x in shards.items():
+            slices = [x]
+            if isinstance(state, Sharded):
+                axis = spec.shape.index(state.dim)
+                slices = tf.split(x, num_shards, axis)
+            for coordinate, smaller_shard in enumerate(slices):
+                smaller_key = (*key, coordinate)
+                smaller_shards[smaller_key] = smaller_shard
+        shards = smaller_shards
     return shards

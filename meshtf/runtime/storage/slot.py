@@ -2,11 +2,13 @@
 
     slot.read()                      # a NumPy array
     slot.assign(array)
-    value = slot.snapshot()          # value() is the present value, also after later writes
+    read_snapshot = slot.snapshot()
+    slot.assign(other_array)
+    read_snapshot()                  # the value of `array`, as a tensor
     slot.device, slot.host
 
-`Slot` is all that variables and checkpoints know about storage. Each runtime has its own
-class of slots. That of the placed runtime is `TensorFlowSlot`: a resource handle that
+Variables and checkpoints use only the protocol `Slot`. Each runtime has its own class of
+slots. The class of the placed runtime is `TensorFlowSlot`: a resource handle that
 TensorFlow's ops accept.
 """
 
@@ -50,12 +52,12 @@ class Slot(Protocol):
     def value_on(self, device: str) -> Any:
         """Returns the present value as a tensor on a TensorFlow device.
 
-        Nothing is copied if that device shares its memory with the slot's device.
+        Nothing is copied if this device shares its memory with the slot's device.
         """
 
     def assign(self, value: Any) -> None:
-        """Assigns an array, or a tensor from any device. Raises ShapeError if it has
-        another shape than the slot.
+        """Assigns an array, or a tensor of any device. Raises ShapeError if the shape of
+        the value is not that of the slot.
         """
 
     def snapshot(self) -> Callable[[], Any]:
@@ -75,7 +77,7 @@ class VariableKind(NamedTuple):
 
     shape: tf.TensorShape
     dtype: tf.DType
-    trainable: bool
+    trainable: bool  # whether optimizers update it
 
 
 class TensorFlowSlot:
@@ -87,7 +89,7 @@ class TensorFlowSlot:
 
     Args:
       handle: TensorFlow's resource handle, a scalar, which keeps the value alive.
-      kind: shape, data type, and whether optimizers update it.
+      kind: the shape and data type of the value, and whether optimizers update it.
       device: TensorFlow's name of the device of the handle.
     """
 
@@ -131,10 +133,12 @@ class TensorFlowSlot:
             value = tf.raw_ops.ReadVariableOp(
                 resource=self.variable.handle, dtype=self.kind.dtype
             )
-        return value if device == self.device else _on(value, device)
+        if device == self.device:
+            return value
+        return _copy_on(value, device)
 
     def assign(self, value: Any) -> None:
-        """Assigns a new value, also after `free`."""
+        """Assigns a new value, also after `free`. Raises ShapeError."""
         value = tf.convert_to_tensor(value, self.kind.dtype)
         if value.shape != self.kind.shape:
             raise ShapeError(
@@ -144,13 +148,16 @@ class TensorFlowSlot:
         self._replace(value)
 
     def snapshot(self) -> Callable[[], Any]:
-        """Returns a function that returns the present value, on the host."""
-        on_cpu = "CPU" in self.device.upper()
-        value = self.value_on(self.device if on_cpu else self.host)
-        return functools.partial(_on, value, self.host)
+        """Returns a function that returns the present value as a tensor on the host."""
+        device = self.host
+        if "CPU" in self.device.upper():
+            # TensorFlow copies the value of a variable when it is next written.
+            device = self.device
+        value = self.value_on(device)
+        return functools.partial(_copy_on, value, self.host)
 
     def free(self) -> None:
-        """Releases the memory."""
+        """Releases the memory: the value becomes a tensor without elements."""
         self._replace(tf.zeros([0], self.kind.dtype))
 
     def _replace(self, value: Any) -> None:
@@ -164,7 +171,12 @@ def make_slots(
 ) -> list[TensorFlowSlot]:
     """Returns slots with initial values, one on each of `devices`.
 
-    To be called outside of a tf.function.
+    It must be called outside of a tf.function.
+
+    Args:
+      values: the initial value of each slot.
+      devices: the device of each slot.
+      trainable: whether optimizers update the variable.
     """
     if not private("bare_handles"):
         return [
@@ -178,16 +190,20 @@ def make_slots(
     ]
 
 
-def _on(value: Any, device: str) -> Any:
+def _copy_on(value: Any, device: str) -> Any:
+    """Returns a tensor on a device, copied if necessary."""
     with tf.device(device):
         return tf.identity(value)
 
 
 def _public_slot(value: Any, device: str, trainable: bool) -> TensorFlowSlot:
-    """Returns a slot with a tf.Variable from the start."""
+    """Returns a slot whose handle is that of a new tf.Variable, for which no private
+    symbols of TensorFlow are needed.
+    """
     with tf.device(device):
         variable = tf.Variable(value, trainable=trainable)
     kind = VariableKind(value.shape, value.dtype, trainable)
     slot = TensorFlowSlot(variable.handle, kind, device)
+    # Sets the cached property, and keeps the tf.Variable alive.
     slot.variable = variable
     return slot

@@ -1,8 +1,8 @@
 """The slots of a variable: one for each distinct shard on each device.
 
-slots = slots_with(shards, placement, mesh, trainable=True)     # one for each position
+slots = slots_with(shards, placement, mesh, trainable=True)   # the slot of each position
 for region, slots_of_region in regions_of(slots, shape, placement, mesh):
-  ...                                  # a region of the variable, and its slots
+    ...                              # a region of the variable, and all its slots
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import tensorflow as tf
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape
 from meshtf.runtime.devices.resolve import devices_of
-from meshtf.runtime.storage.sharding import region, shard_keys
+from meshtf.runtime.storage.sharding import ShardKey, region, shard_keys
 from meshtf.runtime.storage.slot import Slot, TensorFlowSlot, make_slots
 
-Region = tuple[slice, ...]
+Region = tuple[slice, ...]  # of a global array: a slice for each dimension
 
 
 def slots_with(
@@ -31,20 +31,21 @@ def slots_with(
     a slot.
 
     Args:
-      shards: the initial value of each position's slot; None: it has no slot.
+      shards: the initial value of each position's slot; None: the position has no slot.
       placement: the placement of the variable.
       mesh: the mesh of the variable.
-      trainable: whether optimizers update them.
+      trainable: whether optimizers update the variable.
     """
+    # Positions with equal keys share a slot.
     keys = list(zip(devices_of(mesh), shard_keys(placement, mesh)))
-    values: dict[tuple[str, tuple[int, ...]], Any] = {}
+    value_of: dict[tuple[str, ShardKey], Any] = {}
     for key, shard in zip(keys, shards):
         if shard is not None:
-            values.setdefault(key, shard)
-    devices = [device for device, _ in values]
-    new_slots = make_slots(list(values.values()), devices, trainable)
-    slots = dict(zip(values, new_slots))
-    return [None if shard is None else slots[key] for key, shard in zip(keys, shards)]
+            value_of.setdefault(key, shard)
+    devices = [device for device, _ in value_of]
+    new_slots = make_slots(list(value_of.values()), devices, trainable)
+    slot_of = dict(zip(value_of, new_slots))
+    return [None if shard is None else slot_of[key] for key, shard in zip(keys, shards)]
 
 
 class SlotHolder(Protocol):
@@ -55,27 +56,28 @@ class SlotHolder(Protocol):
     trainable: bool
 
     def slots(self) -> Sequence[Slot | None]:
-        """Returns the slot of each position."""
+        """Returns the slot of each position; None: the position has no shard."""
 
     def use_slots(self, slots: Sequence[Slot | None]) -> None:
-        """Replaces the slots."""
+        """Replaces the slots by `slots`, which have the values already."""
 
     def read(self) -> list[Any]:
         """Returns each position's shard as a TensorFlow tensor."""
 
 
 def tensorflow_slots(variable: Any) -> Sequence[Any]:
-    """Returns each position's `TensorFlowSlot` of a variable; None: it has no shard.
+    """Returns the `TensorFlowSlot` of each position; None: the position has no shard.
 
     If the variable is stored in slots of another class, its shards are moved to
     `TensorFlowSlot`s, and stay there.
 
     Args:
-      variable: a `SlotHolder`: a variable that ops can write.
+      variable: a `SlotHolder`, such as a `Variable`.
     """
     slots: Sequence[Any] = variable.slots()
-    slot_type = next((type(slot) for slot in slots if slot is not None), TensorFlowSlot)
-    if slot_type is TensorFlowSlot:  # all slots of a variable have the same class
+    # All slots of a variable have the same class.
+    slot_types = {type(slot) for slot in slots if slot is not None}
+    if slot_types <= {TensorFlowSlot}:
         return slots
     holder: SlotHolder = variable
     with tf.init_scope():
@@ -91,15 +93,17 @@ def regions_of(
     placement: Placement,
     mesh: Mesh,
 ) -> list[tuple[Region, list[Slot]]]:
-    """Returns the distinct regions of a variable, each with all slots that hold it.
+    """Returns (region, slots) for the distinct regions of a variable: a region, and all
+    slots that store it.
 
     Args:
-      slots: the slot of each position; None: it has no shard.
+      slots: the slot of each position; None: the position has no shard.
       shape: the shape of the variable.
-      placement: its placement.
-      mesh: its mesh.
+      placement: the placement of the variable.
+      mesh: the mesh of the variable.
     """
-    slots_of_shards: dict[tuple[int, ...], dict[int, Slot]] = {}
+    # {shard key: {id of a slot: slot}}: positions may share a slot.
+    slots_of_shards: dict[ShardKey, dict[int, Slot]] = {}
     for key, slot in zip(shard_keys(placement, mesh), slots):
         if slot is not None:
             slots_of_shards.setdefault(key, {})[id(slot)] = slot

@@ -1,11 +1,13 @@
-"""When variables were last written, so that a gradient that is computed later can tell
-whether a variable has still the value of the forward pass.
+"""Times of the last writes of variables. A gradient that is computed later needs to know
+whether a variable still has the value of the forward pass.
 
     called_at = next_time()              # a function is called, and reads v
-    changed_since(v, called_at)          # was v written after the call?
+    changed_since(v, called_at)          # whether v was written after the call
 
-Times are counts, not seconds. A function that writes has one `WriteTime` for all its
-variables, so that a call updates one integer, however many variables it writes.
+Times are counts, not seconds. A variable has a list `writers`: the first `WriteTime` is
+for all writes outside of functions, and each function that writes the variable adds one.
+A function has one `WriteTime` for all its variables, so that a call updates one integer,
+however many variables the function writes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ def next_time() -> int:
 
 
 class WriteTime:
-    """When a writer, such as a function, last wrote its variables; 0: never."""
+    """The time at which a writer, such as a function, last wrote its variables; 0:
+    never.
+    """
 
     def __init__(self) -> None:
         self.time = 0
@@ -34,7 +38,8 @@ class WriteTime:
 
 def record_write(store: Any) -> None:
     """Records that a variable is written outside of functions."""
-    store.writers[0].record()
+    outside_functions = store.writers[0]
+    outside_functions.record()
 
 
 def remove_writer(store: Any, write_time: WriteTime) -> None:
@@ -45,6 +50,8 @@ def remove_writer(store: Any, write_time: WriteTime) -> None:
 
 
 def changed_since(store: Any, time: int) -> bool:
-    """Returns whether a variable was written after a time."""
+    """Returns whether a store was written after a time; False for an argument, which has
+    no writers.
+    """
     writers = getattr(store, "writers", ())
     return any(write_time.time > time for write_time in writers)

@@ -1,1 +1,1 @@
-"""All private symbols of TensorFlow that meshtf uses stand here, and nowhere else."""
+"""The only folder that uses private symbols of TensorFlow; `switches.PRIVATE` lists them."""

@@ -1,4 +1,8 @@
-"""Options of function calls: attributes by name, and the configuration of one call."""
+"""Options of function calls: private attributes of functions and calls, and calls with a
+configuration that applies to one call only.
+
+    outputs = call_with(PLAIN_CONFIG, concrete_function, tensors)
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,23 @@ from tensorflow.python.eager import context, execute
 from meshtf.runtime.tf_internals.register_function import RegisteredFunction
 from meshtf.runtime.tf_internals.switches import private
 
+# Attributes of functions: TensorFlow does not inline the function; it adds no automatic
+# control dependencies, so that ops may run in any order.
 NOT_INLINED = {"_noinline": True}
-IN_ANY_ORDER = {"_disable_acd": True}  # no automatic control dependencies
+IN_ANY_ORDER = {"_disable_acd": True}
 COMPILED = "_XlaMustCompile"  # an attribute of functions and of calls
 SHAPES_KNOWN = "_disable_call_shape_inference"  # an attribute of calls
 
 
 def _config(cpus: bool) -> bytes:
-    """Returns a serialized session configuration that disables the graph optimizer.
+    """Returns a serialized ConfigProto that disables the graph optimizer for one call.
 
-    The optimizer delays the first step and improves nothing in segments. Disabled here,
-    it still optimizes the user's other functions.
+    The optimizer delays the first step and improves nothing in segments. The user's other
+    functions are still optimized.
 
     Args:
-      cpus: whether all devices of the program are CPUs. Then TensorFlow also does not
-        search all called functions for TPU ops, and does not fold constants again for
-        each device.
+      cpus: whether all devices of the program are CPUs. Then TensorFlow neither searches
+        all called functions for TPU ops, nor folds constants again for each device.
     """
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -42,24 +47,24 @@ def _config(cpus: bool) -> bytes:
 
 
 _OPTIMIZER_OFF = "disable_meta_optimizer"
-PLAIN_CONFIG = _config(False)
-CPU_CONFIG = _config(True)
+PLAIN_CONFIG = _config(cpus=False)
+CPU_CONFIG = _config(cpus=True)
 
 
 @contextlib.contextmanager
 def _without_graph_optimizer() -> Iterator[None]:
-    """Within the context, functions run without the graph optimizer.
+    """Turns the graph optimizer of the process off in a `with` block.
 
     Besides delaying the first step, the optimizer returned empty results for a loop
     within a loop whose backward pass recomputes it (TensorFlow 2.21).
     """
     options = tf.config.optimizer
-    before = options.get_experimental_options().get(_OPTIMIZER_OFF, False)
+    was_off = options.get_experimental_options().get(_OPTIMIZER_OFF, False)
     options.set_experimental_options({_OPTIMIZER_OFF: True})
     try:
         yield
     finally:
-        options.set_experimental_options({_OPTIMIZER_OFF: before})
+        options.set_experimental_options({_OPTIMIZER_OFF: was_off})
 
 
 def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
@@ -77,33 +82,36 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
         with _without_graph_optimizer():
             return list(function(*args))
     return _execute(
-        function.name.decode(),
-        [*args, *function.captured_inputs],
-        len(function.outputs),
-        config,
+        name=function.name.decode(),
+        args=[*args, *function.captured_inputs],
+        num_outputs=len(function.outputs),
+        config=config,
     )
 
 
 def _execute(
     name: str,
     args: list[Any],
-    outputs: int,
+    num_outputs: int,
     config: bytes,
 ) -> list[Any]:
+    """Calls a registered function by its name, and returns its outputs."""
+    # Names and values of attributes in turn, as TensorFlow expects them.
     attributes = "executor_type", "", "config_proto", config
-    return list(execute.execute(name, outputs, args, attributes, context.context()))
+    outputs = execute.execute(name, num_outputs, args, attributes, context.context())
+    return list(outputs)
 
 
 class ProgramFunction:
-    """A callable program, given its FunctionDef.
+    """A callable program, made from its FunctionDef.
 
     Args:
-      definition: the FunctionDef.
-      captured: the tensors that it captures, its last arguments.
+      definition: the FunctionDef of the program.
+      captured: the tensors that the program captures, which are its last arguments.
       devices: the device of each result.
-      config: the serialized ConfigProto of its calls.
-      functions: the concrete functions that its nodes call; they must exist as long as
-        the program.
+      config: the serialized ConfigProto with which the program is called.
+      functions: the concrete functions that nodes of the program call; they must exist as
+        long as the program.
     """
 
     def __init__(
@@ -119,45 +127,50 @@ class ProgramFunction:
         self.config = config
         self.functions = functions
         self.registered = RegisteredFunction(definition)
-        self.traced: Any = None
+        # The public way to call the program, traced at the first call.
+        self.concrete_function: Any = None
 
     @property
     def definition(self) -> Any:
-        """Its FunctionDef."""
+        """The FunctionDef of the program."""
         return self.registered.definition
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """Returns the results, each on the device that computed it."""
         if not private("call_options"):
-            if self.traced is None:
-                self.traced = self._traced(args)
+            if self.concrete_function is None:
+                self.concrete_function = self._trace_call(args)
             with _without_graph_optimizer():
-                return list(self.traced(*args))
-        arguments = [*args, *self.captured]
-        name = self.registered.name
-        outputs = len(self.devices)
-        return _execute(name, arguments, outputs, self.config)
+                return list(self.concrete_function(*args))
+        return _execute(
+            name=self.registered.name,
+            args=[*args, *self.captured],
+            num_outputs=len(self.devices),
+            config=self.config,
+        )
 
-    def _traced(self, args: Sequence[Any]) -> Any:
+    def _trace_call(self, args: Sequence[Any]) -> Any:
         """Returns a concrete function that calls the program and sends each result to its
-        device; `StatefulPartitionedCall` copies them to the first CPU.
+        device, since `StatefulPartitionedCall` copies all results to the first CPU.
         """
-        outputs = self.definition.signature.output_arg
+        output_args = self.definition.signature.output_arg
 
         def call(*args: Any) -> list[Any]:
             results = tf.raw_ops.StatefulPartitionedCall(
                 args=[*args, *self.captured],
-                Tout=[tf.as_dtype(x.type) for x in outputs],
+                Tout=[tf.as_dtype(x.type) for x in output_args],
                 f=tf.compat.v1.NameAttrList(name=self.registered.name),
             )
-            if not outputs:
-                return []  # the op gives the tf.Operation, not an empty list
-            return [_on(y, device) for y, device in zip(results, self.devices)]
+            # Without outputs, the op returns a tf.Operation instead of an empty list.
+            if not output_args:
+                return []
+            return [_copy_on(y, device) for y, device in zip(results, self.devices)]
 
         specs = [tf.TensorSpec(x.shape, x.dtype) for x in args]
         return tf.function(call, autograph=False).get_concrete_function(*specs)
 
 
-def _on(x: Any, device: str) -> Any:
+def _copy_on(x: Any, device: str) -> Any:
+    """Returns a tensor on a device, copied if necessary."""
     with tf.device(device):
         return tf.identity(x)

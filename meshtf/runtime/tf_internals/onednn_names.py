@@ -1,4 +1,8 @@
-"""TensorFlow's oneDNN ops, which are created by name."""
+"""TensorFlow's oneDNN ops, which have no public functions and are created by name.
+
+if onednn_kernel("_MklMatMul"):
+    y = onednn_matmul(a, b, flip_a=False, flip_b=True)        # a [m, k], b [n, k]
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ ONEDNN_KERNEL = tf.compat.v1.AttrValue(s=b"MklNameChangeOp")
 def onednn_rewrites() -> bool:
     """Returns whether TensorFlow's graph optimizer replaces ops by those of oneDNN.
 
-    It does so on CPUs on which that is faster, and with TF_ENABLE_ONEDNN_OPTS=1.
+    It does so on CPUs where oneDNN is faster, and if TF_ENABLE_ONEDNN_OPTS=1 is set.
     """
     return private("onednn") and bool(_pywrap_util_port.IsMklEnabled())
 
@@ -32,9 +36,11 @@ def onednn_kernel(op: str) -> bool:
 
 @functools.cache
 def _has_kernel(op: str) -> bool:
+    """Returns whether TensorFlow has a oneDNN kernel for an op on CPUs."""
+    op_kernels = kernels.get_registered_kernels_for_op(op).kernel
     return any(
         kernel.label.encode() == ONEDNN_KERNEL.s and kernel.device_type == "CPU"
-        for kernel in kernels.get_registered_kernels_for_op(op).kernel
+        for kernel in op_kernels
     )
 
 
@@ -44,13 +50,17 @@ def onednn_matmul(
     flip_a: bool,
     flip_b: bool,
 ) -> Any:
-    """Returns a matmul, or a batch of matmuls, by oneDNN's kernel. Only in graphs.
+    """Returns the matmul a b, or a batch of matmuls, computed by oneDNN's kernel. It works
+    in graphs only.
 
     Args:
-      a: `[..., m, k]`, or `[..., k, m]` if flipped, float32.
-      b: `[..., k, n]`, or `[..., n, k]` if flipped, float32.
+      a: a float32 tensor `[..., m, k]`, or `[..., k, m]` if flip_a.
+      b: a float32 tensor `[..., k, n]`, or `[..., n, k]` if flip_b.
       flip_a: whether a is stored transposed.
-      flip_b: whether b is.
+      flip_b: whether b is stored transposed.
+
+    Returns:
+      A float32 tensor `[..., m, n]`.
     """
     matmul, batch_matmul = ONEDNN_MATMULS
     if len(a.shape) > 2:
@@ -63,6 +73,6 @@ def onednn_matmul(
     attrs["T"] = tf.compat.v1.AttrValue(type=a.dtype.as_datatype_enum)
     attrs["_kernel"] = ONEDNN_KERNEL
     graph = tf.compat.v1.get_default_graph()
-    return graph.create_op(
-        kind, [a, b], [a.dtype], name="product", attrs=attrs
-    ).outputs[0]
+    op = graph.create_op(kind, [a, b], [a.dtype], name="product", attrs=attrs)
+    (y,) = op.outputs
+    return y

@@ -1,11 +1,11 @@
 """Replaces ops by those of oneDNN in functions that TensorFlow does not optimize.
 
 TensorFlow's graph optimizer replaces matmuls and other ops by those of oneDNN. It skips
-functions that are called as the only branch of a `Case` (`function_calls.trace`), so
-there the ops are replaced here, in the FunctionDef.
+functions that are called as the only branch of a `Case` op (`function_calls.trace`). In
+these functions, this module replaces the ops in the FunctionDef.
 
-    use_onednn_ops(definition)             # its matmuls are oneDNN's
-    needs_graph_optimizer(definition)      # False: nothing is left to replace
+    use_onednn_ops(definition)             # replaces matmuls by those of oneDNN
+    needs_graph_optimizer(definition)      # False: no op is left to replace
 """
 
 from __future__ import annotations
@@ -36,34 +36,36 @@ def needs_graph_optimizer(definition: Any) -> bool:
     """Returns whether a function has, or may call, ops that TensorFlow's graph optimizer
     would replace by those of oneDNN.
 
-    Functions that it calls as the only branch of a `Case` were checked when they were
+    Functions that are called as the only branch of a `Case` were checked when they were
     traced.
     """
-    return any(
-        _replaced(node.op) or _takes_functions(node.op) and not _one_branch(node)
-        for node in definition.node_def
-    )
+    for node in definition.node_def:
+        if _is_replaceable(node.op):
+            return True
+        if _takes_functions(node.op) and not _has_one_branch(node):
+            return True
+    return False
 
 
 @functools.cache
-def _replaced(kind: str) -> bool:
+def _is_replaceable(kind: str) -> bool:
     """Returns whether TensorFlow would replace a type of op by a faster one. Transposes
-    are replaced too, but are not faster.
+    are replaced too, but do not become faster.
     """
-    return (
-        kind in (*_SAME_ATTRIBUTES, "BatchMatMul", "Einsum")
-        and kind != "Transpose"
-        or op_def_registry.get(f"_MklNative{kind}") is not None
-    )
+    if op_def_registry.get(f"_MklNative{kind}") is not None:
+        return True
+    replaced = (*_SAME_ATTRIBUTES, "BatchMatMul", "Einsum")
+    return kind in replaced and kind != "Transpose"
 
 
 @functools.cache
 def _takes_functions(kind: str) -> bool:
-    return any(
-        attr.type in ("func", "list(func)") for attr in op_def_registry.get(kind).attr
-    )
+    """Returns whether a type of op has functions as attributes, which it may call."""
+    attributes = op_def_registry.get(kind).attr
+    return any(attribute.type in ("func", "list(func)") for attribute in attributes)
 
 
-def _one_branch(node: Any) -> bool:
+def _has_one_branch(node: Any) -> bool:
+    """Returns whether a node is a `Case` op with a single branch."""
     branches = node.attr["branches"].list.func
     return node.op in ("Case", "StatelessCase") and len(branches) == 1

@@ -1,6 +1,6 @@
-"""Registers functions with TensorFlow, given their protocol buffers.
+"""Registers functions with TensorFlow from their protocol buffers (FunctionDef).
 
-function = RegisteredFunction(definition)      # callable by name while it exists
+function = RegisteredFunction(definition)    # ops can call function.name while it exists
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ class RegisteredFunction:
     """A function that ops can call by its name, as long as this object exists.
 
     Args:
-      definition: the FunctionDef.
+      definition: the FunctionDef of the function.
     """
 
     def __init__(self, definition: Any) -> None:
         self.definition = definition
         self.name = str(definition.signature.name)
-        self._is_ours = private("register_function")
-        if self._is_ours:
+        self._must_unregister = private("register_function")
+        if self._must_unregister:
             context.context().add_function_def(definition)
         else:
+            # Keeps the function registered; not used otherwise.
             self._imported = _import(definition)
 
     def __del__(self) -> None:
-        # Not by weakref.finalize, which Python would also call at exit.
-        if self._is_ours and not sys.is_finalizing():
+        # weakref.finalize would also call this when Python exits, which must not happen.
+        if self._must_unregister and not sys.is_finalizing():
             context.context().remove_function(self.name)
 
 
 def _import(definition: Any) -> Any:
-    """Registers a definition by public functions: returns an empty function whose graph
-    has the definition in its library.
+    """Registers a FunctionDef by public functions of TensorFlow: returns an empty function
+    whose graph has the FunctionDef in its library.
     """
     graph = tf.compat.v1.GraphDef()
     graph.versions.producer = tf.version.GRAPH_DEF_VERSION

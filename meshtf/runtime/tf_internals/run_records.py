@@ -1,10 +1,11 @@
-"""Graphs that TensorFlow ran, for benchmarks and tests; the library does not use them.
+"""The graphs that TensorFlow has run, for benchmarks and tests; the library itself does
+not use this module.
 
 Example:
 
     with recorded_graphs() as graphs:
-        step(batch)                      # for the first time
-    graphs[0][0].node                    # of the first function, on one of its devices
+        step(batch)                      # the first call
+    graphs[0][0].node                    # nodes of the first function, on its first device
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def recorded_graphs() -> Iterator[list[list[Any]]]:
     eager = context.context()
     eager.enable_run_metadata()
     try:
-        eager.export_run_metadata()  # what ran before the block comes first: drop it
+        eager.export_run_metadata()  # discards the records of functions that ran before
         yield graphs
         for function in eager.export_run_metadata().function_graphs:
             graphs.append(list(function.partition_graphs))

@@ -1,4 +1,4 @@
-"""The base class of what `tf.train.Checkpoint` and `tf.saved_model.save` walk through."""
+"""The base class of objects that `tf.train.Checkpoint` and `tf.saved_model.save` visit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Creates resource handles of many variables at once."""
+"""Resource handles of variables: created for many variables at once, packed into one
+tensor, and turned into tf.Variables.
+
+    handles = make_handles(initial_values, devices)      # one for each value
+    packed = pack_handles(handles, "/device:CPU:0")
+"""
 
 from __future__ import annotations
 
@@ -15,14 +20,20 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 
 def make_handles(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
-    """Returns handles of variables with initial values, one on each of `devices`. Only
-    outside of tf.functions.
+    """Returns handles of variables with initial values, one on each of `devices`. It works
+    only outside of tf.functions.
 
-    The handles have neither names nor shapes: TensorFlow would make a kernel for each
-    name and shape on each device, which takes longer than everything else. All ops of one
-    type run in sequence, which is faster by the caches of the CPU.
+    The handles have neither names nor shapes: otherwise TensorFlow would create a kernel
+    for each name and shape on each device, which takes longer than all other work. First
+    all handles are created, then all values are assigned: this uses the caches of the CPU
+    better than one variable after the other.
+
+    Args:
+      values: the initial values, all of one data type.
+      devices: the device of each handle.
     """
     dtype = values[0].dtype.as_datatype_enum
+    # Names and values of attributes in turn, as TFE_Py_Execute expects them.
     handle_attrs: tuple[Any, ...] = (
         "container",
         "",
@@ -38,30 +49,30 @@ def make_handles(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
         None,
     )
     assign_attrs = "dtype", dtype, "validate_shape", False
-    with _run_directly() as run:
-        handles = [
-            run("VarHandleOp", [], handle_attrs, 1, device)[0] for device in devices
-        ]
+    handles = []
+    with _eager_op_runner() as run:
+        for device in devices:
+            handles += run("VarHandleOp", [], handle_attrs, 1, device)
         for handle, value, device in zip(handles, values, devices, strict=True):
             run("AssignVariableOp", [handle, value], assign_attrs, 0, device)
     return handles
 
 
 def pack_handles(handles: Sequence[Any], device: str) -> Any:
-    """Returns handles as one tensor. Only outside of tf.functions."""
+    """Returns handles as one tensor. It works only outside of tf.functions."""
     attrs = "N", len(handles), "T", tf.resource.as_datatype_enum, "axis", 0
-    with _run_directly() as run:
-        return run("Pack", list(handles), attrs, 1, device)[0]
+    with _eager_op_runner() as run:
+        (packed,) = run("Pack", list(handles), attrs, 1, device)
+    return packed
 
 
 @contextlib.contextmanager
-def _run_directly() -> Iterator[Callable[..., list[Any]]]:
-    """Yields a function that runs an op on a device, given its type, inputs, attributes
-    and number of outputs.
+def _eager_op_runner() -> Iterator[Callable[..., list[Any]]]:
+    """Yields a function run(kind, inputs, attrs, num_outputs, device) that runs an op.
 
-    By default TensorFlow makes a function of each type of op on each device; this is
-    turned off in the block. `tf.raw_ops` would first try a fast path that fails for
-    handles.
+    By default TensorFlow creates a function for each type of op on each device; this is
+    turned off in the `with` block. `tf.raw_ops` would first try a fast path, which fails
+    for handles.
     """
     eager = context.context()
     eager.ensure_initialized()
@@ -70,19 +81,13 @@ def _run_directly() -> Iterator[Callable[..., list[Any]]]:
         kind: str,
         inputs: list[Any],
         attrs: Any,
-        outputs: int,
+        num_outputs: int,
         device: str,
     ) -> list[Any]:
-        return list(
-            _pywrap_tfe.TFE_Py_Execute(
-                eager._handle,
-                device,
-                kind,
-                inputs,
-                attrs,
-                outputs,
-            )
+        outputs = _pywrap_tfe.TFE_Py_Execute(
+            eager._handle, device, kind, inputs, attrs, num_outputs
         )
+        return list(outputs)
 
     _pywrap_tfe.TFE_ContextSetRunEagerOpAsFunction(eager._handle, False)
     try:
@@ -96,7 +101,7 @@ def _run_directly() -> Iterator[Callable[..., list[Any]]]:
 @contextlib.contextmanager
 def temporary_handle(value: Any) -> Iterator[Any]:
     """Yields the handle of a resource with an initial value, which is destroyed at the
-    end of the block. Only in graphs.
+    end of the `with` block. It works in graphs only.
     """
     handle = tf.raw_ops.VarHandleOp(
         dtype=value.dtype,
@@ -110,11 +115,11 @@ def temporary_handle(value: Any) -> Iterator[Any]:
 
 
 def variable_of(handle: Any, like: Any) -> tf.Variable:
-    """Returns the tf.Variable of a handle.
+    """Returns a tf.Variable with a handle.
 
     Args:
       handle: the resource handle.
-      like: an object with the variable's `shape`, `dtype` and `trainable`.
+      like: an object with the `shape`, `dtype` and `trainable` of the variable.
     """
     handle_data_util.set_handle_data(handle, _handle_data(like.shape, like.dtype))
     return ResourceVariable(
@@ -127,4 +132,5 @@ def variable_of(handle: Any, like: Any) -> tf.Variable:
 
 @functools.cache
 def _handle_data(shape: tf.TensorShape, dtype: tf.DType) -> Any:
+    """Returns TensorFlow's record of the shape and data type behind a handle."""
     return handle_data_util.create_handle_data(shape, dtype)

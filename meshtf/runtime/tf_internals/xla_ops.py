@@ -2,10 +2,10 @@
 
 Contents:
 
-    optimization_barrier   keeps XLA from merging recomputed ops with the first ones
+    optimization_barrier   keeps XLA from merging recomputed ops with the original ones
     replica_id             the index of this replica
-    call_stablehlo         a StableHLO module as an op
-    xla_knows              whether XLA can compile an op
+    call_stablehlo         runs a StableHLO module as an op
+    xla_knows              whether XLA can compile a type of op
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tensorflow.python.framework import kernels
 
 
 def optimization_barrier(xs: list[Any]) -> list[Any]:
-    """Returns the same tensors; XLA uses none of them before all are computed."""
+    """Returns the same tensors, of which XLA uses none before all are computed."""
     return list(gen_xla_ops.xla_optimization_barrier(input=xs))
 
 
@@ -31,8 +31,12 @@ def replica_id() -> Any:
 
 
 def call_stablehlo(x: Any, module: str, shape: Sequence[int]) -> Any:
-    """Returns the result of a StableHLO module from one tensor to one tensor of the same
-    data type.
+    """Returns the result of a StableHLO module for x, a tensor of the same data type.
+
+    Args:
+      x: the only argument of the module.
+      module: the text of the module.
+      shape: the shape of the result.
     """
     (y,) = xla.call_module(
         [x],
@@ -47,7 +51,7 @@ def call_stablehlo(x: Any, module: str, shape: Sequence[int]) -> Any:
 
 @functools.cache
 def _register_kernels() -> None:
-    """Compiles a function, since TensorFlow registers XLA's kernels at the first
+    """Compiles a function, once, since TensorFlow registers XLA's kernels at the first
     compilation.
     """
     tf.function(tf.identity, jit_compile=True)(0)

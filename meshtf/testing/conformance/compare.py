@@ -1,7 +1,7 @@
-"""Compares the shards on all positions of a mesh with an expected array.
+"""Compares a tensor's shards on all mesh positions with an expected array.
 
-Independent of the library's export: it checks every position, so that it detects a wrong
-copy which no export would read.
+`Tensor.numpy` reads only one copy of each shard. Here every position is compared, so a
+wrong copy on one of several replicas is noticed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from meshtf.mesh import Mesh, Partial, Sharded
 from meshtf.names import Shape
 
 _REDUCE = {"sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}
+# The absolute and relative tolerance of results of each data type.
 TOLERANCE = {
     "float64": 1e-9,
     "float32": 1e-4,
@@ -31,13 +32,13 @@ def difference(
     expected: Any,
     tolerance: float = 0.0,
 ) -> str:
-    """Returns how an eager tensor differs from a named shape and array; "": it does not.
+    """Returns how an eager tensor differs from an expected shape and array, or "".
 
     Args:
       x: an eager tensor.
-      shape: its expected shape.
-      expected: its value, in the expected data type.
-      tolerance: absolute and relative tolerance of floats; 0: they must be equal.
+      shape: the expected shape.
+      expected: a NumPy array of the expected value and data type.
+      tolerance: the absolute and relative tolerance of floats; 0: they must be equal.
     """
     if x.shape != shape:
         return f"shape {x.shape!r}, wanted {shape!r}"
@@ -46,36 +47,31 @@ def difference(
     if x.sharded_value is None or x.mesh is None:
         return "holds no value"
     shards = [np.asarray(v) for v in x.sharded_value.values]
-    local_sizes = _local_sizes(
-        x.mesh,
-        x.sharded_value,
-        expected.shape,
-        shape,
-    )
+    local_sizes = _local_sizes(x.mesh, x.sharded_value, expected.shape, shape)
     for position, value in enumerate(shards):
         if value.shape != local_sizes or value.dtype != expected.dtype:
             return (
                 f"position {position} holds {value.dtype}{list(value.shape)}, "
                 f"{x.sharded_value.placement} means {expected.dtype}{list(local_sizes)}"
             )
-    grid = _reduced(x.mesh, x.sharded_value, shards)
-    return _differing_position(
-        x.mesh,
-        x.sharded_value,
-        grid,
-        shape,
-        expected,
-        tolerance,
-    )
+    grid = _reduce_partial(x.mesh, x.sharded_value, shards)
+    for coord in x.mesh.coords:
+        shard = _expected_shard(x.mesh, x.sharded_value, coord, shape, expected)
+        if not is_close(grid[coord], shard, tolerance):
+            return (
+                f"values at {coord} of {x.sharded_value.placement}:\n"
+                f"      have {_short(grid[coord])}\n      want {_short(shard)}"
+            )
+    return ""
 
 
 def is_close(value: Any, expected: Any, tolerance: float) -> bool:
-    """Returns whether two arrays agree: floats up to `tolerance`, others exactly; a NaN is
-    never equal.
+    """Returns whether two arrays agree: floats up to `tolerance`, other types exactly. A
+    NaN is never equal.
     """
     if not tolerance or expected.dtype.name not in TOLERANCE:
         return np.array_equal(value, expected)
-    if expected.dtype.itemsize < 4:
+    if expected.dtype.itemsize < 4:  # np.allclose would compute in 16 bits
         value = value.astype("float32")
         expected = expected.astype("float32")
     return np.allclose(value, expected, rtol=tolerance, atol=tolerance)
@@ -87,7 +83,14 @@ def _local_sizes(
     sizes: tuple[int, ...],
     shape: Shape,
 ) -> tuple[int, ...]:
-    """Returns the sizes of one shard."""
+    """Returns the sizes of one shard of an array.
+
+    Args:
+      mesh: the mesh of the tensor.
+      sharded: the tensor's value, of which only the placement is read.
+      sizes: the sizes of the array.
+      shape: the named shape of the array.
+    """
     local_sizes = list(sizes)
     for state, axis_size in zip(sharded.placement, mesh.axes.values(), strict=True):
         if isinstance(state, Sharded):
@@ -95,33 +98,16 @@ def _local_sizes(
     return tuple(local_sizes)
 
 
-def _reduced(mesh: Mesh, sharded: ShardedValue, shards: list[Any]) -> Any:
-    """Returns shards as an array [*mesh, *local], with partial results reduced."""
+def _reduce_partial(mesh: Mesh, sharded: ShardedValue, shards: list[Any]) -> Any:
+    """Returns the shards of all positions as one array [*mesh axes, *local sizes], in which
+    partial results are reduced over their mesh axes.
+    """
     grid_shape = (*mesh.axes.values(), *shards[0].shape)
     grid = np.stack(shards).reshape(grid_shape)
     for axis, state in enumerate(sharded.placement):
         if isinstance(state, Partial):
             grid = _REDUCE[state.kind](grid, axis=axis, keepdims=True)
     return np.broadcast_to(grid, grid_shape)
-
-
-def _differing_position(
-    mesh: Mesh,
-    sharded: ShardedValue,
-    grid: Any,
-    shape: Shape,
-    expected: Any,
-    tolerance: float,
-) -> str:
-    """Returns a message about the first position whose shard differs, or ""."""
-    for coord in mesh.coords:
-        shard = _expected_shard(mesh, sharded, coord, shape, expected)
-        if not is_close(grid[coord], shard, tolerance):
-            return (
-                f"values at {coord} of {sharded.placement}:\n"
-                f"      have {_short(grid[coord])}\n      want {_short(shard)}"
-            )
-    return ""
 
 
 def _expected_shard(
@@ -131,21 +117,26 @@ def _expected_shard(
     shape: Shape,
     expected: Any,
 ) -> Any:
-    """Returns the shard of an array at the coordinates of a position."""
+    """Returns the shard of the array `expected` at one position.
+
+    Args:
+      mesh: the mesh of the tensor.
+      sharded: the tensor's value, of which only the placement is read.
+      coord: the coordinate of the position along each mesh axis.
+      shape: the named shape of the array.
+      expected: the array.
+    """
+    shard = expected
     axis_sizes = mesh.axes.values()
-    for c, state, axis_size in zip(
-        coord,
-        sharded.placement,
-        axis_sizes,
-        strict=True,
-    ):
+    for c, state, axis_size in zip(coord, sharded.placement, axis_sizes, strict=True):
         if isinstance(state, Sharded):
             dim = shape.index(state.dim)
-            local_size = expected.shape[dim] // axis_size
-            expected = expected.take(range(c * local_size, (c + 1) * local_size), dim)
-    return expected
+            local_size = shard.shape[dim] // axis_size
+            shard = shard.take(range(c * local_size, (c + 1) * local_size), dim)
+    return shard
 
 
 def _short(value: Any) -> str:
+    """Returns the first elements of an array, and the count of all."""
     elements = np.array2string(value.ravel()[:8], precision=6, separator=" ")
     return f"{elements} of {value.size}"

@@ -1,5 +1,5 @@
-"""The eager suite: every sample under every layout, with replicated, sharded and partial
-inputs.
+"""The eager suite: runs every sample of an op eagerly under every layout, with replicated,
+sharded and partial inputs.
 
     report = check_sample(Lookup, 0)
     print(report)       # models.Lookup: 310 cases, 120 refused, 0 left out, 0 failures (seed 0)
@@ -20,20 +20,20 @@ from meshtf.testing.conformance.layouts import (
     Rules,
     all_layouts,
     is_legal,
+    layout_text,
     mesh_on,
-    pick,
-    spell,
+    sample_layouts,
 )
 from meshtf.testing.conformance.partial_sums import (
     as_partial,
     can_be_partial,
     variants_of,
 )
-from meshtf.testing.conformance.reference import Expected, expected
+from meshtf.testing.conformance.reference import ReferenceCase, reference_case
 from meshtf.testing.conformance.report import Report, report_for
 from meshtf.testing.conformance.samples import MESHES, generator, label
 
-# The maximum numbers of layouts of one sample on one mesh.
+# The maximum counts of layouts of one sample on one mesh.
 MAX_LEGAL = 100
 MAX_ILLEGAL = 300
 
@@ -48,15 +48,20 @@ def check_op(
     """Runs all samples of an op eagerly and returns a report.
 
     Args:
-      op_class: an op with samples.
-      seed: of the random values, and of the layouts drawn if there are too many.
-      meshes: axes and sizes of each mesh.
+      op_class: the class of an op with samples.
+      seed: the seed of the random values, and of the layouts that are drawn if there are
+        too many.
+      meshes: the axes of each mesh, such as "x:2;y:2".
       fail_fast: whether to stop at the first failure.
-      devices: names of devices that meshes use round-robin; empty: all of this machine.
+      devices: names of devices that meshes use round-robin; empty: all devices of the
+        local machine.
     """
     report = report_for(label(op_class), len(op_class.samples), seed)
     for i in range(len(op_class.samples)):
-        report.add(check_sample(op_class, i, seed, meshes, fail_fast, devices))
+        sample_report = check_sample(
+            op_class, i, seed=seed, meshes=meshes, fail_fast=fail_fast, devices=devices
+        )
+        report.add(sample_report)
         if fail_fast and report.failures:
             break
     return report
@@ -70,13 +75,22 @@ def check_sample(
     fail_fast: bool = False,
     devices: Sequence[str] = (),
 ) -> Report:
-    """Runs one sample of an op eagerly and returns a report; arguments as of `check_op`."""
+    """Runs one sample of an op eagerly and returns a report.
+
+    Args:
+      op_class: the class of an op with samples.
+      index: the index of the sample.
+      seed: the seed of the random values and layouts, as in `check_op`.
+      meshes: the axes of each mesh, such as "x:2;y:2".
+      fail_fast: whether to stop at the first failure.
+      devices: names of devices, as in `check_op`.
+    """
     report = Report(label(op_class), seed)
     sample = op_class.samples[index]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)  # unusual layouts are intended
         try:
-            case = expected(op_class, sample, seed, devices)
+            case = reference_case(op_class, sample, seed, devices)
         except Exception as error:
             report.failures.append(
                 f"{op_class.__name__} {sample} on one device: {type(error).__name__}: "
@@ -89,86 +103,112 @@ def check_sample(
         for axes, rules in _layouts(case, report, meshes):
             if fail_fast and report.failures:
                 break
-            _check_layout(case, mesh_on(axes, spell(rules), devices), report)
+            _check_layout(case, mesh_on(axes, layout_text(rules), devices), report)
     return report
 
 
 def _layouts(
-    case: Expected, report: Report, meshes: Sequence[str]
+    case: ReferenceCase, report: Report, meshes: Sequence[str]
 ) -> Iterator[tuple[str, Rules]]:
-    """Yields axes and layouts to check, legal and illegal, and counts those left out."""
+    """Yields the axes of each mesh with each layout to check, first the legal ones.
+
+    Args:
+      case: the sample.
+      report: the report, in which layouts that are not drawn are counted.
+      meshes: the axes of each mesh.
+    """
     rng = generator(report.seed, "layouts", report.op)
     for axes in meshes:
-        sizes = Mesh(axes).axes
-        every = all_layouts(case.dims, list(sizes))
-        legal = [rules for rules in every if is_legal(case.shapes, sizes, rules)]
-        illegal = [rules for rules in every if not is_legal(case.shapes, sizes, rules)]
+        axis_sizes = Mesh(axes).axes
+        legal: list[Rules] = []
+        illegal: list[Rules] = []
+        for rules in all_layouts(case.dims, list(axis_sizes)):
+            if is_legal(case.shapes, axis_sizes, rules):
+                legal.append(rules)
+            else:
+                illegal.append(rules)
         report.left_out += max(0, len(legal) - MAX_LEGAL)
         report.left_out += max(0, len(illegal) - MAX_ILLEGAL)
-        for rules in pick(legal, MAX_LEGAL, rng) + pick(illegal, MAX_ILLEGAL, rng):
+        layouts = sample_layouts(legal, MAX_LEGAL, rng)
+        layouts += sample_layouts(illegal, MAX_ILLEGAL, rng)
+        for rules in layouts:
             yield axes, rules
 
 
-def _check_layout(case: Expected, mesh: Mesh, report: Report) -> None:
-    """Adds the results of a sample under one layout to the report."""
-    shapes = [shape for _, shape in case.arrays]
-    where = f"{case.op} {shapes} on {mesh}, layout {mesh.layout}"
+def _check_layout(case: ReferenceCase, mesh: Mesh, report: Report) -> None:
+    """Runs a sample under the layout of a mesh, and adds the results to the report."""
+    shapes = [shape for _, shape in case.inputs]
+    context = f"{case.op} {shapes} on {mesh}, layout {mesh.layout}"
     rules = {dim: axes[0] for dim, axes in mesh.layout.items()}
     if not is_legal(case.shapes, mesh.axes, rules):
-        _check_refused(case, mesh, where, report)
+        _check_refused(case, mesh, context, report)
         return
     try:
-        xs = case.inputs(mesh)
+        xs = case.inputs_on(mesh)
         for variant in variants_of(xs):
             report.cases += 1
-            inputs = variant.of(xs)
+            inputs = variant.apply(xs)
             ys = apply_all(case.op, *inputs, mesh=mesh)
-            problem = _check_outputs(case, ys, case.tolerance)
+            problem = _check_outputs(case, ys)
             if not problem:
                 dys = case.cotangents_on(mesh)
                 problem = _check_gradients(case, ys, inputs, dys)
             if problem:
-                report.failures.append(f"{where} {variant.description}: {problem}")
-        _check_partial_cotangents(case, xs, mesh, where, report)
+                report.failures.append(f"{context} {variant.description}: {problem}")
+        _check_partial_cotangents(case, xs, mesh, context, report)
     except Exception as error:  # a failure; the next layout is checked anyway
-        report.failures.append(f"{where}: {type(error).__name__}: {str(error)[:600]}")
+        report.failures.append(f"{context}: {type(error).__name__}: {str(error)[:600]}")
 
 
 def _check_refused(
-    case: Expected,
+    case: ReferenceCase,
     mesh: Mesh,
-    where: str,
+    context: str,
     report: Report,
 ) -> None:
-    """Checks that an illegal layout raises LayoutError."""
+    """Checks that an illegal layout raises LayoutError.
+
+    Args:
+      case: the sample.
+      mesh: a mesh with the layout.
+      context: the sample, mesh and layout in words, for messages.
+      report: the report that the result is added to.
+    """
     try:
-        apply_all(case.op, *case.inputs(mesh), mesh=mesh)
+        apply_all(case.op, *case.inputs_on(mesh), mesh=mesh)
     except LayoutError:
         report.refused += 1
     except Exception as error:
         report.failures.append(
-            f"{where}: is illegal, but raised {type(error).__name__}: {error}"
+            f"{context}: is illegal, but raised {type(error).__name__}: {error}"
         )
     else:
-        report.failures.append(f"{where}: is illegal, but was not refused")
+        report.failures.append(f"{context}: is illegal, but was not refused")
 
 
-def _check_outputs(case: Expected, ys: Sequence[Tensor], tolerance: float) -> str:
+def _check_outputs(case: ReferenceCase, ys: Sequence[Tensor]) -> str:
     """Returns how outputs differ from the expected ones, or ""."""
     for k, (y, (array, shape)) in enumerate(zip(ys, case.outputs, strict=True)):
-        problem = difference(y, shape, array, tolerance)
+        problem = difference(y, shape, array, case.output_tolerance)
         if problem:
             return f"output {k}: {problem}"
     return ""
 
 
 def _check_gradients(
-    case: Expected,
+    case: ReferenceCase,
     ys: Sequence[Tensor],
     xs: Sequence[Tensor],
     dys: Sequence[Tensor | None],
 ) -> str:
-    """Returns how gradients differ from those of one device, or ""."""
+    """Returns how gradients differ from those of one device, or "".
+
+    Args:
+      case: the sample, with the gradients of one device.
+      ys: the outputs.
+      xs: the inputs.
+      dys: the cotangent of each output, or None.
+    """
     if case.gradients is None:
         return ""
     dxs = case.backward(ys, xs, dys)
@@ -178,25 +218,23 @@ def _check_gradients(
             return f"gradient {i}: {existing}, unlike on one device"
         if dx is None:
             continue
-        _, shape = case.arrays[i]
-        if problem := difference(
-            dx,
-            shape,
-            expected_dx,
-            case.rounding,
-        ):
+        shape = case.inputs[i].shape
+        problem = difference(dx, shape, expected_dx, case.rounding_tolerance)
+        if problem:
             return f"gradient {i}: {problem}"
     return ""
 
 
 def _check_partial_cotangents(
-    case: Expected,
+    case: ReferenceCase,
     xs: Sequence[Tensor],
     mesh: Mesh,
-    where: str,
+    context: str,
     report: Report,
 ) -> None:
-    """Checks gradients for cotangents that are unequal partial sums."""
+    """Checks gradients for cotangents that are partial sums with unequal addends, along
+    each mesh axis; arguments as of `_check_refused`.
+    """
     if case.gradients is None:
         return
     for axis in mesh.axes:
@@ -212,5 +250,5 @@ def _check_partial_cotangents(
             problem = _check_gradients(case, ys, xs, dys)
             if problem:
                 report.failures.append(
-                    f"{where} cotangents partial on {axis}: {problem}"
+                    f"{context} cotangents partial on {axis}: {problem}"
                 )

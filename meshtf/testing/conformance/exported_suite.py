@@ -1,21 +1,20 @@
-"""The exported suite: the programs of the recorded suite as one StableHLO module for each
-layout, run by PJRT's CPU devices.
-
-What `check_program` runs as a `mtf.function` is exported instead: all replicas run the same
-module, and communicate by XLA's collectives.
+"""The exported suite: the programs of the recorded suite, each exported as a StableHLO
+module and run on CPU devices of PJRT.
 
     check_export(Lookup).require()     # needs jaxlib: pip install -e '.[test]'
 
-In a `mtf.function`, random values must be equal bit by bit. In an exported module this holds
-for integers, booleans and everything that is computed without a logarithm, a cosine or the
-like: XLA rounds these differently from TensorFlow, and also differently for shards that do
-not fill its vectors.
+All replicas run the same module, and communicate by XLA's collectives.
+
+Random values of a `mtf.function` must equal those of one device bit by bit. In an exported
+module, random floats that are computed with functions such as log and cos may differ by
+`RANDOM_TOLERANCE`: XLA rounds these functions differently from TensorFlow, and differently
+for shards whose size is no multiple of the vector width.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -24,13 +23,16 @@ from meshtf.function.function import export
 from meshtf.graph import Op, Sample, ShardedValue, Tensor
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.runtime.spmd.pjrt_client import Runner
-from meshtf.testing.conformance.recorded_suite import check_program
-from meshtf.testing.conformance.reference import Expected, expected
+from meshtf.testing.conformance.recorded_suite import Program, check_program
+from meshtf.testing.conformance.reference import ReferenceCase, reference_case
 from meshtf.testing.conformance.report import Report
 
-# Groups along two axes, and windows that reach over several shards.
+# With two axes collectives have groups along each of them; with four positions along one
+# axis, windows reach over several shards.
 MESHES = ("x:2;y:2", "x:4")
-RANDOM_TOLERANCE = 2e-6  # of random floats: TensorFlow and XLA differ in the last bits
+# The absolute and relative tolerance of random floats: TensorFlow and XLA differ in the last
+# bits.
+RANDOM_TOLERANCE = 2e-6
 
 
 def check_export(
@@ -39,47 +41,50 @@ def check_export(
     meshes: Sequence[str] = MESHES,
     fail_fast: bool = False,
 ) -> Report:
-    """Runs all samples of an op as one exported module for each layout and returns a
+    """Runs all samples of an op in one exported module for each layout, and returns a
     report.
 
     Args:
-      op_class: an op with samples.
-      seed: of the random values and of the choice of layouts.
-      meshes: axes and sizes of each mesh.
+      op_class: the class of an op with samples.
+      seed: the seed of the random values and of the choice of layouts.
+      meshes: the axes of each mesh, such as "x:2;y:2".
       fail_fast: whether to stop at the first failure.
     """
     return check_program(
-        op_class, seed, meshes, fail_fast, run=run_exported, reference=_expected
+        op_class,
+        seed,
+        meshes,
+        fail_fast,
+        run=run_exported,
+        reference=_tolerant_case,
     )
 
 
-def run_exported(
-    program: Callable[..., list[Tensor]], inputs: Sequence[Tensor]
-) -> list[Tensor]:
-    """Exports a program of tensors, runs the module on one CPU device for each replica,
-    and returns its results, sharded as the module returns them.
+def run_exported(program: Program, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Exports a program of tensors, runs the module with one CPU device for each replica,
+    and returns the results, with the placements in which the module returns them.
     """
     exported = export(program, *inputs)
-    arguments = [
-        list(map(np.asarray, x.sharded_value.values))
-        for x in inputs
-        if x.sharded_value is not None
-    ]
-    run = Runner(exported.module, exported.mesh.size, quick=True)
-    results = run(*arguments)
+    # For each argument its shards, one for each replica.
+    arguments = []
+    for x in inputs:
+        assert x.sharded_value is not None
+        arguments.append([np.asarray(shard) for shard in x.sharded_value.values])
+    runner = Runner(exported.module, exported.mesh.size, quick=True)
+    results = runner(*arguments)
     tensors = []
     for port, shards in zip(exported.results, results, strict=True):
-        value = ShardedValue(port.placement, list(map(tf.constant, shards)))
+        value = ShardedValue(port.placement, [tf.constant(shard) for shard in shards])
         tensors.append(tensor_of_value(port.spec, value, exported.mesh))
     return tensors
 
 
-def _expected(
+def _tolerant_case(
     op_class: type[Op],
     sample: Sample,
     seed: int,
     devices: Sequence[str],
-) -> Expected:
-    return dataclasses.replace(
-        expected(op_class, sample, seed, devices), random_tolerance=RANDOM_TOLERANCE
-    )
+) -> ReferenceCase:
+    """Returns the expected results of a sample, with `RANDOM_TOLERANCE`."""
+    case = reference_case(op_class, sample, seed, devices)
+    return dataclasses.replace(case, random_tolerance=RANDOM_TOLERANCE)

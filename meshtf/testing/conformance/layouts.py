@@ -1,5 +1,7 @@
-"""Layouts to check, and which of them are legal: the rules are stated independently of the
-library.
+"""Layouts to check, and which of them are legal.
+
+The rules of legality are implemented here a second time, independently of the library, so
+that a wrong check in the library is noticed.
 
 >>> from meshtf.names import Shape
 >>> from meshtf.testing.conformance.layouts import all_layouts, is_legal
@@ -21,12 +23,12 @@ import numpy as np
 from meshtf.mesh import Mesh
 from meshtf.names import Shape
 
-Rules = dict[str, str]  # dimension -> axis
+Rules = dict[str, str]  # the mesh axis by which each sharded dimension is sharded
 
 
 def mesh_on(axes: str, layout: str = "", devices: Sequence[str] = ()) -> Mesh:
-    """Returns a mesh that uses `devices` round-robin; if empty, the devices of this
-    machine.
+    """Returns a mesh that uses `devices` round-robin; if they are empty, the devices of
+    the local machine.
     """
     if not devices:
         return Mesh(axes, layout)
@@ -36,16 +38,21 @@ def mesh_on(axes: str, layout: str = "", devices: Sequence[str] = ()) -> Mesh:
 
 def all_layouts(dims: Sequence[str], axes: Sequence[str]) -> list[Rules]:
     """Returns every way to give each dimension one axis or none."""
-    choices = itertools.product((None, *axes), repeat=len(dims))
-    return [
-        {dim: axis for dim, axis in zip(dims, chosen, strict=True) if axis}
-        for chosen in choices
-    ]
+    layouts = []
+    for axis_by_dim in itertools.product((None, *axes), repeat=len(dims)):
+        pairs = zip(dims, axis_by_dim, strict=True)
+        layouts.append({dim: axis for dim, axis in pairs if axis})
+    return layouts
 
 
 def is_legal(shapes: Iterable[Shape], axes: Mapping[str, int], rules: Rules) -> bool:
-    """Returns whether in each shape every axis shards at most one dimension, and the sizes
-    of all sharded dimensions are divisible by the axis size.
+    """Returns whether in each shape every axis shards at most one dimension, and the size
+    of each sharded dimension is a multiple of the size of its axis.
+
+    Args:
+      shapes: the shapes of the tensors.
+      axes: the size of each mesh axis.
+      rules: the layout.
     """
     for shape in shapes:
         sharded_dims = [name for name in shape.names if name in rules]
@@ -57,13 +64,18 @@ def is_legal(shapes: Iterable[Shape], axes: Mapping[str, int], rules: Rules) -> 
     return True
 
 
-def spell(rules: Rules) -> str:
-    """Returns rules as a layout string."""
+def layout_text(rules: Rules) -> str:
+    """Returns the layout as text, such as "b:x;h:y"."""
     return ";".join(f"{dim}:{axis}" for dim, axis in rules.items())
 
 
-def pick(layouts: list[Rules], limit: int, rng: np.random.Generator) -> list[Rules]:
-    """Returns all layouts if there are at most `limit`, otherwise `limit` random ones."""
+def sample_layouts(
+    layouts: list[Rules], limit: int, rng: np.random.Generator
+) -> list[Rules]:
+    """Returns all layouts if there are at most `limit`, otherwise `limit` random ones, in
+    their order.
+    """
     if len(layouts) <= limit:
         return layouts
-    return [layouts[i] for i in sorted(rng.choice(len(layouts), limit, replace=False))]
+    indices = sorted(rng.choice(len(layouts), limit, replace=False))
+    return [layouts[i] for i in indices]

@@ -1,10 +1,13 @@
-"""Inputs as partial results: the same value, distributed unequally along a mesh axis.
+"""Inputs as partial results: the same value as a sum, maximum or minimum over a mesh axis.
 
-To detect a planner or a rule that uses a partial sum as if it were the sum, the addends
-differ: the first position has 0.75 of the value, the others equal fractions of the rest. So
-rules that are correct only for equal addends fail as well. max(x, y) still equals the sum
-of the maxima of such addends, so one variant ("uneven") also adds amounts that cancel in
-the sum, and differ by element and input.
+    for variant in variants_of(xs):         # no input partial, one of them, several, ...
+      ys = apply_all(op, *variant.apply(xs))    # must equal the results for xs
+
+A planner or an op's rule may wrongly use a partial sum as if it were the sum. To detect
+this, also where the rule would be correct for equal addends, addends differ: the first
+position has 0.75 of the value, and the others share the rest equally. As max(x, y) is
+still the sum of the maxima of such addends, one variant, "uneven", also adds amounts that
+cancel in the sum and that differ between elements and between inputs.
 """
 
 from __future__ import annotations
@@ -22,36 +25,41 @@ from meshtf.names import has_gradient, is_complex
 
 
 class Variant(NamedTuple):
-    """Which inputs are partial, along which axes, and how."""
+    """A choice of inputs that are partial results.
 
-    description: str  # "": no input is partial
-    indices: Sequence[int] = ()  # of the inputs that are partial
+    Attributes:
+      description: the choice in words, for messages; "": no input is partial.
+      indices: the indices of the inputs that are partial.
+      axes: the mesh axes along which they are partial.
+      kind: how the partial results are reduced.
+      uneven: whether amounts are added that cancel in the sum.
+    """
+
+    description: str
+    indices: Sequence[int] = ()
     axes: Sequence[str] = ()
     kind: Kind = "sum"
     uneven: bool = False
 
-    def of(self, xs: Sequence[Tensor]) -> list[Tensor]:
-        """Returns inputs with those of this variant as partial results."""
+    def apply(self, xs: Sequence[Tensor]) -> list[Tensor]:
+        """Returns the inputs, those at `indices` as partial results."""
         inputs = list(xs)
         for i in self.indices:
             pattern = i + 1 if self.uneven else 0
             for axis in self.axes:
-                inputs[i] = as_partial(
-                    inputs[i],
-                    axis,
-                    self.kind,
-                    pattern,
-                )
+                inputs[i] = as_partial(inputs[i], axis, self.kind, pattern)
         return inputs
 
 
 def variants_of(xs: Sequence[Tensor]) -> Iterator[Variant]:
-    """Yields variants: no input partial; then partial along each axis, singly and jointly;
-    along all axes, uneven; and partial maxima and minima.
+    """Yields variants: first no input is partial. Then, along each axis, each input is
+    partial, and all together; all inputs are uneven partial sums along all axes; all are
+    partial maxima along the first axis, and partial minima along the last.
     """
     yield Variant("")
-    mesh = next((x.mesh for x in xs), None)
-    axes = [a for a, size in mesh.axes.items() if size > 1] if mesh else []
+    if not xs or xs[0].mesh is None:
+        return
+    axes = [axis for axis, size in xs[0].mesh.axes.items() if size > 1]
     for axis in axes:
         candidates = _candidates(xs, [axis])
         groups = [[i] for i in candidates]
@@ -61,24 +69,21 @@ def variants_of(xs: Sequence[Tensor]) -> Iterator[Variant]:
             yield Variant(f"inputs {indices} partial on {axis}", indices, [axis])
     if not axes:
         return
-    if indices := _candidates(xs, axes):
+    indices = _candidates(xs, axes)
+    if indices:
         description = f"inputs {indices} uneven partial on all axes"
         yield Variant(description, indices, axes, uneven=True)
     kinds: list[tuple[Kind, str]] = [("max", axes[0]), ("min", axes[-1])]
     for kind, axis in kinds:
+        # Complex numbers have no order.
         indices = [i for i in _candidates(xs, [axis]) if not is_complex(xs[i].dtype)]
         if indices:
             description = f"inputs {indices} {kind} partial on {axis}"
-            yield Variant(
-                description,
-                indices,
-                [axis],
-                kind,
-            )
+            yield Variant(description, indices, [axis], kind)
 
 
 def _candidates(xs: Sequence[Tensor], axes: Sequence[str]) -> list[int]:
-    """Returns the indices of the inputs that can be partial along all of these axes."""
+    """Returns the indices of the inputs that can be partial along all of `axes`."""
     return [
         i for i, x in enumerate(xs) if all(can_be_partial(x, axis) for axis in axes)
     ]
@@ -88,31 +93,27 @@ def as_partial(
     x: Tensor,
     axis: str,
     kind: Kind = "sum",
-    uneven: int = 0,
+    pattern: int = 0,
 ) -> Tensor:
-    """Returns `x`, replicated along `axis`, as a partial result along it.
+    """Returns the value of x as a partial result along a mesh axis.
 
     Args:
-      x: an eager tensor.
-      axis: an axis of its mesh.
+      x: an eager tensor that is replicated along `axis`.
+      axis: the name of the mesh axis.
       kind: how the partial results are reduced.
-      uneven: the index of a pattern of amounts that cancel in a sum; 0: none.
+      pattern: the number of a pattern of amounts that are added and cancel in a sum; 0:
+        nothing is added.
     """
     mesh = x.mesh
     sharded = x.sharded_value
     assert mesh is not None and sharded is not None
     axis_index = mesh.axis_index[axis]
     axis_size = mesh.axes[axis]
-    values = [
-        _addend(
-            value,
-            coord[axis_index],
-            axis_size,
-            kind,
-        )
-        + _pattern(value, coord[axis_index], uneven)
-        for value, coord in zip(sharded.values, mesh.coords, strict=True)
-    ]
+    values = []
+    for value, coord in zip(sharded.values, mesh.coords, strict=True):
+        axis_coord = coord[axis_index]
+        partial_value = _partial_value(value, axis_coord, axis_size, kind)
+        values.append(partial_value + _cancelling_amounts(value, axis_coord, pattern))
     placement = list(sharded.placement)
     placement[axis_index] = Partial(kind)
     y = Tensor(x.node, x.index, x.spec)
@@ -120,36 +121,40 @@ def as_partial(
     return y
 
 
-def _pattern(value: Any, coord: int, pattern: int) -> Any:
-    """Returns multiples of 0.75, as those of "ties" samples, that cancel between the first
-    two positions.
+def _cancelling_amounts(value: Any, coord: int, pattern: int) -> Any:
+    """Returns amounts for each element of a value, whose sum over the mesh axis is zero.
+
+    They are multiples of 0.75, as the values of "ties" samples are, negative at coordinate
+    0 of the axis and positive at 1; at other coordinates they are zero.
     """
     if not pattern or coord > 1:
         return tf.zeros([], value.dtype)
     indices = tf.reshape(tf.range(int(np.prod(value.shape))), value.shape)
     amounts = tf.cast((indices * pattern + pattern) % 5 - 2, value.dtype)
-    return amounts * (0.75 if coord else -0.75)
+    sign = 1 if coord == 1 else -1
+    return amounts * (sign * 0.75)
 
 
-def _addend(
+def _partial_value(
     value: Any,
     coord: int,
     axis_size: int,
     kind: Kind,
 ) -> Any:
-    """Returns the partial result of one position."""
+    """Returns the partial result at one coordinate of the mesh axis."""
     if kind == "sum":
         weight = 0.75 if coord == 0 else 0.25 / (axis_size - 1)
         return value * tf.cast(weight, value.dtype)
-    # Each element has its true value on one position only.
+    # Each element has its true value at one coordinate, and a worse one at the others.
     count = int(np.prod(value.shape))
-    is_other = tf.reshape(tf.range(count) % axis_size != coord, value.shape)
-    return tf.where(is_other, value + (-1 if kind == "max" else 1), value)
+    is_worse = tf.reshape(tf.range(count) % axis_size != coord, value.shape)
+    offset = -1 if kind == "max" else 1
+    return tf.where(is_worse, value + offset, value)
 
 
 def can_be_partial(x: Tensor, axis: str) -> bool:
-    """Returns whether an eager tensor is replicated along `axis`, and of floats or complex
-    numbers.
+    """Returns whether an eager tensor of floats or complex numbers is replicated along a
+    mesh axis.
     """
     assert x.mesh is not None and x.sharded_value is not None
     state = x.sharded_value.placement[x.mesh.axis_index[axis]]

@@ -1,18 +1,20 @@
-"""The recorded suite: all samples of an op as one `mtf.function`, one program for each
-layout.
+"""The recorded suite: all samples of an op in one `mtf.function`, for each of several
+layouts.
 
-One layout of the mesh applies to every sample, so fewer programs than layouts are enough.
-They are chosen greedily (set cover): the next layout is the one that gives most samples a
-layout of their dimensions which no program before it has, until each sample has had every
-legal one. Half of the samples have partial inputs; all of them if the layout shards
-nothing.
+    report = check_program(MyOp)        # prints as in `Report`
+
+Each program runs all samples under one layout of the mesh, which determines the layout of
+each sample's dimensions. The layouts are a greedy set cover: the next one is the layout
+under which the most samples have a layout of their dimensions that they have not had
+before, until each sample has had every legal one. A random half of the samples has partial
+inputs; all samples have if the layout shards nothing.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,28 +22,56 @@ from meshtf.errors import LayoutWarning
 from meshtf.function.function import function
 from meshtf.graph import Op, Tensor, apply_all
 from meshtf.mesh import Mesh
+from meshtf.names import Shape
 from meshtf.testing.conformance.compare import difference
 from meshtf.testing.conformance.layouts import (
     Rules,
     all_layouts,
     is_legal,
+    layout_text,
     mesh_on,
-    spell,
 )
 from meshtf.testing.conformance.partial_sums import Variant, variants_of
-from meshtf.testing.conformance.reference import Expected, expected
+from meshtf.testing.conformance.reference import ReferenceCase, reference_case
 from meshtf.testing.conformance.report import Report, report_for
 from meshtf.testing.conformance.samples import MESHES, generator, label
 
-MAX_CANDIDATES = 20_000  # layouts of one op on one mesh; if there are more, random ones
-Run: TypeAlias = Callable[
-    [Callable[..., list[Tensor]], Sequence[Tensor]], Sequence[Tensor]
-]
+# The maximum count of layouts of one op on one mesh; of more, random ones are chosen from.
+MAX_CANDIDATES = 20_000
+Program: TypeAlias = Callable[..., list[Tensor]]
+# Runs a program on eager tensors.
+Run: TypeAlias = Callable[[Program, Sequence[Tensor]], Sequence[Tensor]]
 
 
-def run_placed(
-    program: Callable[..., list[Tensor]], inputs: Sequence[Tensor]
-) -> Sequence[Tensor]:
+class _SampleLayout(NamedTuple):
+    """The layout of the dimensions of one sample.
+
+    Attributes:
+      sample_index: the index of the sample.
+      rules: a pair of dimension and mesh axis for each sharded dimension of the sample.
+    """
+
+    sample_index: int
+    rules: frozenset[tuple[str, str]]
+
+
+class _Expectation(NamedTuple):
+    """An expected result of a program.
+
+    Attributes:
+      name: the name of the result in messages, such as "output 0".
+      shape: the expected shape.
+      array: the expected value.
+      tolerance: the absolute and relative tolerance of floats.
+    """
+
+    name: str
+    shape: Shape
+    array: Any
+    tolerance: float
+
+
+def run_function(program: Program, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """Runs a program of tensors as a mtf.function."""
     results: list[Tensor] = function(program)(*inputs)
     return results
@@ -53,19 +83,21 @@ def check_program(
     meshes: Sequence[str] = MESHES,
     fail_fast: bool = False,
     devices: Sequence[str] = (),
-    run: Run = run_placed,
-    reference: Callable[..., Expected] = expected,
+    run: Run = run_function,
+    reference: Callable[..., ReferenceCase] = reference_case,
 ) -> Report:
-    """Runs all samples of an op in one mtf.function for each layout and returns a report.
+    """Runs all samples of an op in one program for each layout, and returns a report.
 
     Args:
-      op_class: an op with samples.
-      seed: of the random values and of the choice of layouts.
-      meshes: axes and sizes of each mesh.
+      op_class: the class of an op with samples.
+      seed: the seed of the random values and of the choice of layouts.
+      meshes: the axes of each mesh, such as "x:2;y:2".
       fail_fast: whether to stop at the first failure.
-      devices: names of devices that meshes use round-robin; empty: all of this machine.
-      run: runs such a function on tensors.
-      reference: returns the expected results of a sample.
+      devices: names of devices that meshes use round-robin; empty: all devices of the
+        local machine.
+      run: runs a program on tensors, by default as a mtf.function.
+      reference: returns the expected results of a sample; arguments as of
+        `reference_case`.
     """
     report = report_for(label(op_class), len(op_class.samples), seed)
     with warnings.catch_warnings():
@@ -73,122 +105,159 @@ def check_program(
         cases = [
             reference(op_class, sample, seed, devices) for sample in op_class.samples
         ]
-        for axes in meshes if cases else ():
-            for rules in _chosen_layouts(cases, Mesh(axes).axes, report):
+        if not cases:
+            return report
+        for axes in meshes:
+            for rules in _covering_layouts(cases, Mesh(axes).axes, report):
                 if fail_fast and report.failures:
                     return report
-                _check_program(
-                    cases,
-                    mesh_on(axes, spell(rules), devices),
-                    rules,
-                    report,
-                    run,
-                )
+                mesh = mesh_on(axes, layout_text(rules), devices)
+                _check_layout(cases, mesh, rules, report, run)
     return report
 
 
-def _chosen_layouts(
-    cases: Sequence[Expected], axes: dict[str, int], report: Report
+def _covering_layouts(
+    cases: Sequence[ReferenceCase], axes: dict[str, int], report: Report
 ) -> list[Rules]:
-    """Returns layouts that cover all layouts of all samples, and counts those left out."""
+    """Returns layouts of the mesh under which each sample has every legal layout of its
+    dimensions, as far as random candidates have it.
+
+    Args:
+      cases: the samples.
+      axes: the size of each mesh axis.
+      report: the report, in which the layouts that are not candidates are counted.
+    """
     dims = list(dict.fromkeys(name for case in cases for name in case.dims))
     rng = generator(report.seed, "programs", report.op)
     candidates = _candidates(dims, list(axes), rng)
     report.left_out += (len(axes) + 1) ** len(dims) - len(candidates)
-    covers = {i: _covers(cases, axes, rules) for i, rules in enumerate(candidates)}
+    covers = {i: _sample_layouts(cases, axes, c) for i, c in enumerate(candidates)}
     uncovered = set().union(*covers.values())
+    # The empty layout is always checked.
     layouts: list[Rules] = [{}]
-    uncovered -= _covers(cases, axes, {})
+    uncovered -= _sample_layouts(cases, axes, {})
     while uncovered:
-        covers = {i: cover & uncovered for i, cover in covers.items()}
-        covers = {i: cover for i, cover in covers.items() if cover}
+        covers = _remaining_covers(covers, uncovered)
         best = max(covers, key=lambda i: len(covers[i]))
         uncovered -= covers[best]
         layouts.append(candidates[best])
     return layouts
 
 
+def _remaining_covers(
+    covers: dict[int, set[_SampleLayout]], uncovered: set[_SampleLayout]
+) -> dict[int, set[_SampleLayout]]:
+    """Returns what each candidate covers of the uncovered sample layouts, without the
+    candidates that cover none of them.
+    """
+    remaining_covers = {}
+    for i, cover in covers.items():
+        remaining_cover = cover & uncovered
+        if remaining_cover:
+            remaining_covers[i] = remaining_cover
+    return remaining_covers
+
+
 def _candidates(
     dims: list[str], axes: list[str], rng: np.random.Generator
 ) -> list[Rules]:
-    """Returns all layouts, or random ones if there are too many."""
+    """Returns all layouts of the dimensions, or `MAX_CANDIDATES` random ones if there are
+    more.
+    """
     if (len(axes) + 1) ** len(dims) <= MAX_CANDIDATES:
         return all_layouts(dims, axes)
     choices = [None, *axes]
     layouts = []
     for choice_indices in rng.integers(0, len(choices), (MAX_CANDIDATES, len(dims))):
-        axis_of_dims = [choices[i] for i in choice_indices]
-        rules = {d: axis for d, axis in zip(dims, axis_of_dims, strict=True) if axis}
+        axis_by_dim = [choices[i] for i in choice_indices]
+        rules = {d: axis for d, axis in zip(dims, axis_by_dim, strict=True) if axis}
         layouts.append(rules)
     return layouts
 
 
-def _covers(
-    cases: Sequence[Expected], axes: dict[str, int], rules: Rules
-) -> set[tuple[int, frozenset[tuple[str, str]]]]:
-    """Returns (sample, layout of its dimensions) of each sample for which a layout is
-    legal.
+def _sample_layouts(
+    cases: Sequence[ReferenceCase], axes: dict[str, int], rules: Rules
+) -> set[_SampleLayout]:
+    """Returns the layout of each sample's dimensions under a layout of the mesh, for the
+    samples for which it is legal.
     """
-    return {
-        (i, frozenset((dim, rules[dim]) for dim in case.dims if dim in rules))
-        for i, case in enumerate(cases)
-        if is_legal(case.shapes, axes, rules)
-    }
+    sample_layouts = set()
+    for i, case in enumerate(cases):
+        if is_legal(case.shapes, axes, rules):
+            pairs = frozenset((dim, rules[dim]) for dim in case.dims if dim in rules)
+            sample_layouts.add(_SampleLayout(i, pairs))
+    return sample_layouts
 
 
-def _check_program(
-    cases: Sequence[Expected],
+def _check_layout(
+    cases: Sequence[ReferenceCase],
     mesh: Mesh,
     rules: Rules,
     report: Report,
     run: Run,
 ) -> None:
-    """Runs all samples for which a layout is legal, and adds the results to the report."""
-    legal = [case for case in cases if is_legal(case.shapes, mesh.axes, rules)]
-    where = f"mtf.function on {mesh}, layout {mesh.layout}"
-    rng = generator(report.seed, "variants", where)
-    report.cases += len(legal)
+    """Runs all samples for which a layout is legal in one program, and adds the results to
+    the report.
+
+    Args:
+      cases: the samples.
+      mesh: a mesh with the layout.
+      rules: the layout.
+      report: the report that cases and failures are added to.
+      run: runs the program.
+    """
+    legal_cases = [case for case in cases if is_legal(case.shapes, mesh.axes, rules)]
+    context = f"mtf.function on {mesh}, layout {mesh.layout}"
+    rng = generator(report.seed, "variants", context)
+    report.cases += len(legal_cases)
     try:
-        inputs = [case.inputs(mesh) for case in legal]
+        inputs = [case.inputs_on(mesh) for case in legal_cases]
         variants = [_draw_variant(xs, rng, always=not rules) for xs in inputs]
-        inputs = [variant.of(xs) for variant, xs in zip(variants, inputs)]
-        cotangents = [case.cotangents_on(mesh) for case in legal]
-        results = iter(run(*_program(legal, mesh, inputs, cotangents)))
-        for case, variant in zip(legal, variants, strict=True):
-            problem = _compare(case, [next(results) for _ in range(_count(case))])
+        inputs = [variant.apply(xs) for variant, xs in zip(variants, inputs)]
+        cotangents = [case.cotangents_on(mesh) for case in legal_cases]
+        program, arguments = _program(legal_cases, mesh, inputs, cotangents)
+        results = iter(run(program, arguments))
+        for case, variant in zip(legal_cases, variants, strict=True):
+            problem = _compare(results, _expectations(case))
             if problem:
-                shapes = [shape for _, shape in case.arrays]
+                shapes = [shape for _, shape in case.inputs]
                 report.failures.append(
-                    f"{case.op} {shapes} in {where} {variant.description}: {problem}"
+                    f"{case.op} {shapes} in {context} {variant.description}: {problem}"
                 )
     except Exception as error:  # a failure; the next layout is checked anyway
-        report.failures.append(f"{where}: {type(error).__name__}: {str(error)[:600]}")
+        report.failures.append(f"{context}: {type(error).__name__}: {str(error)[:600]}")
 
 
 def _draw_variant(
     xs: Sequence[Tensor], rng: np.random.Generator, always: bool
 ) -> Variant:
-    """Returns a variant with partial inputs, with probability 1/2 or `always`; otherwise
-    the one without.
+    """Returns a random variant with partial inputs, with probability 1/2 or `always`;
+    otherwise the variant without partial inputs.
     """
-    plain, *partial = variants_of(xs)
-    if partial and (always or rng.integers(2)):
-        return partial[rng.integers(len(partial))]
-    return plain
+    variant_without, *variants = variants_of(xs)
+    if variants and (always or rng.integers(2)):
+        return variants[rng.integers(len(variants))]
+    return variant_without
 
 
 def _program(
-    cases: list[Expected],
+    cases: list[ReferenceCase],
     mesh: Mesh,
     inputs: list[list[Tensor]],
     cotangents: list[list[Tensor | None]],
-) -> tuple[Callable[..., list[Tensor]], list[Tensor]]:
-    """Returns a program of the outputs and then the gradients of one case after the other,
-    and the arguments of the program.
+) -> tuple[Program, list[Tensor]]:
+    """Returns a program that runs all cases, and its arguments. The program returns the
+    outputs and then the gradients of the first case, then those of the next, and so on.
+
+    Args:
+      cases: the samples.
+      mesh: the mesh of the tensors.
+      inputs: the inputs of each case.
+      cotangents: the cotangent of each output of each case, or None.
     """
 
-    def program(*flat: Tensor) -> list[Tensor]:
-        remaining = iter(flat)
+    def program(*arguments: Tensor) -> list[Tensor]:
+        remaining = iter(arguments)
         results: list[Tensor] = []
         for case, eager_xs, eager_dys in zip(cases, inputs, cotangents, strict=True):
             xs = [next(remaining) for _ in eager_xs]
@@ -200,32 +269,36 @@ def _program(
                 results += [dx for dx in dxs if dx is not None]
         return results
 
-    arguments = []
+    flat_arguments = []
     for xs, dys in zip(inputs, cotangents, strict=True):
-        arguments += xs
-        arguments += [dy for dy in dys if dy is not None]
-    return program, arguments
+        flat_arguments += xs
+        flat_arguments += [dy for dy in dys if dy is not None]
+    return program, flat_arguments
 
 
-def _count(case: Expected) -> int:
-    """Returns the number of results of a case."""
-    return len(case.outputs) + sum(g is not None for g in case.gradients or ())
+def _expectations(case: ReferenceCase) -> list[_Expectation]:
+    """Returns the expected results of a case, in the order of the program's results."""
+    expectations = []
+    for k, (array, shape) in enumerate(case.outputs):
+        tolerance = case.output_tolerance
+        expectations.append(_Expectation(f"output {k}", shape, array, tolerance))
+    for i, gradient in enumerate(case.gradients or ()):
+        if gradient is not None:
+            shape = case.inputs[i].shape
+            tolerance = case.rounding_tolerance
+            expectations.append(
+                _Expectation(f"gradient {i}", shape, gradient, tolerance)
+            )
+    return expectations
 
 
-def _compare(case: Expected, results: list[Tensor]) -> str:
-    """Returns how the results of a case differ from the expected ones, or ""."""
-    expectations = [
-        (f"output {k}", shape, array, case.tolerance)
-        for k, (array, shape) in enumerate(case.outputs)
-    ]
-    expectations += [
-        (f"gradient {i}", case.arrays[i][1], gradient, case.rounding)
-        for i, gradient in enumerate(case.gradients or ())
-        if gradient is not None
-    ]
-    pairs = zip(results, expectations, strict=True)
-    for tensor, (name, shape, array, tolerance) in pairs:
-        problem = difference(tensor, shape, array, tolerance)
-        if problem:
-            return f"{name}: {problem}"
-    return ""
+def _compare(results: Iterator[Tensor], expectations: list[_Expectation]) -> str:
+    """Takes a result for each expectation from an iterator, and returns how the first
+    wrong one differs, or "".
+    """
+    message = ""
+    for name, shape, array, tolerance in expectations:
+        problem = difference(next(results), shape, array, tolerance)
+        if problem and not message:
+            message = f"{name}: {problem}"
+    return message

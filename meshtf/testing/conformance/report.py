@@ -11,19 +11,28 @@ from __future__ import annotations
 
 import dataclasses
 
-_MAX_SHOWN = 5  # failures that are printed
-_MAX_LINES = 20  # of a repr
+_MAX_SHOWN = 5  # the count of failures that are printed
+_MAX_LINES = 20  # the maximum length of a repr
 
 
 @dataclasses.dataclass(repr=False)
 class Report:
-    """Counts and failures of one or more conformance runs."""
+    """Counts and failures of one or more conformance runs of an op.
+
+    Attributes:
+      op: the label of the op, such as "gather.Gather".
+      seed: the seed of the random values and layouts.
+      cases: the count of compared combinations of sample, mesh, layout and partial inputs.
+      refused: the count of illegal layouts that raised LayoutError, as they must.
+      left_out: the count of layouts that were not among those drawn.
+      failures: a message for each failure.
+    """
 
     op: str
     seed: int
-    cases: int = 0  # compared combinations of sample, mesh, layout and partial inputs
-    refused: int = 0  # illegal layouts that raised LayoutError, as they must
-    left_out: int = 0  # layouts that were not drawn
+    cases: int = 0
+    refused: int = 0
+    left_out: int = 0
     failures: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, other: Report) -> None:
@@ -34,8 +43,10 @@ class Report:
         self.failures += other.failures
 
     def require(self) -> Report:
-        """Returns the report. Raises AssertionError if a case failed or nothing was
-        compared.
+        """Returns the report itself.
+
+        Raises:
+          AssertionError: a case failed, or nothing was compared.
         """
         if self:
             return self
@@ -51,7 +62,7 @@ class Report:
         """Returns the first lines of the report."""
         lines = str(self).split("\n")
         if len(lines) > _MAX_LINES:
-            lines[_MAX_LINES - 1 :] = ["..."]
+            lines = [*lines[: _MAX_LINES - 1], "..."]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -68,7 +79,9 @@ class Report:
 
 
 def report_for(op: str, num_samples: int, seed: int) -> Report:
-    """Returns an empty report on an op; without samples it has a failure."""
+    """Returns a report of an op before any case has run; if the op has no samples, that is
+    a failure.
+    """
     report = Report(op, seed)
     if not num_samples:
         report.failures.append(

@@ -6,9 +6,19 @@
 >>> array.dtype, dims
 (dtype('int32'), [b:4])
 
-"ties" are multiples of 0.75, and "whole" is 0 or 3: values repeat, and their partial sums
-are exact, so that equal values stay equal under every layout. "unit" is between -0.9 and
-0.9.
+A description of an input is a shape, with a kind of values in front of it; without a kind
+values are normal float32:
+
+    int         int32 from 0 to below - 1
+    bool        False or True
+    ties        multiples of 0.75 from -0.75 to 1.5: values repeat
+    whole       0 or 3
+    positive    0.25 to 2
+    unit        -0.9 to 0.9
+    complex     normal complex64
+    half        normal bfloat16
+
+Partial sums of "ties" and "whole" are exact, so equal values stay equal under every layout.
 """
 
 from __future__ import annotations
@@ -17,7 +27,7 @@ import importlib
 import pkgutil
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -26,13 +36,26 @@ import meshtf.ops
 from meshtf.graph import Op, Sample
 from meshtf.names import Shape
 
+# The axes of the meshes on which ops are checked.
 MESHES = ("x:2;y:2", "x:2", "x:4")
-HALF = tf.bfloat16.as_numpy_dtype
+_BFLOAT16 = tf.bfloat16.as_numpy_dtype
 _KINDS = ("int", "bool", "ties", "positive", "unit", "whole", "complex", "half")
 
 
+class NamedArray(NamedTuple):
+    """The value of an input or output.
+
+    Attributes:
+      array: a NumPy array.
+      shape: the names and sizes of its dimensions.
+    """
+
+    array: Any
+    shape: Shape
+
+
 def registered_ops() -> list[type[Op]]:
-    """Returns every op of the library, in the order of their labels.
+    """Returns every op class of the library, sorted by label.
 
     A class whose name begins with "_" is a base class, not an op.
     """
@@ -47,35 +70,42 @@ def registered_ops() -> list[type[Op]]:
 
 
 def label(op: type[Op]) -> str:
-    """Returns module and name of an op, such as "indexing.Gather"."""
+    """Returns the module and the name of an op class, such as "gather.Gather"."""
     return f"{op.__module__.rpartition('.')[2]}.{op.__name__}"
 
 
 def _subclasses(base: type[Op]) -> Iterator[type[Op]]:
+    """Yields all direct and indirect subclasses."""
     for op in base.__subclasses__():
         yield op
         yield from _subclasses(op)
 
 
 def generator(seed: int, *names: object) -> np.random.Generator:
-    """Returns a random generator that depends only on a seed and on names."""
+    """Returns a random generator that depends only on a seed and on the text of `names`."""
     text = "/".join(map(str, names))
     checksum = zlib.crc32(text.encode())
     return np.random.default_rng([seed, checksum])
 
 
-def draw_all(
-    sample: Sample,
-    rng: np.random.Generator,
-) -> list[tuple[Any, Shape]]:
-    """Returns an array and a shape for each input of a sample."""
-    return [draw(text, sample.below, rng) for text in sample.inputs]
+def draw_inputs(sample: Sample, rng: np.random.Generator) -> list[NamedArray]:
+    """Returns random values for each input of a sample."""
+    return [draw(description, sample.below, rng) for description in sample.inputs]
 
 
-def draw(text: str, below: int, rng: np.random.Generator) -> tuple[Any, Shape]:
-    """Returns an array and its shape for one input, such as "b:4" or "int b:4"."""
-    kind, _, rest = text.partition(" ")
-    shape = Shape(rest if kind in _KINDS else text)
+def draw(description: str, below: int, rng: np.random.Generator) -> NamedArray:
+    """Returns random values for one input.
+
+    Args:
+      description: the kind of the values, if any, and the shape: "b:4" or "int b:4".
+      below: the exclusive upper bound of integers.
+      rng: the generator of the values.
+    """
+    kind, _, shape_text = description.partition(" ")
+    if kind not in _KINDS:
+        kind = "normal"
+        shape_text = description
+    shape = Shape(shape_text)
     sizes = shape.sizes
     if kind == "int":
         array = rng.integers(0, below, sizes).astype("int32")
@@ -90,9 +120,10 @@ def draw(text: str, below: int, rng: np.random.Generator) -> tuple[Any, Shape]:
     elif kind == "whole":
         array = (rng.integers(0, 2, sizes) * 3).astype("float32")
     elif kind == "complex":
-        array = (rng.normal(size=sizes) + 1j * rng.normal(size=sizes)).astype(
-            "complex64"
-        )
+        array = rng.normal(size=sizes) + 1j * rng.normal(size=sizes)
+        array = array.astype("complex64")
+    elif kind == "half":
+        array = rng.normal(size=sizes).astype(_BFLOAT16)
     else:
-        array = rng.normal(size=sizes).astype("float32" if kind != "half" else HALF)
-    return np.asarray(array), shape
+        array = rng.normal(size=sizes).astype("float32")
+    return NamedArray(np.asarray(array), shape)

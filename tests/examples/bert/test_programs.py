@@ -13,7 +13,7 @@ import pytest
 
 import meshtf as mtf
 from examples.bert import run_classifier, run_pretraining, run_squad
-from examples.bert.shared import fine_tuning, program_flags
+from examples.bert.shared import fine_tuning, model_setup
 from tests.examples.bert.conftest import SIZES, with_flags
 from tests.examples.bert.datasets.test_pretraining_records import TEXT, create
 from transformer.models.bert import Classifier, SpanExtractor
@@ -174,12 +174,10 @@ def test_questions_are_answered_and_scored(folder, capsys):
 
 def test_the_encoder_is_read_and_the_rest_is_drawn(folder, vocabulary):
     with with_flags(**common(folder)):
-        config = program_flags.config(vocabulary)
-        source = program_flags.build(Classifier, config, labels=3)
+        config = model_setup.config(vocabulary)
+        source = model_setup.build(Classifier, config, labels=3)
         with with_flags(random_seed=5):
-            target = fine_tuning.trainer(
-                program_flags.build(SpanExtractor, config), 2, 1
-            )
+            target = fine_tuning.trainer(model_setup.build(SpanExtractor, config), 2, 1)
         drawn = {v.name: v.numpy() for v in target.model.variables}
         path = mtf.checkpoints.save(
             str(folder / "saved"), 7, {v.name: v for v in source.variables}
@@ -197,7 +195,7 @@ def test_the_encoder_is_read_and_the_rest_is_drawn(folder, vocabulary):
 
 def test_a_checkpoint_of_other_sizes_is_refused(folder, vocabulary, capsys):
     with with_flags(**common(folder)):
-        small = program_flags.build(Classifier, program_flags.config(vocabulary))
+        small = model_setup.build(Classifier, model_setup.config(vocabulary))
     path = mtf.checkpoints.save(
         str(folder / "saved"), 7, {v.name: v for v in small.variables}
     )

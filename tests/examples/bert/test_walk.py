@@ -12,7 +12,7 @@ import pytest
 from absl import flags
 
 from examples.bert import make_tasks
-from examples.bert.datasets import tsv
+from examples.bert.datasets import task_columns
 
 FOLDER = Path(make_tasks.__file__).parent
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -58,4 +58,4 @@ def test_the_walk_of_the_readme_is_the_script():
 
 
 def test_every_kind_of_table_is_named():
-    assert all(f"`{name}`" in README for name in tsv.TASKS)
+    assert all(f"`{name}`" in README for name in task_columns.TASKS)

@@ -266,14 +266,14 @@ def test_what_is_saved_has_no_kernels_of_the_processor_at_hand(
 
 def test_which_processors_have_the_kernel(monkeypatch):
     cpus = ["/job:localhost/replica:0/task:0/device:CPU:0"]
-    monkeypatch.setattr(matmul_choice, "_without_avx512", lambda: True)
+    monkeypatch.setattr(matmul_choice, "_has_avx_without_avx512", lambda: True)
     monkeypatch.setattr(matmul_choice, "onednn_rewrites", lambda: False)
     assert matmul_choice.matmul_kernels(cpus).threads >= 1
     assert matmul_choice.matmul_kernels([*cpus, cpus[0].replace("CPU", "GPU")]) is None
     monkeypatch.setattr(matmul_choice, "onednn_rewrites", lambda: True)
     assert matmul_choice.matmul_kernels(cpus)[1:] == (None, True)
     monkeypatch.setattr(matmul_choice, "onednn_rewrites", lambda: False)
-    monkeypatch.setattr(matmul_choice, "_without_avx512", lambda: False)
+    monkeypatch.setattr(matmul_choice, "_has_avx_without_avx512", lambda: False)
     assert matmul_choice.matmul_kernels(cpus) is None
 
 
@@ -289,4 +289,4 @@ def test_which_processors_have_the_kernel(monkeypatch):
 def test_processors_are_known_by_their_flags(monkeypatch, tmp_path, flags, without):
     (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
     monkeypatch.setattr(matmul_choice, "_CPUINFO", tmp_path / "cpuinfo")
-    assert matmul_choice._without_avx512.__wrapped__() is without
+    assert matmul_choice._has_avx_without_avx512.__wrapped__() is without

@@ -19,7 +19,12 @@ from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.tf_internals.xla_ops import replica_id
 from meshtf.testing import difference
 from meshtf.testing.conformance.exported_suite import run_exported
-from meshtf.testing.conformance.layouts import all_layouts, is_legal, pick, spell
+from meshtf.testing.conformance.layouts import (
+    all_layouts,
+    is_legal,
+    layout_text,
+    sample_layouts,
+)
 
 pytest.importorskip("jaxlib")  # Python 3.10 has none
 
@@ -91,7 +96,7 @@ def test_every_move_from_one_layout_to_all_others(axes, dtypes, rng):
     shape = Shape("n:8;h:8;k:4")
     mesh = mtf.Mesh(axes)
     legal = [
-        spell(rules)
+        layout_text(rules)
         for rules in all_layouts(shape.names, list(mesh.axes))
         if is_legal([shape], mesh.axes, rules)
     ]
@@ -99,7 +104,7 @@ def test_every_move_from_one_layout_to_all_others(axes, dtypes, rng):
         array = tf.cast(
             rng.integers(0, 2 if dtype == "bool" else 256, shape.sizes), dtype
         ).numpy()
-        for front in pick(legal, 4, rng):
+        for front in sample_layouts(legal, 4, rng):
             with mtf.layout(front):
                 x = asarray(mesh, array, shape)
             results = run_exported(

@@ -14,7 +14,7 @@ PAGE = (
 
 
 def test_the_program_prints_what_is_below_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tasks, "_known", dict(tasks._known))
+    monkeypatch.setattr(tasks, "_task_makers", dict(tasks._task_makers))
     monkeypatch.chdir(tmp_path)
     ((code, text),) = re.findall(
         r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.M | re.S

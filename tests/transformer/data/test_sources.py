@@ -193,9 +193,11 @@ def test_the_index_is_made_once_and_again_when_file_or_format_change(
     tmp_path, monkeypatch
 ):
     made = []
-    make = indexing._make
+    make = indexing._make_table
     monkeypatch.setattr(
-        indexing, "_make", lambda path, *rest: made.append(path) or make(path, *rest)
+        indexing,
+        "_make_table",
+        lambda path, *rest: made.append(path) or make(path, *rest),
     )
     path = write(tmp_path, "a.tsv", GOOD_TSV)
 

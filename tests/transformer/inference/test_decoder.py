@@ -112,8 +112,8 @@ def test_one_trace_serves_all_prompts_of_a_padded_length(monkeypatch):
     monkeypatch.setattr(
         LanguageModel,
         "prefill",
-        lambda model, x, *args: (
-            traced.append(x.shape["length"]) or real(model, x, *args)
+        lambda model, x, *args, **kwargs: (
+            traced.append(x.shape["length"]) or real(model, x, *args, **kwargs)
         ),
     )
     decoder = Decoder(

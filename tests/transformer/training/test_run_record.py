@@ -166,7 +166,7 @@ def test_a_finished_run_says_that_other_settings_have_no_effect(tmp_path, capsys
 def test_a_checkpoint_without_a_record_resumes(tmp_path, monkeypatch):
     first = pieces(tmp_path, "a.txt", PIECES)
     with monkeypatch.context() as patch:
-        patch.setattr("transformer.training.run_record.of_run", lambda *_: {})
+        patch.setattr("transformer.training.run_record.make_record", lambda *_: {})
         patch.setattr("transformer.training.run_record.differences", lambda *_: [])
         learn(tmp_path / "run", first)
     run = learn(tmp_path / "run", first, steps=2)

@@ -1,1 +1,1 @@
-"""Families of models of other libraries, a file each."""
+"""Families of models: the conversion rules and settings of each, in one file per family."""

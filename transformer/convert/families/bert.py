@@ -1,8 +1,9 @@
 """BERT (Devlin et al., 2018): the classes of Hugging Face transformers for pretraining,
 classification and spans.
 
-Norms follow each residual, gelu is exact, and tokens are predicted by the embedding table
-after a further layer. Older files call a norm's scale and bias gamma and beta.
+The architecture is post-norm, with exact gelu. Tokens are predicted by a dense layer, a norm
+and a matmul with the embedding table. Older files call a norm's scale and bias "gamma" and
+"beta". The tables are conversion rules: see `transformer.convert.rules`.
 """
 
 from __future__ import annotations
@@ -94,13 +95,14 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
 
 
 def _read_classifier(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    """Returns the arguments of `Classifier` for a config.json, by name."""
     settings.require(problem_type="single_label_classification")
     labels = settings.get("id2label", {0: "no", 1: "yes"})
     return {**_read(settings, names), "labels": len(labels)}
 
 
 def _write(model: Model) -> dict[str, Any]:
-    """Returns the settings of config.json for a model."""
+    """Returns the settings of config.json for a model with a BERT encoder."""
     a: Architecture = model.architecture
     return {
         "model_type": "bert",
@@ -120,6 +122,7 @@ def _write(model: Model) -> dict[str, Any]:
 
 
 def _write_classifier(model: Classifier) -> dict[str, Any]:
+    """Returns the settings of config.json for a classifier."""
     labels = model.classes.new_dims.size
     return {
         **_write(model),
@@ -129,18 +132,21 @@ def _write_classifier(model: Classifier) -> dict[str, Any]:
     }
 
 
-def _rules(head: list[Rule], pooled: bool = True) -> Callable[[Any], list[Rule]]:
-    """Returns the function of rules of BERT with a head.
+def _rules(
+    head_rules: list[Rule], has_pooler: bool = True
+) -> Callable[[Any], list[Rule]]:
+    """Returns a function that returns the conversion rules of a model.
 
     Args:
-      head: the rules of the head.
-      pooled: whether the model has a pooler.
+      head_rules: the rules of the layers after the encoder.
+      has_pooler: whether the model has a pooler.
     """
+    encoder_table = _OUTER + _POOLER if has_pooler else _OUTER
 
     def rules(model: Any) -> list[Rule]:
         return [
-            *table(_OUTER + _POOLER * pooled, "bert.", "bert/"),
-            *head,
+            *table(encoder_table, "bert.", "bert/"),
+            *head_rules,
             *block_rules(model.encoder.stack, _BLOCK, "bert.encoder.layer.{layer}."),
         ]
 
@@ -175,7 +181,7 @@ BERT_SPANS = Family(
     model_class=SpanExtractor,
     read_config=_read,
     write_config=_write,
-    rules=_rules(table(_ENDS), pooled=False),
+    rules=_rules(table(_ENDS), has_pooler=False),
     renames=WEIGHT_BIAS,
     ignored_names=_IGNORED_NAMES,
 )

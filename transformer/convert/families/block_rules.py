@@ -1,4 +1,10 @@
-"""Rules of the blocks of a stack, shared by families."""
+"""The conversion rules of the blocks of a stack, for all families.
+
+Example:
+
+    table = "ln_1.weight   attention_norm/scale   d_model"
+    rules = block_rules(model.decoder, table, "transformer.h.{layer}.")
+"""
 
 from __future__ import annotations
 
@@ -10,12 +16,12 @@ def block_rules(stack: Stack, text: str, tensor_prefix: str) -> list[Rule]:
     """Returns the rules of all blocks of a stack.
 
     Args:
-      stack: of our model; if it is scanned, each of its variables has all layers.
-      text: the table of one block.
-      tensor_prefix: of the names of tensors of a block, with `{layer}` in it.
+      stack: a stack of our model.
+      text: the table of rules of one block: see `transformer.convert.rules`.
+      tensor_prefix: the start of the names of a block's tensors, with `{layer}` in it.
     """
+    # A scanned stack has one block, whose variables are stacked over layers.
     block = "blocks/block" if stack.architecture.scanned else "block_{layer}"
-    return each_layer(
-        stack.architecture.blocks,
-        table(text, tensor_prefix, "/".join([*stack.path, block, ""])),
-    )
+    variable_prefix = "/".join([*stack.path, block, ""])
+    rules = table(text, tensor_prefix, variable_prefix)
+    return each_layer(stack.architecture.blocks, rules)

@@ -1,4 +1,4 @@
-"""A family: how to convert one class of models of another library to ours, and back.
+"""A family: the conversion of one class of Hugging Face's models to ours, and back.
 
 Example:
 
@@ -24,20 +24,22 @@ WEIGHT_BIAS = [(r"gamma$", "weight"), (r"beta$", "bias")]
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """The conversion of one class of another library's models.
+    """The conversion of one class of models.
 
     Args:
-      class_names: the names of the class in config.json. All are read; the first is
-        written.
+      class_names: the names of Hugging Face's class in config.json. All are read; the
+        first is written.
       model_class: our class, called with the mesh and the arguments from `read_config`.
-      read_config: (settings of config.json, names of the tensors) -> the arguments of
-        `model_class` by name.
-      write_config: our model -> the settings of config.json.
-      rules: our model -> the rules between tensors and variables.
-      renames: (pattern, replacement) for the names of tensors in files of older versions.
-      ignored_names: a pattern of the names of tensors that are not weights.
-      copies: our model -> for each tensor that is a copy of another one, its name and the
-        name of the original.
+      read_config: a function (settings of config.json, names of tensors) -> the arguments
+        of `model_class` by name.
+      write_config: a function of our model, which returns the settings of config.json.
+      rules: a function of our model, which returns the rules between tensors and
+        variables.
+      renames: (regular expression, replacement) for the names of tensors in files of
+        older versions.
+      ignored_names: a regular expression for the names of tensors that are not weights.
+      copies: a function of our model, which returns the name of each tensor that files
+        may repeat -> the name of its original.
     """
 
     class_names: Sequence[str]
@@ -50,9 +52,12 @@ class Family:
     copies: Callable[[Any], Mapping[str, str]] = lambda model: {}
 
     def canonical(self, tensors: Tensors, model: Model) -> CanonicalTensors:
-        """Returns tensors under the names of the current version, without copies."""
+        """Returns the tensors of a model by their current names, without copies."""
         return CanonicalTensors(
-            tensors, self.renames, self.ignored_names, self.copies(model)
+            tensors,
+            renames=self.renames,
+            ignored_names=self.ignored_names,
+            copies=self.copies(model),
         )
 
     def config(self, model: Model) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """GPT-2 (Radford et al., 2019): `GPT2LMHeadModel` of Hugging Face transformers.
 
-Its kernels are [in, out], and queries, keys and values are one tensor. Logits are products
-with the embedding table.
+Kernels are [in, out]; in the other families they are [out, in]. Queries, keys and values are one
+fused tensor. Logits are a matmul with the embedding table. The tables are conversion rules:
+see `transformer.convert.rules`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Llama (Touvron et al., 2023): `LlamaForCausalLM` of Hugging Face transformers.
 
-Query heads that share keys and values are adjacent, as in our models. Rotary positions
-pair the two halves of a head, as in our models; those scaled for longer texts are refused.
+As in our models, query heads that share keys and values are adjacent, and rotary positions
+pair the two halves of a head. Rotary positions that are scaled for longer texts raise an
+error. The tables are conversion rules: see `transformer.convert.rules`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _OUTER = """
   model.embed_tokens.weight   embedding/table      vocab d_model
   model.norm.weight           decoder/norm/scale   d_model
 """
+# HEADS is replaced by our dimensions of query heads, KV_HEADS by those of heads of keys and
+# values.
 _BLOCK = """
   input_layernorm.weight            attention_norm/scale       d_model
   self_attn.q_proj.weight           attention/query/kernel     (HEADS d_kv) d_model
@@ -47,7 +50,7 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
     rotary.require(rope_type="default")
     d_model = settings["hidden_size"]
     heads = settings["num_attention_heads"]
-    tied = settings.get("tie_word_embeddings", False)
+    is_tied = settings.get("tie_word_embeddings", False)
     return {
         "architecture": Architecture(
             vocab=settings["vocab_size"],
@@ -61,8 +64,8 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
             epsilon=settings.get("rms_norm_eps", 1e-6),
             rope_theta=rotary.get("rope_theta", settings.get("rope_theta", 10000.0)),
             max_length=settings.get("max_position_embeddings", 2048),
-            tied=tied,
-            scaled_logits=not tied,
+            tied=is_tied,
+            scaled_logits=not is_tied,
         )
     }
 
@@ -91,12 +94,21 @@ def _write(model: LanguageModel) -> dict[str, Any]:
 def _rules(model: LanguageModel) -> list[Rule]:
     """Returns the conversion rules of a model."""
     a = model.architecture
+    # KV_HEADS first, since it contains HEADS.
     block = _BLOCK.replace("KV_HEADS", " ".join(a.kv_head_dims.names))
     block = block.replace("HEADS", " ".join(a.head_dims.names))
+    outer = _OUTER if a.tied else _OUTER + _LOGITS
     return [
-        *table(_OUTER if a.tied else _OUTER + _LOGITS, "", "language_model/"),
+        *table(outer, tensor_prefix="", variable_prefix="language_model/"),
         *block_rules(model.decoder, block, "model.layers.{layer}."),
     ]
+
+
+def _copies(model: LanguageModel) -> dict[str, str]:
+    """Returns the name of each tensor that files may repeat -> the name of its original."""
+    if model.architecture.tied:
+        return {"lm_head.weight": "model.embed_tokens.weight"}
+    return {}
 
 
 LLAMA = Family(
@@ -106,9 +118,5 @@ LLAMA = Family(
     write_config=_write,
     rules=_rules,
     ignored_names=r"\.rotary_emb\.inv_freq$",
-    copies=lambda model: (
-        {"lm_head.weight": "model.embed_tokens.weight"}
-        if model.architecture.tied
-        else {}
-    ),
+    copies=_copies,
 )

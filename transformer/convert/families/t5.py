@@ -29,8 +29,8 @@ _STACK = """
   block.0.layer.0.SelfAttention.relative_attention_bias.weight   relative_bias/table   buckets heads
   final_layer_norm.weight                                        norm/scale            d_model
 """
-# SUBLAYER stands for the index of the sublayer in its block, THEIRS and OURS for the names
-# of an attention layer.
+# SUBLAYER is replaced by the index of the sublayer in its block; THEIRS and OURS by Hugging
+# Face's and our name of an attention layer.
 _ATTENTION = """
   layer.SUBLAYER.layer_norm.weight   OURS_norm/scale      d_model
   layer.SUBLAYER.THEIRS.q.weight     OURS/query/kernel    (heads d_kv) d_model
@@ -67,10 +67,9 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
             f"config.json has feed_forward_proj = {projection!r}; supported are "
             f"{', '.join(_PROJECTIONS)}."
         )
-    # Without `scale_decoder_outputs`, logits are scaled if they are tied.
-    scaled = settings.get(
-        "scale_decoder_outputs", settings.get("tie_word_embeddings", True)
-    )
+    # If config.json has no `scale_decoder_outputs`, logits are scaled if they are tied.
+    is_tied = settings.get("tie_word_embeddings", True)
+    has_scaled_logits = settings.get("scale_decoder_outputs", is_tied)
     encoder = Architecture(
         vocab=settings["vocab_size"],
         d_model=settings["d_model"],
@@ -84,8 +83,8 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
         positions="relative",
         buckets=settings.get("relative_attention_num_buckets", 32),
         max_distance=settings.get("relative_attention_max_distance", 128),
-        tied=scaled or "lm_head.weight" not in names,
-        scaled_logits=scaled,
+        tied=has_scaled_logits or "lm_head.weight" not in names,
+        scaled_logits=has_scaled_logits,
         scaled_attention=False,
     )
     decoder_blocks = settings.get("num_decoder_layers", encoder.blocks)
@@ -155,7 +154,7 @@ def _feed_forward_table(activation: str) -> str:
 
 
 def _copies(model: EncoderDecoder) -> dict[str, str]:
-    """Returns the names of the tensors that files may repeat -> the original."""
+    """Returns the name of each tensor that files may repeat -> the name of its original."""
     copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
     if model.architecture.tied:
         copies.append("lm_head.weight")

@@ -1,1 +1,1 @@
-"""Examples to batches, in an order that is a function of (seed, index)."""
+"""Makes batches of examples, in an order that is a pure function of (seed, index)."""

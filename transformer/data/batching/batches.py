@@ -1,11 +1,13 @@
 """Random windows of a text as a pure function of (seed, step), and fixed windows for
 evaluation.
 
-Example i of step s starts at hash(seed, s, i) in the text. So a run that resumes at step s
-gets the batches of an uninterrupted run, and no state needs to be saved:
+A window is `length` + 1 successive bytes: the inputs are all but the last byte, the targets
+all but the first. Window i of step s starts at byte hash(seed, s, i) of the text. So a run
+that resumes at step s gets the batches of an uninterrupted run, and no state needs to be
+saved:
 
     all_steps = batches(text, batch_size=8, length=256, seed=0)
-    from_1000 = batches(text, batch_size=8, length=256, seed=0, first_step=1000)   # the same, later
+    resumed = batches(text, batch_size=8, length=256, seed=0, first_step=1000)
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import tensorflow as tf
 import meshtf as mtf
 from transformer.data.datasets.corpus import CorpusError
 
-_ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of splitmix64
+# The constants of splitmix64 (Steele et al. 2014): an increment and two factors.
+_INCREMENT = 0x9E3779B97F4A7C15
+_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def batches(
@@ -24,20 +28,27 @@ def batches(
 ) -> tf.data.Dataset:
     """Returns an endless dataset of (inputs, targets), int32 [batch, length] each.
 
-    The targets are the inputs shifted by one byte. The dataset starts with the batch of
-    step `first_step`: 1000 after restoring the checkpoint of step 1000.
+    Args:
+      text: the bytes, uint8 [bytes].
+      batch_size: the count of windows of a batch.
+      length: the count of bytes of inputs, and of targets.
+      seed: the seed of the starts of windows.
+      first_step: the step of the first batch: 1000 after restoring the checkpoint of step
+        1000.
 
     Raises:
       CorpusError: the text is shorter than one window.
     """
     num_starts = _num_starts(text, length)
-    with tf.device("/CPU:0"):  # where tf.data runs, also on a machine with a GPU
+    # tf.data runs on the CPU; without this, the text would be copied to a GPU and back.
+    with tf.device("/CPU:0"):
         text_tensor = tf.constant(text)
         offsets = tf.range(length + 1, dtype=tf.int64)
 
     def batch(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        start = starts(step, batch_size, num_starts, seed)
-        return _pair(tf.gather(text_tensor, start[:, None] + offsets))
+        window_starts = starts(step, batch_size, num_starts, seed=seed)
+        byte_indices = window_starts[:, None] + offsets  # [batch, length + 1]
+        return _inputs_and_targets(tf.gather(text_tensor, byte_indices))
 
     steps = tf.data.Dataset.range(first_step, np.iinfo(np.int64).max)
     return mtf.cluster.without_autotuning(
@@ -50,13 +61,21 @@ def starts(
 ) -> tf.Tensor:
     """Returns the start of each window of a step: int64 [batch], each from 0 to
     `num_starts` - 1.
+
+    Args:
+      step: the index of the step.
+      batch_size: the count of windows of a batch.
+      num_starts: the count of possible starts.
+      seed: the seed of the starts.
     """
-    bits = tf.constant(seed % 2**63, tf.uint64)
-    for word in (tf.cast(step, tf.uint64), tf.cast(tf.range(batch_size), tf.uint64)):
-        bits = _mix(bits + tf.constant(_ODD[0], tf.uint64)) ^ word
-    return tf.cast(
-        tf.math.floormod(_mix(bits), tf.constant(num_starts, tf.uint64)), tf.int64
-    )
+    increment = tf.constant(_INCREMENT, tf.uint64)
+    step_word = tf.cast(step, tf.uint64)
+    example_words = tf.cast(tf.range(batch_size), tf.uint64)
+    state = tf.constant(seed % 2**63, tf.uint64)
+    state = _mix(state + increment) ^ step_word
+    state = _mix(state + increment) ^ example_words
+    start = tf.math.floormod(_mix(state), tf.constant(num_starts, tf.uint64))
+    return tf.cast(start, tf.int64)
 
 
 def windows(
@@ -65,27 +84,36 @@ def windows(
     """Returns fixed windows of a text: uint8 [windows, length + 1], in the order of the
     text.
 
-    The targets of a window are its last `length` bytes. If `num_windows` is None, each byte is
-    a target once, except the initial one and those of an incomplete last window. Otherwise
-    that count of these windows, evenly spaced.
+    A window starts at the last byte of the window before. So each byte is a target once,
+    except the first byte of the text, and the bytes of an incomplete last window.
+
+    Args:
+      text: the bytes, uint8 [bytes].
+      length: the count of targets of a window.
+      num_windows: the count of windows, evenly spaced; None: all.
 
     Raises:
       CorpusError: the text is shorter than one window.
     """
-    starts = np.arange(0, _num_starts(text, length), length)
-    total = starts.size
+    window_starts = np.arange(0, _num_starts(text, length), length)
+    total = window_starts.size
     if num_windows is not None and num_windows < total:
+        # Window k of n is in the middle of the k-th of n equal sections.
         indices = np.arange(num_windows) * total + total // 2
-        starts = starts[indices // num_windows]
-    return np.lib.stride_tricks.sliding_window_view(text, length + 1)[starts]
+        window_starts = window_starts[indices // num_windows]
+    all_windows = np.lib.stride_tricks.sliding_window_view(text, length + 1)
+    return all_windows[window_starts]
 
 
 def evaluation_batches(fixed: np.ndarray, batch_size: int) -> tf.data.Dataset:
-    """Returns the windows as a dataset of (inputs, targets, counts), in order.
+    """Returns fixed windows as a dataset of (inputs, targets, counts), in order.
 
-    Inputs and targets are int32 [batch, length]. The last batch is padded with zeros
-    to the full batch size; counts, float32 [batch], are 1.0 for windows and 0.0 for
-    padding.
+    Inputs and targets are int32 [batch, length]. The last batch is padded with zeros to
+    the full batch size; counts, float32 [batch], are 1.0 for windows and 0.0 for padding.
+
+    Args:
+      fixed: the windows, from `windows`: uint8 [windows, length + 1].
+      batch_size: the count of windows of a batch.
     """
     num_padding = -len(fixed) % batch_size
     padded = np.pad(fixed, ((0, num_padding), (0, 0)))
@@ -93,12 +121,16 @@ def evaluation_batches(fixed: np.ndarray, batch_size: int) -> tf.data.Dataset:
     dataset = tf.data.Dataset.from_tensor_slices((padded, counts.astype(np.float32)))
     dataset = dataset.batch(batch_size, drop_remainder=True)
     return mtf.cluster.without_autotuning(
-        dataset.map(lambda window, count: (*_pair(window), count))
+        dataset.map(lambda window, count: (*_inputs_and_targets(window), count))
     )
 
 
 def _num_starts(text: np.ndarray, length: int) -> int:
-    """Returns the number of windows of length + 1 bytes. Raises CorpusError: none."""
+    """Returns the count of positions at which a window of length + 1 bytes can start.
+
+    Raises:
+      CorpusError: the text is shorter than one window.
+    """
     if text.size <= length:
         raise CorpusError(
             f"a text of {text.size:,} bytes has no window of {length:,} + 1 bytes.\n"
@@ -108,17 +140,15 @@ def _num_starts(text: np.ndarray, length: int) -> int:
 
 
 def _mix(word: tf.Tensor) -> tf.Tensor:
-    """Returns a 64-bit hash of a word (the finalizer of splitmix64)."""
-    shift = tf.bitwise.right_shift
-    for by, odd in ((30, _ODD[1]), (27, _ODD[2])):
-        word = (word ^ shift(word, tf.constant(by, tf.uint64))) * tf.constant(
-            odd, tf.uint64
-        )
-    return word ^ shift(word, tf.constant(31, tf.uint64))
+    """Returns a 64-bit hash of each word, uint64 (the finalizer of splitmix64)."""
+    for shift, factor in zip((30, 27), _FACTORS):
+        shifted = tf.bitwise.right_shift(word, tf.constant(shift, tf.uint64))
+        word = (word ^ shifted) * tf.constant(factor, tf.uint64)
+    return word ^ tf.bitwise.right_shift(word, tf.constant(31, tf.uint64))
 
 
-def _pair(windows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns inputs and targets of windows [batch, length + 1]."""
+def _inputs_and_targets(windows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns inputs and targets, int32 [batch, length], of windows [batch, length + 1]."""
     windows = tf.cast(windows, tf.int32)
     inputs = windows[:, :-1]
     targets = windows[:, 1:]

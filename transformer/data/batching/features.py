@@ -1,4 +1,4 @@
-"""Converts examples to the arrays that a model takes: static lengths, padded with zeros.
+"""Converts examples to the arrays that a model takes: of static lengths, padded with zeros.
 
     LanguageModelFeatures(length)          targets -> tokens, targets, weights
     PrefixFeatures(length)                 inputs, targets -> tokens, targets, weights, prefix
@@ -7,9 +7,9 @@
                                            masked_weights, next_sentence_labels
     ClassifierFeatures(length)             tokens, token_types, labels
 
-`tokens` of a decoder are its targets shifted right by one, after a 0; `weights` are 1.0
-where a target counts. Packed examples also have `segments`, from 1, 0 for padding, and
-`positions`.
+The `tokens` of a decoder are its targets shifted right by one, after a 0; `weights` are 1.0
+for targets that count in the loss, else 0.0. Packed examples also have `segments`, the text
+of each token, counted from 1 (0: padding), and `positions`, from 0 in each text.
 
 >>> arrays = LanguageModelFeatures(5)({"targets": np.array([7, 8, 9])})
 >>> {name: values.tolist() for name, values in arrays.items()}
@@ -35,36 +35,39 @@ class Features(Protocol):
     """Converts an example to arrays of static shapes."""
 
     def shapes(self) -> dict[str, list[int]]:
-        """Returns the shapes of the arrays by name."""
+        """Returns the shape of each array of an example, by name."""
 
     def __call__(self, example: Example) -> Arrays:
-        """Returns the arrays of an example. Raises DataError: it lacks a field, or is
-        too long.
+        """Returns the arrays of an example, by name.
+
+        Raises:
+          DataError: the example lacks a field, or is too long.
         """
 
 
-_TYPES = {
+# The dtypes of arrays that are not int32.
+_DTYPES = {
     "weights": tf.float32,
     "masked_weights": tf.float32,
     "prefix": tf.bool,
-}  # else int32
+}
 
 
 def specs(features: Features, batch_size: int) -> dict[str, tf.TensorSpec]:
-    """Returns the shapes and dtypes of a batch by name."""
+    """Returns the shape and dtype of each array of a batch, by name."""
     return {
-        name: tf.TensorSpec([batch_size, *shape], _TYPES.get(name, tf.int32), name)
+        name: tf.TensorSpec([batch_size, *shape], _DTYPES.get(name, tf.int32), name)
         for name, shape in features.shapes().items()
     }
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelFeatures(Features):
-    """Predicts each of `targets` from those before it.
+    """For a language model, which predicts each of `targets` from the targets before it.
 
     Attributes:
-      length: the tokens of an example, padding included.
-      packed: whether an example holds several texts.
+      length: the count of tokens of an example, padding included.
+      packed: whether an example has several texts.
     """
 
     length: int
@@ -77,18 +80,19 @@ class LanguageModelFeatures(Features):
         return dict.fromkeys(names, [self.length])
 
     def __call__(self, example: Example) -> Arrays:
-        return _decoder(example, self.length, self.packed)
+        return _decoder_arrays(example, self.length, self.packed)
 
 
 @dataclasses.dataclass(frozen=True)
 class PrefixFeatures(Features):
-    """One text, `inputs` and then `targets`; only the targets are predicted.
+    """For a prefix language model: one text of `inputs` and then `targets`, of which only
+    the targets are predicted.
 
-    `prefix` is true for tokens that all tokens may attend to: the 0 at the start and the
+    `prefix` is True for tokens that all tokens attend to: the 0 at the start and the
     inputs.
 
     Attributes:
-      length: the tokens of an example, padding included.
+      length: the count of tokens of an example, padding included.
     """
 
     length: int
@@ -99,24 +103,24 @@ class PrefixFeatures(Features):
     def __call__(self, example: Example) -> Arrays:
         inputs = _get(example, "inputs")
         text = np.concatenate([inputs, _get(example, "targets")])
-        arrays = _decoder({"targets": text}, self.length, packed=False)
-        position = np.arange(self.length)
-        is_target = (position >= len(inputs)).astype(np.float32)
-        return {
-            **arrays,
-            "weights": arrays["weights"] * is_target,
-            "prefix": position <= len(inputs),
-        }
+        arrays = _decoder_arrays({"targets": text}, self.length, packed=False)
+        positions = np.arange(self.length)
+        is_target = (positions >= len(inputs)).astype(np.float32)
+        arrays["weights"] = arrays["weights"] * is_target
+        # `tokens` are shifted right by one, so the inputs end at position len(inputs).
+        arrays["prefix"] = positions <= len(inputs)
+        return arrays
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoderFeatures(Features):
-    """Predicts `targets` from `inputs` and the targets before.
+    """For an encoder-decoder, which predicts each of `targets` from `inputs` and the targets
+    before it.
 
     Attributes:
-      inputs: the tokens of the inputs, padding included.
-      targets: the tokens of the targets, padding included.
-      packed: whether an example holds several pairs.
+      inputs: the count of tokens of the inputs, padding included.
+      targets: the count of tokens of the targets, padding included.
+      packed: whether an example has several pairs of inputs and targets.
     """
 
     inputs: int
@@ -131,58 +135,54 @@ class EncoderDecoderFeatures(Features):
         return {**dict.fromkeys(encoder_names, [self.inputs]), **decoder_shapes}
 
     def __call__(self, example: Example) -> Arrays:
-        arrays = {"inputs": _padded(example, "inputs", self.inputs)}
+        arrays = {"inputs": _pad(example, "inputs", self.inputs)}
         if self.packed:
             for kind in ("segments", "positions"):
-                arrays[f"input_{kind}"] = _padded(
-                    example, f"inputs_{kind}", self.inputs
-                )
-        return {**arrays, **_decoder(example, self.targets, self.packed)}
+                arrays[f"input_{kind}"] = _pad(example, f"inputs_{kind}", self.inputs)
+        return {**arrays, **_decoder_arrays(example, self.targets, self.packed)}
 
 
 @dataclasses.dataclass(frozen=True)
 class BertFeatures(Features):
-    """Predicts masked tokens, and whether the second text follows the first.
+    """For BERT, which predicts masked tokens, and whether the second text follows the first.
 
     Attributes:
-      length: the tokens of an example, padding included.
-      predictions: the most masked tokens of an example.
+      length: the count of tokens of an example, padding included.
+      predictions: the maximum count of masked tokens of an example.
     """
 
     length: int
     predictions: int
 
     def shapes(self) -> dict[str, list[int]]:
-        masked = dict.fromkeys(
-            ["masked_positions", "masked_ids", "masked_weights"], [self.predictions]
-        )
         return {
             "tokens": [self.length],
             "token_types": [self.length],
-            **masked,
+            "masked_positions": [self.predictions],
+            "masked_ids": [self.predictions],
+            "masked_weights": [self.predictions],
             "next_sentence_labels": [],
         }
 
     def __call__(self, example: Example) -> Arrays:
-        arrays = {
-            name: _padded(example, name, shape[0])
-            for name, shape in self.shapes().items()
-            if shape and name != "masked_weights"
-        }
+        masked_ids = _pad(example, "masked_ids", self.predictions)
         is_masked = np.arange(self.predictions) < len(example["masked_ids"])
-        arrays["masked_weights"] = is_masked.astype(np.float32)
         return {
-            **arrays,
+            "tokens": _pad(example, "tokens", self.length),
+            "token_types": _pad(example, "token_types", self.length),
+            "masked_positions": _pad(example, "masked_positions", self.predictions),
+            "masked_ids": masked_ids,
+            "masked_weights": is_masked.astype(np.float32),
             "next_sentence_labels": _scalar(example, "next_sentence_labels"),
         }
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassifierFeatures(Features):
-    """Predicts the class of one text or of a pair.
+    """For a classifier, which predicts the class of a text or of a pair of texts.
 
     Attributes:
-      length: the tokens of an example, padding included.
+      length: the count of tokens of an example, padding included.
     """
 
     length: int
@@ -191,26 +191,28 @@ class ClassifierFeatures(Features):
         return {"tokens": [self.length], "token_types": [self.length], "labels": []}
 
     def __call__(self, example: Example) -> Arrays:
-        arrays = {
-            name: _padded(example, name, self.length)
-            for name in ("tokens", "token_types")
+        return {
+            "tokens": _pad(example, "tokens", self.length),
+            "token_types": _pad(example, "token_types", self.length),
+            "labels": _scalar(example, "labels"),
         }
-        return {**arrays, "labels": _scalar(example, "labels")}
 
 
-def _decoder(example: Example, length: int, packed: bool) -> Arrays:
-    """Returns tokens, targets and weights; if `packed`, also segments and positions."""
-    targets = _padded(example, "targets", length)
+def _decoder_arrays(example: Example, length: int, packed: bool) -> Arrays:
+    """Returns the arrays of a decoder: tokens, targets and weights, each [length]; if
+    `packed`, also segments and positions.
+    """
+    targets = _pad(example, "targets", length)
     tokens = np.concatenate([np.zeros(1, np.int32), targets[:-1]])
     weights = (np.arange(length) < len(example["targets"])).astype(np.float32)
+    # The last target, shifted right, is not an input: no target comes after it.
     tokens = tokens * (weights > 0)
     if not packed:
         return {"tokens": tokens, "targets": targets, "weights": weights}
-    segments, positions = (
-        _padded(example, f"targets_{kind}", length)
-        for kind in ("segments", "positions")
-    )
+    segments = _pad(example, "targets_segments", length)
+    positions = _pad(example, "targets_positions", length)
     return {
+        # The first token of each text is 0, not the last target of the text before.
         "tokens": tokens * (positions > 0),
         "targets": targets,
         "weights": weights,
@@ -220,6 +222,11 @@ def _decoder(example: Example, length: int, packed: bool) -> Arrays:
 
 
 def _get(example: Example, name: str) -> np.ndarray:
+    """Returns a field of an example as an array.
+
+    Raises:
+      DataError: the example lacks the field.
+    """
     if name not in example:
         raise DataError(
             f"an example has no {name!r}, but {', '.join(map(repr, example))}."
@@ -227,8 +234,12 @@ def _get(example: Example, name: str) -> np.ndarray:
     return np.asarray(example[name])
 
 
-def _padded(example: Example, name: str, length: int) -> np.ndarray:
-    """Returns a field of integers, padded with zeros: int32 [length]. Raises DataError."""
+def _pad(example: Example, name: str, length: int) -> np.ndarray:
+    """Returns a field of integers, padded with zeros: int32 [length].
+
+    Raises:
+      DataError: the field is absent, is not a list of integers, or is longer.
+    """
     values = _get(example, name)
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise DataError(
@@ -245,4 +256,5 @@ def _padded(example: Example, name: str, length: int) -> np.ndarray:
 
 
 def _scalar(example: Example, name: str) -> np.ndarray:
+    """Returns a field of one integer: int32 []."""
     return _get(example, name).astype(np.int32).reshape(())

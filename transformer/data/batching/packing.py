@@ -1,11 +1,13 @@
-"""Packing: makes training examples of fixed lengths from documents, once before training.
+"""Packings: make training examples of fixed lengths from documents, once before training.
 
-    Chunks(vocabulary, length=568)          all texts concatenated, split into one length
-    Packed(vocabulary, length=512)          complete texts, several in an example, with segments
-    SentencePairs(vocabulary, length=128)   two sections of one text or of two texts (BERT)
+    Chunks(vocabulary, length=568)          all texts concatenated, and split into chunks
+    Packed(vocabulary, length=512)          several complete texts in an example, with segments
+    PackedPairs(vocabulary, 512, 128)       several pairs of texts in an example
+    SentencePairs(vocabulary, length=128)   two sections of one text or of two texts (BERT);
+                                            in transformer/data/preprocessors/pairs.py
 
 A packing is a pure function of (documents, seed). `transformer.tokenize` writes its
-examples to disk; otherwise they are kept in memory.
+examples to disk; without it, they are made in memory.
 
 >>> texts = [{"targets": np.array([5, 6])}, {"targets": np.array([7, 8, 9])}]
 >>> packed, = pack(texts, {"targets": 6})
@@ -28,12 +30,12 @@ from transformer.data.preprocessors.texts import tokenize
 from transformer.data.sources.base import Example, Examples
 from transformer.data.vocabularies import Vocabulary
 
-_MAX_OPEN_BINS = 32
+_MAX_OPEN_BINS = 32  # of bin packing
 
 
 class Packing(Protocol):
-    """Makes training examples from documents. Its `repr` has its settings, and is written
-    with the examples.
+    """Makes training examples from documents. The `repr` of a packing has its settings; it
+    is written to disk with the examples.
     """
 
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
@@ -42,12 +44,12 @@ class Packing(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """The tokens of all texts, each followed by `eos_id`, split into `targets` of one
-    length; the last one may be shorter.
+    """The tokens of all texts, each text followed by `eos_id`, concatenated and split into
+    `targets` of the same length; only the last example may be shorter.
 
     Args:
       vocabulary: tokenizes the texts.
-      length: tokens of an example.
+      length: the count of tokens of an example.
       field: the field of a document that has its text.
       min_length: a last example with fewer tokens is dropped.
     """
@@ -60,9 +62,7 @@ class Chunks:
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
         pending = np.zeros(0, np.int32)
         for document in documents:
-            tokens = tokenize(
-                document, seed, vocabulary=self.vocabulary, fields={self.field: "t"}
-            )["t"]
+            tokens = _tokens_of(document, seed, self.vocabulary, self.field)
             pending = np.concatenate([pending, tokens])
             size = len(pending) // self.length * self.length
             for chunk in pending[:size].reshape(-1, self.length):
@@ -78,7 +78,7 @@ class Packed:
 
     Args:
       vocabulary: tokenizes the texts.
-      length: tokens of an example.
+      length: the count of tokens of an example.
       field: the field of a document that has its text.
     """
 
@@ -90,23 +90,23 @@ class Packed:
         return pack(self._texts(documents, seed), {"targets": self.length})
 
     def _texts(self, documents: Examples, seed: Seed) -> Iterator[Example]:
+        """Yields the tokens of each text, as `targets` of at most `length` tokens."""
         for document in documents:
-            tokens = tokenize(
-                document, seed, vocabulary=self.vocabulary, fields={self.field: "t"}
-            )["t"]
+            tokens = _tokens_of(document, seed, self.vocabulary, self.field)
             for start in range(0, len(tokens), self.length):
                 yield {"targets": tokens[start : start + self.length]}
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedPairs:
-    """Pairs of texts, several in an example: `inputs` and `targets`, each with segments and
+    """Several pairs of texts in an example: `inputs` and `targets`, each with segments and
     positions.
 
     Args:
       vocabulary: tokenizes the texts.
-      inputs: tokens of the inputs of an example; longer texts are truncated.
-      targets: tokens of the targets of an example; longer texts are truncated.
+      inputs: the count of tokens of the inputs of an example; longer texts are truncated.
+      targets: the count of tokens of the targets of an example; longer texts are
+        truncated.
       fields: the fields of a document that become inputs and targets.
     """
 
@@ -117,30 +117,43 @@ class PackedPairs:
 
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
         lengths = {"inputs": self.inputs, "targets": self.targets}
-        return pack(
-            (self._pair(document, seed, lengths) for document in documents), lengths
-        )
+        pairs = (self._pair(document, seed, lengths) for document in documents)
+        return pack(pairs, lengths)
 
     def _pair(
         self, document: Example, seed: Seed, lengths: Mapping[str, int]
     ) -> Example:
-        names = dict(zip(self.fields, lengths))
+        """Returns the tokens of the inputs and targets of a document, truncated."""
+        names = dict(zip(self.fields, lengths))  # field of the document -> "inputs" ...
         tokens = tokenize(document, seed, vocabulary=self.vocabulary, fields=names)
         return {name: tokens[name][:length] for name, length in lengths.items()}
 
 
+def _tokens_of(
+    document: Example, seed: Seed, vocabulary: Vocabulary, field: str
+) -> np.ndarray:
+    """Returns the tokens of the text in a field of a document, followed by `eos_id`."""
+    tokenized = tokenize(
+        document, seed, vocabulary=vocabulary, fields={field: "tokens"}
+    )
+    tokens: np.ndarray = tokenized["tokens"]
+    return tokens
+
+
 def pack(examples: Iterable[Example], lengths: Mapping[str, int]) -> Iterator[Example]:
-    """Yields packed examples. Each has the tokens of several examples, concatenated, and
-    for each name `<name>_segments`, which of them a token belongs to, from 1, and
-    `<name>_positions`, from 0 in each of them.
+    """Yields packed examples: each has the tokens of several examples, concatenated.
+
+    For a field such as "targets", there are also "targets_segments", the index of the
+    example that each token comes from, counted from 1, and "targets_positions", the
+    position of each token in that example, from 0.
 
     This is first-fit bin packing: an example goes into the first of up to 32 open bins
     that has room for all of its fields. Bins are yielded in the order in which they were
     opened.
 
     Args:
-      examples: token ids by name.
-      lengths: the maximum length of each name in a packed example.
+      examples: the token ids of each example, by field.
+      lengths: the maximum length of each field of a packed example.
 
     Raises:
       DataError: an example is longer than `lengths`.
@@ -153,38 +166,52 @@ def pack(examples: Iterable[Example], lengths: Mapping[str, int]) -> Iterator[Ex
                 raise DataError(
                     f"{name} of {sizes[name]} tokens do not fit into examples of {length}."
                 )
-        fitting = next((x for x in open_bins if x.fits(sizes)), None)
-        if fitting is None:
-            fitting = _Bin([], dict(lengths))
-            open_bins.append(fitting)
-        fitting.add(example, sizes)
+        first_fit = _first_fit(open_bins, sizes)
+        if first_fit is None:
+            first_fit = _Bin(examples=[], room=dict(lengths))
+            open_bins.append(first_fit)
+        first_fit.add(example, sizes)
         if len(open_bins) > _MAX_OPEN_BINS:
-            yield _concatenated(open_bins.pop(0).examples, lengths)
-    for remaining in open_bins:
-        yield _concatenated(remaining.examples, lengths)
+            yield _concatenate(open_bins.pop(0).examples, lengths)
+    for open_bin in open_bins:
+        yield _concatenate(open_bin.examples, lengths)
 
 
 @dataclasses.dataclass
 class _Bin:
-    """Examples that become one, and the room for further tokens by field."""
+    """Examples that become one packed example.
+
+    Attributes:
+      examples: the examples in the bin.
+      room: the count of tokens that still fit into each field.
+    """
 
     examples: list[Example]
     room: dict[str, int]
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
-        """Returns whether these counts of tokens, by field, fit."""
-        room = self.room
-        return all(size <= room[name] for name, size in sizes.items())
+        """Returns whether an example with these counts of tokens, by field, fits."""
+        return all(size <= self.room[name] for name, size in sizes.items())
 
     def add(self, example: Example, sizes: Mapping[str, int]) -> None:
-        """Adds an example with these counts of tokens, by field."""
+        """Adds an example that has these counts of tokens, by field."""
         self.examples.append(example)
         for name, size in sizes.items():
             self.room[name] -= size
 
 
-def _concatenated(examples: list[Example], lengths: Mapping[str, int]) -> Example:
-    """Returns tokens, segments and positions of examples as one, for each field."""
+def _first_fit(open_bins: Iterable[_Bin], sizes: Mapping[str, int]) -> _Bin | None:
+    """Returns the first bin into which an example with these counts of tokens fits."""
+    for open_bin in open_bins:
+        if open_bin.fits(sizes):
+            return open_bin
+    return None
+
+
+def _concatenate(examples: list[Example], lengths: Mapping[str, int]) -> Example:
+    """Returns one example, with the tokens of all examples, their segments and positions,
+    for each field in `lengths`.
+    """
     packed: Example = {}
     for name in lengths:
         arrays = [example[name] for example in examples]

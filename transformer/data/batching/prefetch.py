@@ -1,11 +1,11 @@
-"""A `tf.data.Dataset` of the arrays that a Python function returns for each step,
-prefetched.
+"""A prefetched `tf.data.Dataset` of the arrays that a Python function returns for each step.
 
     dataset = prefetch_steps(make_arrays, steps=10, specs={"x": tf.TensorSpec([4], tf.int32)})
 
-`make_arrays(step)` is a pure function. It runs in Python threads, so that the next steps are
-prepared while the device works, and tf.data only fetches the results. A prefetch thread of
-tf.data that waits for Python at exit would keep the program from ending.
+`make_arrays(step)` is a pure function. It is called in Python threads, so that the arrays of
+the next steps are made while the device works; tf.data only fetches the results. (With
+prefetching by tf.data, the program might never end: a thread of tf.data would wait for
+Python at exit.)
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import tensorflow as tf
 
 import meshtf as mtf
 
-ENDLESS = np.iinfo(np.int64).max
-_NUM_PREFETCHED = 4  # steps
+ENDLESS = np.iinfo(np.int64).max  # the count of steps of an endless dataset
+_NUM_PREFETCHED = 4  # steps after the present one
 _NUM_THREADS = 2
 
 Arrays = dict[str, np.ndarray]
@@ -38,19 +38,21 @@ def prefetch_steps(
     """
     prefetcher = _Prefetcher(make_arrays, steps)
 
-    def flat(step: np.ndarray) -> list[np.ndarray]:
+    def list_arrays(step: np.ndarray) -> list[np.ndarray]:
         arrays = prefetcher(int(step))
         return [arrays[name] for name in specs]
 
     def fetch(step: tf.Tensor) -> dict[str, tf.Tensor]:
         dtypes = [spec.dtype for spec in specs.values()]
-        tensors = tf.numpy_function(flat, [step], dtypes, stateful=False)
+        # A numpy_function returns a list, and does not know shapes.
+        tensors = tf.numpy_function(list_arrays, [step], dtypes, stateful=False)
         return {
-            name: tf.ensure_shape(values, spec.shape)
-            for values, (name, spec) in zip(tensors, specs.items())
+            name: tf.ensure_shape(tensor, spec.shape)
+            for tensor, (name, spec) in zip(tensors, specs.items())
         }
 
     options = tf.data.Options()
+    # Otherwise TensorFlow would add a prefetch at the end.
     options.experimental_optimization.inject_prefetch = False
     return mtf.cluster.without_autotuning(
         tf.data.Dataset.range(steps).map(fetch).with_options(options)
@@ -58,10 +60,13 @@ def prefetch_steps(
 
 
 class _Prefetcher:
-    """Calls a pure function of a step, and starts the calls of the next steps.
+    """Returns the arrays of a step, and starts to make the arrays of the next steps.
 
-    Several iterators may share it: steps that an earlier one has consumed are computed
-    again.
+    Several iterators may share it: arrays that another iterator has consumed are made again.
+
+    Args:
+      make_arrays: returns the arrays of a step.
+      steps: the count of steps.
     """
 
     def __init__(self, make_arrays: Callable[[int], Arrays], steps: int) -> None:
@@ -74,10 +79,13 @@ class _Prefetcher:
     def __call__(self, step: int) -> Arrays:
         with self._lock:
             window = range(step, min(step + 1 + _NUM_PREFETCHED, self._steps))
-            for stale in [k for k in self._pending if k not in window]:
-                self._pending.pop(stale).cancel()
-            for k in window:
-                if k not in self._pending:
-                    self._pending[k] = self._threads.submit(self._make_arrays, k)
+            stale_steps = [s for s in self._pending if s not in window]
+            for stale_step in stale_steps:
+                self._pending.pop(stale_step).cancel()
+            for next_step in window:
+                if next_step not in self._pending:
+                    self._pending[next_step] = self._threads.submit(
+                        self._make_arrays, next_step
+                    )
             future = self._pending.pop(step)
         return future.result()

@@ -12,5 +12,5 @@ Seed = tuple[int, ...]
 
 
 def generator(seed: Seed) -> np.random.Generator:
-    """Returns the random number generator of a seed; deterministic in the seed."""
+    """Returns the random number generator of a seed."""
     return np.random.default_rng([word % 2**64 for word in seed])

@@ -6,10 +6,10 @@ without a shuffle buffer.
     data.batches(16, worker=(1, 4))          # examples 4 to 7 of each batch
     TaskData("span_corruption_stdlib", folder="runs/tokenized")   # tokenized ahead of time
 
-Of a task with N examples, number n of the endless order is example p(n mod N) of epoch
-n // N, where p is a permutation keyed by (seed, epoch). Random numbers of preprocessors
-depend on (seed, epoch, index of the example) only. In a mixture each task has such an
-order, and n decides the task.
+For a task with N examples, the n-th element of the endless order is example p(n mod N) in
+epoch n // N, where p is a permutation that depends on (seed, epoch). Random numbers of
+preprocessors depend only on (seed, epoch, index of the example). In a mixture, each task has
+such an order, and the task of the n-th element is a function of n.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import gin
 import numpy as np
@@ -35,16 +36,30 @@ from transformer.data.vocabularies import Vocabulary
 _HELD_OUT = 2**64 - 1  # used as the epoch of held-out examples
 
 
+class _ExampleIndex(NamedTuple):
+    """The index of an example of a mixture: its task, and its index in the task."""
+
+    task: int
+    example: int
+
+
+class _EpochIndex(NamedTuple):
+    """The use of an example: its index in the task, and the epoch."""
+
+    epoch: int
+    example: int
+
+
 @gin.configurable
 class TaskData:
     """A task or a mixture as `Data`. Examples are tokenized or read at first use.
 
     Args:
       task: a task or a mixture, or its name.
-      seed: of the order and of the preprocessors. Held-out examples do not depend on
-        it.
-      folder: the folder that `transformer.tokenize` wrote; None: tokenize now, and keep
-        the examples in memory.
+      seed: the seed of the order and of the preprocessors. Held-out examples do not depend
+        on it.
+      folder: the folder that `transformer.tokenize` wrote; None: texts are tokenized at
+        first use, and the examples are stored in memory.
     """
 
     def __init__(
@@ -60,7 +75,7 @@ class TaskData:
         self._shares = [1]
         if isinstance(self.task, Mixture):
             self._shares = self.task.integer_shares()
-        # The examples of each task, by split: "train" or "held_out".
+        # Split, "train" or "held_out" -> the examples of each task; read at first use.
         self._examples_by_task = functools.cache(self._read_split)
 
     @property
@@ -69,63 +84,72 @@ class TaskData:
         return self._tasks[0].vocabulary
 
     def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Returns the shapes and dtypes of a batch, by feature; reads no examples."""
+        """Returns the shape and dtype of each feature of a batch, by name; reads no
+        examples.
+        """
         return specs(self._tasks[0].features, batch_size)
 
     def batches(
         self, batch_size: int, start: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
-        """Returns an endless dataset of batches, after `start` examples; see
-        `Data`.
+        """Returns an endless dataset of batches, after `start` examples: see
+        `Data.batches`.
         """
-        local = worker_slice(batch_size, worker)
+        local_slice = worker_slice(batch_size, worker)
         self._training_batch(np.array([start]))  # so that errors are raised at once
 
         def local_batch(step: int) -> Arrays:
             offset = start + step * batch_size
-            indices = np.arange(offset + local.start, offset + local.stop)
+            indices = np.arange(offset + local_slice.start, offset + local_slice.stop)
             return self._training_batch(indices)
 
-        return prefetch_steps(local_batch, ENDLESS, self.features(len(local)))
+        return prefetch_steps(local_batch, ENDLESS, self.features(len(local_slice)))
 
     def held_out(
         self, batch_size: int, num_examples: int | None = None
     ) -> tf.data.Dataset:
-        """Returns the held-out examples, once and in a fixed order, with `counts`; see
-        `Data`.
+        """Returns a dataset of batches that has each held-out example once, in a fixed order,
+        with `counts`: see `Data.held_out`.
         """
-        examples_by_task = self._examples_by_task("held_out")
-        # (task, index of the example in the task)
-        indices = [
-            (k, i)
-            for k, examples in enumerate(examples_by_task)
-            for i in range(len(examples))
-        ]
-        total = len(indices)
-        if num_examples is not None and num_examples < total:
-            indices = [
-                indices[(i * total + total // 2) // num_examples]
-                for i in range(num_examples)
-            ]
+        indices = self._held_out_indices(num_examples)
 
         def batch(step: int) -> Arrays:
             batch_indices = indices[step * batch_size : (step + 1) * batch_size]
-            arrays = [
-                self._tasks[k].arrays(
-                    examples_by_task[k][i], (self._key(k), _HELD_OUT, i)
-                )
-                for k, i in batch_indices
-            ]
-            stacked = _stacked(arrays, batch_size)
+            arrays = [self._held_out_example(index) for index in batch_indices]
+            stacked = _stack(arrays, batch_size)
             is_example = np.arange(batch_size) < len(batch_indices)
             return {**stacked, "counts": is_example.astype(np.float32)}
 
-        with_counts = {
+        specs_with_counts = {
             **self.features(batch_size),
             "counts": tf.TensorSpec([batch_size], tf.float32, "counts"),
         }
         num_batches = -(-len(indices) // batch_size)
-        return prefetch_steps(batch, num_batches, with_counts)
+        return prefetch_steps(batch, num_batches, specs_with_counts)
+
+    def _held_out_indices(self, num_examples: int | None) -> list[_ExampleIndex]:
+        """Returns the indices of `num_examples` held-out examples, evenly spaced; None: of
+        all.
+        """
+        indices = [
+            _ExampleIndex(k, i)
+            for k, examples in enumerate(self._examples_by_task("held_out"))
+            for i in range(len(examples))
+        ]
+        total = len(indices)
+        if num_examples is None or num_examples >= total:
+            return indices
+        # Each is in the middle of one of `num_examples` equal sections.
+        return [
+            indices[(i * total + total // 2) // num_examples]
+            for i in range(num_examples)
+        ]
+
+    def _held_out_example(self, index: _ExampleIndex) -> Arrays:
+        """Returns the arrays of a held-out example."""
+        example = self._examples_by_task("held_out")[index.task][index.example]
+        seed = (self._task_key(index.task), _HELD_OUT, index.example)
+        return self._tasks[index.task].arrays(example, seed)
 
     def __str__(self) -> str:
         texts = [
@@ -136,47 +160,72 @@ class TaskData:
                 self._examples_by_task("held_out"),
             )
         ]
-        shares = [share / sum(self._shares) for share in self._shares]
         if isinstance(self.task, Mixture):
-            texts = [f"{share:.1%} {text}" for share, text in zip(shares, texts)]
+            total = sum(self._shares)
+            texts = [
+                f"{share / total:.1%} {text}"
+                for share, text in zip(self._shares, texts)
+            ]
         source = f"; from {self.folder}" if self.folder else ""
         return f"{'; '.join(texts)}; {self.vocabulary}{source}"
 
     def _training_batch(self, indices: np.ndarray) -> Arrays:
-        """Returns the training examples at indices of the endless order, stacked."""
-        # For each example: its task, and its index in the order of that task.
-        dealt = [deal(int(index), self._shares) for index in indices]
-        batch: list[Arrays] = [{}] * len(dealt)
-        for k, examples in enumerate(self._examples_by_task("train")):
-            slots = [slot for slot, (task, _) in enumerate(dealt) if task == k]
-            task_indices = np.array([dealt[slot][1] for slot in slots], np.int64)
-            order = self._shuffled(k, task_indices, len(examples))
-            for slot, (epoch, i) in zip(slots, order):
-                seed = (self._key(k), self.seed, epoch, i)
-                batch[slot] = self._tasks[k].arrays(examples[i], seed)
-        return _stacked(batch, len(indices))
+        """Returns the training examples at indices of the endless order, stacked.
 
-    def _shuffled(
+        Args:
+          indices: int64 [batch].
+        """
+        batch: list[Arrays] = [{}] * len(indices)
+        # Slots of the batch, and indices in the order of the task, for each task.
+        slots_of_task: list[list[int]] = [[] for _ in self._tasks]
+        indices_of_task: list[list[int]] = [[] for _ in self._tasks]
+        for slot, index in enumerate(indices):
+            k, task_index = deal(int(index), self._shares)
+            slots_of_task[k].append(slot)
+            indices_of_task[k].append(task_index)
+        for k, examples in enumerate(self._examples_by_task("train")):
+            task_indices = np.array(indices_of_task[k], np.int64)
+            uses = self._shuffle(k, task_indices, len(examples))
+            for slot, (epoch, i) in zip(slots_of_task[k], uses):
+                seed = (self._task_key(k), self.seed, epoch, i)
+                batch[slot] = self._tasks[k].arrays(examples[i], seed)
+        return _stack(batch, len(indices))
+
+    def _shuffle(
         self, k: int, indices: np.ndarray, num_examples: int
-    ) -> list[tuple[int, int]]:
-        """Returns (epoch, example) at indices of the endless order of task k."""
+    ) -> list[_EpochIndex]:
+        """Returns the epochs and examples at indices of the endless order of a task.
+
+        Args:
+          k: the index of the task.
+          indices: int64 [examples].
+          num_examples: the count of examples of the task.
+        """
         epochs = indices // num_examples
         shuffled = indices % num_examples
         for epoch in set(epochs.tolist()):
-            of_epoch = epochs == epoch
-            key = (self._key(k), self.seed, epoch)
-            shuffled[of_epoch] = permute(shuffled[of_epoch], num_examples, key)
-        return list(zip(epochs.tolist(), shuffled.tolist()))
+            is_in_epoch = epochs == epoch
+            key = (self._task_key(k), self.seed, epoch)
+            shuffled[is_in_epoch] = permute(shuffled[is_in_epoch], num_examples, key)
+        return [
+            _EpochIndex(epoch, example)
+            for epoch, example in zip(epochs.tolist(), shuffled.tolist())
+        ]
 
-    def _key(self, k: int) -> int:
-        """Returns the key of task k in seeds, from its name."""
+    def _task_key(self, k: int) -> int:
+        """Returns an integer that stands for task k in seeds: a hash of its name."""
         return zlib.crc32(self._tasks[k].name.encode())
 
     def _read_split(self, split: str) -> Sequence[Examples]:
+        """Returns the examples of a split, "train" or "held_out", of each task."""
         return [self._read_task(task, split) for task in self._tasks]
 
     def _read_task(self, task: Task, split: str) -> Examples:
-        """Returns the examples of a split of a task. Raises DataError: there are none."""
+        """Returns the examples of a split of a task.
+
+        Raises:
+          DataError: there are none.
+        """
         if self.folder is not None and task.packing is not None:
             return tfrecord_examples.stored_examples(task, self.folder, split)
         examples = tfrecord_examples.make_examples(task, split, seed=0)
@@ -191,7 +240,11 @@ class TaskData:
 
 
 def worker_slice(batch_size: int, worker: Worker) -> range:
-    """Returns the indices in a batch that a worker, (index, count of workers), reads.
+    """Returns the indices of the examples of a batch that a worker reads.
+
+    Args:
+      batch_size: the count of examples of a batch, of all workers together.
+      worker: the index of the worker, and the count of workers.
 
     Raises:
       DataError: the batch size is not a multiple of the count of workers.
@@ -209,8 +262,10 @@ def worker_slice(batch_size: int, worker: Worker) -> range:
     return range(start, stop)
 
 
-def _stacked(examples: Sequence[Arrays], batch_size: int) -> Arrays:
-    """Returns the arrays of examples as a batch, padded with zeros."""
+def _stack(examples: Sequence[Arrays], batch_size: int) -> Arrays:
+    """Returns the arrays of examples as a batch: stacked, and padded with zeros to
+    `batch_size`.
+    """
     num_padding = batch_size - len(examples)
     batch = {}
     for name, array in examples[0].items():

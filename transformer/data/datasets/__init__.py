@@ -1,1 +1,1 @@
-"""What there is to learn from: tasks, corpora, records."""
+"""Data sets: corpora, tasks, mixtures of tasks, and tokenized examples on disk."""

@@ -1,10 +1,10 @@
-"""Built-in tasks, and functions that make tasks of each kind.
+"""The built-in tasks, and functions that return tasks of each kind.
 
     language_model_stdlib      prefix_language_model_stdlib
     span_corruption_stdlib     bert_stdlib
 
-They train on the source of Python's standard library, so nothing is downloaded. Each is a
-call of a function of this file, whose arguments gin can bind:
+The built-in tasks train on the source of Python's standard library, so nothing is
+downloaded. Each is made by a function of this file, whose arguments gin can bind:
 
     TaskData.task = "span_corruption_stdlib"
     span_corruption.inputs = 256
@@ -58,20 +58,25 @@ def language_model(
     length: int = 512,
     packed: bool = True,
 ) -> Task:
-    """Returns a task for a decoder: every token is predicted from those before it.
+    """Returns a task for a decoder: each token is predicted from the tokens before it.
 
     Args:
       name: the name of the task.
-      source: documents with a field "text".
-      vocabulary: None: bytes.
-      length: tokens of an example.
-      packed: whether examples consist of complete texts, with segments; otherwise all
-        texts are concatenated and split into examples.
+      source: the documents, which have a field "text".
+      vocabulary: the vocabulary of the tokens; None: bytes.
+      length: the count of tokens of an example.
+      packed: whether examples consist of complete texts, with segments; if not, all texts
+        are concatenated and split into examples.
     """
     vocabulary = vocabulary or ByteVocabulary()
     packing = Packed(vocabulary, length) if packed else Chunks(vocabulary, length)
-    features = LanguageModelFeatures(length, packed)
-    return Task(name, source, vocabulary, features, packing)
+    return Task(
+        name,
+        source,
+        vocabulary,
+        features=LanguageModelFeatures(length, packed),
+        packing=packing,
+    )
 
 
 @gin.configurable
@@ -86,18 +91,18 @@ def prefix_language_model(
 
     Args:
       name: the name of the task.
-      source: documents with a field "text".
-      vocabulary: None: bytes.
-      length: the tokens of an example.
+      source: the documents, which have a field "text".
+      vocabulary: the vocabulary of the tokens; None: bytes.
+      length: the count of tokens of an example.
     """
     vocabulary = vocabulary or ByteVocabulary()
     return Task(
         name,
         source,
         vocabulary,
-        PrefixFeatures(length),
-        Chunks(vocabulary, length),
-        [split_prefix],
+        features=PrefixFeatures(length),
+        packing=Chunks(vocabulary, length),
+        preprocessors=[split_prefix],
     )
 
 
@@ -110,13 +115,14 @@ def span_corruption(
     noise_density: float = 0.15,
     mean_span: float = 3.0,
 ) -> Task:
-    """Returns T5's task: spans are removed from the inputs, and are the targets.
+    """Returns T5's task: the targets are random spans that are removed from the inputs.
 
     Args:
       name: the name of the task.
-      source: documents with a field "text".
-      vocabulary: None: bytes and 100 sentinels.
-      inputs: the length of inputs, without padding; that of targets follows from it.
+      source: the documents, which have a field "text".
+      vocabulary: the vocabulary of the tokens; None: bytes and 100 sentinels.
+      inputs: the maximum count of tokens of the inputs; the count of tokens of the targets
+        follows from it.
       noise_density: the fraction of tokens that is corrupted.
       mean_span: the mean count of tokens in a span.
     """
@@ -132,9 +138,9 @@ def span_corruption(
         name,
         source,
         vocabulary,
-        EncoderDecoderFeatures(inputs, targets),
-        Chunks(vocabulary, length),
-        [corrupt],
+        features=EncoderDecoderFeatures(inputs, targets),
+        packing=Chunks(vocabulary, length),
+        preprocessors=[corrupt],
     )
 
 
@@ -148,17 +154,19 @@ def bert_pretraining(
     rate: float = 0.15,
     whole_words: bool = False,
 ) -> Task:
-    """Returns BERT's task: masked tokens, and whether the second text follows the first.
+    """Returns BERT's task: the prediction of masked tokens, and of whether the second text
+    of an example follows the first.
 
     Args:
       name: the name of the task.
-      source: documents with a field "text"; their lines are the sentences of BERT.
-      vocabulary: word pieces; by default those that gin's `WordPieceVocabulary.path`
-        names.
-      length: tokens of an example.
+      source: the documents, which have a field "text"; the lines of a text are the
+        sentences of BERT.
+      vocabulary: the vocabulary of word pieces; None: `WordPieceVocabulary()`, whose
+        `path` gin binds.
+      length: the count of tokens of an example.
       predictions: the maximum count of masked tokens in an example.
       rate: the fraction of tokens that is masked.
-      whole_words: mask all tokens of a word or none.
+      whole_words: whether all tokens of a word are masked, or none.
     """
     vocabulary = vocabulary or WordPieceVocabulary()
     mask = functools.partial(
@@ -172,9 +180,9 @@ def bert_pretraining(
         name,
         source,
         vocabulary,
-        BertFeatures(length, predictions),
-        SentencePairs(vocabulary, length),
-        [mask],
+        features=BertFeatures(length, predictions),
+        packing=SentencePairs(vocabulary, length),
+        preprocessors=[mask],
     )
 
 
@@ -192,37 +200,39 @@ def sequence_to_sequence(
 
     Args:
       name: the name of the task.
-      source: examples with two texts.
-      vocabulary: None: bytes.
+      source: the examples, which have two texts.
+      vocabulary: the vocabulary of the tokens; None: bytes.
       fields: the fields of the inputs and of the targets.
-      inputs: tokens of the inputs.
-      targets: tokens of the targets.
+      inputs: the count of tokens of the inputs.
+      targets: the count of tokens of the targets.
       packed: whether an example has several pairs.
     """
     vocabulary = vocabulary or ByteVocabulary()
     inputs_field, targets_field = fields
     features = EncoderDecoderFeatures(inputs, targets, packed)
     if packed:
-        return Task(
-            name,
-            source,
-            vocabulary,
-            features,
-            PackedPairs(vocabulary, inputs, targets, fields),
-        )
-    steps = [
-        functools.partial(
-            tokenize,
-            vocabulary=vocabulary,
-            fields={inputs_field: "inputs", targets_field: "targets"},
-        ),
-        functools.partial(trim, lengths={"inputs": inputs, "targets": targets}),
-    ]
-    return Task(name, source, vocabulary, features, preprocessors=steps)
+        packing = PackedPairs(vocabulary, inputs=inputs, targets=targets, fields=fields)
+        return Task(name, source, vocabulary, features=features, packing=packing)
+    tokenize_fields = functools.partial(
+        tokenize,
+        vocabulary=vocabulary,
+        fields={inputs_field: "inputs", targets_field: "targets"},
+    )
+    truncate = functools.partial(trim, lengths={"inputs": inputs, "targets": targets})
+    return Task(
+        name,
+        source,
+        vocabulary,
+        features=features,
+        preprocessors=[tokenize_fields, truncate],
+    )
 
 
-def _register_on_library(name: str, make: Callable[..., Task]) -> None:
-    register(lambda: make(name=name, source=documents()), name)
+def _register_on_library(name: str, make_task: Callable[..., Task]) -> None:
+    """Registers a task on the source of Python's standard library. It is made at first
+    use, since gin may bind its arguments later.
+    """
+    register(lambda: make_task(name=name, source=documents()), name)
 
 
 _register_on_library("language_model_stdlib", language_model)

@@ -1,10 +1,11 @@
-"""The bytes of text files as `Data`: random windows for training, fixed ones for
+"""The bytes of text files as `Data`: random windows for training, fixed windows for
 evaluation.
 
     data = ByteText(python_library, length=128)
     data.batches(16, start=1600)        # {"tokens", "targets"}: int32 [16, 128] each
 
-Example i of step s starts at hash(seed, s, i) in the text (`transformer.data.batching.batches`).
+Example i of step s starts at byte hash(seed, s, i) of the text: see
+`transformer.data.batching.batches`.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class ByteText:
     """Windows of the bytes of a corpus; the target of each byte is the next byte.
 
     Args:
-      corpus: called when text is first needed; in gin without brackets,
-        `@data.python_library`.
-      length: bytes of a window.
-      seed: of the starts of windows.
+      corpus: a function that returns the corpus, called when text is first needed; in gin
+        without brackets, `@data.python_library`.
+      length: the count of bytes of an example.
+      seed: the seed of the starts of windows.
     """
 
     uses_only_tf_ops = True
@@ -48,11 +49,11 @@ class ByteText:
 
     @functools.cached_property
     def corpus(self) -> Corpus:
-        """The text, read at first use."""
+        """The corpus, read at first use."""
         return self._read_corpus()
 
     def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Returns the shapes and dtypes of a batch, by feature; reads no text."""
+        """Returns the shape and dtype of each feature of a batch, by name; reads no text."""
         return {
             name: tf.TensorSpec([batch_size, self.length], tf.int32, name)
             for name in ("tokens", "targets")
@@ -61,36 +62,36 @@ class ByteText:
     def batches(
         self, batch_size: int, start: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
-        """Returns an endless dataset of batches, after `start` examples; see
-        `Data`.
+        """Returns an endless dataset of batches, after `start` examples: see
+        `Data.batches`.
 
-        `start` is rounded up to a multiple of `batch_size`, as windows depend on the step.
+        `start` is rounded up to a multiple of `batch_size`, since the windows of a step
+        depend on the index of the step.
         """
-        local = worker_slice(batch_size, worker)
+        local_range = worker_slice(batch_size, worker)
+        local_slice = slice(local_range.start, local_range.stop)
         global_batches = batches(
             self.corpus.train,
             batch_size,
             self.length,
-            self.seed,
-            -(-start // batch_size),
+            seed=self.seed,
+            first_step=-(-start // batch_size),
         )
         local_batches = global_batches.map(
-            lambda tokens, targets: _named(
-                tokens[local.start : local.stop], targets[local.start : local.stop]
-            )
+            lambda tokens, targets: _features(tokens[local_slice], targets[local_slice])
         )
         return local_batches.prefetch(1)  # so that the loop does not wait for the map
 
     def held_out(
         self, batch_size: int, num_examples: int | None = None
     ) -> tf.data.Dataset:
-        """Returns fixed windows that cover the held-out text, with `counts`; see
-        `Data`.
+        """Returns a dataset of batches of fixed windows of the held-out text, with `counts`:
+        see `Data.held_out`.
         """
-        fixed = windows(self.corpus.held_out, self.length, num_examples)
-        return evaluation_batches(fixed, batch_size).map(
+        fixed_windows = windows(self.corpus.held_out, self.length, num_examples)
+        return evaluation_batches(fixed_windows, batch_size).map(
             lambda tokens, targets, counts: {
-                **_named(tokens, targets),
+                **_features(tokens, targets),
                 "counts": counts,
             }
         )
@@ -99,5 +100,6 @@ class ByteText:
         return str(self.corpus)
 
 
-def _named(tokens: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
+def _features(tokens: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the features of a batch, by name."""
     return {"tokens": tokens, "targets": targets}

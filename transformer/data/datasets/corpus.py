@@ -1,8 +1,9 @@
-"""A corpus: the bytes of text files, split by file into training and held-out text.
+"""A corpus: the bytes of text files, of which some files are for training, and the others
+held out.
 
-The split of a file depends only on a hash of its relative name, so adding a file does not
-change the split of other files. Each file is followed by one zero byte, `END`, which marks the
-end of a text.
+Whether a file is held out depends only on a hash of its relative name, so adding a file does
+not change this for other files. Each file is followed by one zero byte, `END`, which marks
+the end of a text.
 
 >>> [held_out_by_name(name, share=0.5) for name in ("ast.py", "bisect.py", "email/utils.py")]
 [True, False, True]
@@ -25,6 +26,7 @@ import numpy as np
 from transformer.data.errors import DataError
 
 END = 0
+# Folders of Python's library that are skipped: tests, and packages of other authors.
 _SKIPPED = {
     "site-packages",
     "dist-packages",
@@ -36,12 +38,20 @@ _SKIPPED = {
 
 
 class CorpusError(DataError):
-    """A corpus that cannot be read, is empty, or is shorter than a window."""
+    """Raised for a corpus that cannot be read, is empty, or is shorter than a window."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
-    """Training and held-out bytes: uint8 [train bytes], uint8 [held-out bytes]."""
+    """Training and held-out bytes.
+
+    Attributes:
+      origin: the folder or glob of the files.
+      train: the training bytes, uint8 [train bytes].
+      held_out: the held-out bytes, uint8 [held-out bytes].
+      train_files: the relative names of the training files.
+      held_out_files: the relative names of the held-out files.
+    """
 
     origin: str
     train: np.ndarray
@@ -59,8 +69,7 @@ class Corpus:
 
 @gin.configurable(module="data")
 def python_library(share: float = 0.05, folder: str | None = None) -> Corpus:
-    """Returns the source of the Python standard library that runs this, without its
-    tests.
+    """Returns the source of Python's standard library, without its tests.
 
     Args:
       share: the fraction of the files that is held out.
@@ -72,70 +81,98 @@ def python_library(share: float = 0.05, folder: str | None = None) -> Corpus:
     if folder is None:
         folder = sysconfig.get_paths()["stdlib"]
     root = Path(folder)
-    sources = _sources(root)
-    return _read(sources, root, share, origin=str(root))
+    return _read_corpus(_source_files(root), root, share, origin=str(root))
 
 
 @gin.configurable(module="data")
 def text_files(pattern: str, share: float = 0.05) -> Corpus:
-    """Returns the files that match a glob such as "books/**/*.txt".
+    """Returns the corpus of the files that match a glob, such as "books/**/*.txt".
 
-    If all files fall into one split, the end of the concatenated text is held out instead.
+    If no file is held out, or all are, the end of the concatenated text is held out instead.
 
     Args:
       pattern: a glob; `**` matches any number of folders.
       share: the fraction of the files that is held out.
 
     Raises:
-      CorpusError: no file matches, or all are empty, or one is unreadable.
+      CorpusError: no file matches, or all are empty, or a file cannot be read.
     """
+    # The folder before the first wildcard: names of files are relative to it.
     root = Path(os.path.dirname(re.split(r"[*?\[]", pattern)[0]))
     files = [
         Path(name)
         for name in glob.glob(pattern, recursive=True)
         if Path(name).is_file()
     ]
-    return _read(files, root, share, origin=pattern)
+    return _read_corpus(files, root, share, origin=pattern)
 
 
 def held_out_by_name(name: str, share: float) -> bool:
-    """Returns whether a file of this relative name is held out."""
+    """Returns whether a file is held out, given its relative name and the fraction of files
+    that is held out.
+    """
     return zlib.crc32(name.encode("utf-8", "surrogateescape")) < share * 2**32
 
 
-def _sources(root: Path) -> Iterator[Path]:
+def _source_files(root: Path) -> Iterator[Path]:
+    """Yields the Python files of a folder and its subfolders, except skipped ones."""
     for folder, subfolders, names in os.walk(root):
+        # Changed in place: os.walk goes on with the remaining subfolders.
         subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
-def _read(files: Iterable[Path], root: Path, share: float, origin: str) -> Corpus:
+def _read_corpus(
+    files: Iterable[Path], root: Path, share: float, origin: str
+) -> Corpus:
+    """Returns the corpus of files.
+
+    Args:
+      files: the files.
+      root: the folder that names of files are relative to.
+      share: the fraction of the files that is held out.
+      origin: the folder or glob of the files, for messages.
+
+    Raises:
+      CorpusError: there is no text, or a file cannot be read.
+    """
     if not 0.0 < share < 1.0:
         raise CorpusError(f"the held-out share must be between 0 and 1, not {share}.")
-    texts = {path.relative_to(root).as_posix(): _bytes(path) for path in files}
+    texts = {path.relative_to(root).as_posix(): _read_file(path) for path in files}
     texts = {name: texts[name] for name in sorted(texts) if texts[name]}
     if not texts:
         raise CorpusError(
             f"there is no text.\n  searched       {origin}\n"
             '  Give other files, in gin: data.text_files.pattern = "books/**/*.txt".'
         )
-    held_out = {name for name in texts if held_out_by_name(name, share)}
-    train = [name for name in texts if name not in held_out]
-    if train and held_out:
+    train_files = tuple(name for name in texts if not held_out_by_name(name, share))
+    held_out_files = tuple(name for name in texts if held_out_by_name(name, share))
+    if train_files and held_out_files:
         return Corpus(
             origin,
-            _join(texts, train),
-            _join(texts, sorted(held_out)),
-            tuple(train),
-            tuple(sorted(held_out)),
+            train=_concatenate(texts, train_files),
+            held_out=_concatenate(texts, held_out_files),
+            train_files=train_files,
+            held_out_files=held_out_files,
         )
-    text = _join(texts, texts)
-    train_size = round(text.size * (1.0 - share))
     all_files = tuple(texts)
-    return Corpus(origin, text[:train_size], text[train_size:], all_files, all_files)
+    all_bytes = _concatenate(texts, all_files)
+    num_train = round(all_bytes.size * (1.0 - share))
+    return Corpus(
+        origin,
+        train=all_bytes[:num_train],
+        held_out=all_bytes[num_train:],
+        train_files=all_files,
+        held_out_files=all_files,
+    )
 
 
-def _bytes(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
+    """Returns the bytes of a file.
+
+    Raises:
+      CorpusError: the file cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:
@@ -146,8 +183,9 @@ def _bytes(path: Path) -> bytes:
         ) from error
 
 
-def _join(texts: dict[str, bytes], names: Iterable[str]) -> np.ndarray:
+def _concatenate(texts: dict[str, bytes], names: Iterable[str]) -> np.ndarray:
+    """Returns the texts of these names, each followed by `END`: uint8 [bytes]."""
     end = bytes([END])
-    ended_texts = [texts[name] + end for name in names]
-    joined = b"".join(ended_texts)
+    terminated_texts = [texts[name] + end for name in names]
+    joined = b"".join(terminated_texts)
     return np.frombuffer(joined, np.uint8)

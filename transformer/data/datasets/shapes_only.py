@@ -1,11 +1,11 @@
-"""Data with shapes and without examples: enough to explain or export a training step.
+"""Data with shapes and without examples: enough to forecast or export a training step.
 
     train.data = @ShapesOnly()
     ShapesOnly.features = @LanguageModelFeatures()
     LanguageModelFeatures.length = 1024
 
-So a large model can be planned without its texts and its vocabulary. To train it, bind
-`train.data` to data with texts.
+So the cost of a large model can be forecast without its texts and its vocabulary. To train
+it, bind `train.data` to data with texts.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from transformer.data.errors import DataError
 from transformer.data.protocol import Worker
 from transformer.data.vocabularies.base import Vocabulary
 
+# Registered with gin here, since only `ShapesOnly` needs their names in gin files.
 for _kind in (
     feature_kinds.LanguageModelFeatures,
     feature_kinds.PrefixFeatures,
@@ -62,19 +63,19 @@ class ShapesOnly:
         self.vocabulary = _NoVocabulary()
 
     def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Returns the shapes and dtypes of a batch, by feature."""
+        """Returns the shape and dtype of each feature of a batch, by name."""
         return feature_kinds.specs(self._features, batch_size)
 
     def batches(
         self, batch_size: int, start: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
-        """Raises DataError: there are none."""
+        """Raises DataError: there are no texts."""
         _raise_no_texts()
 
     def held_out(
         self, batch_size: int, num_examples: int | None = None
     ) -> tf.data.Dataset:
-        """Raises DataError: there are none."""
+        """Raises DataError: there are no texts."""
         _raise_no_texts()
 
     def __str__(self) -> str:

@@ -1,5 +1,4 @@
-"""Tasks and mixtures of tasks, known by name, in the manner of seqio (Roberts et al.
-2022).
+"""Tasks and mixtures of tasks, registered by name, as in seqio (Roberts et al. 2022).
 
 Example:
 
@@ -32,15 +31,15 @@ _PRECISION = 2**32  # shares are rounded to multiples of 1 / _PRECISION
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A source, and how its examples become arrays for a model.
+    """A source of examples, and the conversion of its examples to arrays for a model.
 
     Args:
-      name: the name by which it is registered.
-      source: documents, or examples.
+      name: the name of the task.
+      source: the source of documents or examples.
       vocabulary: the vocabulary of the tokens.
       features: converts an example to arrays.
-      packing: makes training examples from documents, once; None: the examples of the
-        source are used.
+      packing: makes training examples from documents, once; None: the source has training
+        examples.
       preprocessors: pure functions of (example, seed), applied in this order at each use
         of an example.
     """
@@ -53,7 +52,9 @@ class Task:
     preprocessors: Sequence[Preprocessor] = ()
 
     def arrays(self, example: Example, seed: Seed) -> Arrays:
-        """Returns the arrays of an example; deterministic in the seed."""
+        """Returns the arrays of an example, by feature. They depend only on the example and
+        the seed.
+        """
         try:
             for step, preprocessor in enumerate(self.preprocessors):
                 example = preprocessor(example, (*seed, step))
@@ -65,11 +66,13 @@ class Task:
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """Interleaved tasks: of any consecutive examples each task gives its share.
+    """Interleaved tasks: any successive examples have the share of each task, up to
+    rounding.
 
     Args:
-      name: the name by which it is registered.
-      shares: share of each task in the examples, by name; they need not sum to 1.
+      name: the name of the mixture.
+      shares: the share of each task in the examples, by name of the task; they need not
+        sum to 1.
     """
 
     name: str
@@ -83,21 +86,28 @@ class Mixture:
             )
 
     def integer_shares(self) -> list[int]:
-        """Returns the shares as integers."""
+        """Returns the shares as integers, at least 1 each, of about 2**32 in total."""
         total = sum(self.shares.values())
         return [
             max(round(share / total * _PRECISION), 1) for share in self.shares.values()
         ]
 
 
-_known: dict[str, Callable[[], Task | Mixture]] = {}
+# Name -> a function that returns the registered task or mixture.
+_task_makers: dict[str, Callable[[], Task | Mixture]] = {}
 
 
 def register(
     task: Task | Mixture | Callable[[], Task], name: str | None = None
 ) -> None:
-    """Registers a task or mixture by its name; or a function by `name`, called at first
-    use. Raises DataError: the name is taken.
+    """Registers a task or mixture.
+
+    Args:
+      task: the task or mixture, or a function that returns the task, called at each use.
+      name: the name of the task that a function returns; None: `task` has a name.
+
+    Raises:
+      DataError: a task of this name is registered already.
     """
     if isinstance(task, Task | Mixture):
         _add(task.name, lambda: task)
@@ -108,35 +118,44 @@ def register(
 
 def task_names() -> list[str]:
     """Returns the names of all tasks and mixtures, sorted."""
-    return sorted(_known)
+    return sorted(_task_makers)
 
 
 def find(name: str) -> Task | Mixture:
-    """Returns the task or mixture of a name. Raises DataError: there is none; the message
-    lists similar names.
+    """Returns the task or mixture of a name.
+
+    Raises:
+      DataError: there is none; the message has a similar name.
     """
-    if name not in _known:
-        similar = difflib.get_close_matches(name, _known, 3, 0.4)
+    if name not in _task_makers:
+        similar = difflib.get_close_matches(name, _task_makers, n=1, cutoff=0.4)
+        suggestion = f"Did you mean {similar[0]!r}? " if similar else ""
         raise DataError(
             f"there is no task {name!r}.\n  there are    {', '.join(task_names())}\n"
-            + (f"  Did you mean {similar[0]!r}? " if similar else "  ")
-            + "Or import the module that registers it: in gin, `import my.tasks`."
+            f"  {suggestion}Or import the module that registers it: in gin, "
+            "`import my.tasks`."
         )
-    return _known[name]()
+    return _task_makers[name]()
 
 
 def tasks_of(task: Task | Mixture) -> list[Task]:
-    """Returns the task itself, or the tasks of a mixture. Raises DataError: their
-    features differ, or one is a mixture."""
+    """Returns the tasks of a mixture; for a task only itself.
+
+    Raises:
+      DataError: the features of the tasks differ, or one is a mixture.
+    """
     if isinstance(task, Task):
         return [task]
     mixture = task
-    members = [find(name) for name in mixture.shares]
-    tasks = [member for member in members if isinstance(member, Task)]
-    if len(tasks) < len(members):
-        raise DataError(
-            f"mixture {mixture.name!r} has a mixture among its tasks; only tasks are allowed."
-        )
+    tasks: list[Task] = []
+    for name in mixture.shares:
+        member = find(name)
+        if not isinstance(member, Task):
+            raise DataError(
+                f"mixture {mixture.name!r} has a mixture among its tasks; only tasks are "
+                "allowed."
+            )
+        tasks.append(member)
     _check_compatible(mixture, tasks)
     return tasks
 
@@ -160,7 +179,12 @@ def _check_compatible(mixture: Mixture, tasks: Sequence[Task]) -> None:
             )
 
 
-def _add(name: str, make: Callable[[], Task | Mixture]) -> None:
-    if name in _known:
+def _add(name: str, make_task: Callable[[], Task | Mixture]) -> None:
+    """Registers a function that returns a task or mixture.
+
+    Raises:
+      DataError: a task of this name is registered already.
+    """
+    if name in _task_makers:
         raise DataError(f"there is a task {name!r} already: a name is registered once.")
-    _known[name] = make
+    _task_makers[name] = make_task

@@ -1,11 +1,11 @@
-"""Tokenized examples on disk: writes them for `transformer.tokenize`, and reads them.
+"""Tokenized examples on disk: `transformer.tokenize` writes them, `TaskData` reads them.
 
     folder/TASK/manifest.json                      settings, vocabulary, counts
     folder/TASK/train-00000-of-00002.tfrecord      tf.train.Example of int64 lists
     folder/TASK/held_out-00000-of-00001.tfrecord
 
 A folder is written atomically. It has the examples that the task would make in memory, in
-the same order; so batches are the same, too.
+the same order, so the batches are the same, too.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ from transformer.data.sources.files import FileExamples
 
 MANIFEST = "manifest.json"
 SPLITS = ("train", "held_out")
-_TOKEN_FIELDS = ("inputs", "targets", "tokens")
+_TOKEN_FIELDS = ("inputs", "targets", "tokens")  # the fields whose tokens are counted
 
 
 def make_examples(task: Task, split: str, seed: int) -> Iterable[Example]:
-    """Returns the packed examples of a split of a task, "train" or "held_out"; those of
-    the source, if the task has no packing.
+    """Returns the packed examples of a split of a task; the examples of the source, if the
+    task has no packing.
+
+    Args:
+      task: the task.
+      split: "train" or "held_out".
+      seed: the seed of the packing.
     """
     documents: Examples = getattr(task.source, split)()
     if task.packing is None:
@@ -42,6 +47,12 @@ def write_examples(
 ) -> dict[str, Any]:
     """Writes the packed examples of a task into `folder/TASK`; returns the manifest.
 
+    Args:
+      task: the task.
+      folder: the folder that has a folder for each task.
+      seed: the seed of the packing.
+      examples_per_file: the count of examples of a file.
+
     Raises:
       DataError: the task has no packing, or the folder exists already.
     """
@@ -50,34 +61,36 @@ def write_examples(
             f"task {task.name!r} has no packing: it uses the examples of its source, so "
             "there is nothing to write."
         )
-    with atomic_folder(Path(folder, task.name)) as partial:
-        counts = {
-            split: _write_split(
-                partial, split, make_examples(task, split, seed), examples_per_file
+    manifest: dict[str, Any] = {
+        "task": task.name,
+        "seed": seed,
+        "packing": _packing_settings(task),
+        "vocabulary": repr(task.vocabulary),
+        "vocabulary_size": task.vocabulary.size,
+        "fingerprint": task.vocabulary.fingerprint(),
+    }
+    with atomic_folder(Path(folder, task.name)) as temporary:
+        for split in SPLITS:
+            examples = make_examples(task, split, seed)
+            manifest[split] = _write_split(
+                temporary, split, examples, examples_per_file
             )
-            for split in SPLITS
-        }
-        manifest = {
-            "task": task.name,
-            "seed": seed,
-            "packing": _settings(task),
-            "vocabulary": repr(task.vocabulary),
-            "vocabulary_size": task.vocabulary.size,
-            "fingerprint": task.vocabulary.fingerprint(),
-            **counts,
-        }
-        Path(partial, MANIFEST).write_text(
-            json.dumps(manifest, indent=1) + "\n", encoding="utf-8"
-        )
+        text = json.dumps(manifest, indent=1) + "\n"
+        Path(temporary, MANIFEST).write_text(text, encoding="utf-8")
     return manifest
 
 
 def stored_examples(task: Task, folder: str | Path, split: str) -> Examples:
     """Returns the examples of a split that `write_examples` wrote.
 
+    Args:
+      task: the task.
+      folder: the folder that has a folder for each task.
+      split: "train" or "held_out".
+
     Raises:
-      DataError: there are none, or they were made with another vocabulary or other
-        settings.
+      DataError: there are no such examples, or they were made with another vocabulary or
+        other settings.
     """
     task_folder = Path(folder, task.name)
     manifest = _read_manifest(task, folder)
@@ -100,7 +113,11 @@ def stored_examples(task: Task, folder: str | Path, split: str) -> Examples:
 
 
 def _read_manifest(task: Task, folder: str | Path) -> dict[str, Any]:
-    """Returns the manifest of the examples of a task. Raises DataError."""
+    """Returns the manifest of the examples of a task.
+
+    Raises:
+      DataError: it cannot be read.
+    """
     try:
         text = Path(folder, task.name, MANIFEST).read_text(encoding="utf-8")
         manifest: dict[str, Any] = json.loads(text)
@@ -117,7 +134,7 @@ def _check_settings(task: Task, folder: Path, manifest: dict[str, Any]) -> None:
     """Raises DataError if examples were made with other settings than the task has."""
     expected = {
         "fingerprint": task.vocabulary.fingerprint(),
-        "packing": _settings(task),
+        "packing": _packing_settings(task),
     }
     for name, value in expected.items():
         if manifest.get(name) != value:
@@ -131,11 +148,13 @@ def _check_settings(task: Task, folder: Path, manifest: dict[str, Any]) -> None:
 def _write_split(
     folder: Path, split: str, examples: Iterable[Example], examples_per_file: int
 ) -> dict[str, int]:
-    """Writes the files of a split; returns the counts of examples, tokens and files."""
+    """Writes the files of a split; returns the counts of "examples", "tokens" and "files"."""
     counts = {"examples": 0, "tokens": 0, "files": 0}
-    for file_examples in _chunks(_counted(examples, counts), examples_per_file):
-        write_records(folder / f"{counts['files']}.partial", file_examples)
+    counted_examples = _count_examples(examples, counts)
+    for examples_of_file in _chunks(counted_examples, examples_per_file):
+        write_records(folder / f"{counts['files']}.partial", examples_of_file)
         counts["files"] += 1
+    # The names of files have the count of files, which is known only now.
     for k in range(counts["files"]):
         name = f"{split}-{k:05d}-of-{counts['files']:05d}.tfrecord"
         Path(folder, f"{k}.partial").rename(folder / name)
@@ -146,8 +165,10 @@ def _write_split(
     return counts
 
 
-def _counted(examples: Iterable[Example], counts: dict[str, int]) -> Iterator[Example]:
-    """Yields examples; adds up examples and tokens in `counts`."""
+def _count_examples(
+    examples: Iterable[Example], counts: dict[str, int]
+) -> Iterator[Example]:
+    """Yields examples, and adds the counts of examples and tokens to `counts`."""
     for example in examples:
         counts["examples"] += 1
         for name in _TOKEN_FIELDS:
@@ -156,16 +177,16 @@ def _counted(examples: Iterable[Example], counts: dict[str, int]) -> Iterator[Ex
 
 
 def _chunks(examples: Iterator[Example], size: int) -> Iterator[Iterator[Example]]:
-    """Yields iterators of `size` examples each; each must be consumed before the next one
-    is requested.
+    """Yields iterators of `size` examples each, without storing the examples: an iterator
+    must be consumed before the next one is requested.
     """
     for example in examples:
         yield itertools.chain([example], itertools.islice(examples, size - 1))
 
 
-def _settings(task: Task) -> str:
-    """Returns the settings of the packing, with the fingerprint of its vocabulary instead
-    of the path.
+def _packing_settings(task: Task) -> str:
+    """Returns the settings of the packing of a task as text, in which the vocabulary is
+    replaced by its fingerprint: the path of a vocabulary file may change.
     """
     return repr(task.packing).replace(
         repr(task.vocabulary), task.vocabulary.fingerprint()

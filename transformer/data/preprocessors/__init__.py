@@ -5,9 +5,9 @@
     mask_tokens     BERT's masked language model        pair       [CLS] a [SEP] b [SEP]
     label           the name of a class to its index
 
-The seed is (seed, epoch, index): an example is preprocessed differently in each epoch, and
-reproducibly. Settings are bound with functools.partial. `SentencePairs` is not a
-preprocessor: it makes examples from documents, like `transformer.data.batching.packing`.
+The seed has the seed of the data, the epoch and the index of the example: preprocessing
+differs between epochs, and is reproducible. Settings are bound with functools.partial.
+`SentencePairs` is not a preprocessor, but a packing: it makes examples from documents.
 """
 
 from transformer.data.preprocessors.masking import mask_tokens

@@ -1,7 +1,11 @@
 """Masking of tokens for masked language models (Devlin et al. 2018).
 
-Of the selected tokens 80 % are replaced by [MASK], 10 % by a random token, and 10 % are
+Of the selected tokens, 80 % are replaced by [MASK], 10 % by a random token, and 10 % are
 unchanged.
+
+    example = {"tokens": ids}
+    mask_tokens(example, seed=(1, 0, 5), vocabulary=vocabulary, predictions=20)
+    # {"tokens": ..., "masked_positions": [2, 7], "masked_ids": [2088, 2003]}
 """
 
 from __future__ import annotations
@@ -22,16 +26,16 @@ def mask_tokens(
     rate: float = 0.15,
     whole_words: bool = False,
 ) -> Example:
-    """Returns the example with masked `tokens`, and with `masked_positions`, in rising
+    """Returns the example with masked `tokens`, and with `masked_positions`, in ascending
     order, and `masked_ids`, the original tokens at these positions.
 
     Args:
-      example: has `tokens`; [CLS], [SEP] and padding are never selected.
-      seed: of the selection and of the replacements.
-      vocabulary: has [MASK], and knows which tokens start a word.
+      example: an example with `tokens`; [CLS], [SEP] and padding are never selected.
+      seed: the seed of the selection and of the replacements.
+      vocabulary: the vocabulary of the tokens, which has [MASK].
       predictions: the maximum count of selected tokens.
       rate: the fraction of tokens to select.
-      whole_words: select all tokens of a word or none.
+      whole_words: whether all tokens of a word are selected, or none.
     """
     tokens = np.asarray(example["tokens"])
     rng = generator(seed)
@@ -44,11 +48,12 @@ def mask_tokens(
         selected = _select_words(positions, starts_word, count, rng)
     else:
         selected = np.sort(rng.choice(positions, count, replace=False))
-    u = rng.random(len(selected))
+    # Below 0.8: [MASK]; from there to 0.9: a random token; else: unchanged.
+    uniform = rng.random(len(selected))
     random_tokens = rng.choice(vocabulary.ordinary_ids, len(selected))
-    replacement = np.where(u < 0.9, random_tokens, tokens[selected])
+    random_or_unchanged = np.where(uniform < 0.9, random_tokens, tokens[selected])
     masked = tokens.copy()
-    masked[selected] = np.where(u < 0.8, vocabulary.mask_id, replacement)
+    masked[selected] = np.where(uniform < 0.8, vocabulary.mask_id, random_or_unchanged)
     return {
         **example,
         "tokens": masked,
@@ -63,17 +68,18 @@ def _select_words(
     max_count: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Returns the positions of random words, of at most `max_count` tokens in total.
+    """Returns the positions of the tokens of random words, in ascending order.
 
     Args:
-      positions: the positions to select from, int64 [tokens], in rising order.
-      starts_word: whether the token at each of them starts a word, bool [tokens].
+      positions: the positions to select from, int64 [tokens], in ascending order.
+      starts_word: whether the token at each position starts a word, bool [tokens].
       max_count: the maximum count of selected tokens.
       rng: the random number generator.
     """
-    is_start = starts_word | (np.diff(positions, prepend=-2) > 1)
     if not len(positions):
         return positions
+    # A word also starts after a gap in the positions: a special token is between.
+    is_start = starts_word | (np.diff(positions, prepend=-2) > 1)
     words = np.split(positions, np.flatnonzero(is_start)[1:])
     selected: list[np.ndarray] = []
     remaining = max_count
@@ -81,4 +87,6 @@ def _select_words(
         if len(words[k]) <= remaining:
             selected.append(words[k])
             remaining -= len(words[k])
-    return np.sort(np.concatenate(selected)) if selected else positions[:0]
+    if not selected:
+        return positions[:0]
+    return np.sort(np.concatenate(selected))

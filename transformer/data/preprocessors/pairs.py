@@ -1,5 +1,9 @@
-"""Text pairs for next-sentence prediction: in half of them the second text follows the
-first (Devlin et al. 2018).
+"""Pairs of texts for next-sentence prediction: in half of the pairs, the second text follows
+the first (Devlin et al. 2018).
+
+    packing = SentencePairs(vocabulary, length=128)
+    for example in packing(documents, seed=(1,)):
+      example["tokens"], example["token_types"], example["next_sentence_labels"]
 """
 
 from __future__ import annotations
@@ -18,19 +22,19 @@ from transformer.data.vocabularies import WordPieceVocabulary
 
 @dataclasses.dataclass(frozen=True)
 class SentencePairs:
-    """Makes examples of two texts: `tokens`, `token_types`, `next_sentence_labels`.
+    """A packing: makes examples of two texts from documents.
 
-    An example is [CLS] first [SEP] second [SEP]. Consecutive lines of about `length` tokens
-    are split into two texts at random. In half of the examples, with label 1, the second
-    text is replaced by lines of another document, and its lines start the next example. A
-    tenth of the examples has a shorter target length.
+    The `tokens` of an example are [CLS] first [SEP] second [SEP]. Successive lines of a
+    document, of about `length` tokens, are split into two texts at random. In half of the
+    examples, the second text is replaced by lines of another document
+    (`next_sentence_labels` is 1, else 0), and the replaced lines start the next example.
 
     Args:
       vocabulary: tokenizes the texts.
-      length: the maximum count of tokens in an example.
+      length: the maximum count of tokens of an example.
       field: the field of a document that has its text; its lines are the sentences of
         BERT.
-      short: the fraction of examples with a shorter target length.
+      short: the fraction of examples with a random, shorter length.
     """
 
     vocabulary: WordPieceVocabulary
@@ -43,42 +47,49 @@ class SentencePairs:
             raise DataError(
                 "next-sentence pairs need at least two documents, for texts that do not follow."
             )
-        for k in range(len(documents)):
-            yield from self._pairs(documents, k, generator((*seed, k)))
+        for document_index in range(len(documents)):
+            rng = generator((*seed, document_index))
+            yield from self._pairs(documents, document_index, rng)
 
     def _pairs(
-        self, documents: Examples, k: int, rng: np.random.Generator
+        self, documents: Examples, document_index: int, rng: np.random.Generator
     ) -> Iterator[Example]:
-        """Yields the examples of document k."""
-        lines = self._lines(documents[k])
+        """Yields the examples of one document."""
+        lines = self._tokenized_lines(documents[document_index])
         start = 0
         while start < len(lines):
             target_length = self.length - 3  # without [CLS], [SEP] and [SEP]
             if rng.random() < self.short:
                 target_length = int(rng.integers(2, target_length + 1))
-            count = self._count_lines(lines, start, target_length)
-            split = int(rng.integers(1, count)) if count > 1 else 1
-            first_lines = lines[start : start + split]
-            second_lines = lines[start + split : start + count]
-            start += count
+            num_lines = self._count_lines(lines, start, target_length)
+            num_first = 1
+            if num_lines > 1:
+                num_first = int(rng.integers(1, num_lines))
+            first_lines = lines[start : start + num_first]
+            second_lines = lines[start + num_first : start + num_lines]
+            start += num_lines
             is_random = not second_lines or rng.random() < 0.5
             if is_random:
+                # The lines that are replaced start the next example.
                 start -= len(second_lines)
-                remaining = max(target_length - sum(map(len, first_lines)), 1)
-                second_lines = self._random_lines(documents, k, remaining, rng)
+                num_first_tokens = sum(map(len, first_lines))
+                num_tokens = max(target_length - num_first_tokens, 1)
+                second_lines = self._random_lines(
+                    documents, document_index, num_tokens, rng
+                )
             if second_lines:
                 yield self._example(first_lines, second_lines, is_random)
 
-    def _lines(self, document: Example) -> list[np.ndarray]:
-        """Returns the tokens of each line of a document that has any."""
+    def _tokenized_lines(self, document: Example) -> list[np.ndarray]:
+        """Returns the tokens of each line of a document, without lines of no tokens."""
         lines = document[self.field].splitlines()
         tokens_by_line = [self.vocabulary.encode(line) for line in lines]
         return [tokens for tokens in tokens_by_line if len(tokens)]
 
     @staticmethod
     def _count_lines(lines: list[np.ndarray], start: int, num_tokens: int) -> int:
-        """Returns how many lines from `start` on have at least `num_tokens` tokens, or
-        the count of all that follow.
+        """Returns the count of lines from `start` on that have at least `num_tokens` tokens
+        together; the count of all following lines, if they have fewer.
         """
         count = 0
         tokens = 0
@@ -88,21 +99,32 @@ class SentencePairs:
         return count
 
     def _random_lines(
-        self, documents: Examples, k: int, num_tokens: int, rng: np.random.Generator
+        self,
+        documents: Examples,
+        document_index: int,
+        num_tokens: int,
+        rng: np.random.Generator,
     ) -> list[np.ndarray]:
-        """Returns lines of a random document that is not k, of at least `num_tokens`
-        tokens if it has them; none, if that document is empty.
+        """Returns the tokens of successive lines of a random document, from a random line
+        on, of at least `num_tokens` tokens together if there are so many.
+
+        Args:
+          documents: all documents.
+          document_index: the index of a document that is not chosen.
+          num_tokens: the minimum count of tokens.
+          rng: the random number generator.
         """
-        random_k = int(rng.integers(len(documents) - 1))
-        if random_k >= k:  # document k is skipped
-            random_k += 1
-        lines = documents[random_k][self.field].splitlines()
+        random_index = int(rng.integers(len(documents) - 1))
+        if random_index >= document_index:  # that document is skipped
+            random_index += 1
+        lines = documents[random_index][self.field].splitlines()
         start = int(rng.integers(max(len(lines), 1)))
         selected: list[np.ndarray] = []
         for line in lines[start:]:
             if sum(map(len, selected)) >= num_tokens:
                 break
-            if len(tokens := self.vocabulary.encode(line)):
+            tokens = self.vocabulary.encode(line)
+            if len(tokens):
                 selected.append(tokens)
         return selected
 
@@ -112,10 +134,19 @@ class SentencePairs:
         second_lines: list[np.ndarray],
         is_random: bool,
     ) -> Example:
-        """Returns the example of two texts, given as the tokens of their lines."""
+        """Returns the example of two texts.
+
+        Args:
+          first_lines: the tokens of each line of the first text.
+          second_lines: the tokens of each line of the second text.
+          is_random: whether the second text is of another document.
+        """
         texts = [np.concatenate(first_lines), np.concatenate(second_lines)]
         tokens, types = join(
-            texts, self.vocabulary.bos_id, self.vocabulary.eos_id, self.length
+            texts,
+            bos_id=self.vocabulary.bos_id,
+            eos_id=self.vocabulary.eos_id,
+            length=self.length,
         )
         return {
             "tokens": tokens,

@@ -1,12 +1,12 @@
-"""Span corruption: spans of a text are replaced by sentinels in the inputs, and are the
-targets (Raffel et al. 2019).
+"""Span corruption: the inputs are a text in which sentinels replace random spans, and the
+targets are these spans (Raffel et al. 2019).
 
     inputs    Thank you <X> me to your party <Y> week.
     targets   <X> for inviting <Y> last
 
-The counts of corrupted tokens and of spans depend only on the length of the
-text. So texts of one length give inputs of one length, and targets of one length:
-`span_lengths` returns them.
+The counts of corrupted tokens and of spans depend only on the length of the text. So all
+texts of one length have inputs of one length, and targets of one length: `span_lengths`
+computes them.
 
 >>> span_lengths(512)            # (tokens of a text with 512 inputs, its targets)
 (568, 114)
@@ -35,92 +35,123 @@ def corrupt_spans(
     which each span follows its sentinel; `eos_id` is appended to both.
 
     Args:
-      example: has the tokens, in `field`.
-      seed: of the positions of the spans.
-      vocabulary: has the sentinels and `eos_id`.
+      example: an example with tokens.
+      seed: the seed of the positions of the spans.
+      vocabulary: the vocabulary of the tokens, which has sentinels.
       noise_density: the fraction of tokens that is corrupted.
-      mean_span: the mean count of tokens in a span.
-      field: the field that has the tokens.
+      mean_span: the mean count of tokens of a span.
+      field: the field of the example that has the tokens.
     """
     tokens = np.asarray(example[field])
-    noise = noise_mask(len(tokens), seed, noise_density, mean_span)
-    rest = {
+    is_noise = noise_mask(
+        len(tokens), seed, noise_density=noise_density, mean_span=mean_span
+    )
+    other_fields = {
         name: value for name, value in example.items() if name not in ("inputs", field)
     }
     return {
-        **rest,
-        "inputs": _with_sentinels(tokens, noise, vocabulary),
-        "targets": _with_sentinels(tokens, ~noise, vocabulary),
+        **other_fields,
+        "inputs": _insert_sentinels(tokens, is_noise, vocabulary),
+        "targets": _insert_sentinels(tokens, ~is_noise, vocabulary),
     }
 
 
 def span_lengths(
     inputs: int, noise_density: float = 0.15, mean_span: float = 3.0
 ) -> tuple[int, int]:
-    """Returns the maximum length of a text that gives at most `inputs` inputs, and the
-    length of its targets, both including `eos_id`.
+    """Returns the maximum length of a text whose inputs have at most `inputs` tokens, and
+    the length of the targets of this text. Inputs and targets include `eos_id`.
+
+    Args:
+      inputs: the maximum count of tokens of the inputs.
+      noise_density: the fraction of tokens that is corrupted.
+      mean_span: the mean count of tokens of a span.
 
     Raises:
-      DataError: not even two tokens fit.
+      DataError: the inputs of a text of two tokens are longer.
     """
 
-    def lengths(length: int) -> tuple[int, int]:
-        noise, spans = _counts(length, noise_density, mean_span)
-        return length - noise + spans + 1, noise + spans + 1
+    def input_length(length: int) -> int:
+        num_noise, num_spans = _counts(length, noise_density, mean_span)
+        return length - num_noise + num_spans + 1
 
-    if inputs < lengths(2)[0]:
+    min_length = 2  # one token in a span, and one outside
+    if inputs < input_length(min_length):
         raise DataError(
             f"{inputs} inputs are too few: two tokens, one of them in a span, make "
-            f"{lengths(2)[0]}."
+            f"{input_length(min_length)}."
         )
-    length = 2
-    while lengths(length + 1)[0] <= inputs:
+    length = min_length
+    while input_length(length + 1) <= inputs:
         length += 1
-    return length, lengths(length)[1]
+    num_noise, num_spans = _counts(length, noise_density, mean_span)
+    return length, num_noise + num_spans + 1
 
 
 def noise_mask(
     length: int, seed: Seed, noise_density: float = 0.15, mean_span: float = 3.0
 ) -> np.ndarray:
-    """Returns which tokens are corrupted: bool [length]; the initial one never is."""
+    """Returns whether each token is corrupted: bool [length]; the first token never is.
+
+    Args:
+      length: the count of tokens of the text.
+      seed: the seed of the positions of the spans.
+      noise_density: the fraction of tokens that is corrupted.
+      mean_span: the mean count of tokens of a span.
+    """
     if length < 2:
         return np.zeros(length, bool)
     rng = generator(seed)
-    noise, spans = _counts(length, noise_density, mean_span)
-    text_sizes = _random_sizes(length - noise, spans, rng)
-    noise_sizes = _random_sizes(noise, spans, rng)
+    num_noise, num_spans = _counts(length, noise_density, mean_span)
+    text_sizes = _random_sizes(length - num_noise, num_spans, rng)
+    noise_sizes = _random_sizes(num_noise, num_spans, rng)
     # Text and noise alternate: text, span, text, span, ...
     sizes = np.stack([text_sizes, noise_sizes], axis=1).reshape(-1)
-    return np.repeat(np.arange(2 * spans) % 2 == 1, sizes)
+    is_span = np.arange(2 * num_spans) % 2 == 1
+    return np.repeat(is_span, sizes)
 
 
 def _counts(length: int, noise_density: float, mean_span: float) -> tuple[int, int]:
-    """Returns the counts of corrupted tokens and of spans. Raises DataError."""
+    """Returns the count of corrupted tokens and the count of spans.
+
+    Raises:
+      DataError: a setting is out of its range.
+    """
     if not 0.0 < noise_density < 1.0 or mean_span < 1.0:
         raise DataError(
             "the noise density must lie between 0 and 1, and the mean span be at least "
             f"1; they are {noise_density} and {mean_span}."
         )
-    noise = min(max(round(length * noise_density), 1), length - 1)
-    spans = max(min(round(noise / mean_span), length - noise), 1)
-    return noise, spans
+    num_noise = min(max(round(length * noise_density), 1), length - 1)
+    num_spans = max(min(round(num_noise / mean_span), length - num_noise), 1)
+    return num_noise, num_spans
 
 
 def _random_sizes(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns `count` sizes of at least 1 that sum to `total`, uniformly distributed."""
+    """Returns `count` random sizes of at least 1 that sum to `total`; all such sequences
+    are equally likely.
+    """
     gaps = rng.choice(total - 1, count - 1, replace=False)
     boundaries = np.sort(gaps) + 1
     return np.diff(boundaries, prepend=0, append=total)
 
 
-def _with_sentinels(
+def _insert_sentinels(
     tokens: np.ndarray, is_replaced: np.ndarray, vocabulary: Vocabulary
 ) -> np.ndarray:
-    """Returns the tokens with each replaced span as one sentinel, and `eos_id`."""
+    """Returns tokens in which one sentinel stands for each replaced span, then `eos_id`:
+    int32.
+
+    Args:
+      tokens: the tokens of the text, int32 [length].
+      is_replaced: whether each token is in a span that is replaced, bool [length].
+      vocabulary: the vocabulary of the tokens.
+    """
     is_start = is_replaced & ~np.concatenate([[False], is_replaced[:-1]])
     num_spans = int(is_start.sum())
     if num_spans:
         vocabulary.sentinel(num_spans - 1)  # raises if there are too few sentinels
+    # The last ids are sentinels: at the start of span k, counted from 1, this is size - k.
     sentinels = vocabulary.size - np.cumsum(is_start)
     ids = np.where(is_start, sentinels, tokens)[~is_replaced | is_start]
     return np.append(ids, vocabulary.eos_id).astype(np.int32)

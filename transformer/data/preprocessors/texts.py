@@ -1,4 +1,4 @@
-"""Basic preprocessors: tokenize, split into inputs and targets, truncate, label, pair.
+"""Preprocessors that tokenize texts, truncate and split tokens, and make pairs and labels.
 
 >>> split_prefix({"targets": np.arange(5)}, seed=(1,))
 {'targets': array([2, 3, 4]), 'inputs': array([0, 1])}
@@ -25,19 +25,20 @@ def tokenize(
     fields: Mapping[str, str],
     append_eos: bool = True,
 ) -> Example:
-    """Returns the example with texts as tokens, int32 [tokens].
+    """Returns the example with texts replaced by tokens, int32 [tokens].
 
     Args:
-      example: has the texts.
-      seed: not used.
+      example: an example with texts.
+      seed: not used; every preprocessor takes a seed.
       vocabulary: tokenizes the texts.
-      fields: from fields of texts to fields of tokens: {"question": "inputs", "answer":
-        "targets"}.
-      append_eos: whether to append the end-of-text id to the tokens.
+      fields: the field of each text -> the field of its tokens, such as {"question":
+        "inputs", "answer": "targets"}.
+      append_eos: whether to append `eos_id` to the tokens.
     """
     tokens = {}
     for field, name in fields.items():
-        if not isinstance(text := _get(example, field), str):
+        text = _get(example, field)
+        if not isinstance(text, str):
             raise DataError(
                 f"the field {field!r} of an example is no text: {text!r:.60}."
             )
@@ -45,23 +46,31 @@ def tokenize(
         if append_eos:
             ids = np.append(ids, np.int32(vocabulary.eos_id))
         tokens[name] = ids
-    rest = {k: v for k, v in example.items() if k not in fields}
-    return {**rest, **tokens}
+    return {**_without(example, *fields), **tokens}
 
 
 def split_prefix(example: Example, seed: Seed, *, field: str = "targets") -> Example:
-    """Returns the tokens of a field split into `inputs` and `targets`, at a position drawn
-    uniformly between two tokens. Raises DataError: fewer than two tokens.
+    """Returns the example with the tokens of a field split into `inputs` and `targets`, at
+    a random position.
+
+    Raises:
+      DataError: the field has fewer than two tokens.
     """
     tokens = _get(example, field)
     if len(tokens) < 2:
         raise DataError(f"a text of {len(tokens)} tokens cannot be split into two.")
-    at = int(generator(seed).integers(1, len(tokens)))
-    return {**example, "inputs": tokens[:at], "targets": tokens[at:]}
+    num_inputs = int(generator(seed).integers(1, len(tokens)))
+    return {**example, "inputs": tokens[:num_inputs], "targets": tokens[num_inputs:]}
 
 
 def trim(example: Example, seed: Seed, *, lengths: Mapping[str, int]) -> Example:
-    """Returns the example with fields truncated to at most `lengths[name]` tokens."""
+    """Returns the example with fields truncated.
+
+    Args:
+      example: an example with tokens.
+      seed: not used; every preprocessor takes a seed.
+      lengths: the maximum count of tokens of each field, by name.
+    """
     truncated = {name: _get(example, name)[:size] for name, size in lengths.items()}
     return {**example, **truncated}
 
@@ -69,7 +78,14 @@ def trim(example: Example, seed: Seed, *, lengths: Mapping[str, int]) -> Example
 def label(
     example: Example, seed: Seed, *, classes: Sequence[str], field: str = "label"
 ) -> Example:
-    """Returns the example with the index of its class, `labels`, instead of its name.
+    """Returns the example with the name of its class replaced by `labels`, the index of
+    the class.
+
+    Args:
+      example: an example with the name of its class.
+      seed: not used; every preprocessor takes a seed.
+      classes: the names of all classes.
+      field: the field that has the name.
 
     Raises:
       DataError: the name is none of the classes.
@@ -79,8 +95,8 @@ def label(
         raise DataError(
             f"{name!r} is none of the classes {', '.join(map(repr, classes))}."
         )
-    rest = {k: v for k, v in example.items() if k != field}
-    return {**rest, "labels": np.int32(list(classes).index(name))}
+    class_index = np.int32(list(classes).index(name))
+    return {**_without(example, field), "labels": class_index}
 
 
 def pair(
@@ -93,33 +109,36 @@ def pair(
     second_field: str | None,
     length: int,
 ) -> Example:
-    """Returns `tokens`, [CLS] first [SEP] second [SEP], and `token_types`, 0 up to the
-    first [SEP] and 1 after it. The longer text is truncated until both fit.
+    """Returns the example with one text or two replaced by `tokens`, [CLS] first [SEP]
+    second [SEP], and `token_types`, 0 up to the first [SEP] and 1 after it. The longer text
+    is truncated until both fit.
 
     Args:
-      example: has the texts.
-      seed: not used.
-      vocabulary: tokenizes the texts; its `eos_id` is [SEP].
+      example: an example with texts.
+      seed: not used; every preprocessor takes a seed.
+      vocabulary: tokenizes the texts; its `eos_id` is the id of [SEP].
       bos_id: the id of [CLS].
       first_field: the field of the first text.
-      second_field: the field of the second one, if there is one.
+      second_field: the field of the second text; None: there is one text.
       length: the maximum count of tokens.
     """
-    texts = [
-        vocabulary.encode(_get(example, field))
-        for field in (first_field, second_field)
-        if field
-    ]
-    tokens, types = join(texts, bos_id, vocabulary.eos_id, length)
-    rest = {k: v for k, v in example.items() if k not in (first_field, second_field)}
-    return {**rest, "tokens": tokens, "token_types": types}
+    fields = [first_field, second_field] if second_field else [first_field]
+    texts = [vocabulary.encode(_get(example, field)) for field in fields]
+    tokens, types = join(texts, bos_id=bos_id, eos_id=vocabulary.eos_id, length=length)
+    return {**_without(example, *fields), "tokens": tokens, "token_types": types}
 
 
 def join(
     texts: Sequence[np.ndarray], bos_id: int, eos_id: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns tokens and token types, int32 [tokens], of one text or two;
-    see `pair`.
+    """Returns the tokens and token types of an example of one text or two, as `pair` does:
+    int32 [tokens] each.
+
+    Args:
+      texts: the tokens of each text.
+      bos_id: the id before the first text, [CLS].
+      eos_id: the id after each text, [SEP].
+      length: the maximum count of tokens.
     """
     sizes = [len(text) for text in texts]
     while sum(sizes) > length - 1 - len(texts):
@@ -127,11 +146,22 @@ def join(
     sections = [np.append(text[:size], eos_id) for text, size in zip(texts, sizes)]
     sections[0] = np.concatenate([[bos_id], sections[0]])
     tokens = np.concatenate(sections)
-    types = np.repeat(np.arange(len(sections)), [len(ids) for ids in sections])
+    section_sizes = [len(section) for section in sections]
+    types = np.repeat(np.arange(len(sections)), section_sizes)
     return tokens.astype(np.int32), types.astype(np.int32)
 
 
+def _without(example: Example, *fields: str) -> Example:
+    """Returns an example without some fields."""
+    return {name: value for name, value in example.items() if name not in fields}
+
+
 def _get(example: Example, field: str) -> Any:
+    """Returns a field of an example.
+
+    Raises:
+      DataError: the example lacks the field.
+    """
     if field not in example:
         raise DataError(
             f"an example has no {field!r}, but {', '.join(map(repr, example))}."

@@ -1,12 +1,11 @@
-"""Sources of examples: files of text lines, JSON lines, TSV, TFRecord, and complete
-documents.
+"""Sources of examples: files of text lines, JSON lines, TSV or TFRecord, and documents.
 
     source = text_lines("books/*.txt")           # or json_lines, tsv, tfrecords, documents
     source.train()[5]                            # {"text": ...}: any example by its index
 
 Files are read from local disks. A malformed line or damaged record raises an error with
-file and line, or is skipped and counted with `on_bad="skip"`. An index of each file is
-written next to it.
+file and line; with `on_bad="skip"`, it is skipped and counted. An index of each file, for
+random access, is written next to the file.
 """
 
 from transformer.data.sources.base import Example, Examples, Source, Subset

@@ -1,11 +1,17 @@
-"""The interface of sources: training and held-out examples with random access."""
+"""The interface of sources: training and held-out examples with random access.
+
+Example:
+
+    source.train()[5]                # the example with index 5, a dict of fields
+    len(source.held_out())
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol, overload
 
-Example = dict[str, Any]  # texts, integers, floats or NumPy arrays, by field
+Example = dict[str, Any]  # a text, integer, float or NumPy array for each field
 Examples = Sequence[Example]
 
 
@@ -20,7 +26,12 @@ class Source(Protocol):
 
 
 class Subset(Sequence[Example]):
-    """A subset of examples: those at the indices of a range."""
+    """The examples at the indices of a range; each is read at access.
+
+    Args:
+      examples: all examples.
+      indices: the indices of the subset.
+    """
 
     def __init__(self, examples: Examples, indices: range) -> None:
         self._examples = examples

@@ -3,8 +3,8 @@
     source = tsv("data/*.tsv", columns=("question", "answer"), on_bad="skip")
     source.train()[17]                       # {"question": ..., "answer": ...}
 
-A glob names the files. Held-out examples have a second glob, or are the last share of all
-examples.
+A glob names the files. Held-out examples are in the files of a second glob; without one,
+they are the last examples, a fraction `share` of all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import glob
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import overload
 
@@ -32,7 +32,9 @@ from transformer.data.sources.formats import (
     Tsv,
     record_error,
 )
-from transformer.data.sources.index import index, read
+from transformer.data.sources.index import load_index, read_bytes
+
+_MAX_FILES = 5  # of files with skipped records in a warning
 
 
 @gin.configurable(module="data")
@@ -42,17 +44,23 @@ def text_lines(
     share: float = 0.05,
     on_bad: str = "refuse",
 ) -> Source:
-    """Returns a source in which each line that is not empty is an example, {"text":
-    ...}.
+    """Returns a source in which each line that is not empty is an example, {"text": ...}.
 
     Args:
       pattern: a glob of the files; `**` matches any number of folders.
-      held_out: a glob of the files that are held out.
-      share: without such a glob, the fraction of all examples, at their end, that is held
-        out.
-      on_bad: "refuse", or "skip", which skips bad records and warns of their count.
+      held_out: a glob of the files that are held out; None: the last examples of the
+        files are held out.
+      share: the fraction of examples that is held out, if `held_out` is None.
+      on_bad: "refuse": a bad record raises an error; "skip": bad records are skipped, and
+        a warning has their count.
     """
-    return Files(TextLines(), pattern, held_out, share, on_bad)
+    return Files(
+        TextLines(),
+        pattern,
+        held_out_pattern=held_out,
+        share=share,
+        on_bad=on_bad,
+    )
 
 
 @gin.configurable(module="data")
@@ -67,13 +75,20 @@ def json_lines(
 
     Args:
       pattern: a glob of the files; `**` matches any number of folders.
-      fields: names that each object must have.
-      held_out: a glob of the files that are held out.
-      share: without such a glob, the fraction of all examples, at their end, that is held
-        out.
-      on_bad: "refuse", or "skip", which skips bad records and warns of their number.
+      fields: the names of fields that each object must have.
+      held_out: a glob of the files that are held out; None: the last examples of the
+        files are held out.
+      share: the fraction of examples that is held out, if `held_out` is None.
+      on_bad: "refuse": a bad record raises an error; "skip": bad records are skipped, and
+        a warning has their count.
     """
-    return Files(JsonLines(tuple(fields)), pattern, held_out, share, on_bad)
+    return Files(
+        JsonLines(tuple(fields)),
+        pattern,
+        held_out_pattern=held_out,
+        share=share,
+        on_bad=on_bad,
+    )
 
 
 @gin.configurable(module="data")
@@ -85,18 +100,25 @@ def tsv(
     share: float = 0.05,
     on_bad: str = "refuse",
 ) -> Source:
-    """Returns a source in which each line has these columns, with tabs between.
+    """Returns a source in which each line is an example: columns with tabs between them.
 
     Args:
       pattern: a glob of the files; `**` matches any number of folders.
       columns: the names of the columns, which are the fields of examples.
-      header: whether the first line of a file only names the columns.
-      held_out: a glob of the files that are held out.
-      share: without such a glob, the fraction of all examples, at their end, that is held
-        out.
-      on_bad: "refuse", or "skip", which skips bad records and warns of their number.
+      header: whether the first line of each file has the names of the columns.
+      held_out: a glob of the files that are held out; None: the last examples of the
+        files are held out.
+      share: the fraction of examples that is held out, if `held_out` is None.
+      on_bad: "refuse": a bad record raises an error; "skip": bad records are skipped, and
+        a warning has their count.
     """
-    return Files(Tsv(tuple(columns), header), pattern, held_out, share, on_bad)
+    return Files(
+        Tsv(tuple(columns), header=header),
+        pattern,
+        held_out_pattern=held_out,
+        share=share,
+        on_bad=on_bad,
+    )
 
 
 @gin.configurable(module="data")
@@ -106,17 +128,23 @@ def tfrecords(
     share: float = 0.05,
     on_bad: str = "refuse",
 ) -> Source:
-    """Returns a source of records that are `tf.train.Example`.
+    """Returns a source in which each record of a file is a `tf.train.Example`.
 
     Args:
       pattern: a glob of the files; `**` matches any number of folders.
-      held_out: a glob of the files that are held out.
-      share: without such a glob, the fraction of all examples, at their end, that is held
-        out.
-      on_bad: "refuse", or "skip": a file is read up to its first damaged record, with a
-        warning.
+      held_out: a glob of the files that are held out; None: the last examples of the
+        files are held out.
+      share: the fraction of examples that is held out, if `held_out` is None.
+      on_bad: "refuse": a damaged record raises an error; "skip": a file is read up to its
+        first damaged record, with a warning.
     """
-    return Files(TFRecords(), pattern, held_out, share, on_bad)
+    return Files(
+        TFRecords(),
+        pattern,
+        held_out_pattern=held_out,
+        share=share,
+        on_bad=on_bad,
+    )
 
 
 @gin.configurable(module="data")
@@ -124,13 +152,17 @@ def documents(corpus: Callable[[], Corpus] = python_library) -> Source:
     """Returns a source in which each file of a corpus is an example, {"text": ...}.
 
     Args:
-      corpus: makes the corpus, as `python_library` does.
+      corpus: a function that returns the corpus, such as `python_library`.
     """
     return Documents(corpus)
 
 
 class Documents:
-    """The files of a corpus as examples."""
+    """A source in which each file of a corpus is an example, {"text": ...}.
+
+    Args:
+      corpus: a function that returns the corpus, called at first use.
+    """
 
     def __init__(self, corpus: Callable[[], Corpus]) -> None:
         self._corpus = functools.cache(corpus)
@@ -144,16 +176,26 @@ class Documents:
         return _texts(self._corpus().held_out)
 
 
-def _texts(joined: np.ndarray) -> Examples:
-    texts = joined.tobytes().split(bytes([END]))
+def _texts(concatenated: np.ndarray) -> Examples:
+    """Returns an example for each text; each text is followed by the byte `END`."""
+    texts = concatenated.tobytes().split(bytes([END]))
     return [{"text": text.decode("utf-8", "replace")} for text in texts if text]
 
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """A source in files of one format; the arguments are those of `text_lines`."""
+    """A source in files of one format.
 
-    form: Format
+    Args:
+      file_format: the format of the files.
+      pattern: a glob of the files.
+      held_out_pattern: a glob of the files that are held out; None: the last examples of
+        the files are held out.
+      share: the fraction of examples that is held out, if there is no such glob.
+      on_bad: "refuse" or "skip": see `text_lines`.
+    """
+
+    file_format: Format
     pattern: str
     held_out_pattern: str | None = None
     share: float = 0.05
@@ -171,54 +213,75 @@ class Files:
     def train(self) -> Examples:
         """Returns the training examples."""
         if self.held_out_pattern:
-            return self._all(self.pattern)
+            return self._examples(self.pattern)
         return self._split(held_out=False)
 
     def held_out(self) -> Examples:
         """Returns the held-out examples."""
         if self.held_out_pattern:
-            return self._all(self.held_out_pattern)
+            return self._examples(self.held_out_pattern)
         return self._split(held_out=True)
 
     def _split(self, held_out: bool) -> Examples:
         """Returns the training or the held-out examples of one glob."""
-        examples = self._all(self.pattern)
-        train_size = len(examples) - round(len(examples) * self.share)
+        examples = self._examples(self.pattern)
+        num_train = len(examples) - round(len(examples) * self.share)
         if held_out:
-            return Subset(examples, range(train_size, len(examples)))
-        return Subset(examples, range(train_size))
+            return Subset(examples, range(num_train, len(examples)))
+        return Subset(examples, range(num_train))
 
-    def _all(self, pattern: str) -> FileExamples:
+    def _examples(self, pattern: str) -> FileExamples:
+        """Returns all examples of the files that match a glob, without index files."""
         paths = [Path(name) for name in glob.glob(pattern, recursive=True)]
         paths = [path for path in paths if path.suffix != ".idx" and path.is_file()]
-        return FileExamples(sorted(paths), self.form, self.on_bad == "skip", pattern)
+        skip = self.on_bad == "skip"
+        return FileExamples(sorted(paths), self.file_format, skip=skip, pattern=pattern)
 
 
 class FileExamples(Sequence[Example]):
-    """The examples of files, in the order of the file names; each is read at access."""
+    """The examples of files, in the order of the file names; each is read at access.
+
+    Args:
+      paths: the files.
+      file_format: the format of the files.
+      skip: whether bad records are skipped, with a warning; if not, they raise an error.
+      pattern: the glob of the files, for messages.
+
+    Raises:
+      DataError: there are no files or no examples, or a record is bad.
+    """
 
     def __init__(
-        self, paths: Sequence[Path], form: Format, skip: bool, pattern: str
+        self, paths: Sequence[Path], file_format: Format, skip: bool, pattern: str
     ) -> None:
         if not paths:
             raise DataError(f"no file matches {pattern!r}.")
         self._paths = paths
-        self._form = form
-        indices = [index(path, form, skip) for path in paths]
-        self._records = [records for records, _ in indices]
+        self._format = file_format
+        indices = [load_index(path, file_format, skip) for path in paths]
+        self._records = [file_index.records for file_index in indices]
+        # Of each file, the count of examples in this file and the files before.
         self._ends = np.cumsum([len(records) for records in self._records])
-        skipped = [
-            f"{path}: {count:,}" for path, (_, count) in zip(paths, indices) if count
-        ]
-        if skipped:
-            total = sum(count for _, count in indices)
-            warnings.warn(
-                f"{total:,} bad {form.unit}s were skipped ({'; '.join(skipped[:5])}"
-                f"{'; ...' if len(skipped) > 5 else ''}); {len(self):,} are good.",
-                stacklevel=2,
-            )
+        skip_counts = {
+            path: file_index.num_skipped
+            for path, file_index in zip(paths, indices)
+            if file_index.num_skipped
+        }
+        if skip_counts:
+            self._warn_of_skipped(skip_counts)
         if not len(self):
             raise DataError(f"the files that match {pattern!r} have no example.")
+
+    def _warn_of_skipped(self, skip_counts: Mapping[Path, int]) -> None:
+        """Warns of skipped records, whose count in each file is given."""
+        total = sum(skip_counts.values())
+        texts = [f"{path}: {count:,}" for path, count in skip_counts.items()]
+        ellipsis = "; ..." if len(texts) > _MAX_FILES else ""
+        warnings.warn(
+            f"{total:,} bad {self._format.unit}s were skipped "
+            f"({'; '.join(texts[:_MAX_FILES])}{ellipsis}); {len(self):,} are good.",
+            stacklevel=3,
+        )
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -233,11 +296,14 @@ class FileExamples(Sequence[Example]):
         if isinstance(index, slice):
             return Subset(self, range(len(self))[index])
         index = range(len(self))[index]  # counts negative indices from the end
-        file = int(np.searchsorted(self._ends, index, side="right"))
-        record = self._records[file][index - self._ends[file]]
+        file_index = int(np.searchsorted(self._ends, index, side="right"))
+        records = self._records[file_index]
+        # Negative: counted from the end of the file's records.
+        record = records[index - self._ends[file_index]]
         start, length, record_number = record.tolist()
-        path = self._paths[file]
+        path = self._paths[file_index]
         try:
-            return self._form.parse(read(path, start, length))
+            return self._format.parse(read_bytes(path, start, length))
         except RecordError as error:
-            raise record_error(path, self._form.unit, record_number, error) from error
+            unit = self._format.unit
+            raise record_error(path, unit, record_number, error) from error

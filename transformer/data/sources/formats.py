@@ -1,6 +1,6 @@
 """File formats of examples: text lines, JSON lines, tab-separated values, TFRecords.
 
-A format finds the records of a file, and parses a record into an example:
+A format finds the records of a file, such as lines, and parses a record into an example:
 
 >>> Tsv(columns=("question", "answer")).parse(b"1 + 1\\t2")
 {'question': '1 + 1', 'answer': '2'}
@@ -15,7 +15,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -24,29 +24,56 @@ import meshtf as mtf
 from transformer.data.errors import DataError
 from transformer.data.sources.base import Example
 
-# Start and length in bytes, and the number of the line or record, counted from 1.
-RecordSpan = tuple[int, int, int]
+
+class RecordSpan(NamedTuple):
+    """The location of a record in a file.
+
+    Attributes:
+      start: the offset of the first byte.
+      length: the count of bytes.
+      record_number: the number of the line or record in the file, counted from 1.
+    """
+
+    start: int
+    length: int
+    record_number: int
 
 
 class RecordError(ValueError):
-    """A record that is no example, or at which the rest of a file becomes unreadable."""
+    """Raised for a record that is not an example, or from which on a file cannot be read.
+    The message continues a sentence such as "line 3 ...".
+    """
 
 
 class Format(Protocol):
-    """The format of the files of a source. Its `repr` is part of the key of the index."""
+    """The format of the files of a source. Its `repr` is part of the key of a file's index.
 
-    unit: str  # the name of a record in messages, such as "line"
+    Attributes:
+      unit: the name of a record in messages, such as "line".
+      checked: whether all records are parsed when the index is made, to find bad ones.
+    """
+
+    unit: str
+    checked: bool
 
     def spans(self, path: Path) -> Iterator[RecordSpan]:
-        """Yields the records of a file. Raises BadRecord: the rest cannot be read."""
+        """Yields the location of each record of a file.
+
+        Raises:
+          RecordError: the rest of the file cannot be read.
+        """
 
     def parse(self, record: bytes) -> Example:
-        """Returns the example in a record. Raises BadRecord: there is none."""
+        """Returns the example in a record.
 
-    checked: bool  # whether all records are parsed when the index is made
+        Raises:
+          RecordError: the record is not an example.
+        """
 
 
 class _Lines:
+    """The base class of formats in which each line that is not empty is a record."""
+
     unit = "line"
     checked = True
 
@@ -56,13 +83,17 @@ class _Lines:
             for line_number, line in enumerate(file, 1):
                 length = len(line.rstrip(b"\r\n"))
                 if line.strip():
-                    yield start, length, line_number
+                    yield RecordSpan(start, length, line_number)
                 start += len(line)
 
 
 @dataclasses.dataclass(frozen=True)
 class TextLines(_Lines):
-    """Each line that is not empty is an example with one text."""
+    """Each line that is not empty is an example with one text.
+
+    Attributes:
+      field: the field of examples that has the text.
+    """
 
     field: str = "text"
 
@@ -72,7 +103,11 @@ class TextLines(_Lines):
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines(_Lines):
-    """Each line is a JSON object, which has at least these fields."""
+    """Each line is an example, as a JSON object.
+
+    Attributes:
+      fields: the names of fields that each object must have.
+    """
 
     fields: tuple[str, ...] = ()
 
@@ -85,7 +120,8 @@ class JsonLines(_Lines):
             ) from error
         if not isinstance(example, dict):
             raise RecordError(f"is JSON, but no object: {type(example).__name__}")
-        if missing := [field for field in self.fields if field not in example]:
+        missing = [field for field in self.fields if field not in example]
+        if missing:
             raise RecordError(
                 f"has no field {missing[0]!r}, but "
                 f"{', '.join(map(repr, example)) or 'none'}"
@@ -95,15 +131,21 @@ class JsonLines(_Lines):
 
 @dataclasses.dataclass(frozen=True)
 class Tsv(_Lines):
-    """Each line has these columns, with a tab between two; there are no quotes."""
+    """Each line is an example: columns with tabs between them, without quotes.
+
+    Attributes:
+      columns: the names of the columns, which are the fields of examples.
+      header: whether the first line has the names of the columns.
+    """
 
     columns: tuple[str, ...]
-    header: bool = False  # whether the first line only names the columns
+    header: bool = False
 
     def spans(self, path: Path) -> Iterator[RecordSpan]:
-        for start, length, line_number in super().spans(path):
-            if not self.header or line_number > 1:
-                yield start, length, line_number
+        for span in super().spans(path):
+            is_header = self.header and span.record_number == 1
+            if not is_header:
+                yield span
 
     def parse(self, record: bytes) -> Example:
         values = _text(record).split("\t")
@@ -117,13 +159,15 @@ class Tsv(_Lines):
 
 @dataclasses.dataclass(frozen=True)
 class TFRecords(Format):
-    """Each record is a tf.train.Example: bytes become text, or stay bytes; integers and
-    floats become arrays.
+    """Each record is a tf.train.Example: bytes become text, integers and floats arrays.
+
+    Attributes:
+      text: whether bytes are UTF-8 text; if not, they stay bytes.
     """
 
-    text: bool = True  # whether bytes are UTF-8
+    text: bool = True
     unit = "record"
-    checked = False  # TensorFlow checks the checksums of records
+    checked = False  # `spans` has TensorFlow check the checksums of all records
 
     def spans(self, path: Path) -> Iterator[RecordSpan]:
         with open(path, "rb") as file:
@@ -135,7 +179,7 @@ class TFRecords(Format):
         start = 0
         for record_number, length in enumerate(_record_lengths(path), 1):
             # A record has a header of 12 bytes, the data, and a checksum of 4 bytes.
-            yield start + 12, length, record_number
+            yield RecordSpan(start + 12, length, record_number)
             start += length + 16
         # TensorFlow takes an incomplete header for the end of the file.
         if start != path.stat().st_size:
@@ -151,10 +195,16 @@ class TFRecords(Format):
     def _value(
         self, feature: tf.train.Feature
     ) -> str | bytes | list[str] | list[bytes] | np.ndarray:
+        """Returns the value of a feature: an array of floats or integers; a text, or a
+        list of several texts.
+        """
         kind = feature.WhichOneof("kind")
-        if kind != "bytes_list":
-            values = getattr(feature, kind).value if kind else []
-            return np.array(values, np.float32 if kind == "float_list" else np.int64)
+        if kind is None:
+            return np.array([], np.int64)
+        if kind == "float_list":
+            return np.array(feature.float_list.value, np.float32)
+        if kind == "int64_list":
+            return np.array(feature.int64_list.value, np.int64)
         values = [
             _text(value) if self.text else value for value in feature.bytes_list.value
         ]
@@ -162,49 +212,56 @@ class TFRecords(Format):
 
 
 def _record_lengths(path: Path) -> Iterator[int]:
-    """Yields the lengths of all records; TensorFlow checks their checksums.
+    """Yields the length of each record in bytes; TensorFlow checks the checksums.
 
     Raises:
-      BadRecord: a record is damaged.
+      RecordError: a record is damaged.
     """
     lengths = mtf.cluster.without_autotuning(
         tf.data.TFRecordDataset(str(path)).map(tf.strings.length)
     )
     num_read = 0
     with contextlib.suppress(tf.errors.DataLossError):
-        for chunk in lengths.batch(1024).as_numpy_iterator():
-            num_read += len(chunk)
-            yield from chunk.tolist()
+        for batch in lengths.batch(1024).as_numpy_iterator():
+            num_read += len(batch)
+            yield from batch.tolist()
         return
-    try:  # the last chunk one by one, up to the damaged record
+    # A record in the next batch is damaged: read them one by one, up to this record.
+    try:
         yield from map(int, lengths.skip(num_read).as_numpy_iterator())
     except tf.errors.DataLossError as error:
         raise RecordError("is truncated or damaged") from error
 
 
 def write_records(path: Path, examples: Iterable[Example]) -> int:
-    """Writes examples of integers and arrays of integers as a TFRecord file; returns the
-    count of records.
+    """Writes examples to a TFRecord file; returns their count.
+
+    Args:
+      path: the file to write.
+      examples: the examples, whose fields are integers or arrays of integers.
     """
     count = 0
     with tf.io.TFRecordWriter(str(path)) as writer:
         for example in examples:
-            features = {
-                name: tf.train.Feature(
-                    int64_list=tf.train.Int64List(value=np.asarray(value).reshape(-1))
-                )
-                for name, value in example.items()
-            }
-            writer.write(
-                tf.train.Example(
-                    features=tf.train.Features(feature=features)
-                ).SerializeToString(deterministic=True)
-            )
+            features = {name: _int_feature(value) for name, value in example.items()}
+            record = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(record.SerializeToString(deterministic=True))
             count += 1
     return count
 
 
+def _int_feature(value: Any) -> tf.train.Feature:
+    """Returns the feature of an integer or an array of integers."""
+    integers = np.asarray(value).reshape(-1)
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=integers))
+
+
 def _text(record: bytes) -> str:
+    """Returns the text of a record.
+
+    Raises:
+      RecordError: the record is not UTF-8.
+    """
     try:
         return record.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -216,7 +273,14 @@ def _text(record: bytes) -> str:
 def record_error(
     path: Path, unit: str, record_number: int, error: RecordError
 ) -> DataError:
-    """Returns the error of a record: file, line or record number, cause, way out."""
+    """Returns the error of a record, with the file, the cause and the way out.
+
+    Args:
+      path: the file.
+      unit: the name of a record, such as "line".
+      record_number: the number of the record, counted from 1.
+      error: the cause.
+    """
     return DataError(
         f"{path}:{record_number}: {unit} {record_number} {error}.\n"
         f'  Correct the file, or skip such {unit}s: on_bad = "skip".'

@@ -1,10 +1,13 @@
-"""The index of a file: the offsets of its examples, for random access. Made once, and saved
-next to the file.
+"""The index of a file: the offset of each example, for random access. It is made once, and
+saved next to the file.
 
-The index of `a.tsv` is `a.tsv.idx`, an int64 array `[2 + examples, 3]` in NumPy's format. Row
-0 identifies file and format, row 1 has the count of skipped records, and each further row
-has start and length in bytes of an example, and the number of its line or record. The file is
-memory-mapped. If it cannot be written, the index is kept in memory.
+The index of `a.tsv` is `a.tsv.idx`, an int64 array `[2 + examples, 3]` in NumPy's format:
+
+    row 0         the key of file and format: a hash, the size and the modification time
+    row 1         the count of skipped records, 0, 0
+    rows 2, ...   of each example the `RecordSpan`: start, length, record number
+
+It is memory-mapped. If it cannot be written, it is in memory only.
 """
 
 from __future__ import annotations
@@ -14,100 +17,131 @@ import contextlib
 import hashlib
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from transformer.data.atomic_files import atomic_file
-from transformer.data.sources.formats import Format, RecordError, record_error
+from transformer.data.sources.formats import (
+    Format,
+    RecordError,
+    RecordSpan,
+    record_error,
+)
 
-_VERSION = 1
+_VERSION = 1  # of the file format of indices
 
 
-def index(path: Path, form: Format, skip: bool) -> tuple[np.ndarray, int]:
-    """Returns the index, int64 [examples, 3], and the count of skipped records.
+class FileIndex(NamedTuple):
+    """The index of a file.
+
+    Attributes:
+      records: start, length and record number of each example, int64 [examples, 3].
+      num_skipped: the count of skipped records.
+    """
+
+    records: np.ndarray
+    num_skipped: int
+
+
+def load_index(path: Path, file_format: Format, skip: bool) -> FileIndex:
+    """Returns the index of a file, which is made and saved if there is none yet.
+
+    Args:
+      path: the file.
+      file_format: the format of the file.
+      skip: whether bad records are skipped; if not, they raise an error.
 
     Raises:
-      DataError: a record is bad, and `skip` is false; it names file, line and cause.
+      DataError: a record is bad, and `skip` is False; the message has file, line and
+        cause.
     """
     index_path = path.with_name(path.name + ".idx")
-    key = _key(path, form)
-    rows = _load(index_path, key)
-    if rows is None or rows[1, 0] and not skip:
-        rows = _make(path, form, skip, key)
+    key = _key(path, file_format)
+    table = _load_table(index_path, key)
+    # A saved index that skips records does not raise the error of the first one.
+    if table is None or (table[1, 0] and not skip):
+        table = _make_table(path, file_format, skip, key)
         with (
             contextlib.suppress(OSError),
-            atomic_file(index_path) as partial,
-            open(partial, "wb") as file,
+            atomic_file(index_path) as temporary,
+            open(temporary, "wb") as file,
         ):
-            np.save(file, rows)
-    return rows[2:], int(rows[1, 0])
+            np.save(file, table)
+    return FileIndex(records=table[2:], num_skipped=int(table[1, 0]))
 
 
-def _key(path: Path, form: Format) -> np.ndarray:
-    """Returns the key of an index, int64 [3]: a hash of the format, and size and
+def _key(path: Path, file_format: Format) -> np.ndarray:
+    """Returns the key of an index, int64 [3]: a hash of the format, and the size and
     modification time of the file.
     """
     status = path.stat()
-    digest = hashlib.blake2b(f"{_VERSION} {form!r}".encode(), digest_size=8).digest()
-    return np.array(
-        [
-            int.from_bytes(digest, "little", signed=True),
-            status.st_size,
-            status.st_mtime_ns,
-        ],
-        np.int64,
-    )
+    format_text = f"{_VERSION} {file_format!r}"
+    digest = hashlib.blake2b(format_text.encode(), digest_size=8).digest()
+    format_hash = int.from_bytes(digest, "little", signed=True)
+    return np.array([format_hash, status.st_size, status.st_mtime_ns], np.int64)
 
 
-def _load(index_path: Path, key: np.ndarray) -> np.ndarray | None:
-    """Returns a saved index; None if there is none with this key."""
+def _load_table(index_path: Path, key: np.ndarray) -> np.ndarray | None:
+    """Returns the table of a saved index; None if there is none with this key."""
     with contextlib.suppress(OSError, ValueError):
-        rows = np.load(index_path, mmap_mode="r")
-        is_index = rows.ndim == 2 and rows.shape[1] == 3 and len(rows) >= 2
-        if is_index and (rows[0] == key).all():
-            return rows
+        table = np.load(index_path, mmap_mode="r")
+        is_index = table.ndim == 2 and table.shape[1] == 3 and len(table) >= 2
+        if is_index and (table[0] == key).all():
+            return table
     return None
 
 
-def _make(path: Path, form: Format, skip: bool, key: np.ndarray) -> np.ndarray:
-    """Returns the index of a file, by reading the file. Raises DataError."""
-    rows = array.array("q", [*key.tolist(), 0, 0, 0])
-    skipped = 0
+def _make_table(
+    path: Path, file_format: Format, skip: bool, key: np.ndarray
+) -> np.ndarray:
+    """Returns the table of the index of a file, made by reading the file.
+
+    Raises:
+      DataError: a record is bad, and `skip` is False.
+    """
+    # An array of int64 that grows: the table, row by row.
+    elements = array.array("q", [*key.tolist(), 0, 0, 0])
+    num_skipped = 0
     record_number = 0
     with open(path, "rb") as file:
         try:
-            for start, length, record_number in form.spans(path):
-                if error := _parse_error(form, file, start, length):
-                    if not skip:
-                        raise record_error(
-                            path, form.unit, record_number, error
-                        ) from error
-                    skipped += 1
+            for span in file_format.spans(path):
+                record_number = span.record_number
+                error = _parse_error(file_format, file, span)
+                if error is None:
+                    elements.extend(span)
+                elif skip:
+                    num_skipped += 1
                 else:
-                    rows.extend((start, length, record_number))
+                    unit = file_format.unit
+                    raise record_error(path, unit, record_number, error) from error
         except RecordError as error:  # the rest of the file cannot be read
             if not skip:
-                raise record_error(path, form.unit, record_number + 1, error) from error
-            skipped += 1
-    rows[3] = skipped  # element 0 of row 1
-    return np.frombuffer(rows, np.int64).reshape(-1, 3)
+                unit = file_format.unit
+                raise record_error(path, unit, record_number + 1, error) from error
+            num_skipped += 1
+    table = np.frombuffer(elements, np.int64).reshape(-1, 3)
+    table[1, 0] = num_skipped
+    return table
 
 
 def _parse_error(
-    form: Format, file: BinaryIO, start: int, length: int
+    file_format: Format, file: BinaryIO, span: RecordSpan
 ) -> RecordError | None:
-    """Returns the error of a record, if its format is checked and it cannot be parsed."""
-    if form.checked:
-        file.seek(start)
+    """Returns the error of a record that cannot be parsed; None: it can be parsed, or the
+    format does not check records.
+    """
+    if file_format.checked:
+        file.seek(span.start)
         try:
-            form.parse(file.read(length))
+            file_format.parse(file.read(span.length))
         except RecordError as error:
             return error
     return None
 
 
-def read(path: Path, start: int, length: int) -> bytes:
+def read_bytes(path: Path, start: int, length: int) -> bytes:
     """Returns `length` bytes of a file, from `start` on."""
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -1,9 +1,9 @@
-"""Text to ids and back: bytes, word pieces, sentence pieces.
+"""Vocabularies: from text to token ids and back, by bytes, word pieces or sentence pieces.
 
-    ByteVocabulary(extra_ids=100)              pad 0, end 1, unknown 2, 256 bytes, sentinels
+    ByteVocabulary(extra_ids=100)              ByT5's: special ids, 256 bytes, sentinels
     RawBytes()                                 256 bytes; 0 ends a text
-    WordPieceVocabulary("vocab.txt")           BERT's; package tokenizers
-    SentencePieceVocabulary("text.model")      T5's, sentinels at the end; package sentencepiece
+    WordPieceVocabulary("vocab.txt")           BERT's; needs the package tokenizers
+    SentencePieceVocabulary("text.model")      T5's; needs the package sentencepiece
 
 `python -m transformer.train_vocabulary` trains the last two.
 """

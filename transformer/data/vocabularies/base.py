@@ -1,7 +1,10 @@
-"""The interface of vocabularies: text to ids and back, special ids, sentinels.
+"""The interface of vocabularies: from text to token ids and back, special ids, sentinels.
 
-Id 0 is padding in all vocabularies. Sentinels stand for spans removed from a text (Raffel et
-al., 2019) and have the last ids, in descending order: sentinel 0 is `size - 1`.
+    ids = vocabulary.encode("a text")               # int32 [tokens], without `eos_id`
+    vocabulary.decode(ids)                          # "a text"
+
+Id 0 is padding in all vocabularies. Sentinels are ids that replace spans removed from a text
+(Raffel et al., 2019). They have the last ids, in descending order: sentinel 0 is `size - 1`.
 """
 
 from __future__ import annotations
@@ -18,17 +21,17 @@ PAD = 0
 
 
 class VocabularyError(DataError):
-    """A vocabulary that cannot be read, or that lacks an id."""
+    """Raised for a vocabulary that cannot be read, or that lacks an id."""
 
 
 class Vocabulary(abc.ABC):
-    """Text to ids and back.
+    """The base class of vocabularies.
 
     Attributes:
-      size: the number of ids, including sentinels.
+      size: the count of ids, sentinels included.
       eos_id: the id that ends a sequence.
-      unk_id: the id of text that no other id stands for, or None.
-      sentinels: the number of sentinels.
+      unk_id: the id of text that has no other id; None: all text has other ids.
+      sentinels: the count of sentinels.
     """
 
     size: int
@@ -46,11 +49,13 @@ class Vocabulary(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """Returns a text that is equal only for vocabularies with the same ids."""
+        """Returns a text that two vocabularies share only if they have the same ids."""
 
     def sentinel(self, index: int) -> int:
-        """Returns the id of a sentinel, counted from 0. Raises VocabularyError: it has
-        too few.
+        """Returns the id of a sentinel, given its index from 0.
+
+        Raises:
+          VocabularyError: the vocabulary has too few sentinels.
         """
         if not 0 <= index < self.sentinels:
             raise VocabularyError(
@@ -62,13 +67,17 @@ class Vocabulary(abc.ABC):
     def _before_eos(self, ids: np.ndarray) -> np.ndarray:
         """Returns the ids before the first `eos_id`."""
         ids = np.asarray(ids).reshape(-1)
-        ends = np.flatnonzero(ids == self.eos_id)
-        return ids[: ends[0]] if ends.size else ids
+        eos_positions = np.flatnonzero(ids == self.eos_id)
+        if eos_positions.size:
+            return ids[: eos_positions[0]]
+        return ids
 
 
 def import_extra(package: str) -> ModuleType:
-    """Returns a package of the extra `text`. Raises VocabularyError: it is not
-    installed.
+    """Returns a package that `pip install 'meshtf[text]'` installs.
+
+    Raises:
+      VocabularyError: the package is not installed.
     """
     try:
         return importlib.import_module(package)

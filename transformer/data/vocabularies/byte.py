@@ -1,6 +1,6 @@
-"""Bytes as tokens: alone, or with ids for padding, end, unknown and sentinels.
+"""Bytes as tokens: only these (RawBytes), or with special ids and sentinels, as in ByT5.
 
->>> ByteVocabulary().encode("A").tolist(), ByteVocabulary().size       # as ByT5: 3 ids before
+>>> ByteVocabulary().encode("A").tolist(), ByteVocabulary().size       # byte 65, 3 special ids
 ([68], 359)
 >>> RawBytes().encode("A").tolist(), RawBytes().size
 ([65], 256)
@@ -13,13 +13,13 @@ import numpy as np
 
 from transformer.data.vocabularies.base import Vocabulary, VocabularyError
 
-_NUM_SPECIAL = 3  # padding, end, unknown
+_NUM_SPECIAL = 3  # padding, end of sequence, unknown
 
 
 @gin.configurable
 class ByteVocabulary(Vocabulary):
-    """Padding 0, end 1, unknown 2, then the bytes of UTF-8, then sentinels (Xue et al.
-    2021).
+    """Padding 0, end of sequence 1, unknown 2, then the 256 bytes of UTF-8 text, then
+    sentinels (ByT5: Xue et al. 2021).
 
     Args:
       extra_ids: the count of sentinels.
@@ -38,8 +38,9 @@ class ByteVocabulary(Vocabulary):
         return _bytes(text) + np.int32(_NUM_SPECIAL)
 
     def decode(self, ids: np.ndarray) -> str:
-        bytes_ = self._before_eos(ids) - _NUM_SPECIAL
-        return _text(bytes_[(bytes_ >= 0) & (bytes_ < 256)])
+        byte_values = self._before_eos(ids) - _NUM_SPECIAL
+        is_byte = (byte_values >= 0) & (byte_values < 256)
+        return _text(byte_values[is_byte])
 
     def fingerprint(self) -> str:
         return f"byte-{_NUM_SPECIAL}-{self.sentinels}"
@@ -49,7 +50,7 @@ class ByteVocabulary(Vocabulary):
 
 
 class RawBytes(Vocabulary):
-    """The 256 bytes only: 0 ends a text, and pads."""
+    """The 256 bytes of UTF-8 text; byte 0 ends a text, and is padding."""
 
     size = 256
     eos_id = 0
@@ -69,10 +70,11 @@ class RawBytes(Vocabulary):
 
 
 def _bytes(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8).astype(
-        np.int32
-    )
+    """Returns the bytes of a text, int32 [bytes]."""
+    encoded = text.encode("utf-8", "surrogateescape")
+    return np.frombuffer(encoded, np.uint8).astype(np.int32)
 
 
-def _text(ids: np.ndarray) -> str:
-    return ids.astype(np.uint8).tobytes().decode("utf-8", "replace")
+def _text(byte_values: np.ndarray) -> str:
+    """Returns the text of bytes."""
+    return byte_values.astype(np.uint8).tobytes().decode("utf-8", "replace")

@@ -31,19 +31,18 @@ class SentencePieceVocabulary(Vocabulary):
 
     Args:
       path: the file of the model, such as "text.model".
-      extra_ids: the number of sentinels.
+      extra_ids: the count of sentinels.
 
     Raises:
-      VocabularyError: the file is not a SentencePiece model, or its special ids differ
-        from those above.
+      VocabularyError: the file is not a SentencePiece model, or padding is not id 0, or
+        there is no id for the end of a sequence.
     """
 
     def __init__(self, path: str = gin.REQUIRED, extra_ids: int = 100) -> None:
         try:
             model = Path(path).read_bytes()
-            self._pieces = import_extra("sentencepiece").SentencePieceProcessor(
-                model_proto=model
-            )
+            sentencepiece = import_extra("sentencepiece")
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except (OSError, RuntimeError) as error:
             raise VocabularyError(
                 f"{path} cannot be read as a SentencePiece model: {error}.\n  To train "
@@ -51,8 +50,8 @@ class SentencePieceVocabulary(Vocabulary):
                 "transformer.train_vocabulary --kind=sentencepiece --size=8000 "
                 f"--output={path}"
             ) from error
-        pad_id = self._pieces.pad_id()
-        eos_id = self._pieces.eos_id()
+        pad_id = self._processor.pad_id()
+        eos_id = self._processor.eos_id()
         if pad_id != PAD or eos_id < 0:
             raise VocabularyError(
                 f"{path}: pad_id must be {PAD} and eos_id must exist, but pad_id is {pad_id} "
@@ -62,18 +61,18 @@ class SentencePieceVocabulary(Vocabulary):
         self.path = path
         self.sentinels = extra_ids
         self.eos_id = eos_id
-        self.unk_id = self._pieces.unk_id()
-        self.size = self._pieces.get_piece_size() + extra_ids
+        self.unk_id = self._processor.unk_id()
+        self.size = self._processor.get_piece_size() + extra_ids
         self._hash = hashlib.sha256(model).hexdigest()[:16]
 
     def encode(self, text: str) -> np.ndarray:
-        return np.array(self._pieces.encode(text), np.int32)
+        return np.array(self._processor.encode(text), np.int32)
 
     def decode(self, ids: np.ndarray) -> str:
-        num_pieces = self.size - self.sentinels  # the ids that the model knows
-        return self._pieces.decode(
-            [int(i) for i in self._before_eos(ids) if PAD < i < num_pieces]
-        )
+        num_pieces = self.size - self.sentinels
+        # The processor knows no sentinels, and would decode padding as text.
+        piece_ids = [int(i) for i in self._before_eos(ids) if PAD < i < num_pieces]
+        return self._processor.decode(piece_ids)
 
     def fingerprint(self) -> str:
         return f"sentencepiece-{self._hash}-{self.sentinels}"
@@ -89,12 +88,12 @@ def train_sentence_pieces(
 
     Args:
       texts: the training texts; each line of a text is a sentence.
-      size: the number of pieces, with the special ids and without sentinels.
+      size: the count of pieces, with special ids and without sentinels.
       kind: the algorithm, "unigram" or "bpe".
 
     Raises:
       VocabularyError: SentencePiece cannot make `size` pieces of the texts: there is too
-        little text, or `size` is less than the number of different characters.
+        little text, or there are more than `size` different characters.
     """
     model = io.BytesIO()
     try:

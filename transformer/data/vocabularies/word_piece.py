@@ -2,19 +2,19 @@
 
     vocabulary = WordPieceVocabulary("vocab.txt")
     vocabulary.encode("unaffable").tolist()              # the ids of un ##aff ##able
-    ids, offsets = vocabulary.encode_with_offsets(text)  # character offsets of each piece
+    ids, offsets = vocabulary.encode_with_offsets(text)  # character offsets of each token
 
-Text is cleaned, and lower-cased without accents if asked for. Chinese characters and
-punctuation are separate words. Each word is split greedily into the longest pieces of the
-vocabulary. The package `tokenizers` does the work.
+A *piece* is a text with an id: a word, or a section of a word. Text is cleaned, and with
+`lower_case` it is lower-cased and accents are removed. Chinese characters and punctuation
+are separate words. Each word is split into pieces, from its start on, always into the
+longest piece of the vocabulary. The package `tokenizers` does the work.
 """
 
 from __future__ import annotations
 
 import collections
 import hashlib
-from collections.abc import Iterable, Iterator
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any
 
 import gin
@@ -28,59 +28,64 @@ from transformer.data.vocabularies.base import (
 )
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_LONGEST_WORD = 200  # a longer one is unknown, as in BERT
+_MAX_WORD_LENGTH = 200  # characters; a longer word is unknown, as in BERT
 
 
 @gin.configurable
 class WordPieceVocabulary(Vocabulary):
-    """Word pieces: those that continue a word begin with `##`.
+    """Word pieces; a piece that continues a word starts with `##`.
 
     Args:
-      path: a vocab.txt, one piece a line; a piece's id is its line, counted from 0.
-      lower_case: whether text is lower-cased, without accents.
+      path: a vocab.txt with one piece per line; the id of a piece is the index of its
+        line, from 0.
+      lower_case: whether text is lower-cased, and accents are removed.
 
     Attributes:
-      bos_id, eos_id, mask_id: the ids of [CLS], [SEP] and [MASK].
-      ordinary_ids: the ids that are not special, int32.
+      pieces: the piece of each id.
+      bos_id: the id of [CLS].
+      eos_id: the id of [SEP].
+      mask_id: the id of [MASK].
+      ordinary_ids: the ids that are not special, int32 [ids].
     """
 
     def __init__(self, path: str = gin.REQUIRED, lower_case: bool = True) -> None:
         self.path = path
         self.lower_case = lower_case
-        self.pieces = _read(path)
+        self.pieces = _read_pieces(path)
         self.size = len(self.pieces)
-        ids = {piece: id_ for id_, piece in enumerate(self.pieces)}
+        ids = {piece: index for index, piece in enumerate(self.pieces)}
         self.unk_id = ids["[UNK]"]
         self.bos_id = ids["[CLS]"]
         self.eos_id = ids["[SEP]"]
         self.mask_id = ids["[MASK]"]
-        self._tokenizer = _tokenizer(lower_case, vocab=ids)
-        special = [ids[name] for name in SPECIALS]
-        self.ordinary_ids = np.setdiff1d(np.arange(self.size, dtype=np.int32), special)
+        self._tokenizer = _make_tokenizer(lower_case, vocab=ids)
+        special_ids = [ids[name] for name in SPECIALS]
+        all_ids = np.arange(self.size, dtype=np.int32)
+        self.ordinary_ids = np.setdiff1d(all_ids, special_ids)
         self._continues_word = np.array(
             [piece.startswith("##") for piece in self.pieces]
         )
 
     def encode(self, text: str) -> np.ndarray:
-        return np.array(self._encoding(text).ids, np.int32)
+        return np.array(self._encode(text).ids, np.int32)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ids, int32 [tokens], and the start and end offsets of their characters in
-        `text`: int32 [tokens, 2].
+        """Returns the ids of a text, int32 [tokens], and the start and end of each token in
+        the text, counted in characters: int32 [tokens, 2].
         """
-        encoding = self._encoding(text)
+        encoding = self._encode(text)
         ids = np.array(encoding.ids, np.int32)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         return ids, offsets
 
     def decode(self, ids: np.ndarray) -> str:
-        words = " ".join(
+        pieces = [
             self.pieces[i] for i in self._before_eos(ids) if i not in (PAD, self.bos_id)
-        )
-        return words.replace(" ##", "")
+        ]
+        return " ".join(pieces).replace(" ##", "")
 
     def starts_word(self, ids: np.ndarray) -> np.ndarray:
-        """Returns whether tokens start a word: bool, in the shape of `ids`."""
+        """Returns whether each token starts a word: bool, shaped as `ids`."""
         return ~self._continues_word[ids]
 
     def fingerprint(self) -> str:
@@ -90,32 +95,36 @@ class WordPieceVocabulary(Vocabulary):
     def __repr__(self) -> str:
         return f"WordPieceVocabulary({self.path!r}, lower_case={self.lower_case})"
 
-    def _encoding(self, text: str) -> Any:
+    def _encode(self, text: str) -> Any:
+        """Returns the encoding of a text, with `ids` and `offsets`, without special ids."""
         return self._tokenizer.encode(text, add_special_tokens=False)
 
 
 def train_word_pieces(
     texts: Iterable[str], size: int, lower_case: bool = True, letters: int = 1000
 ) -> list[str]:
-    """Returns the pieces of a vocabulary, the same ones for the same texts.
+    """Returns the pieces of a trained vocabulary, which depend only on the arguments.
 
     Args:
-      texts: the training texts; iterated over twice, so not an iterator.
+      texts: the training texts; not an iterator, since they are read twice.
       size: the maximum count of pieces.
-      lower_case: as for `WordPieceVocabulary`.
-      letters: the maximum count of single characters; the most frequent ones are taken.
+      lower_case: whether text is lower-cased, and accents are removed.
+      letters: the maximum count of single characters; the most frequent ones are chosen.
+
+    Raises:
+      VocabularyError: `size` is less than the count of special pieces and characters.
     """
-    library = _library()
-    tokenizer = _tokenizer(lower_case)
-    alphabet, inner_letters = _letters(texts, tokenizer, letters)
+    library = import_extra("tokenizers")
+    tokenizer = _make_tokenizer(lower_case)
+    alphabet, inner_letters = _frequent_letters(texts, tokenizer, letters)
     min_size = len(SPECIALS) + len(alphabet) + len(inner_letters)
     if size < min_size:
         raise VocabularyError(
             f"{size} pieces are too few: {min_size} are needed for the "
             f"{len(alphabet)} single characters of the texts."
         )
-    # The trainer would number pieces such as ##a in the order of a hash table, and break
-    # ties by that number. As special tokens they get a deterministic order.
+    # The trainer would give ids to pieces such as ##a in the order of a hash table, and break
+    # ties by these ids. As special tokens, they have a deterministic order.
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=size,
         special_tokens=[*SPECIALS, *(f"##{c}" for c in inner_letters)],
@@ -128,71 +137,88 @@ def train_word_pieces(
     return sorted(ids, key=ids.__getitem__)
 
 
-def _letters(
+def _frequent_letters(
     texts: Iterable[str], tokenizer: Any, limit: int
 ) -> tuple[list[str], list[str]]:
-    """Returns the most frequent characters, sorted, and those of them that occur inside
-    words.
+    """Returns the most frequent characters, sorted, and the ones among them that occur inside
+    words, not only at the start.
+
+    Args:
+      texts: the training texts.
+      tokenizer: cleans texts, and splits them into words.
+      limit: the maximum count of characters.
     """
     counts: collections.Counter[str] = collections.Counter()
     pairs: set[tuple[str, str]] = set()
     for text in texts:
-        clean = tokenizer.normalizer.normalize_str(text)
-        counts.update(clean)
-        pairs.update(zip(clean, clean[1:]))
-    words = tokenizer.pre_tokenizer.pre_tokenize_str
-    counts = collections.Counter({c: n for c, n in counts.items() if words(c)})
-    frequent = set(sorted(counts, key=lambda c: (-counts[c], c))[:limit])
+        clean_text = tokenizer.normalizer.normalize_str(text)
+        counts.update(clean_text)
+        pairs.update(zip(clean_text, clean_text[1:]))
+
+    def words(text: str) -> list[str]:
+        return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+
+    # Spaces are in no word.
+    letters = [letter for letter in counts if words(letter)]
+    letters.sort(key=lambda letter: (-counts[letter], letter))
+    frequent = set(letters[:limit])
+    # Two successive characters that are one word: the second one is inside a word.
     inner_letters = {
-        b for a, b in pairs if b in frequent and [w for w, _ in words(a + b)] == [a + b]
+        letter
+        for previous, letter in pairs
+        if letter in frequent and words(previous + letter) == [previous + letter]
     }
     return sorted(frequent), sorted(inner_letters)
 
 
-def _read(path: str) -> list[str]:
+def _read_pieces(path: str) -> list[str]:
+    """Returns the pieces in a vocab.txt.
+
+    Raises:
+      VocabularyError: the file cannot be read, repeats a piece, or lacks a special piece.
+    """
     try:
         with open(path, encoding="utf-8") as file:
-            pieces = list(_lines(file))
+            pieces = [line.rstrip("\r\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
         raise VocabularyError(
             f"a vocabulary cannot be read: {error}.\n  To train one: python -m "
             "transformer.train_vocabulary "
             f"--kind=wordpiece --size=8000 --output={path}"
         ) from error
-    seen: dict[str, int] = {}
+    line_of_piece: dict[str, int] = {}
     for line_number, piece in enumerate(pieces, 1):
-        if seen.setdefault(piece, line_number) != line_number:
+        if piece in line_of_piece:
             raise VocabularyError(
-                f"{path}:{line_number}: the piece {piece!r} is on line {seen[piece]}, "
-                "too."
+                f"{path}:{line_number}: the piece {piece!r} is on line "
+                f"{line_of_piece[piece]}, too."
             )
-    missing = [name for name in SPECIALS if name not in seen]
-    if missing or pieces[PAD] != SPECIALS[0]:
+        line_of_piece[piece] = line_number
+    missing = [name for name in SPECIALS if name not in line_of_piece]
+    if missing:
         raise VocabularyError(
             f"{path} is no vocabulary of word pieces: it lacks {', '.join(missing)}."
-            if missing
-            else f"{path}:1: the first piece must be {SPECIALS[0]}."
         )
+    if pieces[PAD] != SPECIALS[0]:
+        raise VocabularyError(f"{path}:1: the first piece must be {SPECIALS[0]}.")
     return pieces
 
 
-def _lines(file: Iterable[str]) -> Iterator[str]:
-    return (line.rstrip("\r\n") for line in file)
+def _make_tokenizer(lower_case: bool, vocab: dict[str, int] | None = None) -> Any:
+    """Returns a tokenizer of BERT.
 
-
-def _tokenizer(lower_case: bool, vocab: dict[str, int] | None = None) -> Any:
-    library = _library()
+    Args:
+      lower_case: whether text is lower-cased, and accents are removed.
+      vocab: the id of each piece; None: the tokenizer is to be trained.
+    """
+    library = import_extra("tokenizers")
     tokenizer = library.Tokenizer(
         library.models.WordPiece(
             vocab=vocab or {},
             unk_token=SPECIALS[1],
-            max_input_chars_per_word=_LONGEST_WORD,
+            max_input_chars_per_word=_MAX_WORD_LENGTH,
         )
     )
     tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=lower_case)
     tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
     return tokenizer
-
-
-def _library() -> ModuleType:
-    return import_extra("tokenizers")

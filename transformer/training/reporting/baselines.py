@@ -1,17 +1,16 @@
 """Two baselines for a byte language model, in bits per byte: a bigram model and gzip.
 
-All are scored on the same bytes: the held-out files one after another
+Model and baselines are scored on the same bytes: the held-out files one after another
 (`Corpus.held_out`), without the first byte, truncated to a multiple of `length` bytes.
-Those are the targets of `transformer.data.windows(held_out, length)`,
-each of them once.
+These bytes are the targets of `transformer.data.windows(held_out, length)`.
 
     model    the mean of -log2 p(byte | the bytes before it in its window)
     bigram   the mean of -log2 p(byte | the one byte before it), counted on the training bytes
-    gzip     8 * (size of those bytes as one stream under zlib level 9) / (number of bytes)
+    gzip     8 * (compressed size of the bytes, as one zlib stream of level 9) / (their count)
 
-Zlib has learned nothing before, but sees up to 32,768 bytes back, across windows and
-files; the model sees its own window only. Fewer windows, far apart, are a sample of
-these bytes: good enough to watch a run, not to compare with zlib.
+Zlib has not learned from training bytes, but sees up to 32,768 bytes back, across windows
+and files; the model sees only its window. An evaluation on a sample of the windows is good
+enough to watch a run, but not to compare with zlib.
 
 >>> text = np.tile(np.arange(4, dtype=np.uint8), 100)       # 0 1 2 3 0 1 2 3 ...
 >>> compare(text, text, length=7)
@@ -28,7 +27,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Baselines:
-    """Bits per byte of the baselines on `scored` bytes."""
+    """Bits per byte of the baselines.
+
+    Attributes:
+      bigram: the bits per byte of the bigram model.
+      gzip: the bits per byte of zlib.
+      scored: the count of bytes that are scored.
+    """
 
     bigram: float
     gzip: float
@@ -41,20 +46,30 @@ def compare(train: np.ndarray, held_out: np.ndarray, length: int) -> Baselines:
     Args:
       train: the training bytes, uint8 [train bytes].
       held_out: the held-out bytes, uint8 [held-out bytes].
-      length: of the windows on which the model is scored.
+      length: the length of the windows on which the model is scored.
     """
-    scored = (held_out.size - 1) // length * length
-    text = held_out[: scored + 1]
-    return Baselines(bigram_bits(train, text), gzip_bits(text[1:]), scored)
+    num_scored = (held_out.size - 1) // length * length
+    # The first byte is not scored: it is what the bigram model predicts the second from.
+    text = held_out[: num_scored + 1]
+    return Baselines(
+        bigram=bigram_bits(train, text),
+        gzip=gzip_bits(text[1:]),
+        scored=num_scored,
+    )
 
 
 def bigram_bits(train: np.ndarray, text: np.ndarray, smoothing: float = 0.01) -> float:
-    """Returns the mean of -log2 p(byte | byte before) over all bytes of a text but the
+    """Returns the mean of -log2 p(byte | byte before) over all bytes of a text except the
     first.
 
-    p is the share of a pair among the training pairs with the same first byte, after adding
-    `smoothing` to the count of every pair. (On Python source 0.01 is better than 1 by
-    0.002 bits.)
+    p is the fraction of a pair among the training pairs with the same first byte, after
+    `smoothing` is added to the count of every pair. (On Python source, 0.01 is better than
+    1 by 0.002 bits.)
+
+    Args:
+      train: the training bytes, uint8 [train bytes].
+      text: the bytes to score, uint8 [text bytes].
+      smoothing: the number added to each count, so that no probability is 0.
     """
     counts = _pair_counts(train) + smoothing
     probabilities = counts / counts.sum(axis=1, keepdims=True)
@@ -64,14 +79,12 @@ def bigram_bits(train: np.ndarray, text: np.ndarray, smoothing: float = 0.01) ->
 
 
 def gzip_bits(text: np.ndarray) -> float:
-    """Returns bits per byte of a text, as one stream under zlib level 9."""
+    """Returns the bits per byte of a text, compressed as one zlib stream of level 9."""
     return 8.0 * len(zlib.compress(text.tobytes(), 9)) / text.size
 
 
 def _pair_counts(text: np.ndarray) -> np.ndarray:
-    """Returns how often each byte follows each other one: int64 [256 before, 256
-    after].
-    """
+    """Returns the count of each pair of successive bytes: int64 [256 first, 256 second]."""
     before = text[:-1].astype(np.int64)
     after = text[1:]
     counts = np.bincount(before * 256 + after, minlength=256 * 256)

@@ -1,6 +1,6 @@
 """Metrics of a run: a JSON lines file, TensorBoard events, and progress lines.
 
-    with Metrics(folder, start_step=1000) as metrics:      # drops later lines
+    with Metrics(folder, start_step=1000) as metrics:      # removes lines of later steps
       progress = Progress(last_step=2000, tokens_per_step=2048)
       ...
       speed = progress.speed(step)
@@ -8,8 +8,7 @@
       metrics.write(step, loss=loss)
     print(curve(folder))
 
-Every line of `metrics.jsonl` is a complete JSON object, written before the next step
-starts:
+Every line of `metrics.jsonl` is a JSON object, written before the next step starts:
 
     {"step": 1200, "loss": 2.1034, "tokens_per_second": 10412.0}
 """
@@ -32,7 +31,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 FILE = "metrics.jsonl"
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # codes of OSError
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -48,11 +47,16 @@ def print_now(line: str) -> None:
 
 
 class Metrics:
-    """Writes metrics of steps to `folder`: to metrics.jsonl, and as TensorBoard events.
+    """Writes metrics of steps to a folder: to metrics.jsonl, and as TensorBoard events.
 
-    A line of step s describes the s-th step, counted from 1. So after restoring a
-    checkpoint of step 1000, `start_step=1000` keeps the lines up to 1000 and drops
-    later ones. (Events that were written stay; TensorBoard draws both runs.)
+    A line of step s describes the s-th step, counted from 1. A run that resumes from a
+    checkpoint of step 1000 passes `start_step=1000`: lines up to step 1000 stay, and later
+    ones are removed. (TensorBoard events stay, and are drawn for both runs.)
+
+    Args:
+      folder: the folder of the run.
+      start_step: the count of steps done before.
+      print_line: prints a line.
     """
 
     def __init__(
@@ -62,14 +66,16 @@ class Metrics:
         print_line: Callable[[str], None] = print_now,
     ):
         self._path = Path(folder, FILE)
-        self._say = print_line
+        self._print_line = print_line
         self._path.parent.mkdir(parents=True, exist_ok=True)
         _drop_later_lines(self._path, start_step)
         self._file = open(self._path, "ab", buffering=0)
         self._unwritten = b""  # lines that did not fit on a full disk
-        self._written = _names_written(self._path, start_step)
+        # The step of the last line, and the names of the metrics written for this step.
+        self._last_step = start_step
+        self._written_names = _names_written(self._path, start_step)
         self._events: Any = None
-        # Without TensorBoard `tf.summary.scalar` raises.
+        # Without TensorBoard, `tf.summary.scalar` raises an error.
         if importlib.util.find_spec("tensorboard"):
             self._events = tf.summary.create_file_writer(str(folder))
         else:
@@ -85,24 +91,26 @@ class Metrics:
         A metric that was already written for this step, for example before the run was
         resumed, is skipped. Lines that do not fit on a full disk are written later.
         """
-        values = {
-            name: x
-            for name, x in values.items()
-            if (int(step), name) not in self._written
-        }
+        step = int(step)
+        if step == self._last_step:
+            values = {
+                name: value
+                for name, value in values.items()
+                if name not in self._written_names
+            }
         if not values:
             return
-        self._written = {(s, name) for s, name in self._written if s == step} | {
-            (step, name) for name in values
-        }
-        line = {
-            "step": int(step),
-            **{name: _finite(value) for name, value in values.items()},
-        }
+        if step != self._last_step:
+            self._last_step = step
+            self._written_names = set()
+        self._written_names.update(values)
+        line: dict[str, float | None] = {"step": step}
+        for name, value in values.items():
+            line[name] = _finite_or_none(value)
         self._append((json.dumps(line, allow_nan=False) + "\n").encode())
         if self._events is not None:
             with (
-                self._events.as_default(int(step)),
+                self._events.as_default(step),
                 contextlib.suppress(tf.errors.OpError),
             ):
                 for name, value in values.items():
@@ -115,10 +123,11 @@ class Metrics:
         self._unwritten += text
         try:
             while self._unwritten:
-                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+                num_written = self._file.write(self._unwritten)
+                self._unwritten = self._unwritten[num_written:]
         except OSError as error:
             if not was_full:
-                self._say(
+                self._print_line(
                     f"{self._path} cannot be written: {error.strerror}. Training "
                     "continues, and missing lines are written when that is possible."
                 )
@@ -142,7 +151,7 @@ class Metrics:
 
 
 class Speed(NamedTuple):
-    """How fast steps are, since the last line of progress."""
+    """The speed of training, as a mean over the steps since the last line of progress."""
 
     seconds_per_step: float
     tokens_per_second: float
@@ -153,8 +162,13 @@ class Progress:
 
         step 1200/2000  loss 2.1034  197 ms/step  10,412 tokens/s  2 min 37 s left
 
-    The speed is over the steps since the line before. The first line has none, since its
-    steps include the tracing of the program.
+    The first line has no speed, since its steps include the tracing of the program.
+
+    Args:
+      last_step: the total count of steps.
+      tokens_per_step: the count of tokens of a batch.
+      print_line: prints a line.
+      clock: a function that returns the time in seconds.
     """
 
     def __init__(
@@ -165,21 +179,27 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ):
         self._last_step = last_step
-        self._tokens = tokens_per_step
-        self._say = print_line
+        self._tokens_per_step = tokens_per_step
+        self._print_line = print_line
         self._clock = clock
-        self._last_report: tuple[int, float] | None = None
+        self._reported_step: int | None = None
+        self._reported_time = 0.0
 
     def speed(self, step: int) -> Speed | None:
-        """Returns the speed since the last call; None if this is the first one."""
+        """Returns the mean speed since the last call; None in the first call.
+
+        Args:
+          step: the count of steps done.
+        """
         now = self._clock()
-        last_report = self._last_report
-        self._last_report = (step, now)
-        if last_report is None or step <= last_report[0]:
+        previous_step = self._reported_step
+        elapsed = max(now - self._reported_time, 1e-9)
+        self._reported_step = step
+        self._reported_time = now
+        if previous_step is None or step <= previous_step:
             return None
-        elapsed = max(now - last_report[1], 1e-9)
-        seconds = elapsed / (step - last_report[0])
-        return Speed(seconds, self._tokens / seconds)
+        seconds_per_step = elapsed / (step - previous_step)
+        return Speed(seconds_per_step, self._tokens_per_step / seconds_per_step)
 
     def report(
         self,
@@ -192,11 +212,11 @@ class Progress:
         """Prints a line for a step, and one for each remark.
 
         Args:
-          step: how many steps are done.
-          loss: of the last one.
-          speed: as `speed` returns it.
-          flops_utilization: model FLOPs over peak FLOPs; None: not known.
-          remarks: further lines, about the same steps.
+          step: the count of steps done.
+          loss: the loss of the last step.
+          speed: the speed, from the method `speed`; None: not known.
+          flops_utilization: FLOPs per second divided by peak FLOPs; None: not known.
+          remarks: further lines about the same steps.
         """
         width = len(str(self._last_step))
         columns = [f"step {step:>{width}}/{self._last_step}", f"loss {loss:.4f}"]
@@ -207,9 +227,9 @@ class Progress:
             if flops_utilization is not None:
                 columns.append(f"{flops_utilization:.1%} of peak FLOPs")
             columns.append(f"{duration(remaining)} left")
-        self._say("  ".join(columns))
+        self._print_line("  ".join(columns))
         for remark in remarks:
-            self._say(" " * len("step ") + remark)
+            self._print_line(" " * len("step ") + remark)
 
 
 def step_time(seconds: float) -> str:
@@ -221,7 +241,9 @@ def step_time(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.1f} s"
     milliseconds = seconds * 1000
-    return f"{milliseconds:.{1 if milliseconds < 10 else 0}f} ms"
+    if milliseconds < 10:
+        return f"{milliseconds:.1f} ms"
+    return f"{milliseconds:.0f} ms"
 
 
 def duration(seconds: float) -> str:
@@ -230,24 +252,26 @@ def duration(seconds: float) -> str:
     >>> duration(0.4), duration(77), duration(3700), duration(200000)
     ('0 s', '1 min 17 s', '1 h 1 min', '55 h 33 min')
     """
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remaining_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    if minutes:
+        return f"{minutes} min {remaining_seconds} s"
+    return f"{remaining_seconds} s"
 
 
 def read(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Returns the lines of metrics.jsonl; a last line that a crash left
-    incomplete is skipped.
+    """Returns the lines of metrics.jsonl as dicts. If a crash has left the last line
+    incomplete, it is skipped.
     """
     path = Path(folder, FILE)
     return [line for _, line in _lines(path)]
 
 
 def curve(folder: str | os.PathLike[str], name: str = "loss", width: int = 60) -> str:
-    """Returns a line of bars that plots a metric, or "" if it was never
-    written.
+    """Returns a metric over the steps of a run as a line of bars, with its first and last
+    value; "" if the metric was never written.
     """
     values = [line[name] for line in read(folder) if line.get(name) is not None]
     if not values:
@@ -276,7 +300,7 @@ def bars(values: Sequence[float], width: int = 60) -> str:
 
 
 def _drop_later_lines(path: Path, last_step: int) -> None:
-    """Drops the lines after `last_step`, so that a resumed run writes no step twice."""
+    """Removes the lines of steps after `last_step`, which a resumed run writes again."""
     if not path.exists():
         return
     remaining = "".join(
@@ -287,19 +311,19 @@ def _drop_later_lines(path: Path, last_step: int) -> None:
     os.replace(temporary, path)  # atomic: a crash leaves the old file or the new one
 
 
-def _names_written(path: Path, step: int) -> set[tuple[int, str]]:
-    """Returns (step, name) of all metrics of a step in a file."""
-    names: set[tuple[int, str]] = set()
+def _names_written(path: Path, step: int) -> set[str]:
+    """Returns the names of the metrics of a step in a file."""
+    names: set[str] = set()
     if not path.exists():
         return names
     for _text, line in _lines(path):
         if line["step"] == step:
-            names.update((step, name) for name in line)
+            names.update(line)
     return names
 
 
 def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the complete lines of a file, as text and as JSON objects."""
+    """Returns the complete lines of a file, each as (text, JSON object)."""
     lines = []
     for text in path.read_text(encoding="utf-8").split("\n"):
         try:
@@ -309,7 +333,7 @@ def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return lines
 
 
-def _finite(value: float) -> float | None:
-    """Returns a value as JSON can hold it: None where it is not finite."""
+def _finite_or_none(value: float) -> float | None:
+    """Returns a value as a float; None if it is NaN or infinite, which JSON has not."""
     value = float(value)
     return value if math.isfinite(value) else None

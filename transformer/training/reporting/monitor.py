@@ -1,4 +1,5 @@
-"""Progress of a run for other programs: step time, input time and model FLOPs utilisation.
+"""The status of a run for other programs, in status.json: step, loss, step time, fraction of
+time spent on input, and model FLOPs utilisation.
 
     with Monitor("runs/lm", steps=500, flops=3e9, peak_flops=2e10) as monitor:
       for batch in monitor.batches(dataset):      # measures the time spent waiting for data
@@ -32,7 +33,9 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 import meshtf as mtf
 
 FILE = "status.json"
-_OP = re.compile(r"[^:]+:(_?[A-Z]\w*)")  # "node:Op", the executor's name of an event
+# "node:Op": TensorFlow's name of the event of an op in a profile.
+_OP = re.compile(r"[^:]+:(_?[A-Z]\w*)")
+# The type of an op that communicates contains one of these.
 _COMMUNICATION = (
     "Send",
     "Recv",
@@ -50,10 +53,10 @@ class Monitor:
 
     Args:
       folder: the folder of the run.
-      steps: total number of steps.
-      flops: FLOPs of a step, summed over all mesh positions.
-      peak_flops: peak FLOPs per second of all devices together; None: unknown.
-      clock: returns the time in seconds.
+      steps: the total count of steps.
+      flops: the FLOPs of a step, summed over all mesh positions.
+      peak_flops: the peak FLOPs per second of all devices together; None: unknown.
+      clock: a function that returns the time in seconds.
     """
 
     def __init__(
@@ -70,11 +73,13 @@ class Monitor:
         self._flops = flops
         self._peak_flops = peak_flops
         self._input_seconds = 0.0  # since the last report
-        self._last_report: tuple[int | None, float] = (None, clock())
+        self._last_step: int | None = None  # the step of the last report
+        self._last_time = clock()  # the time of the last report
+        # The values of all reports so far, the latest for each name.
         self._values: dict[str, Any] = {}
 
     def batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
-        """Yields batches; the time to get each one counts as time spent on input."""
+        """Yields the batches of a dataset; measures the time to get each one."""
         iterator = iter(dataset)
         while True:
             start = self._clock()
@@ -85,28 +90,30 @@ class Monitor:
             yield batch
 
     def report(self, step: int, **values: float) -> dict[str, float]:
-        """Writes status.json; returns shares over the steps since the last report.
+        """Writes status.json; returns two fractions over the steps since the last report.
 
         `input_share` is the fraction of the time spent waiting for data;
-        `model_flops_utilization` is model FLOPs over peak FLOPs. The first report of a run
-        returns neither.
+        `model_flops_utilization` is FLOPs per second divided by peak FLOPs. The first
+        report of a run returns neither, since its steps include tracing.
+
+        Args:
+          step: the count of steps done.
+          **values: further values for status.json, such as the loss.
         """
         now = self._clock()
         shares: dict[str, float] = {}
-        last_step, last_time = self._last_report
-        if last_step is not None and step > last_step and now > last_time:
-            elapsed = now - last_time
-            seconds = elapsed / (step - last_step)
+        last_step = self._last_step
+        elapsed = now - self._last_time
+        if last_step is not None and step > last_step and elapsed > 0:
+            step_seconds = elapsed / (step - last_step)
             shares["input_share"] = min(self._input_seconds / elapsed, 1.0)
             if self._peak_flops:
-                shares["model_flops_utilization"] = (
-                    self._flops / seconds / self._peak_flops
-                )
-            values |= {
-                "step_seconds": seconds,
-                "seconds_left": (self._steps - step) * seconds,
-            }
-        self._last_report = (step, now)
+                flops_per_second = self._flops / step_seconds
+                shares["model_flops_utilization"] = flops_per_second / self._peak_flops
+            values["step_seconds"] = step_seconds
+            values["seconds_left"] = (self._steps - step) * step_seconds
+        self._last_step = step
+        self._last_time = now
         self._input_seconds = 0.0
         self._write("training", {"step": step, **values, **shares})
         return shares
@@ -127,23 +134,24 @@ class Monitor:
         elif isinstance(error, KeyboardInterrupt):
             self._write("interrupted", {})
         else:
-            lost = mtf.lost_workers() if isinstance(error, tf.errors.OpError) else []
             message = f"{type(error).__name__}: {error}"
-            if lost:
-                message = f"lost: {'; '.join(lost)}"
+            # An op that fails since a worker was lost has a message that does not say so.
+            lost_workers = []
+            if isinstance(error, tf.errors.OpError):
+                lost_workers = mtf.lost_workers()
+            if lost_workers:
+                message = f"lost: {'; '.join(lost_workers)}"
             self._write("failed", {"error": message})
 
     def _write(self, state: str, values: Mapping[str, Any]) -> None:
-        """Replaces the status file; `values` update those of earlier calls."""
+        """Replaces the status file. Values of earlier calls stay in it, unless a later call
+        has a value of the same name.
+        """
         self._values |= values
-        finite = {
-            name: None if isinstance(x, float) and not math.isfinite(x) else x
-            for name, x in self._values.items()
-        }  # JSON has no NaN
         status = {
             "state": state,
             "steps": self._steps,
-            **finite,
+            **{name: _json_value(value) for name, value in self._values.items()},
             "time": time.time(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -157,9 +165,16 @@ class Monitor:
             os.replace(temporary, self._path)
 
 
+def _json_value(value: Any) -> Any:
+    """Returns a value; None if it is a number that JSON does not have: NaN or infinite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
 @contextlib.contextmanager
 def profiler_trace(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Runs TensorFlow's profiler in the context; TensorBoard reads its trace from
+    """A context in which TensorFlow's profiler runs. It writes a trace for TensorBoard to
     `folder`/plugins/profile.
     """
     options = tf.profiler.experimental.ProfilerOptions(
@@ -173,25 +188,30 @@ def profiler_trace(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def op_seconds(folder: str | os.PathLike[str]) -> dict[str, float]:
-    """Returns the seconds spent in ops in the last profile of a folder: `compute` for
-    local ops, and `communication`.
+    """Returns the seconds spent in ops in the last profile of a folder, "compute" and
+    "communication".
 
-    Ops of several threads run at the same time, so the sum exceeds the elapsed time.
-    TensorFlow does not record the time that an op waits to receive.
+    Ops of several threads run at the same time, so the sum exceeds the elapsed time. A
+    profile does not record the time that an op waits to receive.
     """
     seconds = {"compute": 0.0, "communication": 0.0}
-    latest = max(
-        Path(folder).rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime
-    )
+    profiles = Path(folder).rglob("*.xplane.pb")
+    latest = max(profiles, key=lambda path: path.stat().st_mtime)
+    # A space has planes (devices), a plane has lines (threads), and a line has events.
     space = xplane_pb2.XSpace()
     space.ParseFromString(latest.read_bytes())
     for plane in space.planes:
-        kinds = {key: meta.name for key, meta in plane.event_metadata.items()}
+        event_names = {key: meta.name for key, meta in plane.event_metadata.items()}
         for line in plane.lines:
             for event in line.events:
-                op = _OP.fullmatch(kinds[event.metadata_id])
-                if op:
-                    is_communication = any(kind in op[1] for kind in _COMMUNICATION)
-                    kind = "communication" if is_communication else "compute"
-                    seconds[kind] += event.duration_ps / 1e12
+                match = _OP.fullmatch(event_names[event.metadata_id])
+                if match is not None:
+                    seconds[_op_kind(match[1])] += event.duration_ps / 1e12
     return seconds
+
+
+def _op_kind(op_type: str) -> str:
+    """Returns "communication" or "compute" for the type of an op, such as "MatMul"."""
+    if any(name in op_type for name in _COMMUNICATION):
+        return "communication"
+    return "compute"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import gin
 
@@ -24,9 +25,22 @@ from transformer.training.evaluation import Evaluation
 from transformer.training.reporting import baselines, metrics
 
 Scores = Mapping[str, float]
+_COLUMN_WIDTH = 15
 
 
-def introduce(
+class StepScores(NamedTuple):
+    """The scores of a model after a step.
+
+    Attributes:
+      step: the count of steps done.
+      scores: the metrics of `Evaluation` by name.
+    """
+
+    step: int
+    scores: Scores
+
+
+def print_introduction(
     model: Model,
     data: Data,
     model_dir: str,
@@ -41,48 +55,48 @@ def introduce(
       model: the model to train.
       data: the training data.
       model_dir: the folder of the run.
-      step: how many steps are done.
-      steps: total number of steps.
+      step: the count of steps done.
+      steps: the total count of steps.
       forecast: the forecast of a step.
       changed: a line for each setting that has changed since the run was saved.
     """
     mesh = model.mesh
     num_parameters = sum(math.prod(v.shape.sizes) for v in model.variables)
+    start = f"continuing from step {step}" if step else "a new run"
     print(
         f"data     {data}\n"
         f"model    {num_parameters:,} parameters in {len(model.variables)} variables; "
         f"{model.architecture}\n"
         f"mesh     {mesh}, layout {mesh.layout!r}\n"
         f"step     {cost(forecast)}\n"
-        f"folder   {model_dir}, "
-        + (f"continuing from step {step}" if step else "a new run"),
+        f"folder   {model_dir}, {start}",
         flush=True,
     )
     for line in changed:
         print(f"changed  {line}", flush=True)
     if step >= steps:
-        print(finished(step, steps, bool(changed)), flush=True)
+        print(finished_text(step, steps, bool(changed)), flush=True)
 
 
-def finished(step: int, steps: int, changed: bool, setting: str = "model_dir") -> str:
+def finished_text(
+    step: int, steps: int, has_changes: bool, setting: str = "model_dir"
+) -> str:
     """Returns the message for a run whose steps are all done.
 
     Args:
-      step: how many steps are done.
-      steps: the total of the settings.
-      changed: whether settings have changed since the run was saved.
-      setting: the name of the setting of the folder.
+      step: the count of steps done.
+      steps: the total count of steps in the settings.
+      has_changes: whether settings have changed since the run was saved.
+      setting: the name of the setting that names the folder.
     """
-    done = f"{steps} steps are done"
+    steps_text = f"{steps} steps are done"
     if step > steps:
-        done = f"{steps} steps, and {step - steps} more, are done"
-    consequence = (
-        "The changed settings have no effect: no steps are left."
-        if changed
-        else "No steps are left."
-    )
+        steps_text = f"{steps} steps, and {step - steps} more, are done"
+    consequence = "No steps are left."
+    if has_changes:
+        consequence = "The changed settings have no effect: no steps are left."
     return (
-        f"All {done}. {consequence}\n"
+        f"All {steps_text}. {consequence}\n"
         f"To continue, set more steps; to start again, use another {setting}."
     )
 
@@ -101,74 +115,83 @@ def cost(forecast: mtf.Forecast) -> str:
 
 
 def write_config(model_dir: str) -> None:
-    """Writes config.gin, the bindings of the configuration, and operative_config.gin, all
-    settings in use.
+    """Writes gin's settings to two files in a folder: config.gin has the bindings of the
+    configuration, and operative_config.gin all settings that were used so far, defaults
+    included.
     """
-    for name, text in (
-        ("config.gin", gin.config_str()),
-        ("operative_config.gin", gin.operative_config_str()),
-    ):
-        Path(model_dir).mkdir(parents=True, exist_ok=True)
-        Path(model_dir, name).write_text(text, encoding="utf-8")
+    folder = Path(model_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.gin").write_text(gin.config_str(), encoding="utf-8")
+    operative_config = gin.operative_config_str()
+    (folder / "operative_config.gin").write_text(operative_config, encoding="utf-8")
 
 
-def beginning(before: Scores) -> str:
+def initial_scores_line(scores: Scores) -> str:
     """Returns a line with the scores before the first step."""
-    text = "  ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in before.items())
-    uniform = " (8 for uniform guesses)" if "bits_per_byte" in before else ""
+    text = "  ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in scores.items())
+    uniform = " (8 for uniform guesses)" if "bits_per_byte" in scores else ""
     return f"held out before training: {text}{uniform}. Losses are in nats: 0.693 is one bit."
 
 
-def held_out(scores: Scores) -> dict[str, float]:
-    """Returns scores by their names in metrics.jsonl."""
+def held_out_metrics(scores: Scores) -> dict[str, float]:
+    """Returns scores by their names in metrics.jsonl, such as "held_out_loss"."""
     return {f"held_out_{name}": x for name, x in scores.items()}
 
 
-def summarize(
+def print_summary(
     data: Data,
     evaluation: Evaluation,
     model_dir: str,
-    before: tuple[int, Scores],
-    after: tuple[int, Scores],
+    before: StepScores,
+    after: StepScores,
     seconds: float,
 ) -> None:
-    """Prints the scores of the model; for byte text also those of a bigram model and gzip.
+    """Prints a table of the model's scores; for byte text also the scores of a bigram model
+    and of gzip.
 
     Args:
       data: the data whose held-out examples were scored.
       evaluation: the evaluation of the model.
       model_dir: the folder of metrics and checkpoints.
-      before: step and scores at the start of the run.
-      after: step and scores at its end.
+      before: the scores at the start of the run.
+      after: the scores at the end of the run.
       seconds: the duration of the run.
     """
-    names = list(after[1])
-    lines = [
-        ("before", before[1], f"at step {before[0]}"),
-        ("after", after[1], f"at step {after[0]}"),
+    names = list(after.scores)
+    rows = [
+        _table_row("before", names, before.scores, f"at step {before.step}"),
+        _table_row("after", names, after.scores, f"at step {after.step}"),
     ]
     if isinstance(data, ByteText):
         reference = baselines.compare(
             data.corpus.train, data.corpus.held_out, data.length
         )
-        lines += [
-            ("byte bigram", {"bits_per_byte": reference.bigram}, ""),
-            ("gzip", {"bits_per_byte": reference.gzip}, ""),
-        ]
+        bigram_scores = {"bits_per_byte": reference.bigram}
+        gzip_scores = {"bits_per_byte": reference.gzip}
+        rows.append(_table_row("byte bigram", names, bigram_scores))
+        rows.append(_table_row("gzip", names, gzip_scores))
     print(metrics.curve(model_dir))
     if evaluation.num_examples is not None:
         print(
             f"(The model's scores are those of at most {evaluation.num_examples:,} held-out "
             "examples, evenly spaced.)"
         )
-    print("held out     " + "".join(f"{name.replace('_', ' '):>15}" for name in names))
-    for label, scores, note in lines:
-        columns = "".join(
-            f"{scores[name]:>15.3f}" if name in scores else " " * 15 for name in names
-        )
-        print(f"  {label:<11}{columns}   {note}".rstrip())
+    titles = [name.replace("_", " ").rjust(_COLUMN_WIDTH) for name in names]
+    print("held out     " + "".join(titles))
+    print("\n".join(rows))
     print(
         f"{metrics.duration(seconds)} in total; checkpoint, metrics.jsonl and "
         f"operative_config.gin are in {model_dir}",
         flush=True,
     )
+
+
+def _table_row(label: str, names: Sequence[str], scores: Scores, note: str = "") -> str:
+    """Returns a row of the table of scores: a label, a column for each of `names`, empty
+    where there is no such score, and a note.
+    """
+    columns = ""
+    for name in names:
+        column = f"{scores[name]:.3f}" if name in scores else ""
+        columns += column.rjust(_COLUMN_WIDTH)
+    return f"  {label:<11}{columns}   {note}".rstrip()

@@ -1,12 +1,12 @@
-"""Collectives over one group of devices, as plain TensorFlow ops between them.
+"""Collectives over a group of devices, written with plain TensorFlow ops.
 
-Each function takes the tensors and the devices of a group, in order, and returns the
-tensor of each device.
+Each function takes the tensor of each device of a group, and returns the result of each
+device, in the same order. Four modules have these functions, with different algorithms:
 
-    shared_memory   devices share one memory: compute once, return the result to all
-    ring            devices have their own memories: chunks go around a ring
-    hierarchical    groups with several devices on each of several hosts
-    bucketed        several tensors in one collective
+    shared_memory   for devices that share one memory: one device computes the result
+    ring            for devices with separate memories: chunks are sent around a ring
+    hierarchical    for groups with several devices on each of several hosts
+    bucketed        several tensors in one collective of another module
 
     totals = collectives_for(devices).all_reduce(partial_sums, devices, "sum")
 """
@@ -32,10 +32,12 @@ def collectives_for(devices: Sequence[str], separate: bool = False) -> ModuleTyp
     """Returns the module with the algorithms for a group of devices.
 
     Args:
-      devices: names of the group's devices.
-      separate: whether to treat devices that share one memory as if they did not.
+      devices: the names of the group's devices.
+      separate: whether to treat devices that share one memory as if each had its own.
     """
     if share_memory(devices) and not separate:
         return shared_memory
     num_hosts = len({host_of(d) for d in devices})
-    return hierarchical if 1 < num_hosts < len(devices) else ring
+    if 1 < num_hosts < len(devices):
+        return hierarchical
+    return ring

@@ -1,10 +1,10 @@
-"""Collectives of several tensors as one collective of a flat tensor, for devices that have
-their own memories.
+"""Several reductions as one collective of a packed flat tensor, for devices with separate
+memories.
 
     totals = all_reduce(ring, [(x0, y0), (x1, y1)], devices, "sum")     # [(x, y), (x, y)]
 
-`algorithms` is the module with the algorithms for one tensor. Packing and unpacking copy
-each element twice within a device, but only one collective has latency.
+Packing and unpacking copy each element within a device, but the latency of a collective is
+paid only once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from meshtf.runtime.placed.program.tensor_ops import concat, reshape, split, stack
 
-Bundle = tuple[Any, ...]  # one device's tensors
+Bundle = tuple[Any, ...]  # the tensors of one device, one for each reduction
 
 
 def all_reduce(
@@ -25,11 +25,18 @@ def all_reduce(
     devices: Sequence[str],
     kind: str,
 ) -> list[Bundle]:
-    """Returns the reduced tensors on each device."""
-    packed = [
-        concat([reshape(x, [-1], device) for x in bundle], 0, device)
-        for bundle, device in zip(bundles, devices)
-    ]
+    """Returns the reduced tensors on each device.
+
+    Args:
+      algorithms: the module with the algorithms for one tensor, such as `ring`.
+      bundles: the tensors of each device.
+      devices: the devices.
+      kind: "sum", "max" or "min".
+    """
+    packed = []
+    for bundle, device in zip(bundles, devices):
+        flat_tensors = [reshape(x, [-1], device) for x in bundle]
+        packed.append(concat(flat_tensors, 0, device))
     shapes = [x.shape for x in bundles[0]]
     reduced = algorithms.all_reduce(packed, devices, kind)
     return [_unpacked(x, shapes, device) for x, device in zip(reduced, devices)]
@@ -43,9 +50,10 @@ def reduce_scatter(
     axes: Sequence[int],
 ) -> list[Bundle]:
     """Returns shard j of each reduced tensor on device j. Tensor k is sharded along
-    axes[k].
+    axes[k]; the other arguments are those of `all_reduce`.
     """
     num_shards = len(devices)
+    # Packed tensors are [num_shards, elements of one shard of each tensor].
     packed = []
     for bundle, device in zip(bundles, devices):
         flat = [
@@ -60,6 +68,7 @@ def reduce_scatter(
 
 
 def _shard_shape(shape: Sequence[int], axis: int, num_shards: int) -> list[int]:
+    """Returns the shape of one of `num_shards` shards along an axis."""
     sizes = list(shape)
     sizes[axis] //= num_shards
     return sizes
@@ -72,12 +81,14 @@ def _flat_shards(
     device: str,
 ) -> Any:
     """Returns the shards of x along an axis as [num_shards, elements of a shard]."""
-    shards = x if axis == 0 else stack(split(x, num_shards, axis, device), device)
+    shards = x
+    if axis != 0:
+        shards = stack(split(x, num_shards, axis, device), device)
     return reshape(shards, [num_shards, -1], device)
 
 
 def _unpacked(packed: Any, shapes: Sequence[Any], device: str) -> Bundle:
-    """Returns the tensors of a flat tensor, given their shapes."""
+    """Returns the tensors of these shapes that were packed into one tensor."""
     sizes = [math.prod(shape) for shape in shapes]
     flat = reshape(packed, [-1], device)
     tensors = split(flat, sizes, 0, device)

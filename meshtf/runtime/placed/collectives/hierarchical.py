@@ -5,7 +5,9 @@ its host, the leaders form a ring, and each leader sends the results to the devi
 host. So the traffic between hosts is that of a ring with one device on each host. An
 all_to_all is that of `ring`: each shard is sent directly to its target.
 
-    all_reduce([x0, x1, x2, x3], devices, "sum")      # 0 and 1 on one host, 2 and 3 on another
+    all_reduce([x0, x1, x2, x3], devices, "sum")     # devices 0, 1 on one host; 2, 3 on another
+
+In this file, the members of a host are the indices of its devices in the group.
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ all_to_all = ring.all_to_all
 
 def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any]:
     """Returns the reduced tensor on each device."""
-    hosts = _hosts(devices)
-    totals = [_reduced_within(xs, devices, members, kind) for members in hosts]
-    reduced = ring.all_reduce(totals, _leaders(hosts, devices), kind)
-    return _sent_to_members(reduced, hosts, devices)
+    members_of_hosts = _members_of_hosts(devices)
+    host_totals = []
+    for members in members_of_hosts:
+        host_totals.append(_reduced_on_leader(xs, devices, members, kind))
+    leaders = _leaders(members_of_hosts, devices)
+    totals = ring.all_reduce(host_totals, leaders, kind)
+    return _sent_to_members(totals, members_of_hosts, devices)
 
 
 def reduce_scatter(
@@ -37,21 +42,21 @@ def reduce_scatter(
     axis: int,
 ) -> list[Any]:
     """Returns shard j of the reduced tensor on device j."""
-    hosts = _hosts(devices)
-    leaders = _leaders(hosts, devices)
+    members_of_hosts = _members_of_hosts(devices)
+    leaders = _leaders(members_of_hosts, devices)
     chunks = []
-    for members, leader in zip(hosts, leaders):
-        total = _reduced_within(xs, devices, members, kind)
-        shards = split(total, len(devices), axis, leader)
-        chunks.append(
-            [
-                _concat([shards[p] for p in other_members], axis, leader)
-                for other_members in hosts
-            ]
-        )
+    for members, leader in zip(members_of_hosts, leaders):
+        host_total = _reduced_on_leader(xs, devices, members, kind)
+        shards = split(host_total, len(devices), axis, leader)
+        # Chunk h has the shards of all members of host h.
+        host_chunks = []
+        for target_members in members_of_hosts:
+            target_shards = [shards[p] for p in target_members]
+            host_chunks.append(_concat(target_shards, axis, leader))
+        chunks.append(host_chunks)
     reduced = ring.reduce_chunks(chunks, leaders, kind)
     outputs: list[Any] = [None] * len(devices)
-    for members, leader, chunk in zip(hosts, leaders, reduced):
+    for members, leader, chunk in zip(members_of_hosts, leaders, reduced):
         shards = split(chunk, len(members), axis, leader)
         for p, x in zip(members, shards):
             outputs[p] = send(x, leader, devices[p])
@@ -60,24 +65,26 @@ def reduce_scatter(
 
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
     """Returns all tensors concatenated along an axis, on each device."""
-    hosts = _hosts(devices)
-    leaders = _leaders(hosts, devices)
+    members_of_hosts = _members_of_hosts(devices)
+    leaders = _leaders(members_of_hosts, devices)
     chunks = []
-    for members, leader in zip(hosts, leaders):
+    for members, leader in zip(members_of_hosts, leaders):
         received = [send(xs[p], devices[p], leader) for p in members]
         chunks.append(_concat(received, axis, leader))
-    order = [p for members in hosts for p in members]
+    # The order of the shards in the concatenation of all chunks: host by host.
+    order = [p for members in members_of_hosts for p in members]
     gathered = []
     for all_chunks, leader in zip(ring.share_chunks(chunks, leaders), leaders):
         if order == sorted(order):
             gathered.append(_concat(all_chunks, axis, leader))
             continue
+        # Hosts take turns in the group: split the chunks and reorder the shards.
         shards: list[Any] = []
-        for members, chunk in zip(hosts, all_chunks):
+        for members, chunk in zip(members_of_hosts, all_chunks):
             shards += split(chunk, len(members), axis, leader)
         in_order = [shards[order.index(p)] for p in range(len(devices))]
         gathered.append(_concat(in_order, axis, leader))
-    return _sent_to_members(gathered, hosts, devices)
+    return _sent_to_members(gathered, members_of_hosts, devices)
 
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
@@ -88,7 +95,7 @@ def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     return all_gather(expanded, devices, 0)
 
 
-def _hosts(devices: Sequence[str]) -> list[list[int]]:
+def _members_of_hosts(devices: Sequence[str]) -> list[list[int]]:
     """Returns, for each host, the indices of its devices in the group."""
     members: dict[str, list[int]] = {}
     for index, device in enumerate(devices):
@@ -96,13 +103,14 @@ def _hosts(devices: Sequence[str]) -> list[list[int]]:
     return list(members.values())
 
 
-def _leaders(hosts: Sequence[Sequence[int]], devices: Sequence[str]) -> list[str]:
+def _leaders(
+    members_of_hosts: Sequence[Sequence[int]], devices: Sequence[str]
+) -> list[str]:
     """Returns the first device of each host."""
-    first_members = [members[0] for members in hosts]
-    return [devices[index] for index in first_members]
+    return [devices[members[0]] for members in members_of_hosts]
 
 
-def _reduced_within(
+def _reduced_on_leader(
     xs: Sequence[Any],
     devices: Sequence[str],
     members: Sequence[int],
@@ -115,11 +123,13 @@ def _reduced_within(
 
 
 def _sent_to_members(
-    tensors: Sequence[Any], hosts: Sequence[Sequence[int]], devices: Sequence[str]
+    tensors: Sequence[Any],
+    members_of_hosts: Sequence[Sequence[int]],
+    devices: Sequence[str],
 ) -> list[Any]:
     """Returns, on each device, the tensor of its host's leader."""
     outputs: list[Any] = [None] * len(devices)
-    for x, members in zip(tensors, hosts):
+    for x, members in zip(tensors, members_of_hosts):
         leader = devices[members[0]]
         for p in members:
             outputs[p] = send(x, leader, devices[p])

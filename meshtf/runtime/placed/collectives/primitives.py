@@ -2,7 +2,7 @@
 to a device.
 
 >>> import tensorflow as tf
->>> shard(tf.range(6), 0, 1, 3, "/device:CPU:0").numpy()
+>>> shard(tf.range(6), axis=0, index=1, num_shards=3, device="/device:CPU:0").numpy()
 array([2, 3], dtype=int32)
 """
 
@@ -22,11 +22,14 @@ def combine(
     y: Any,
     device: str,
 ) -> Any:
-    """Returns the sum, maximum or minimum of two partial results."""
+    """Returns the sum, maximum or minimum of two partial results; for booleans, the
+    maximum is "or" and the minimum is "and".
+    """
     if kind == "sum":
         return binary("AddV2", x, y, device)
     if x.dtype == tf.bool:
-        return binary("LogicalOr" if kind == "max" else "LogicalAnd", x, y, device)
+        logical_op = "LogicalOr" if kind == "max" else "LogicalAnd"
+        return binary(logical_op, x, y, device)
     return binary("Maximum" if kind == "max" else "Minimum", x, y, device)
 
 
@@ -47,7 +50,7 @@ def shard(
     num_shards: int,
     device: str,
 ) -> Any:
-    """Returns one of `num_shards` equal shards along an axis."""
+    """Returns shard `index` of `num_shards` equal shards along an axis."""
     sizes = list(x.shape)
     sizes[axis] //= num_shards
     start = [0] * len(sizes)
@@ -57,4 +60,6 @@ def shard(
 
 def send(x: Any, source: str, target: str) -> Any:
     """Returns x on device `target`; x itself if both devices are the same."""
-    return x if source == target else identity(x, target)
+    if source == target:
+        return x
+    return identity(x, target)

@@ -1,8 +1,8 @@
-"""Ring collectives, for devices that have their own memories.
+"""Ring collectives, for devices with separate memories.
 
-Each device sends to its right neighbour only. In a reduce_scatter or an all_gather among p
-devices it receives (p - 1)/p of the tensor, which is optimal. An all_to_all uses no ring:
-each shard is sent directly to its target.
+Device j sends only to device j + 1, and the last device to the first. In a reduce_scatter
+or an all_gather among p devices, each device receives (p - 1)/p of the tensor, which is
+optimal. An all_to_all uses no ring: each shard is sent directly to its target.
 
     all_reduce([x0, x1], ("/device:GPU:0", "/device:GPU:1"), "sum")
 
@@ -11,6 +11,7 @@ Tensors are sliced on the device that sends them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,12 +31,14 @@ def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any
     size = shape.num_elements()
     num_chunks = min(len(xs), size)
     bounds = [size * j // num_chunks for j in range(num_chunks + 1)]
-    sizes = [stop - start for start, stop in zip(bounds, bounds[1:])]
-    chunk_sizes = sizes if len(set(sizes)) > 1 else num_chunks
-    chunks = [
-        split(reshape(x, [-1], device), chunk_sizes, 0, device)
-        for x, device in zip(xs, devices)
-    ]
+    sizes = [stop - start for start, stop in itertools.pairwise(bounds)]
+    sizes_or_count: list[int] | int = sizes
+    if len(set(sizes)) == 1:
+        sizes_or_count = num_chunks  # equal chunks: a simpler op
+    chunks = []
+    for x, device in zip(xs, devices):
+        flat = reshape(x, [-1], device)
+        chunks.append(split(flat, sizes_or_count, 0, device))
     gathered = share_chunks(reduce_chunks(chunks, devices, kind), devices)
     return [
         reshape(concat(reduced, 0, device), shape, device)
@@ -102,13 +105,14 @@ def reduce_chunks(
     """Returns each chunk reduced over all devices, chunk j on device j.
 
     Args:
-      chunks: of each device, all chunks of its tensor.
-      devices: in the order of the ring.
+      chunks: for each device, all chunks of its tensor.
+      devices: the devices, in the order of the ring.
       kind: "sum", "max" or "min".
     """
     num_devices = len(devices)
     totals = []
-    for j in range(len(chunks[0])):  # the partial sum travels, and ends on device j
+    for j in range(len(chunks[0])):
+        # The partial sum starts on device j + 1 and goes once around the ring, to device j.
         total = chunks[(j + 1) % num_devices][j]
         for step in range(1, num_devices):
             source = (j + step) % num_devices
@@ -120,14 +124,15 @@ def reduce_chunks(
 
 
 def share_chunks(chunks: Sequence[Any], devices: Sequence[str]) -> list[list[Any]]:
-    """Returns all chunks on each device, in order, given chunk j on device j."""
+    """Returns on each device the list of all chunks, given chunk j on device j."""
     num_devices = len(devices)
-    shared: list[list[Any]] = [[None] * len(chunks) for _ in devices]
+    # chunks_of[device index][chunk index]
+    chunks_of: list[list[Any]] = [[None] * len(chunks) for _ in devices]
     for j, x in enumerate(chunks):
-        shared[j][j] = x
+        chunks_of[j][j] = x
         for step in range(num_devices - 1):
             source = (j + step) % num_devices
             target = (j + step + 1) % num_devices
             x = send(x, devices[source], devices[target])
-            shared[target][j] = x
-    return shared
+            chunks_of[target][j] = x
+    return chunks_of

@@ -1,8 +1,9 @@
-"""Collectives for devices that share one memory: the result is computed once.
+"""Collectives for devices that share one memory: the first device computes the result, and
+all devices use the same tensor.
 
-An all-reduce of 4 MB over eight positions takes 1/7 of the time of a ring. In a program
-the result is not sent to the devices explicitly: TensorFlow sends it once to each device
-that uses it.
+An all-reduce of 4 MB over eight positions takes 1/7 of the time of a ring. In a traced or
+written program the result is not sent to the devices explicitly: TensorFlow sends it once
+to each device that uses it.
 
     all_reduce([x0, x1], ("/device:CPU:0",) * 2, "sum")     # one add_n, returned twice
 """
@@ -72,4 +73,6 @@ def all_to_all(
 
 def _share(x: Any, source: str, target: str) -> Any:
     """Returns x for a device: sent to it in eager mode, otherwise x itself."""
-    return send(x, source, target) if runs_now(x) else x
+    if runs_now(x):
+        return send(x, source, target)
+    return x

@@ -1,6 +1,7 @@
-"""Window exchange: a shard receives the elements that a window reads beyond its ends.
+"""Window (halo) exchange: a device receives the elements of other shards that its windows
+read, such as those of a convolution along a sharded dimension.
 
-elements_of_shards(shards, devices, j, axis, start, stop, step)      # on device j
+    elements_of_shards(shards, devices, shard_index=1, axis=0, start=3, stop=9, window=window)
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshtf.partition import WindowStep
+from meshtf.graph import Window
 from meshtf.partition.cost import spans
 from meshtf.runtime.lowering.padding import element_range
 from meshtf.runtime.placed.collectives.primitives import send
@@ -18,66 +19,65 @@ from meshtf.runtime.placed.program.tensor_ops import concat, pad, slice_of
 def elements_of_shards(
     shards: Sequence[Any],
     devices: Sequence[str],
-    j: int,
+    shard_index: int,
     axis: int,
     start: int,
     stop: int,
-    step: WindowStep,
+    window: Window,
 ) -> Any:
-    """Returns elements [start, stop) of the sharded axis, on device j; elements beyond
-    the ends of the axis have the window's fill value.
+    """Returns the elements [start, stop) of a sharded axis, on one device.
+
+    Elements beyond the ends of the axis are `window.fill` or, if `window.wrap`, those from
+    the other end.
+
+    Args:
+      shards: the shards of a group of devices, in order.
+      devices: the device of each shard.
+      shard_index: the index of the device that gets the elements.
+      axis: the sharded axis of the tensors.
+      start: the global index of the first element; negative before the axis.
+      stop: the global index after the last element.
+      window: the window that reads the elements.
     """
-    wrap = step.window.wrap
-    fill = step.window.fill
-    device = devices[j]
-    local_size = shards[0].shape[axis]
+    device = devices[shard_index]
+    length = stop - start
     received = []
-    for source, low, high in spans(start, stop, local_size, len(shards), wrap):
-        elements = _elements(
-            shards[source],
-            axis,
-            low,
-            high,
-            fill,
-            devices[source],
+    for source, low, high in spans(
+        start,
+        stop,
+        shard_size=shards[0].shape[axis],
+        num_shards=len(shards),
+        wrap=window.wrap,
+    ):
+        source_device = devices[source]
+        elements = _padded_elements(
+            shards[source], axis, low, high, window.fill, source_device
         )
-        received.append(send(elements, devices[source], device))
+        received.append(send(elements, source_device, device))
     if not received:
-        return _elements(
-            shards[j],
-            axis,
-            start - stop,
-            0,
-            fill,
-            device,
+        # All elements are beyond the ends. So are the elements [-length, 0) of any tensor.
+        return _padded_elements(
+            shards[shard_index], axis, -length, 0, window.fill, device
         )
-    joined = received[0]
+    elements = received[0]
     if len(received) > 1:
-        joined = concat(received, axis, device)
-    missing_before = 0 if wrap else max(0, -start)
-    if not missing_before and joined.shape[axis] >= stop - start:
-        return joined
+        elements = concat(received, axis, device)
+    missing_before = 0 if window.wrap else max(0, -start)
+    if not missing_before and elements.shape[axis] >= length:
+        return elements
     low = -missing_before
-    return _elements(
-        joined,
-        axis,
-        low,
-        low + stop - start,
-        fill,
-        device,
-    )
+    return _padded_elements(elements, axis, low, low + length, window.fill, device)
 
 
-def _elements(
-    x: Any,
-    axis: int,
-    start: int,
-    stop: int,
-    fill: float,
-    device: str,
+def _padded_elements(
+    x: Any, axis: int, start: int, stop: int, fill: float, device: str
 ) -> Any:
-    """Returns elements [start, stop) of an axis, padded with `fill` beyond its ends."""
+    """Returns the elements [start, stop) of an axis of x, which may begin before x and end
+    after x; elements beyond the ends are `fill`.
+    """
     elements = element_range(x.shape, axis, start, stop)
     if elements.begin is not None:
         x = slice_of(x, elements.begin, elements.sizes, device)
-    return x if elements.pads is None else pad(x, elements.pads, fill, device)
+    if elements.pads is None:
+        return x
+    return pad(x, elements.pads, fill, device)

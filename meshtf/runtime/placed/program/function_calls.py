@@ -1,11 +1,11 @@
-"""Functions that TensorFlow does not inline, and calls of them.
+"""Traced functions that TensorFlow does not inline, and calls of these functions.
 
     double = trace(lambda x: [x + x], [tf.TensorSpec([4])])
-    (y,) = double([x])                     # while another graph is traced
+    (y,) = double([x])                     # adds a call to the graph that is being traced
 
 A program has hundreds of calls with dozens of arguments each. So the attributes of a call
-are computed once for each function; `tf.raw_ops.PartitionedCall` would compute them from
-the arguments of each call.
+node are computed once for each function, whereas `tf.raw_ops.PartitionedCall` computes
+them from the arguments of each call.
 
     >>> import tensorflow as tf
     >>> add = trace(lambda x: [x + 1], [tf.TensorSpec([4])])
@@ -42,12 +42,19 @@ class GraphFunction:
     """A traced function from a list of tensors to a list of tensors, without captures.
 
     Args:
-      definition: its FunctionDef.
-      function: the concrete function that was traced; no reference to it is kept.
-      stateful: whether it reads or writes variables.
-      writes: whether it writes variables.
-      as_branch: whether it is called as the only branch of a `Case`; see `trace`.
-      jit: whether XLA compiles it.
+      definition: the FunctionDef of the function.
+      function: the concrete function that was traced; no reference to it is stored.
+      stateful: whether the function reads or writes variables.
+      writes: whether the function writes variables.
+      as_branch: whether the function is called as the only branch of a `Case`; see
+        `trace`.
+      jit: whether XLA compiles the function.
+
+    Attributes:
+      kind: the type of the op that calls the function.
+      attributes: the attributes of that op.
+      dtypes: the data type of each result.
+      shapes: the shape of each result.
     """
 
     def __init__(
@@ -64,7 +71,8 @@ class GraphFunction:
         self.as_branch = as_branch
         self.jit = jit
         self.registered = RegisteredFunction(definition)
-        self.kind = (BRANCH_OPS if as_branch else CALL_OPS)[stateful]
+        stateless_op, stateful_op = BRANCH_OPS if as_branch else CALL_OPS
+        self.kind = stateful_op if stateful else stateless_op
         self.attributes = _attributes(self.name, function, as_branch)
         if jit:
             self.attributes[COMPILED] = tf.compat.v1.AttrValue(b=True)
@@ -73,21 +81,22 @@ class GraphFunction:
 
     @property
     def name(self) -> str:
-        """The name by which ops call it."""
+        """The name by which ops call the function."""
         return self.registered.name
 
     @property
     def definition(self) -> Any:
-        """Its FunctionDef."""
+        """The FunctionDef of the function."""
         return self.registered.definition
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """Calls the function in the graph that TensorFlow is tracing."""
-        branch = [tf.constant(0)] if self.as_branch else []
+        inputs = list(args)
+        if self.as_branch:
+            # The first input of a `Case` op is the index of the branch to run.
+            inputs = [tf.constant(0), *inputs]
         graph = tf.compat.v1.get_default_graph()
-        op = graph.create_op(
-            self.kind, [*branch, *args], self.dtypes, attrs=self.attributes
-        )
+        op = graph.create_op(self.kind, inputs, self.dtypes, attrs=self.attributes)
         if not self.as_branch:
             for y, shape in zip(op.outputs, self.shapes):
                 y.set_shape(shape)
@@ -95,13 +104,17 @@ class GraphFunction:
 
 
 def called(node: Any) -> str | None:
-    """Returns the name of the function that a node of a graph calls as `GraphFunction` does,
-    or None.
+    """Returns the name of the function that a node of a graph calls in the way of
+    `GraphFunction`; None: it calls no function in this way.
     """
     if node.op in CALL_OPS:
         return str(node.attr["f"].func.name)
-    branches = list(node.attr["branches"].list.func) if node.op in BRANCH_OPS else []
-    return str(branches[0].name) if len(branches) == 1 else None
+    if node.op not in BRANCH_OPS:
+        return None
+    branches = node.attr["branches"].list.func
+    if len(branches) != 1:
+        return None
+    return str(branches[0].name)
 
 
 def trace(
@@ -116,19 +129,22 @@ def trace(
 
     TensorFlow places, optimizes and partitions a called function separately for each
     device, which takes much of the time of a first step on many devices. It does none of
-    this for the branch of a `Case`. So a function is called as the only branch of a
-    `Case` if its device can run it unchanged: all its ops have kernels there, as on CPUs,
-    and those that TensorFlow would replace by ops of oneDNN have been replaced.
+    this for the branch of a `Case` op. So a function is called as the only branch of a
+    `Case` if the device can run the function unchanged: all its ops have kernels there, as
+    on CPUs, and ops that TensorFlow would replace by ops of oneDNN have been replaced.
 
     Args:
-      body: a function of tensors that returns a list of tensors; it captures nothing.
-      specs: the specs of its arguments.
-      stateful: whether it reads or writes variables.
+      body: a function of tensors that returns a list of tensors and captures nothing.
+      specs: the specs of the arguments.
+      stateful: whether the function reads or writes variables.
       writes: whether it writes variables, so that its ops must run in program order.
-      as_branch: whether to call it as the only branch of a `Case`, if that is possible.
-      jit: whether XLA compiles it.
+      as_branch: whether to call the function as the only branch of a `Case`, if that is
+        possible.
+      jit: whether XLA compiles the function.
     """
-    attributes = NOT_INLINED | ({} if writes or jit else IN_ANY_ORDER)
+    attributes = dict(NOT_INLINED)
+    if not writes and not jit:
+        attributes |= IN_ANY_ORDER
     function = tf.function(
         body,
         autograph=False,
@@ -140,18 +156,25 @@ def trace(
         rewritten = type(definition).FromString(definition.SerializeToString())
         use_onednn_ops(rewritten)
         as_branch = not needs_graph_optimizer(rewritten)
-        definition = rewritten if as_branch else definition
-    return GraphFunction(definition, function, stateful, writes, as_branch, jit)
+        if as_branch:
+            definition = rewritten
+    return GraphFunction(
+        definition=definition,
+        function=function,
+        stateful=stateful,
+        writes=writes,
+        as_branch=as_branch,
+        jit=jit,
+    )
 
 
 def _attributes(name: str, function: Any, as_branch: bool) -> dict[str, Any]:
-    """Returns the attributes of a call."""
+    """Returns the attributes of the op that calls a function, see `GraphFunction.kind`."""
     proto = tf.compat.v1.AttrValue
 
     def types(tensors: Iterable[Any]) -> Any:
-        return proto(
-            list=proto.ListValue(type=[t.dtype.as_datatype_enum for t in tensors])
-        )
+        enums = [tensor.dtype.as_datatype_enum for tensor in tensors]
+        return proto(list=proto.ListValue(type=enums))
 
     called = tf.compat.v1.NameAttrList(name=name)
     attributes = {"Tin": types(function.inputs), "Tout": types(function.outputs)}

@@ -1,6 +1,7 @@
-"""Sections of a program that take and return nested structures of tensors.
+"""Sections of a program (see `ProgramWriter.section`) that take and return nested
+structures of tensors.
 
-results = in_section(program, run, {"x": x, "carries": [a, None]})
+    results = in_section(program, run, {"x": x, "carries": [a, None]})
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ def in_section(program: ProgramWriter, run: Callable[[Any], Any], inputs: Any) -
       program: the program.
       run: a function from one nested structure of tensors to another one; a tensor may
         occur several times in both.
-      inputs: the structure of its inputs, tensors of the program or None.
+      inputs: a nested structure of tensors of the program, or None.
     """
-    tensors, input_index = distinct(tf.nest.flatten(inputs))
-    output_structure: list[Any] = []  # the structure of the results, of output indices
+    # A section takes and returns distinct tensors. The index of a tensor among the
+    # distinct ones is -1 for None.
+    tensors, input_indices = distinct(tf.nest.flatten(inputs))
+    # Filled when TensorFlow traces the body: the results, with indices for tensors.
+    index_structures: list[Any] = []
 
-    def body(symbols: list[Any]) -> list[Any]:
-        flat = [None if k < 0 else symbols[k] for k in input_index]
+    def body(arguments: list[Any]) -> list[Any]:
+        flat = [None if k < 0 else arguments[k] for k in input_indices]
         results = run(tf.nest.pack_sequence_as(inputs, flat))
-        outputs, output_index = distinct(tf.nest.flatten(results))
-        output_structure.append(tf.nest.pack_sequence_as(results, output_index))
+        outputs, output_indices = distinct(tf.nest.flatten(results))
+        index_structures.append(tf.nest.pack_sequence_as(results, output_indices))
         return outputs
 
     outputs = program.section(body, tensors)
     return tf.nest.map_structure(
-        lambda k: None if k < 0 else outputs[k], output_structure[0]
+        lambda k: None if k < 0 else outputs[k], index_structures[0]
     )

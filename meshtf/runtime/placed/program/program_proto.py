@@ -1,10 +1,11 @@
-"""Functions as protocol buffers: cleaned up, or inserted into another function.
+"""Functions as protocol buffers (FunctionDef): cleaned up, or inserted into another
+function.
 
     definition = definition_of(function)        # a FunctionDef, independent of `function`
 
 - Equal constants are merged: they are a quarter of all ops of a traced function.
-- Stack traces of nodes are removed. TensorFlow parses them for each device that runs a
-  function, and they show lines of meshtf only: the user's line was recorded before.
+- Stack traces of inserted nodes are removed. TensorFlow parses them for each device that
+  runs a function, and they show lines of meshtf only: `Node.source` has the user's line.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_READS = ("ReadVariableOp", "ResourceGather", "VariableShape")
+_READ_OPS = ("ReadVariableOp", "ResourceGather", "VariableShape")
 
 
 def function_def(name: str) -> Any:
@@ -38,16 +39,16 @@ class SectionNodes:
     """The nodes of a traced function, prepared to be inserted into another function.
 
     Args:
-      definition: the FunctionDef, which is modified.
-      arguments: names of the tensors that replace its arguments.
-      prefix: the prefix of the new names of its nodes.
+      definition: the FunctionDef of the traced function, which is modified.
+      arguments: the names of the tensors that replace the arguments of the function.
+      prefix: the prefix of the new names of the nodes.
 
     Attributes:
-      nodes: the nodes, under their new names.
-      results: names of the tensors that it returns.
-      resources: names of the arguments that are handles of variables.
-      must_run: names of nodes that must run even if nothing uses their outputs.
-      host_effects: the nodes of `must_run` that use no variable, such as prints.
+      nodes: the nodes, with their new names.
+      results: the names of the tensors that the function returns.
+      resources: the names of the arguments that are variable handles.
+      must_run: the names of nodes that must run even if no node uses their outputs.
+      host_effects: those of `must_run` that use no variable, such as prints.
     """
 
     def __init__(
@@ -61,107 +62,120 @@ class SectionNodes:
         self._prefix = prefix + "/"
         self.nodes = list(definition.node_def)
         for node_def in self.nodes:
-            node_def.name = self._prefix + node_def.name
-            node_def.input[:] = [self._renamed(x) for x in node_def.input]
-            node_def.ClearField("experimental_debug_info")
-            if "_class" in node_def.attr:  # the nodes with which it is colocated
-                colocated = node_def.attr["_class"].list.s
-                names = [x.removeprefix(b"loc:@") for x in colocated]
-                colocated[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
+            self._prepare(node_def)
         outputs = definition.signature.output_arg
         results = [self._renamed(definition.ret[x.name]) for x in outputs]
         self.results = self._without_identities(results)
         self.must_run = [self._prefix + x for x in definition.control_ret.values()]
         handles = [x.name for x in inputs if x.type == tf.resource.as_datatype_enum]
         self.resources = list(dict.fromkeys(self._arguments[x] for x in handles))
-        using = {name for x in self.resources for name in self.users(x)}
-        self.host_effects = [x for x in self.must_run if x not in using]
+        resource_users = {name for x in self.resources for name in self.users(x)}
+        self.host_effects = [x for x in self.must_run if x not in resource_users]
+
+    def _prepare(self, node_def: Any) -> None:
+        """Renames a node and its inputs, and removes its stack trace."""
+        node_def.name = self._prefix + node_def.name
+        node_def.input[:] = [self._renamed(x) for x in node_def.input]
+        node_def.ClearField("experimental_debug_info")
+        # The attribute "_class" has the names of colocated nodes, as b"loc:@name".
+        if "_class" in node_def.attr:
+            colocated = node_def.attr["_class"].list.s
+            names = [x.removeprefix(b"loc:@") for x in colocated]
+            colocated[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
 
     def users(self, resource: str) -> list[str]:
-        """Returns the nodes that take a handle."""
+        """Returns the names of the nodes that take a variable handle."""
         return [node.name for node in self.nodes if resource in node.input]
 
     def writes(self, resource: str) -> bool:
-        """Returns whether a node may write a variable: any node that is not known to only
-        read it.
+        """Returns whether a node may write a variable: a node that takes the handle and is
+        not known to only read.
         """
         return not all(
-            node.op in _READS
+            node.op in _READ_OPS
             or resource not in node.input
             or _only_reads(node, resource)
             for node in self.nodes
         )
 
     def add_controls(self, names: Iterable[str], controls: Sequence[str]) -> None:
-        """Makes nodes wait for nodes of the other function.
+        """Adds control inputs: nodes of this function run after nodes of the other one.
 
         Args:
-          names: the nodes that wait.
-          controls: names of nodes of the other function.
+          names: the names of nodes of this function.
+          controls: the names of nodes of the other function, after which they run.
         """
-        waiting = set(names)
+        names = set(names)
         for node in self.nodes:
-            if node.name in waiting:
+            if node.name in names:
                 node.input.extend(f"^{name}" for name in controls)
 
     def _without_identities(self, results: Sequence[str]) -> list[str]:
-        """Removes the identity nodes that TensorFlow adds to return results, and returns
-        the names of their inputs.
+        """Removes the identity nodes that TensorFlow adds for results; returns the results
+        with the input of such a node in place of its output.
         """
-        used = {_node_of(x) for node in self.nodes for x in node.input}
-        returning = {
+        used_nodes = {_node_of(x) for node in self.nodes for x in node.input}
+        # {name of the output: identity node}, for nodes whose output no node uses.
+        identities = {
             f"{node.name}:output:0": node
             for node in self.nodes
-            if _only_passes(node) and node.name not in used
+            if _is_plain_identity(node) and node.name not in used_nodes
         }
-        dropped = {returning[x].name for x in results if x in returning}
-        self.nodes = [node for node in self.nodes if node.name not in dropped]
-        return [returning[x].input[0] if x in returning else x for x in results]
+        removed = {identities[x].name for x in results if x in identities}
+        self.nodes = [node for node in self.nodes if node.name not in removed]
+        return [identities[x].input[0] if x in identities else x for x in results]
 
     def _renamed(self, x: str) -> str:
-        """Returns the name of an input in the other function."""
-        is_control = x.startswith("^")
+        """Returns the name of a node's input in the other function."""
         name = x.removeprefix("^")
         tensor = self._arguments.get(name, self._prefix + name)
-        return f"^{_node_of(tensor)}" if is_control else tensor
+        if x.startswith("^"):
+            return f"^{_node_of(tensor)}"
+        return tensor
 
 
 def _node_of(x: str) -> str:
-    """Returns the node that an input refers to."""
+    """Returns the name of the node to which an input refers: "^n" and "n:output:0" to n."""
     return x.removeprefix("^").partition(":")[0]
 
 
-def _only_passes(node: Any) -> bool:
+def _is_plain_identity(node: Any) -> bool:
     """Returns whether a node is an identity without a device and control inputs."""
     return node.op == "Identity" and not node.device and len(node.input) == 1
 
 
 def _only_reads(node: Any, resource: str) -> bool:
-    """Returns whether a node that calls functions is marked as only reading a variable."""
+    """Returns whether TensorFlow has marked a node that calls functions as only reading a
+    variable.
+    """
     attribute = "_read_only_resource_inputs"
     if attribute not in node.attr:
         return False
-    reads = set(node.attr[attribute].list.i)
-    uses = {k for k, x in enumerate(node.input) if x == resource}
-    return uses <= reads
+    read_only_inputs = set(node.attr[attribute].list.i)
+    inputs = {k for k, x in enumerate(node.input) if x == resource}
+    return inputs <= read_only_inputs
 
 
 class _Constants:
-    """The constants of a FunctionDef; equal ones on a device are merged.
+    """The constants of a FunctionDef; equal constants on a device are merged.
 
-    The control inputs of a constant are moved to the nodes that use it. They are needed:
-    TensorFlow adds control inputs only to ops none of whose inputs has them. The merged
-    constant has none.
+    A merged constant has no control inputs: those of a constant are moved to the nodes
+    that use it. These nodes need them, since TensorFlow adds control inputs to a node only
+    if none of the node's inputs has control inputs.
+
+    Attributes:
+      equal_to: {name of a constant: name of the first constant that is equal}.
+      controls: {name of a constant: its control inputs}.
     """
 
     def __init__(self, nodes: Any) -> None:
-        self.equal_to: dict[str, str] = {}  # constant -> the first equal constant
-        self.controls: dict[str, list[str]] = {}  # constant -> its control inputs
-        names: dict[tuple[str, bytes], str] = {}
+        self.equal_to: dict[str, str] = {}
+        self.controls: dict[str, list[str]] = {}
+        first_names: dict[tuple[str, bytes], str] = {}
         for node in nodes:
             if node.op == "Const":
                 key = node.device, node.attr["value"].SerializeToString()
-                self.equal_to[node.name] = names.setdefault(key, node.name)
+                self.equal_to[node.name] = first_names.setdefault(key, node.name)
                 if node.input:
                     self.controls[node.name] = list(node.input)
 
@@ -172,7 +186,7 @@ class _Constants:
         data = [self.renamed(x) for x in node.input if not x.startswith("^")]
         control: dict[str, None] = {}
         for x in node.input:
-            name = x.removeprefix("^").partition(":")[0]
+            name = _node_of(x)
             if name in self.equal_to:
                 control.update(dict.fromkeys(self._controls_of(name)))
             elif x.startswith("^"):
@@ -185,18 +199,22 @@ class _Constants:
         """
         controls: list[str] = []
         for x in self.controls.get(name, ()):
-            is_constant = x[1:] in self.equal_to
-            controls += self._controls_of(x[1:]) if is_constant else [x]
+            if _node_of(x) in self.equal_to:
+                controls += self._controls_of(_node_of(x))
+            else:
+                controls.append(x)
         return controls
 
     def renamed(self, x: str) -> str:
-        """Returns the name of an output, of the first equal constant if it is one."""
+        """Returns the name of an output; for the output of a constant, the name of the
+        first equal constant's output.
+        """
         name, colon, output = x.partition(":")
         return self.equal_to.get(name, name) + colon + output
 
 
 def share_constants(definition: Any) -> None:
-    """Merges equal constants on the same device."""
+    """Merges equal constants of a FunctionDef that are on the same device."""
     nodes = definition.node_def
     constants = _Constants(nodes)
     for node in nodes:

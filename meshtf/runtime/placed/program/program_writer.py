@@ -1,14 +1,15 @@
-"""Writes a program as one FunctionDef, node by node.
+"""Writes a program as one FunctionDef (TensorFlow's protocol buffer of a function), node
+by node.
 
     program = ProgramWriter()
     x = program.argument(tf.TensorSpec([4]))
     (y,) = program.call(callee, [x], "/device:CPU:1")
-    definition = program.finish([y])
+    definition = program.finish([y], ["/device:CPU:1"])
 
-Writing a node takes about 20 microseconds; an op that TensorFlow traces takes ten times
-as long, and a program on many devices has thousands of them. Everything for which this
-class has no method, such as a loop, is traced by TensorFlow, and its nodes are inserted
-(`section`).
+Writing a node takes about 20 microseconds; tracing an op takes TensorFlow ten times as
+long, and a program on many devices has thousands of nodes. A construct for which the
+writer has no method, such as a loop, is traced by TensorFlow, and the traced nodes are
+inserted into the program (`section`).
 """
 
 from __future__ import annotations
@@ -33,18 +34,22 @@ from meshtf.runtime.placed.program.symbolic_tensor import (
     SymbolicTensor,
 )
 
-_PROGRAM_COUNT = itertools.count()
+_program_indices = itertools.count()  # for unique names
 _SHAPES = "_output_shapes"  # the attribute with shapes that TensorFlow cannot infer
 
 
 def _shapes(shape: tf.TensorShape) -> Any:
+    """Returns the attribute value for an op with one output of this shape."""
     proto = tf.compat.v1.AttrValue
     return proto(list=proto.ListValue(shape=[shape.as_proto()]))
 
 
 class _ControlBlock:
-    """The control inputs of the nodes of a `with program.after(...)` block, and the names
-    of these nodes.
+    """A `with program.after(...)` block.
+
+    Attributes:
+      controls: the control inputs of the nodes of the block.
+      nodes: the names of the nodes that were added in the block.
     """
 
     def __init__(self, controls: Sequence[str]) -> None:
@@ -56,32 +61,34 @@ class ProgramWriter:
     """A program that is being written.
 
     Attributes:
-      captured: tensors of other graphs that it uses; they are its last arguments.
-      functions: concrete functions that nodes call; they must exist as long as the
+      definition: the FunctionDef, to which nodes are added.
+      captured: the tensors of other graphs that the program uses; they are its last
+        arguments.
+      functions: the concrete functions that nodes call; they must exist as long as the
         program.
     """
 
     def __init__(self) -> None:
-        self.definition = function_def(f"meshtf_program_{next(_PROGRAM_COUNT)}")
+        self.definition = function_def(f"meshtf_program_{next(_program_indices)}")
         self.captured: list[Any] = []
         self.functions: list[Any] = []
-        self._captures: dict[int, SymbolicTensor] = {}
+        self._captures: dict[int, SymbolicTensor] = {}  # by the id of the tensor
         self._constants: dict[Any, SymbolicTensor] = {}
         self._order = ResourceOrder()
-        self._host_effects: list[str] = []
-        self._must_run: dict[str, None] = {}
-        self._control_blocks: list[_ControlBlock] = []
+        self._host_effects: list[str] = []  # nodes of the last section that had some
+        self._must_run: dict[str, None] = {}  # names of nodes, as keys
+        self._control_blocks: list[_ControlBlock] = []  # the enclosing `after` blocks
         self._scope = ""
         self._name_counts: dict[str, int] = {}
 
     def argument(self, spec: tf.TensorSpec) -> SymbolicTensor:
-        """Adds an argument. To be called before anything is captured."""
+        """Adds an argument. All arguments must be added before any tensor is captured."""
         assert not self.captured
         return self._input(f"argument_{len(self._inputs)}", spec.shape, spec.dtype)
 
     def capture(self, x: Any) -> SymbolicTensor:
-        """Returns a tensor of another graph as an argument of the program. Equal tensors
-        share an argument.
+        """Returns the argument of the program whose value is x, a tensor of another graph;
+        the same argument at each call. A symbolic tensor is returned unchanged.
         """
         if isinstance(x, SymbolicTensor):
             return x
@@ -101,6 +108,7 @@ class ProgramWriter:
         shape: tf.TensorShape,
         dtype: tf.DType,
     ) -> SymbolicTensor:
+        """Adds an argument to the FunctionDef."""
         attributes = self.definition.arg_attr[len(self._inputs)]
         attributes.attr[_SHAPES].CopyFrom(_shapes(shape))
         argument = self._inputs.add()
@@ -110,8 +118,8 @@ class ProgramWriter:
 
     @contextlib.contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Within the context, names of new nodes start with `name`, which ends with
-        "/".
+        """Starts the names of new nodes with `name`, which ends with "/", in a `with`
+        block.
         """
         outer = self._scope
         self._scope = name
@@ -121,12 +129,12 @@ class ProgramWriter:
             self._scope = outer
 
     def inner_scope(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Appends a name to the current scope."""
+        """Appends `name`, which ends with "/", to the current scope, in a `with` block."""
         return self.scope(self._scope + name)
 
     @contextlib.contextmanager
     def after(self, tensors: Sequence[SymbolicTensor]) -> Iterator[None]:
-        """Within the context, new nodes run only after `tensors` are computed."""
+        """Makes new nodes run only after `tensors` are computed, in a `with` block."""
         controls = list(dict.fromkeys(f"^{x.node}" for x in tensors))
         self._control_blocks.append(_ControlBlock(controls))
         try:
@@ -148,22 +156,22 @@ class ProgramWriter:
 
         Args:
           kind: the type of the op, such as "Identity".
-          inputs: its input tensors.
-          attributes: integers, data types, or AttrValues.
-          outputs: shape and data type of each output; the op has one output, or one list
-            of outputs.
-          device: TensorFlow's name of the device; "": TensorFlow chooses it.
+          inputs: the input tensors.
+          attributes: {name: integer, data type or AttrValue}.
+          outputs: the shape and data type of each output; the op has one output, or one
+            list of outputs.
+          device: TensorFlow's name of the device; "": TensorFlow chooses a device.
           output_name: the name of the output in the op's definition.
-          controls: names of nodes that it waits for.
+          controls: the names of nodes after which the new node runs.
         """
         node_def = self.definition.node_def.add()
         node_def.name = self._new_name(kind)
         node_def.op = kind
         node_def.device = device
         node_def.input.extend(x.name for x in inputs)
-        waits = self._controls(node_def.name, [x.node for x in inputs])
-        extra_waits = [f"^{name}" for name in controls]
-        node_def.input.extend(dict.fromkeys([*extra_waits, *waits]))
+        block_controls = self._controls(node_def.name, [x.node for x in inputs])
+        extra_controls = [f"^{name}" for name in controls]
+        node_def.input.extend(dict.fromkeys([*extra_controls, *block_controls]))
         for name, value in attributes.items():
             if isinstance(value, int):
                 node_def.attr[name].i = value
@@ -179,7 +187,9 @@ class ProgramWriter:
     def constant(
         self, value: Any, dtype: tf.DType = tf.int32, device: str = ""
     ) -> SymbolicTensor:
-        """Returns a number or an array as a tensor. Equal ones on a device are one node."""
+        """Returns a number or an array as a tensor. Equal constants on a device share a
+        node.
+        """
         array = np.asarray(value, dtype.as_numpy_dtype)
         key = array.tobytes(), array.shape, dtype, device
         if key not in self._constants:
@@ -206,19 +216,21 @@ class ProgramWriter:
 
         Args:
           callee: the function.
-          args: its arguments; tensors of other graphs are captured.
-          device: the device that runs it.
+          args: the arguments; tensors of other graphs are captured.
+          device: the device that runs the function.
         """
         inputs = [self.capture(x) for x in args]
         resources = [x.name for x in inputs if x.dtype == tf.resource]
         controls = self._order.before(resources, callee.writes)
-        branch = [self.constant(0, device=device)] if callee.as_branch else []
+        if callee.as_branch:
+            # The first input of a `Case` op is the index of the branch to run.
+            inputs = [self.constant(0, device=device), *inputs]
         outputs = self.node(
             callee.kind,
-            [*branch, *inputs],
+            inputs,
             callee.attributes,
-            list(zip(callee.shapes, callee.dtypes)),
-            device,
+            outputs=list(zip(callee.shapes, callee.dtypes)),
+            device=device,
             controls=controls,
         )
         if callee.stateful:
@@ -241,27 +253,29 @@ class ProgramWriter:
             "ReadVariableOp",
             [resource],
             {"dtype": dtype, _SHAPES: _shapes(shape)},
-            [(shape, dtype)],
-            device,
-            "value",
-            self._order.before([resource.name], False),
+            outputs=[(shape, dtype)],
+            device=device,
+            output_name="value",
+            controls=self._order.before([resource.name], writes=False),
         )
-        self._order.add([value.node], [resource.name], False)
+        self._order.add([value.node], [resource.name], writes=False)
         return value
 
     def section(self, body: Callable[[list[Any]], list[Any]], inputs: list[Any]) -> Any:
         """Adds the nodes of a function that TensorFlow traces, and returns its results.
 
         Args:
-          body: a function of tensors and tf.TensorArrays, one for each input; its results
-            are distinct.
+          body: a function from a list of tensors and tf.TensorArrays, one for each input,
+            to a list of distinct results.
           inputs: distinct tensors and lists of this program, or tensors of other graphs.
         """
         inputs = [x if isinstance(x, SymbolicList) else self.capture(x) for x in inputs]
-        input_index: list[int | None] = []  # of a result that is an input
-        specs: list[Any] = []  # of each result that is no input
+        # Both lists are filled when `run` is traced. For each result: the index of the
+        # input that it is, or None. For each result that is no input: its spec.
+        input_indices: list[int | None] = []
+        specs: list[Any] = []
 
-        def traced(*flows: Any) -> list[Any]:
+        def run(*flows: Any) -> list[Any]:
             # TensorArrays cannot be arguments, only the flow tensors that represent them.
             args = [
                 tf.nest.pack_sequence_as(x.spec, [flow], expand_composites=True)
@@ -269,20 +283,20 @@ class ProgramWriter:
             ]
             results = body(args)
             index_of = {id(x): k for k, x in enumerate(args)}
-            input_index.extend(index_of.get(id(y)) for y in results)
+            input_indices.extend(index_of.get(id(y)) for y in results)
             outputs = [y for y in results if id(y) not in index_of]
             specs.extend(map(tf.type_spec_from_value, outputs))
             return outputs
 
         tensors = [x.flow if isinstance(x, SymbolicList) else x for x in inputs]
-        function = tf.function(traced, autograph=False).get_concrete_function(
-            *(x.spec for x in tensors)
-        )
-        self.functions.append(function)
-        captured = [self.capture(x) for x in function.captured_inputs]
-        names = self._insert(function.function_def, [*tensors, *captured])
-        outputs = iter(map(self._result, names, function.outputs, specs))
-        return [next(outputs) if k is None else inputs[k] for k in input_index]
+        tensor_specs = [x.spec for x in tensors]
+        tf_function = tf.function(run, autograph=False)
+        concrete_function = tf_function.get_concrete_function(*tensor_specs)
+        self.functions.append(concrete_function)
+        captured = [self.capture(x) for x in concrete_function.captured_inputs]
+        names = self._insert(concrete_function.function_def, [*tensors, *captured])
+        outputs = iter(map(self._result, names, concrete_function.outputs, specs))
+        return [next(outputs) if k is None else inputs[k] for k in input_indices]
 
     def _result(
         self,
@@ -290,33 +304,39 @@ class ProgramWriter:
         y: Any,
         spec: Any,
     ) -> SymbolicTensor | SymbolicList:
-        """Returns a result of a section."""
+        """Returns the output `y` of a section, which this program calls `name`."""
         tensor = SymbolicTensor(self, name, y.shape, y.dtype)
-        is_list = isinstance(spec, tf.TensorArraySpec)
-        return SymbolicList(tensor, spec) if is_list else tensor
+        if isinstance(spec, tf.TensorArraySpec):
+            return SymbolicList(flow=tensor, spec=spec)
+        return tensor
 
     def _insert(
         self, definition: Any, arguments: Sequence[SymbolicTensor]
     ) -> list[str]:
-        """Inserts the nodes of a FunctionDef and returns the names of its results."""
+        """Inserts the nodes of a FunctionDef and returns the names of its results. Reads
+        and writes of variables, and host effects such as prints, keep their order.
+        """
         names = [x.name for x in arguments]
-        nodes = SectionNodes(definition, names, self._new_name("section"))
-        for resource in nodes.resources:
-            controls = self._order.before([resource], nodes.writes(resource))
-            nodes.add_controls(nodes.users(resource), controls)
-        if nodes.host_effects:
-            nodes.add_controls(nodes.host_effects, self._host_effects)
-            self._host_effects = nodes.host_effects
-        for resource in nodes.resources:
-            users = [*nodes.users(resource), *nodes.must_run]
-            self._order.add(users, [resource], nodes.writes(resource))
-        self._must_run.update(dict.fromkeys(nodes.must_run))
-        for node in nodes.nodes:
-            inputs = [x.partition(":")[0] for x in node.input if x[0] != "^"]
-            if node.op != "Const":
-                node.input.extend(self._controls(node.name, inputs))
-        self.definition.node_def.extend(nodes.nodes)
-        return nodes.results
+        section = SectionNodes(definition, names, prefix=self._new_name("section"))
+        for resource in section.resources:
+            controls = self._order.before([resource], section.writes(resource))
+            section.add_controls(section.users(resource), controls)
+        if section.host_effects:
+            section.add_controls(section.host_effects, self._host_effects)
+            self._host_effects = section.host_effects
+        for resource in section.resources:
+            users = [*section.users(resource), *section.must_run]
+            self._order.add(users, [resource], section.writes(resource))
+        self._must_run.update(dict.fromkeys(section.must_run))
+        for node in section.nodes:
+            # A constant has no inputs to wait for.
+            if node.op == "Const":
+                continue
+            tensors = [x for x in node.input if not x.startswith("^")]
+            input_nodes = [x.partition(":")[0] for x in tensors]
+            node.input.extend(self._controls(node.name, input_nodes))
+        self.definition.node_def.extend(section.nodes)
+        return section.results
 
     def finish(self, results: Sequence[SymbolicTensor], devices: Sequence[str]) -> Any:
         """Returns the FunctionDef.
@@ -328,7 +348,8 @@ class ProgramWriter:
         signature = self.definition.signature
         signature.is_stateful = True
         for k, (x, device) in enumerate(zip(results, devices, strict=True)):
-            if x.is_argument:  # a FunctionDef can only return outputs of nodes
+            # A FunctionDef can only return outputs of nodes.
+            if x.is_argument:
                 (x,) = self.node(
                     "Identity", [x], {"T": x.dtype}, [(x.shape, x.dtype)], device
                 )
@@ -343,8 +364,8 @@ class ProgramWriter:
         return self.definition
 
     def _controls(self, name: str, inputs: Sequence[str]) -> list[str]:
-        """Returns the control inputs of a new node in the enclosing `after` blocks; none
-        for a block in which one of its inputs was made, since that input waits already.
+        """Returns the control inputs of a new node: those of the enclosing `after` blocks,
+        except blocks in which an input of the node was added, since that input waits.
         """
         controls: dict[str, None] = {}
         for block in self._control_blocks:

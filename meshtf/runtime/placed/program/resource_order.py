@@ -1,4 +1,8 @@
-"""The order of nodes that read and write variables."""
+"""The order in which the nodes of a program read and write variables.
+
+controls = order.before(["handle"], writes=True)     # the nodes after which to run
+order.add(["AssignVariableOp"], ["handle"], writes=True)
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,22 @@ from collections.abc import Iterable
 
 
 class ResourceOrder:
-    """The order in which nodes use resources: a read waits for the last write; a write
-    waits for the last write and for all reads after it.
+    """Keeps reads and writes of resources (variable handles) in program order: a read runs
+    after the last write; a write runs after the last write and after all reads since.
     """
 
     def __init__(self) -> None:
-        self._writes: dict[str, list[str]] = {}  # resource -> nodes of the last write
-        self._reads: dict[str, list[str]] = {}  # resource -> nodes that read after it
+        # {resource: the nodes of its last write, and the nodes that read it since}.
+        self._writes: dict[str, list[str]] = {}
+        self._reads: dict[str, list[str]] = {}
 
     def before(self, resources: Iterable[str], writes: bool) -> list[str]:
-        """Returns the nodes that a new user of resources waits for."""
+        """Returns the names of the nodes after which a new user of resources must run.
+
+        Args:
+          resources: the resources that the new node uses.
+          writes: whether the new node writes them.
+        """
         nodes: dict[str, None] = {}
         for resource in resources:
             nodes.update(dict.fromkeys(self._writes.get(resource, ())))
@@ -29,11 +39,11 @@ class ResourceOrder:
         resources: Iterable[str],
         writes: bool,
     ) -> None:
-        """Adds nodes that use resources."""
-        new = list(nodes)
+        """Records that nodes use resources, and whether they write them."""
+        names = list(nodes)
         for resource in resources:
             if writes:
-                self._writes[resource] = new
+                self._writes[resource] = names
                 self._reads[resource] = []
             else:
-                self._reads.setdefault(resource, []).extend(new)
+                self._reads.setdefault(resource, []).extend(names)

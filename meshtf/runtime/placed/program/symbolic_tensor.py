@@ -1,4 +1,8 @@
-"""Tensors of a program that is being written."""
+"""Symbolic tensors: the tensors of a program that is being written by `ProgramWriter`.
+
+x = writer.argument(tf.TensorSpec([4]))            # <SymbolicTensor argument_0 float32 (4,)>
+y = identity(x, "/device:CPU:1")                   # <SymbolicTensor Identity:output:0 ...>
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,10 @@ class SymbolicTensor:
 
     Args:
       program: the `ProgramWriter`.
-      name: its name in the FunctionDef: "x" of an argument, "node:output:0" of a node.
-      shape: its shape, without unknown sizes.
-      dtype: its data type.
+      name: the name in the FunctionDef: "x" for an argument, "node:output:0" for an output
+        of a node.
+      shape: the shape, without unknown sizes.
+      dtype: the data type.
     """
 
     __slots__ = ("program", "name", "shape", "dtype")
@@ -37,7 +42,7 @@ class SymbolicTensor:
 
     @property
     def spec(self) -> tf.TensorSpec:
-        """Its shape and data type."""
+        """The shape and data type."""
         return tf.TensorSpec(self.shape, self.dtype)
 
     @property
@@ -47,7 +52,7 @@ class SymbolicTensor:
 
     @property
     def is_argument(self) -> bool:
-        """Whether it is an argument of the program, not an output of a node."""
+        """Whether the tensor is an argument of the program, not an output of a node."""
         return ":" not in self.name
 
     def __repr__(self) -> str:
@@ -59,8 +64,8 @@ class SymbolicList:
     """A tf.TensorArray of a program that is being written.
 
     Attributes:
-      flow: the flow tensor that represents it in TensorFlow's graphs.
-      spec: data type, size and element shape.
+      flow: the flow tensor that represents the list in TensorFlow's graphs.
+      spec: the data type, size and element shape.
     """
 
     flow: SymbolicTensor
@@ -68,7 +73,7 @@ class SymbolicList:
 
 
 def runs_now(x: Any) -> bool:
-    """Returns whether ops on x run eagerly: neither does TensorFlow trace them, nor are
-    they written to a program.
+    """Returns whether ops on x run eagerly, instead of being traced by TensorFlow or
+    written to a program.
     """
     return not isinstance(x, SymbolicTensor) and tf.executing_eagerly()

@@ -1,13 +1,15 @@
-"""The few ops that move tensors between devices.
+"""The ops of which collectives consist, for TensorFlow's tensors and symbolic tensors.
 
     y = concat([x0, x1], 0, "/device:CPU:1")
 
-Each function takes either TensorFlow's tensors, eager or traced, or symbolic tensors of a
-program that is written. `device` is the device that runs the op.
+With eager or traced tensors, a function runs or adds an op of TensorFlow. With symbolic
+tensors of a program that is being written, it adds a node to the program. `device` is the
+device that runs the op.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,20 +19,19 @@ from meshtf.runtime.placed.program.symbolic_tensor import SymbolicTensor
 
 
 def identity(x: Any, device: str, after: Any = None) -> Any:
-    """Returns x on a device; if `after` is a tensor, only after it is computed."""
+    """Returns x on a device; if `after` is a tensor, only after that is computed."""
+    awaited_tensors = [] if after is None else [after]
     if not isinstance(x, SymbolicTensor):
-        waits = [] if after is None else [after]
-        with tf.device(device), tf.control_dependencies(waits):
+        with tf.device(device), tf.control_dependencies(awaited_tensors):
             return tf.identity(x)
-    waits = [] if after is None else [after.node]
-    return _add_node(
+    return _node_output(
         "Identity",
         [x],
-        {},
-        [x.shape],
-        device,
-        controls=waits,
-    )[0]
+        attributes={},
+        shape=x.shape,
+        device=device,
+        controls=[tensor.node for tensor in awaited_tensors],
+    )
 
 
 def concat(xs: Sequence[Any], axis: int, device: str) -> Any:
@@ -43,7 +44,7 @@ def concat(xs: Sequence[Any], axis: int, device: str) -> Any:
     shape = _resized(xs[0].shape, axis, sum(x.shape[axis] for x in xs))
     axis_tensor = xs[0].program.constant(axis, device=device)
     attributes = {"N": len(xs), "Tidx": tf.int32}
-    return _add_node("ConcatV2", [*xs, axis_tensor], attributes, [shape], device)[0]
+    return _node_output("ConcatV2", [*xs, axis_tensor], attributes, shape, device)
 
 
 def stack(xs: Sequence[Any], device: str) -> Any:
@@ -52,7 +53,7 @@ def stack(xs: Sequence[Any], device: str) -> Any:
         with tf.device(device):
             return tf.stack(list(xs))
     shape = tf.TensorShape([len(xs), *xs[0].shape])
-    return _add_node("Pack", xs, {"N": len(xs), "axis": 0}, [shape], device)[0]
+    return _node_output("Pack", xs, {"N": len(xs), "axis": 0}, shape, device)
 
 
 def split(
@@ -73,14 +74,7 @@ def split(
         shapes = [shape] * num_or_sizes
         attributes: dict[str, Any] = {"num_split": num_or_sizes}
         inputs = [axis_tensor, x]
-        return _add_node(
-            "Split",
-            inputs,
-            attributes,
-            shapes,
-            device,
-            x.dtype,
-        )
+        return _add_node("Split", inputs, attributes, shapes, device, dtype=x.dtype)
     shapes = [_resized(x.shape, axis, size) for size in num_or_sizes]
     sizes = x.program.constant(list(num_or_sizes), device=device)
     attributes = {"num_split": len(shapes), "Tlen": tf.int32}
@@ -92,11 +86,12 @@ def reshape(x: Any, shape: Sequence[int], device: str) -> Any:
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
             return tf.reshape(x, list(shape))
-    known = [n for n in shape if n >= 0]
-    rest = x.shape.num_elements() // max(1, tf.TensorShape(known).num_elements())
-    full = tf.TensorShape([rest if n < 0 else n for n in shape])
+    known_sizes = [n for n in shape if n >= 0]
+    missing_size = x.shape.num_elements() // max(1, math.prod(known_sizes))
+    new_shape = tf.TensorShape([missing_size if n < 0 else n for n in shape])
     sizes = x.program.constant(list(shape), device=device)
-    return _add_node("Reshape", [x, sizes], {"Tshape": tf.int32}, [full], device)[0]
+    attributes = {"Tshape": tf.int32}
+    return _node_output("Reshape", [x, sizes], attributes, new_shape, device)
 
 
 def slice_of(
@@ -105,13 +100,13 @@ def slice_of(
     sizes: Sequence[int],
     device: str,
 ) -> Any:
-    """Returns the slice of x with first indices `begin` and with these sizes."""
+    """Returns the slice of x that starts at the indices `begin` and has these sizes."""
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
             return tf.slice(x, begin, sizes)
     bounds = [x.program.constant(n, device=device) for n in (begin, sizes)]
     shape = tf.TensorShape(sizes)
-    return _add_node("Slice", [x, *bounds], {"Index": tf.int32}, [shape], device)[0]
+    return _node_output("Slice", [x, *bounds], {"Index": tf.int32}, shape, device)
 
 
 def pad(
@@ -120,18 +115,18 @@ def pad(
     fill: float,
     device: str,
 ) -> Any:
-    """Returns x padded with `fill`: pads[axis] = (elements before, elements after)."""
+    """Returns x padded with `fill`; pads[axis] is (elements before, elements after)."""
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
             return tf.pad(x, pads, constant_values=tf.cast(fill, x.dtype))
-    shape = [low + n + high for n, (low, high) in zip(x.shape, pads)]
+    shape = [before + n + after for n, (before, after) in zip(x.shape, pads)]
     inputs = [
         x,
         x.program.constant(pads, device=device),
         x.program.constant(fill, x.dtype, device),
     ]
     attributes = {"Tpaddings": tf.int32}
-    return _add_node("PadV2", inputs, attributes, [tf.TensorShape(shape)], device)[0]
+    return _node_output("PadV2", inputs, attributes, tf.TensorShape(shape), device)
 
 
 def add_n(xs: Sequence[Any], device: str) -> Any:
@@ -139,17 +134,17 @@ def add_n(xs: Sequence[Any], device: str) -> Any:
     if not isinstance(xs[0], SymbolicTensor):
         with tf.device(device):
             return tf.raw_ops.AddN(inputs=list(xs))
-    attributes = {"N": len(xs)}
-    return _add_node(
+    return _node_output(
         "AddN",
         xs,
-        attributes,
-        [xs[0].shape],
-        device,
-        name="sum",
-    )[0]
+        attributes={"N": len(xs)},
+        shape=xs[0].shape,
+        device=device,
+        output_name="sum",
+    )
 
 
+# The names of binary ops in graphs, and the functions that run them.
 _BINARY = {
     "AddV2": tf.add,
     "Maximum": tf.maximum,
@@ -171,19 +166,43 @@ def binary(
       kind: "AddV2", "Maximum", "Minimum", "LogicalOr" or "LogicalAnd".
       x: the first tensor.
       y: the second tensor.
-      device: the device that runs it.
+      device: the device that runs the op.
     """
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
             return _BINARY[kind](x, y)
-    return _add_node(
+    return _node_output(
         kind,
         [x, y],
-        {},
-        [x.shape],
-        device,
-        name="z",
-    )[0]
+        attributes={},
+        shape=x.shape,
+        device=device,
+        output_name="z",
+    )
+
+
+def _node_output(
+    kind: str,
+    inputs: Sequence[SymbolicTensor],
+    attributes: dict[str, Any],
+    shape: tf.TensorShape,
+    device: str,
+    output_name: str = "output",
+    controls: Sequence[str] = (),
+) -> SymbolicTensor:
+    """Adds a node with one output to a program, and returns this output. The arguments are
+    those of `_add_node`.
+    """
+    (output,) = _add_node(
+        kind,
+        inputs,
+        attributes,
+        shapes=[shape],
+        device=device,
+        output_name=output_name,
+        controls=controls,
+    )
+    return output
 
 
 def _add_node(
@@ -193,27 +212,36 @@ def _add_node(
     shapes: Sequence[tf.TensorShape],
     device: str,
     dtype: tf.DType | None = None,
-    name: str = "output",
+    output_name: str = "output",
     controls: Sequence[str] = (),
 ) -> list[SymbolicTensor]:
-    """Adds a node to a program and returns its outputs.
+    """Adds a node to the program of its inputs, and returns the outputs.
 
     Args:
       kind: the type of the op.
-      inputs: its inputs.
-      attributes: its attributes besides "T", the data type of the inputs.
+      inputs: the inputs of the op.
+      attributes: the attributes of the op, besides "T", the data type of the inputs.
       shapes: the shape of each output.
-      device: the device that runs it.
+      device: the device that runs the op.
       dtype: the data type of the outputs; None: that of the first input.
-      name: the name of the outputs in the op's definition.
-      controls: names of nodes that it waits for.
+      output_name: the name of the outputs in the op's definition.
+      controls: the names of nodes after which the new node runs.
     """
-    dtype = inputs[0].dtype if dtype is None else dtype
+    if dtype is None:
+        dtype = inputs[0].dtype
+    # The inputs of logical ops are always boolean, so these ops have no attribute "T".
     if not kind.startswith("Logical"):
         attributes = {"T": dtype, **attributes}
-    outputs = [(shape, dtype) for shape in shapes]
-    program = inputs[0].program
-    return list(program.node(kind, inputs, attributes, outputs, device, name, controls))
+    nodes = inputs[0].program.node(
+        kind,
+        inputs,
+        attributes,
+        outputs=[(shape, dtype) for shape in shapes],
+        device=device,
+        output_name=output_name,
+        controls=controls,
+    )
+    return list(nodes)
 
 
 def _resized(shape: tf.TensorShape, axis: int, size: int) -> tf.TensorShape:

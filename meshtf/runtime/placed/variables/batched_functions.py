@@ -1,6 +1,6 @@
 """The functions by which one device reads, updates or slices many shards of variables.
 
-A function is traced once for all devices with equal keys.
+A function is traced once for all devices whose functions have equal keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from meshtf.runtime.storage.slot import TensorFlowSlot
 
 
 class Update(NamedTuple):
-    """An op that writes variables, on one device."""
+    """One execution of an op that writes variables, on one device.
+
+    Attributes:
+      op: the op.
+      slots: the slot of each variable that the op writes.
+      inputs: the tensors that the op takes.
+      num_outputs: the number of outputs of the op.
+    """
 
     op: WriteOp
     slots: list[TensorFlowSlot]
@@ -32,11 +39,11 @@ class VariableFunction(NamedTuple):
     """A function of shards of variables and of tensors.
 
     Attributes:
-      key: equal for functions that compute the same.
-      body: takes the shards as `ShardVariable`s, and the tensors; returns a list.
-      slots: the shards.
+      key: a key that is equal for functions which compute the same.
+      body: the function (shards, tensors) -> list of tensors.
+      slots: the slots of the shards.
       inputs: the tensors.
-      writes: whether it writes the shards.
+      writes: whether the function writes the shards.
     """
 
     key: tuple[Any, ...]
@@ -54,11 +61,13 @@ def reading(slots: Sequence[TensorFlowSlot]) -> VariableFunction:
         return [shard.value() for shard in shards]
 
     key = tuple((slot.shape, slot.dtype) for slot in slots)
-    return VariableFunction(key, read, list(slots), [], writes=False)
+    return VariableFunction(
+        key=key, body=read, slots=list(slots), inputs=[], writes=False
+    )
 
 
 def updating(updates: Sequence[Update]) -> VariableFunction:
-    """Returns the function that executes updates.
+    """Returns the function that executes updates, and returns the outputs of all ops.
 
     A slot that several ops write is one argument, so that TensorFlow keeps their order.
     """
@@ -66,15 +75,13 @@ def updating(updates: Sequence[Update]) -> VariableFunction:
     indices = {slot: k for k, slot in enumerate(slots)}
     slots_of_updates = [[indices[slot] for slot in update.slots] for update in updates]
 
-    def make_updates(
-        shards: Sequence[ShardVariable], inputs: Sequence[Any]
-    ) -> list[Any]:
-        remaining = iter(inputs)
+    def execute(shards: Sequence[ShardVariable], inputs: Sequence[Any]) -> list[Any]:
+        remaining_inputs = iter(inputs)
         outputs: list[Any] = []
         for update, slot_indices in zip(updates, slots_of_updates):
             variables = [shards[k] for k in slot_indices]
-            values = [next(remaining) for _ in update.inputs]
-            with _named(update.op):
+            values = [next(remaining_inputs) for _ in update.inputs]
+            with _name_scope(update.op):
                 outputs += write(update.op, variables, values, update.num_outputs)
         return outputs
 
@@ -83,28 +90,32 @@ def updating(updates: Sequence[Update]) -> VariableFunction:
         for update, slot_indices in zip(updates, slots_of_updates)
     )
     inputs = [x for update in updates for x in update.inputs]
-    return VariableFunction(key, make_updates, slots, inputs, writes=True)
+    return VariableFunction(
+        key=key, body=execute, slots=slots, inputs=inputs, writes=True
+    )
 
 
-def _named(op: WriteOp) -> contextlib.AbstractContextManager[Any]:
-    """Gives TensorFlow ops the names of the variable and of its update."""
+def _name_scope(op: WriteOp) -> contextlib.AbstractContextManager[Any]:
+    """Returns the context that starts the names of TensorFlow ops with those of the
+    variable and of the update.
+    """
     if tf.executing_eagerly() or not op.variables:
         return contextlib.nullcontext()
-    return tf.name_scope(
-        as_scope(f"update/{op.variables[0].name}/{op.display_name}") + "/"
-    )
+    scope = as_scope(f"update/{op.variables[0].name}/{op.display_name}")
+    return tf.name_scope(f"{scope}/")
 
 
 def slicing(
     steps: Sequence[ReshardStep], axes: Sequence[str], mesh: Mesh
 ) -> Callable[..., list[Any]]:
-    """Returns a function that takes the coordinates along axes and the tensors that steps
-    slice, and returns the slices.
+    """Returns a function that takes the mesh coordinates along `axes` and the tensors that
+    `steps` slice, and returns the slice for each step.
     """
 
     def slice_all(*args: Any) -> list[Any]:
         coordinates = dict(zip(axes, args))
-        starts: dict[Any, Any] = {}  # equal start indices share one op
+        # Equal start indices share one op: {description of a slice: its start indices}.
+        starts: dict[Any, Any] = {}
         shards = []
         for step, x in zip(steps, args[len(axes) :]):
             sharded = step.reshard.after

@@ -1,10 +1,10 @@
 """Variable handles, packed into few tensors for each mesh position.
 
-A function of hundreds of variables on each of many devices has thousands of inputs, each
-of them a node of the program. Among CPUs of one process a tensor of data type resource
-can hold several handles.
+A function of hundreds of variables that is called on many devices has thousands of inputs,
+and each input is a node of the program. On CPUs of one process, a tensor of data type
+resource can contain several handles, so a device needs few inputs.
 
-    handles = Handles(devices, stores)
+    handles = PackedHandles(devices, stores)
     tensors, indices = handles.of(slots)
 """
 
@@ -22,17 +22,19 @@ from meshtf.runtime.tf_internals.variable_handles import pack_handles
 
 
 class _Pack(NamedTuple):
-    """The key of a tensor of handles: it has the handles that one position owns, of all
-    variables with the same owners.
+    """The key of a tensor of handles. The first position that has a slot owns its handle;
+    a pack has the handles that one position owns, of all variables with equal owners.
 
-    The owner of a slot is the first position that has it.
+    Attributes:
+      position: the position that owns the handles.
+      owners: the positions that own handles of the variables.
     """
 
     position: int
     owners: tuple[int, ...]
 
 
-class Handles:
+class PackedHandles:
     """The packed handles of variables.
 
     Args:
@@ -42,51 +44,57 @@ class Handles:
 
     def __init__(self, devices: Sequence[str], stores: Sequence[Store]) -> None:
         self.devices = devices
-        self._slots: dict[_Pack, list[TensorFlowSlot]] = {}
-        self._pack: dict[TensorFlowSlot, _Pack] = {}
-        self._index: dict[TensorFlowSlot, int] = {}  # within its pack
+        self._slots_of: dict[_Pack, list[TensorFlowSlot]] = {}
+        self._pack_of: dict[TensorFlowSlot, _Pack] = {}
+        # The index of each slot's handle in its pack.
+        self._index_of: dict[TensorFlowSlot, int] = {}
+        # The tensor of each pack, once it was needed.
         self._tensors: dict[_Pack, Any] = {}
         for store in stores:
-            owner: dict[TensorFlowSlot, int] = {}
+            owner_of: dict[TensorFlowSlot, int] = {}
             for position, slot in enumerate(tensorflow_slots(store)):
                 if slot is not None:
-                    owner.setdefault(slot, position)
-            owners = tuple(sorted(owner.values()))
-            for slot, position in owner.items():
+                    owner_of.setdefault(slot, position)
+            owners = tuple(sorted(owner_of.values()))
+            for slot, position in owner_of.items():
                 self._add(slot, _Pack(position, owners))
 
     def _add(self, slot: TensorFlowSlot, pack: _Pack) -> None:
-        slots = self._slots.setdefault(pack, [])
-        self._pack[slot] = pack
-        self._index[slot] = len(slots)
+        """Adds the handle of a slot to a pack."""
+        slots = self._slots_of.setdefault(pack, [])
+        self._pack_of[slot] = pack
+        self._index_of[slot] = len(slots)
         slots.append(slot)
 
     def on_several_positions(self) -> bool:
         """Returns whether more than one position owns handles."""
-        return len({pack.position for pack in self._slots}) > 1
+        return len({pack.position for pack in self._slots_of}) > 1
 
     def of(self, slots: Sequence[TensorFlowSlot]) -> tuple[list[Any], list[int]]:
-        """Returns tensors of handles, and the index of each slot's handle in their
-        concatenation.
+        """Returns (tensors of handles, index of each slot's handle in their
+        concatenation).
         """
-        packs = list(dict.fromkeys(self._pack[slot] for slot in slots))
-        start: dict[_Pack, int] = {}
-        count = 0
+        packs = list(dict.fromkeys(self._pack_of[slot] for slot in slots))
+        start_of: dict[_Pack, int] = {}
+        num_handles = 0
         for pack in packs:
-            start[pack] = count
-            count += len(self._slots[pack])
-        indices = [start[self._pack[slot]] + self._index[slot] for slot in slots]
+            start_of[pack] = num_handles
+            num_handles += len(self._slots_of[pack])
+        indices = [
+            start_of[self._pack_of[slot]] + self._index_of[slot] for slot in slots
+        ]
         return [self._tensor(pack) for pack in packs], indices
 
     def _tensor(self, pack: _Pack) -> Any:
+        """Returns the tensor with the handles of a pack, on the device of its position."""
         if pack not in self._tensors:
-            handles = [slot.handle for slot in self._slots[pack]]
+            handles = [slot.handle for slot in self._slots_of[pack]]
             self._tensors[pack] = pack_handles(handles, self.devices[pack.position])
         return self._tensors[pack]
 
 
 def unpack_handles(handles: Any) -> list[Any]:
-    """Returns the handles that a tensor holds."""
-    if not handles.shape.rank:
+    """Returns the handles of a tensor: a scalar, or a vector of several handles."""
+    if handles.shape.rank == 0:
         return [handles]
     return tf.raw_ops.Unpack(value=handles, num=handles.shape[0], axis=0)

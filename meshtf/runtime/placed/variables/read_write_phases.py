@@ -1,5 +1,5 @@
-"""Reorders the steps between two segments into phases, so that the reads, and the writes,
-of many variables can each be one call.
+"""Reorders the steps between two segments into phases, so that all reads of a phase, and
+all its writes, can each be one call on a device.
 
     for reads, slices, remaining, writes in phases_of(segment.before, mesh): ...
 """
@@ -25,13 +25,13 @@ from meshtf.partition.steps import dependencies_of, outputs_of
 
 
 class Phase(NamedTuple):
-    """Steps that may be executed in this order: reads, slices, remaining, writes.
+    """Steps that may run in this order: reads, slices, remaining, writes.
 
     Attributes:
-      reads: reads of variables.
-      slices: slices of the values that `reads` read.
+      reads: the reads of variables.
+      slices: the slices of values that `reads` read.
       remaining: all other steps.
-      writes: writes of variables.
+      writes: the writes of variables.
     """
 
     reads: list[ReadStep]
@@ -40,46 +40,61 @@ class Phase(NamedTuple):
     writes: list[WriteStep]
 
 
-class _Numbering:
-    """The phase of each step."""
+class _PhaseIndices:
+    """Computes the index of each step's phase, for steps in program order.
+
+    Attributes:
+      _available_from: {value or store: the first phase that can use or read it}.
+      _last_use: {store: the last phase that uses it}; the key None is for host ops.
+    """
 
     def __init__(self) -> None:
-        self._available: dict[Value | Store, int] = {}  # first phase that can use it
-        self._last_use: dict[Store | None, int] = {}  # None: the last host effect
+        self._available_from: dict[Value | Store, int] = {}
+        self._last_use: dict[Store | None, int] = {}
 
     def phase_of(self, step: Step) -> int:
-        """Returns the phase of the next step."""
-        phase = max([0, *(self._available.get(v, 0) for v in dependencies_of(step))])
+        """Returns the index of the phase of the next step."""
+        dependencies = dependencies_of(step)
+        phase = max([0, *(self._available_from.get(v, 0) for v in dependencies)])
+        results_from = phase
         if isinstance(step, ReadStep):
-            phase = self._available.get(step.store, 0)
+            phase = self._available_from.get(step.store, 0)
+            results_from = phase
             last_use = self._last_use.get(step.store, 0)
             self._last_use[step.store] = max(phase, last_use)
         elif isinstance(step, WriteStep):
             stores = step.variables or (None,)
             phase = max([phase, *(self._last_use.get(store, 0) for store in stores)])
+            # Writes are the last steps of a phase, so the next phase sees them.
+            results_from = phase + 1
             self._last_use.update(dict.fromkeys(stores, phase))
-            self._available.update(dict.fromkeys(step.variables, phase + 1))
-        results_from = phase + isinstance(step, WriteStep)
-        self._available.update(dict.fromkeys(outputs_of(step), results_from))
+            self._available_from.update(dict.fromkeys(step.variables, results_from))
+        self._available_from.update(dict.fromkeys(outputs_of(step), results_from))
         return phase
 
 
 def phases_of(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
-    """Returns steps in phases. A read after a write of the same variable, and a use of a
-    write's output, are in a later phase.
+    """Returns steps in phases. A read of a variable after a write of it is in a later
+    phase than the write, and so is a use of the write's output.
+
+    Args:
+      steps: the steps, in program order.
+      mesh: the mesh of the program.
     """
     if any(isinstance(s, (LoopStep, BranchStep, CallStep)) for s in steps):
-        return [Phase([], [], list(steps), [])]  # their bodies may read variables
-    numbering = _Numbering()
+        # Bodies may read and write variables, so the steps keep their order.
+        return [Phase(reads=[], slices=[], remaining=list(steps), writes=[])]
+    phase_indices = _PhaseIndices()
     phases: dict[int, Phase] = {}
     values_read: set[Value] = set()
     for step in steps:
-        phase = phases.setdefault(numbering.phase_of(step), Phase([], [], [], []))
+        empty_phase = Phase(reads=[], slices=[], remaining=[], writes=[])
+        phase = phases.setdefault(phase_indices.phase_of(step), empty_phase)
         if _reads_variable(step, mesh):
             assert isinstance(step, ReadStep)
             phase.reads.append(step)
             values_read.add(step.out)
-        elif _slices(step) and step.src in values_read:
+        elif _is_slice(step) and step.src in values_read:
             phase.slices.append(step)
         elif isinstance(step, WriteStep) and step.variables:
             phase.writes.append(step)
@@ -88,7 +103,7 @@ def phases_of(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
     return [phases[index] for index in sorted(phases)]
 
 
-def _slices(step: Step) -> TypeGuard[ReshardStep]:
+def _is_slice(step: Step) -> TypeGuard[ReshardStep]:
     return isinstance(step, ReshardStep) and step.reshard.kind == "slice"
 
 

@@ -57,7 +57,7 @@ def test_kinds_are_as_many_and_labels_are_flipped_as_often_as_stated():
 
 def test_lines_that_were_learned_from_are_left_out():
     rows = source_tasks.exchanged(
-        [lines(20)], 100, 0.0, np.random.default_rng(0), without=lines(15).split("\n")
+        [lines(20)], 100, 0.0, np.random.default_rng(0), excluded=lines(15).split("\n")
     )
     assert len(rows) == 5
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from examples.bert.datasets import tsv
+from examples.bert.datasets import task_columns, tsv
 from examples.bert.datasets.tsv import Columns
 from examples.bert.evaluation.bag_of_words import BagOfWords
 from transformer.data import DataError
@@ -36,7 +36,7 @@ def test_columns_are_found_by_name(tmp_path):
 
 def test_columns_without_names_are_numbers(tmp_path):
     path = write(tmp_path, "x\t1\t\tgood\nx\t0\t*\tbad\n")
-    rows = tsv.read(path, tsv.TASKS["cola"], "refuse")
+    rows = tsv.read(path, task_columns.TASKS["cola"], "refuse")
     assert [(r["1"], r["3"]) for r in rows] == [("1", "good"), ("0", "bad")]
 
 
@@ -88,7 +88,7 @@ def test_naive_bayes_counts_words_of_both_texts_separately():
         row([2, 6, 3, 7, 3, 0], [0, 0, 0, 1, 1, 0], 1),
     ]
     bag = BagOfWords(learned, classes=2, vocab=8)
-    assert bag.frequent.tolist() == [1, 2]
+    assert bag.class_counts.tolist() == [1, 2]
     assert [bag(one) for one in learned] == [0, 1, 1]
     p0 = (
         2 / 4 * (2 / (5 + 16)) ** 1

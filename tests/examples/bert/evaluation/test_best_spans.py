@@ -95,14 +95,14 @@ def test_probabilities_of_the_list(vocabulary):
     results = tell(
         [logits(12, _4=5.0, _0=4.0)], [logits(12, _5=4.0)], vocabulary, size=3
     )
-    nbest = results.nbest(3, negative=True)
+    nbest = results.nbest(3, include_null=True)
     assert [one["text"] for one in nbest].count("") == 1 and len(nbest) == 4
     assert sum(one["probability"] for one in nbest) == pytest.approx(1.0)
     ratio = (
         nbest[0]["probability"] / next(o for o in nbest if not o["text"])["probability"]
     )
     assert ratio == pytest.approx(math.exp(9.0 - 4.0))
-    assert "" not in [one["text"] for one in results.nbest(3, negative=False)]
+    assert "" not in [one["text"] for one in results.nbest(3, include_null=False)]
 
 
 def test_a_context_without_tokens():

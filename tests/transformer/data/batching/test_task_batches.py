@@ -91,7 +91,7 @@ def text_indices(batches):
 
 @pytest.fixture
 def mixture(monkeypatch):
-    monkeypatch.setattr(tasks, "_known", {})
+    monkeypatch.setattr(tasks, "_task_makers", {})
     data.register(plain("many", 50))
     data.register(plain("few", 5))
     return data.Mixture("both", {"many": 3, "few": 1})

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import meshtf as mtf
-from examples.bert.shared import program_flags
+from examples.bert.shared import model_setup, program_flags
 from tests.examples.bert.conftest import SIZES, with_flags
 from transformer.data import DataError
 
@@ -22,7 +22,7 @@ def write(folder, **changed):
 
 
 def test_sizes_are_those_of_bert(folder):
-    results = program_flags.read_config(
+    results = model_setup.read_config(
         write(
             folder,
             initializer_range=0.3,
@@ -59,15 +59,15 @@ def test_sizes_are_those_of_bert(folder):
 )
 def test_sizes_that_cannot_be(folder, changed, says):
     with pytest.raises(DataError, match=f"(?s){says}"):
-        program_flags.read_config(write(folder, **changed))
+        model_setup.read_config(write(folder, **changed))
 
 
 def test_a_file_that_is_no_json(folder):
     (folder / "other.json").write_text('{"vocab_size": 3,\n oh}')
     with pytest.raises(DataError, match="other.json:2: is no JSON"):
-        program_flags.read_config(str(folder / "other.json"))
+        model_setup.read_config(str(folder / "other.json"))
     with pytest.raises(DataError, match="--bert_config_file cannot be read"):
-        program_flags.read_config(str(folder / "absent.json"))
+        model_setup.read_config(str(folder / "absent.json"))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_file_that_is_no_json(folder):
 def test_vocabulary_and_rows_must_fit(folder, vocabulary, changed, says):
     with with_flags(bert_config_file=write(folder, **changed), max_seq_length=24):
         with pytest.raises(DataError, match=says):
-            program_flags.config(vocabulary)
+            model_setup.config(vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_vocabulary_and_rows_must_fit(folder, vocabulary, changed, says):
         ("", ""),
         ("data:2", "batch:data"),
         ("model:2", "heads:model; d_ff:model; vocab:model"),
-        ("data:2; model:1", program_flags.LAYOUT),
+        ("data:2; model:1", program_flags.DEFAULT_LAYOUT),
     ],
 )
 def test_the_layout_is_as_far_as_the_mesh_goes(axes, rules, recwarn):
     with with_flags(mesh=axes):
-        mesh = program_flags.mesh()
+        mesh = model_setup.mesh()
     exists = [
         f"{name}:{axis}" for name, (axis,) in mesh.layout.items() if axis in mesh.axes
     ]
@@ -110,8 +110,8 @@ def test_the_layout_is_as_far_as_the_mesh_goes(axes, rules, recwarn):
 
 def test_a_misspelt_axis_is_answered():
     with with_flags(mesh="daat:2"):
-        unused = mtf.mesh.LayoutUse().unused_axes(program_flags.mesh())
+        unused = mtf.mesh.LayoutUse().unused_axes(model_setup.mesh())
     assert unused == {"daat": "data"}  # a warning with the first program
     with with_flags(mesh="data:2", layout="batch:daat"):
         with pytest.warns(mtf.LayoutWarning, match="Did you mean data"):
-            program_flags.mesh()
+            model_setup.mesh()

@@ -1,0 +1,85 @@
+"""The padded lengths of a decoder's arrays: sizes that the layout can shard, and that few
+different programs need.
+
+    lengths = PaddedLengths(mesh, architecture, max_input_length=64, max_new_tokens=200)
+    lengths.of_inputs(37)                    # 64: the next power of two
+    lengths.of_cache(64, new_length=201)     # positions of 64 input ids and the new ids
+"""
+
+from __future__ import annotations
+
+import math
+
+import meshtf as mtf
+from transformer.models.architecture import Architecture
+
+_POSITION_DIMS = ("length", "kv_length")
+_MIN_LENGTH = 16
+
+
+def round_up(size: int, mesh: mtf.Mesh, *dims: str) -> int:
+    """Returns the next size that a mesh's layout can shard along each of these dimensions.
+
+    An axis that a rule of the layout names, and that the mesh lacks, counts as size 1.
+    """
+    shard_counts = []
+    for dim in dims:
+        for axis in mesh.layout.axes(dim):
+            shard_counts.append(mesh.axes.get(axis, 1))
+    multiple = math.lcm(*shard_counts)
+    return -(-size // multiple) * multiple
+
+
+class PaddedLengths:
+    """The padded lengths of inputs, generated ids and caches.
+
+    Args:
+      mesh: the mesh, whose layout shards lengths.
+      architecture: the architecture, whose attention may need a multiple of blocks.
+      max_input_length: the maximum count of ids of an input.
+      max_new_tokens: the maximum count of generated ids.
+
+    Attributes:
+      generated: the length of what is generated: the last id of the prompt, then new ids.
+      max_cache: the count of positions of the longest prompt and the most new ids.
+    """
+
+    def __init__(
+        self,
+        mesh: mtf.Mesh,
+        architecture: Architecture,
+        max_input_length: int,
+        max_new_tokens: int,
+    ) -> None:
+        self._mesh = mesh
+        self._architecture = architecture
+        self._max_input_length = max_input_length
+        self.generated = round_up(1 + max_new_tokens, mesh, *_POSITION_DIMS)
+        self.max_cache = round_up(
+            max_input_length + max_new_tokens, mesh, *_POSITION_DIMS
+        )
+
+    def of_inputs(self, length: int) -> int:
+        """Returns the padded length of inputs of up to `length` ids: a power of two, and
+        a multiple of the blocks of attention; but not more than the longest input needs.
+        """
+        a = self._architecture
+        padded = max(_MIN_LENGTH, 1 << (length - 1).bit_length())
+        if a.attention != "full" and length <= a.block_length:
+            padded = min(padded, a.block_length)
+        elif a.attention != "full":
+            padded = -(-padded // a.block_length) * a.block_length
+        padded = min(padded, self._max_input_length)
+        return round_up(padded, self._mesh, "inputs_length", *_POSITION_DIMS)
+
+    def of_cache(self, input_length: int, new_length: int) -> int:
+        """Returns the count of positions of a cache.
+
+        Args:
+          input_length: the padded length of the prompts.
+          new_length: the length of what is generated, whose initial id is the last id of
+            the prompt.
+        """
+        num_positions = input_length + new_length - 1
+        padded = round_up(num_positions, self._mesh, *_POSITION_DIMS)
+        return min(padded, self.max_cache)
