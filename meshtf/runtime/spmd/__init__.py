@@ -4,12 +4,12 @@ collectives.
 Contents:
 
     stablehlo_collectives   the table of reshards as StableHLO
-    window_exchange         the exchange of neighbours' elements, as permutes
+    window_exchange         the exchange of elements between neighbours, by permutes
     replica                 a program on one replica
     stablehlo_module        a program as one StableHLO module
-    exported_program        the module with what a host needs to run it
-    runtime                 what mtf.function calls: it refuses
-    unsupported             why TensorFlow does not run it here
+    exported_program        the module, and a description of its inputs and results
+    runtime                 the runtime that mtf.function calls, which raises PlanError
+    unsupported             the errors for calls and effects
     pjrt_client             runs modules by jaxlib
 """
 

@@ -11,9 +11,9 @@ devices between runs.
       loss, w = runner.run([w, runner.put(batch)])
     runner.get(w)                                  # a NumPy array for each replica
 
-A run donates the inputs that the module may overwrite (`tf.aliasing_output`), as `w`
-above: they cannot be used again. jaxlib is in the extras "pjrt" and "test". Nothing else
-in meshtf imports it; this module does when a `Runner` is made.
+A run donates the inputs that the module may overwrite (`tf.aliasing_output`), such as `w`
+above: they cannot be used again. jaxlib is in the extras "pjrt" and "test". Only this module
+of meshtf imports it, when a `Runner` is created.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ QUICK = {
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
 }
+# A collective in HLO: its kind and its operands.
 _COLLECTIVE = re.compile(
     r" (all-reduce|reduce-scatter|all-gather|all-to-all|collective-permute)"
     r"(?:-start)?\(([^)]*)\)"
 )
+# An input that shares its memory with an output, in the header of an HLO module: its index.
 _ALIAS = re.compile(r"\((\d+), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
 
 
@@ -54,14 +56,15 @@ class Kind(NamedTuple):
 
 
 class Buffer:
-    """One array for each replica, on the replicas' devices."""
+    """One array for each replica, on the replicas' devices.
 
-    def __init__(
-        self,
-        array: Any,
-        kind: Kind,
-        replicas: int,
-    ):
+    Attributes:
+      array: the arrays, as one array of jaxlib.
+      kind: the shape and data type of one replica's array.
+      replicas: the number of replicas.
+    """
+
+    def __init__(self, array: Any, kind: Kind, replicas: int):
         self.array = array
         self.kind = kind
         self.replicas = replicas
@@ -81,8 +84,15 @@ class Runner:
     Args:
       module: the StableHLO module, as bytecode or as text.
       replicas: the number of replicas.
-      quick: compiles at least three times as fast, to slower code whose sums may round
-        differently; for modules that run only once or twice.
+      quick: whether to compile at least three times as fast, to slower code whose sums may
+        round differently; for modules that run only once or twice.
+
+    Attributes:
+      replicas: the number of replicas.
+      hlo: the optimized module, as HLO text.
+      inputs: the kind of each input.
+      results: the kind of each result.
+      donates: the indices of the inputs that a run may overwrite.
 
     Raises:
       ImportError: jaxlib is not installed.
@@ -114,7 +124,8 @@ class Runner:
             self._program = _client(replicas).compile_and_load(
                 module, devices, _options(replicas, quick)
             )
-        except (RuntimeError, ValueError) as error:  # ValueError: the text's parser
+        except (RuntimeError, ValueError) as error:
+            # The parser of text raises ValueError, the compiler RuntimeError.
             raise PlanError(
                 explain_error(
                     "XLA cannot compile this module.",
@@ -125,16 +136,18 @@ class Runner:
         hlo = self._program.hlo_modules()[0]
         self.hlo: str = hlo.to_string()
         proto = hlo.as_serialized_hlo_module_proto()
-        shape = xla.XlaComputation(proto).program_shape()
-        self.inputs = tuple(map(_kind, shape.parameter_shapes()))
-        result = shape.result_shape()
-        self.results = tuple(
-            map(_kind, result.tuple_shapes() if result.is_tuple() else [result])
-        )
+        program_shape = xla.XlaComputation(proto).program_shape()
+        self.inputs = tuple(map(_kind_of, program_shape.parameter_shapes()))
+        result = program_shape.result_shape()
+        results = result.tuple_shapes() if result.is_tuple() else [result]
+        self.results = tuple(map(_kind_of, results))
         self.donates = donated_inputs(self.hlo)
 
     def put(self, shards: Sequence[Any]) -> Buffer:
-        """Copies one array for each replica to its device.
+        """Copies one array for each replica to its device, and returns them.
+
+        Args:
+          shards: the array of each replica, in order.
 
         Raises:
           MeshError: there is not one shard for each replica.
@@ -170,10 +183,10 @@ class Runner:
             self._sharding,
             arrays,
             self._devices,
-            True,
-            True,
+            True,  # committed: the arrays stay on these devices
+            True,  # force_copy
             copied,
-            True,
+            True,  # enable_x64
         )
         return Buffer(array, kinds[0], self.replicas)
 
@@ -188,17 +201,16 @@ class Runner:
         """
         self._check(inputs)
         results = self._program.execute_sharded([x.array for x in inputs])
-        make = _xla_client().ArrayImpl
-        return [
-            Buffer(
-                make(_aval(kind), self._sharding, arrays, True, True),
-                kind,
-                self.replicas,
+        # The arrays of all devices for each result.
+        arrays_of_results = results.disassemble_into_single_device_arrays()
+        make_array = _xla_client().ArrayImpl
+        buffers = []
+        for kind, arrays in zip(self.results, arrays_of_results):
+            array = make_array(
+                _aval(kind), self._sharding, arrays, committed=True, _skip_checks=True
             )
-            for kind, arrays in zip(
-                self.results, results.disassemble_into_single_device_arrays()
-            )
-        ]
+            buffers.append(Buffer(array, kind, self.replicas))
+        return buffers
 
     def get(self, buffer: Buffer) -> list[np.ndarray]:
         """Returns copies of the replicas' arrays.
@@ -214,8 +226,8 @@ class Runner:
         ]
 
     def __call__(self, *inputs: Sequence[Any]) -> list[list[np.ndarray]]:
-        """Runs the module once; each input and each result is a list with the array of
-        every replica.
+        """Returns the results of one run for NumPy arrays. Each input and each result is a
+        list with the array of each replica.
         """
         buffers = [self.put(x) for x in inputs]
         results = self.run(buffers)
@@ -252,7 +264,8 @@ class Runner:
                 )
             if x.donated:
                 raise _donated_error(f"input {i}", x)
-            if i in self.donates and sum(x.array is y.array for y in inputs) > 1:
+            num_uses = sum(x.array is y.array for y in inputs)
+            if i in self.donates and num_uses > 1:
                 raise PlanError(
                     explain_error(
                         f"input {i} is passed twice, and this run overwrites it.",
@@ -263,18 +276,20 @@ class Runner:
 
 
 def collectives(hlo: str) -> Counter[tuple[str, int]]:
-    """Counts the collectives in optimized HLO by kind and number of operands.
+    """Returns the numbers of collectives in optimized HLO, by kind and number of operands.
 
     XLA merges small all-reduces into one with several operands, so the number of operands
-    matters as well. An all-to-all has one operand for each member of a group. A
-    collective in a loop is counted once.
+    matters too. An all-to-all has one operand for each member of a group. A collective in
+    a loop is counted once.
 
         >>> collectives("%r = (f32[2], f32[]) all-reduce(%a, %b), replica_groups={{0,1}}")
         Counter({('all-reduce', 2): 1})
     """
-    return Counter(
-        (kind, operands.count("%")) for kind, operands in _COLLECTIVE.findall(hlo)
-    )
+    counts: Counter[tuple[str, int]] = Counter()
+    for kind, operands in _COLLECTIVE.findall(hlo):
+        num_operands = operands.count("%")
+        counts[kind, num_operands] += 1
+    return counts
 
 
 def donated_inputs(hlo: str) -> frozenset[int]:
@@ -285,13 +300,14 @@ def donated_inputs(hlo: str) -> frozenset[int]:
         >>> donated_inputs("HloModule m, input_output_alias={ {}: (2, {}, may-alias) }, x={}")
         frozenset({2})
     """
-    head = hlo.split("\n", 1)[0].partition("input_output_alias={")[2]
-    return frozenset(
-        int(index) for index in _ALIAS.findall(head.partition("entry_computation")[0])
-    )
+    header, _, _ = hlo.partition("\n")
+    _, _, after_key = header.partition("input_output_alias={")
+    aliases, _, _ = after_key.partition("entry_computation")
+    return frozenset(int(index) for index in _ALIAS.findall(aliases))
 
 
 def _xla_client() -> Any:
+    """Returns the module `jaxlib.xla_client`. Raises ImportError if it is not installed."""
     try:
         from jaxlib import xla_client
     except ImportError as error:
@@ -308,25 +324,29 @@ def _xla_client() -> Any:
 
 @functools.cache
 def _client(devices: int) -> Any:
-    """Returns the client of a number of devices. It is cached, since it owns threads, and
-    a buffer can only be used by the client that made it.
+    """Returns a client with this number of CPU devices. It is cached, since it owns threads,
+    and since a buffer can only be used by the client that created it.
     """
     return _xla_client().make_cpu_client(num_devices=devices)
 
 
 def _options(replicas: int, quick: bool) -> Any:
+    """Returns XLA's compile options for a `Runner`."""
     options = _xla_client().CompileOptions()
     options.num_replicas = replicas
     options.env_option_overrides = list(QUICK.items()) if quick else []
     return options
 
 
-def _kind(shape: Any) -> Kind:
+def _kind_of(shape: Any) -> Kind:
+    """Returns the kind of a shape of XLA."""
     return Kind(tuple(shape.dimensions()), np.dtype(shape.numpy_dtype()))
 
 
 def _aval(kind: Kind) -> Any:
-    """Returns the attributes that jaxlib reads of jax's abstract value (aval)."""
+    """Returns a stand-in for jax's abstract value (aval), with the attributes that jaxlib
+    reads.
+    """
     return SimpleNamespace(shape=kind.shape, dtype=kind.dtype, weak_type=False)
 
 
@@ -342,5 +362,5 @@ def _donated_error(name: str, buffer: Buffer) -> PlanError:
 
 
 def _first_lines(error: Exception) -> str:
-    """Returns the beginning of an error message."""
+    """Returns the first lines of an error message, each truncated to 200 characters."""
     return "\n".join(line[:200] for line in str(error).splitlines()[:6])

@@ -1,7 +1,5 @@
-"""The SPMD runtime: programs can be planned and exported, but not called on TensorFlow
-devices; a call raises.
-
-Example:
+"""The SPMD runtime as `mtf.function` calls it. Its programs can be planned and exported, but
+not called on TensorFlow devices.
 
     SpmdRuntime().compile(recorded, arguments, jit=True)          # raises PlanError
 """
@@ -17,7 +15,7 @@ from meshtf.runtime.spmd.unsupported import refusal
 
 
 class SpmdRuntime:
-    """A `runtimes.Runtime` whose programs cannot be called; see `spmd.export`."""
+    """A `runtimes.Runtime` whose programs can be exported by `spmd.export`, but not called."""
 
     def compile(
         self,
@@ -25,9 +23,9 @@ class SpmdRuntime:
         arguments: Sequence[Store],
         jit: bool,
     ) -> NoReturn:
-        """Raises PlanError: TensorFlow cannot run it on the devices of its mesh."""
+        """Raises PlanError: TensorFlow cannot run the program on the devices of its mesh."""
         raise refusal(recorded.mesh)
 
     def slots(self, variable: Any) -> NoReturn:
-        """Raises PlanError: TensorFlow's devices have no slots of this runtime."""
+        """Raises PlanError: this runtime has no storage slots on TensorFlow's devices."""
         raise refusal(variable.mesh)
