@@ -1,9 +1,9 @@
-"""The ops, each once: what sharding each name does, the local TensorFlow ops, the
-gradient.
+"""The ops. Each defines its output's shape, how it may be sharded along each name, its local
+TensorFlow ops, and its gradient.
 
 Contents:
 
-    common/         what several families share: broadcasting, checks, sums
+    common/         helpers of several families: broadcasting, checks, sums
     shapes/         reshape, slice, stack
     variables/      reads and writes, fills, updates of optimizers, prints
     elementwise/    functions of each element
@@ -15,5 +15,5 @@ Contents:
     scans/          running sums and recurrences
     sorting/        sort, argsort
     nn/             activations, softmax, cross entropy, normalization
-    random/         random numbers that no layout changes
+    random/         random numbers, equal under all layouts
 """

@@ -64,8 +64,9 @@ class Digit(NamedTuple):
 Digits = tuple[Digit, ...]
 # The digits of dimensions, by the name and size of the dimension.
 DigitsByDim = dict[tuple[str, int], Digits]
-# The digits of a dimension that was made of the batch in two ways.
-_AMBIGUOUS: Digits = (Digit("", 0),)
+# The only digit of a dimension that was made of the batch in two ways.
+_AMBIGUOUS_DIGIT = Digit("", 0)
+_AMBIGUOUS: Digits = (_AMBIGUOUS_DIGIT,)
 
 
 class Microbatch(NamedTuple):
@@ -107,7 +108,7 @@ class UnknownIndex(NamedTuple):
 
 
 class MicrobatchState:
-    """The active microbatches by dimension, and the digits of dimensions made of them."""
+    """The active microbatches by dimension, and the recorded digits of dimensions."""
 
     def __init__(
         self,
@@ -127,11 +128,9 @@ class MicrobatchState:
         return (Digit(None, dim.size),)
 
     def record(self, dim: Dimension, digits: Digits) -> None:
-        """Records the digits of `dim`. If it has other digits already, it becomes
-        ambiguous.
-        """
+        """Records the digits of `dim`, or that it is ambiguous if it has others already."""
         key = dim.name, dim.size
-        if _AMBIGUOUS[0] in digits:
+        if _AMBIGUOUS_DIGIT in digits:
             if key not in self.digits_by_dim and dim.name not in self.microbatches:
                 self.digits_by_dim[key] = _AMBIGUOUS
             return
@@ -221,6 +220,7 @@ class MicrobatchState:
             if recorded_name != name:
                 continue
             for digit in digits:
+                # Neither None nor "", the batch of the ambiguous digit.
                 if digit.batch:
                     counts.append(self.microbatches[digit.batch].num_microbatches)
         return max(counts)
@@ -317,12 +317,12 @@ def _distribute(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
       digits: the digits of the index over all of these dimensions in row-major order.
       sizes: the sizes of the dimensions.
     """
-    if _AMBIGUOUS[0] in digits:
+    if _AMBIGUOUS_DIGIT in digits:
         return [_AMBIGUOUS] * len(sizes)
     remaining = deque(d for d in digits if d.size > 1 or d.counts_examples)
     result = []
     for k, size in enumerate(sizes):
-        next_is_one = sizes[k + 1 : k + 2] == [1]
+        next_is_one = k + 1 < len(sizes) and sizes[k + 1] == 1
         dim_digits = _take_digits(remaining, size, next_is_one)
         if dim_digits is None:
             return _unknown_digits(digits, sizes)

@@ -1,10 +1,10 @@
 """Broadcasting by names, and the rules for data types that pointwise ops share.
 
-Dimensions are matched by name: [batch d] + [d] and [d batch] * [batch] both work. One
-operand must have all names of the others: [batch] * [d] is an error, since a misspelt
-name would give an outer product as well; `mtf.outer` computes that. `align` transposes
-and reshapes an operand so that TensorFlow's broadcasting does the rest. It adds an op
-only where it must:
+Dimensions are matched by name: [batch d] + [d] and [d batch] * [batch] both work. One operand
+must have all names of the other operands. So [batch] * [d] is an error, since a misspelt name
+would otherwise give an outer product; `mtf.outer` computes outer products. `align` transposes
+and reshapes an operand so that TensorFlow's broadcasting does the rest. It adds an op only if
+it must:
 
     [d batch] with the output [batch d]                 a transpose
     [batch] with the output [batch d]                   a reshape to [batch, 1] without a copy
@@ -29,10 +29,15 @@ from meshtf.ops.common.local_reshape import reshape, transpose
 
 
 def align(x: Any, shape: Shape, out: Shape) -> Any:
-    """Returns the TensorFlow tensor x[shape] in a form that broadcasts to `out`.
+    """Returns a TensorFlow tensor in a form that broadcasts to another shape.
 
-    Its dimensions are in the order of `out`, with size 1 for those that x lacks, except
-    for leading ones.
+    Its dimensions are in the order of `out`, with size 1 for dimensions that x lacks,
+    except for leading ones.
+
+    Args:
+      x: the tensor.
+      shape: the named shape of x.
+      out: the named shape to which the result broadcasts.
     """
     order = out.names
     present = tuple(name for name in order if name in shape)
@@ -68,7 +73,11 @@ def broadcast_shape(*shapes: Shape) -> Shape:
 
 
 class _OuterBroadcast(threading.local):
-    """Whether operands of which none has all names may broadcast, in this thread."""
+    """The state of `allow_outer_broadcast` in one thread.
+
+    Attributes:
+      allowed: whether operands may broadcast if none of them has all names.
+    """
 
     allowed = False
 
@@ -78,7 +87,7 @@ _outer_broadcast = _OuterBroadcast()
 
 @contextlib.contextmanager
 def allow_outer_broadcast() -> Iterator[None]:
-    """Allows operands of which none has all names to broadcast in a `with` block."""
+    """Lets operands broadcast in a `with` block even if none of them has all names."""
     before = _outer_broadcast.allowed
     _outer_broadcast.allowed = True
     try:
@@ -95,7 +104,7 @@ def broadcast_operands(function: str, *xs: Any) -> list[Any]:
     before the check: inside a Repeat, the value of a variable lacks the layers' dimension.
 
     Args:
-      function: its public name, for the error.
+      function: the public name of the function, for the error.
       *xs: tensors, variables and Python numbers.
 
     Raises:
@@ -117,7 +126,7 @@ def broadcast_operands(function: str, *xs: Any) -> list[Any]:
 def _no_common_shape(
     function: str, shapes: Sequence[Shape], names: Iterable[str]
 ) -> ShapeError:
-    """Returns the error of operands of which none has all `names`."""
+    """Returns the error for operands none of which has all `names`."""
     longest = max(shapes, key=len)
     absent = next(name for name in names if name not in longest)
     close = near_misses(absent, longest.names)

@@ -47,7 +47,7 @@ def same_dtype(*xs: Spec) -> str:
 
 
 def require_order(dtype: str, function: str) -> None:
-    """Raises DTypeError for a complex type: `function` needs numbers that have an order."""
+    """Raises DTypeError for a complex type, since `function` takes numbers with an order."""
     if is_complex(dtype):
         raise DTypeError(
             explain_error(
@@ -61,7 +61,7 @@ def single_dim(dim: ShapeLike) -> Dimension:
     """Returns the dimension that a string such as "batch:16" describes.
 
     Raises:
-      ShapeError: it describes none, or several.
+      ShapeError: the string describes no dimension, or several.
     """
     dims = tuple(Shape(dim))
     if len(dims) != 1:
@@ -95,8 +95,8 @@ def tensor_along(
     Args:
       x: a tensor or variable.
       dim: a name of one of its dimensions, or a `Dimension`.
-      name: the name of the argument x, for errors.
-      dim_name: the name of the argument dim, for errors.
+      name: the name of the argument x in errors.
+      dim_name: the name of the argument dim in errors.
 
     Raises:
       ArgumentError: x is no tensor, or `dim` neither a name nor a dimension.

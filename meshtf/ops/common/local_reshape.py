@@ -1,8 +1,8 @@
 """Reshapes and transposes of one device's tensor, each added to a trace once.
 
-Several matmuls of one tensor need it in the same order, and the number of ops determines
-how long tracing takes. A recomputed tensor is another tensor, so it shares no reshape
-with the one of the forward pass.
+Several matmuls of one tensor may need it in the same order, and the time to trace a program
+grows with the number of ops. A recomputed tensor is a new tensor, so it shares no reshape
+with that of the forward pass.
 
 >>> import tensorflow as tf
 >>> reshape(tf.zeros([2, 3]), [6]).shape
@@ -20,7 +20,9 @@ from meshtf.ops.common.trace_cache import constant, once_per_trace
 
 
 def _cached(x: Any, key: Hashable, make: Callable[[], Any]) -> Any:
-    """Returns make(), which depends on x and `key` alone; in a trace it is called once."""
+    """Returns make(), whose result depends only on x and `key`. In a trace, it is called
+    once for each x and key.
+    """
     if tf.executing_eagerly():
         return make()
     return once_per_trace((x.ref(), key), make)
@@ -45,7 +47,7 @@ def reshape(x: Any, sizes: Sequence[int]) -> Any:
 
 
 def transpose(x: Any, order: Sequence[int]) -> Any:
-    """Returns x with its axes in another order; x itself if that is its order."""
+    """Returns x with its axes in another order; x if the order is the same."""
     if list(order) == sorted(order):
         return x
     return _cached(
@@ -57,13 +59,13 @@ def transpose(x: Any, order: Sequence[int]) -> Any:
 
 def squeeze(x: Any, axis: int) -> Any:
     """Returns x without an axis of size 1."""
-    before = x.shape[:axis]
-    after = x.shape[axis + 1 :]
-    return reshape(x, [*before, *after])
+    sizes_before = x.shape[:axis]
+    sizes_after = x.shape[axis + 1 :]
+    return reshape(x, [*sizes_before, *sizes_after])
 
 
 def expand(x: Any, axis: int) -> Any:
     """Returns x with a new axis of size 1."""
-    before = x.shape[:axis]
-    after = x.shape[axis:]
-    return reshape(x, [*before, 1, *after])
+    sizes_before = x.shape[:axis]
+    sizes_after = x.shape[axis:]
+    return reshape(x, [*sizes_before, 1, *sizes_after])

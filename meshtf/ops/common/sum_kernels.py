@@ -7,9 +7,9 @@ If the summed axes are not adjacent, TensorFlow transposes the axes between them
 first. Leading axes are summed by the kernel for gradients of biases (BiasAddGrad), since
 reduce_sum adds up the vectors along the remaining axes with one accumulator per column.
 
-XLA adds up windows that span all leading axes, and their elements are far apart in
-memory: the gradient of a bias then takes as long as a matmul. With a separate sum over
-the last of these axes it does not.
+XLA adds up windows that span all leading axes, whose elements are far apart in memory. The
+gradient of a bias then takes as long as a matmul. With a separate sum over the last of these
+axes it does not.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ import tensorflow as tf
 from meshtf.graph import LocalContext
 from meshtf.ops.common.local_reshape import reshape
 
-_LARGE = 2**14  # elements: for fewer, further ops cost more than they save
-_FEW_VECTORS = 8  # reduce_sum adds up as few as these as fast as BiasAddGrad
+# The number of elements from which on additional ops save more than they cost.
+_MIN_ELEMENTS = 2**14
+# The number of vectors up to which reduce_sum is as fast as BiasAddGrad.
+_MAX_VECTORS = 8
 
 
 def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -> Any:
@@ -32,8 +34,8 @@ def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -
 
     Args:
       x: a TensorFlow tensor.
-      axes: which to sum over.
-      context: says whether XLA compiles the sum; None: it does not.
+      axes: the axes to sum over.
+      context: the shard, which knows whether XLA compiles the sum; None: it does not.
     """
     if x.dtype == tf.float16:
         # TensorFlow's kernels accumulate float16 in float16, not in float32.
@@ -41,7 +43,7 @@ def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -
         return tf.cast(total, tf.float16)
     axes = sorted(axes)
     is_float = x.dtype in (tf.float32, tf.float64)
-    is_large = math.prod(x.shape.as_list()) >= _LARGE
+    is_large = math.prod(x.shape.as_list()) >= _MIN_ELEMENTS
     if not (axes and is_float and is_large):
         return tf.reduce_sum(x, axes)
     start = _last_group_start(axes)
@@ -54,26 +56,27 @@ def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -
 
 
 def _sum_leading(x: Any, num_axes: int, context: LocalContext | None) -> Any:
-    """Returns the sum of x over its leading axes, as many as `num_axes`."""
+    """Returns the sum of x over its first `num_axes` axes."""
     axes = list(range(num_axes))
     shape = x.shape.as_list()
-    summed = shape[:num_axes]
-    remaining = shape[num_axes:]
-    if not remaining or math.prod(summed) <= _FEW_VECTORS:
+    summed_sizes = shape[:num_axes]
+    remaining_sizes = shape[num_axes:]
+    if not remaining_sizes or math.prod(summed_sizes) <= _MAX_VECTORS:
         return tf.reduce_sum(x, axes)
     if context is not None and context.compiled and num_axes > 1:
         partly_summed = tf.reduce_sum(x, axes[:-1])
-        barrier = context.optimization_barrier(partly_summed)
-        return tf.reduce_sum(barrier, 0)
-    if len(remaining) > 1:
-        vector_size = math.prod(remaining)
-        x = reshape(x, [*summed, vector_size])
+        # The barrier keeps XLA from merging the two sums.
+        partly_summed = context.optimization_barrier(partly_summed)
+        return tf.reduce_sum(partly_summed, 0)
+    if len(remaining_sizes) > 1:
+        vector_size = math.prod(remaining_sizes)
+        x = reshape(x, [*summed_sizes, vector_size])
     total = tf.raw_ops.BiasAddGrad(out_backprop=x)
-    return reshape(total, remaining)
+    return reshape(total, remaining_sizes)
 
 
 def _last_group_start(axes: Sequence[int]) -> int:
-    """Returns the index in sorted `axes` at which its last run of adjacent axes starts."""
+    """Returns the index in sorted `axes` at which the last group of adjacent axes starts."""
     start = len(axes) - 1
     while start > 0 and axes[start - 1] == axes[start] - 1:
         start -= 1

@@ -16,7 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-_LOCAL = threading.local()  # .cache: of this thread's trace, by graph and key
+# Its attribute `cache` has the results of this thread's trace, by the id of the graph and key.
+_LOCAL = threading.local()
 
 
 @contextlib.contextmanager
@@ -37,13 +38,13 @@ def once_per_trace(key: Hashable, make: Callable[[], Any]) -> Any:
     """Returns make(), or its cached result if this graph has one with an equal key.
 
     Args:
-      key: equal for equal results; a tensor in it is given as its `ref()`.
-      make: called if there is no cached result.
+      key: the key of the result, in which a tensor is represented by its `ref()`.
+      make: a function that is called if there is no cached result.
     """
     cache = _cache()
     if cache is None or tf.executing_eagerly():
         return make()
-    # The id is not reused: the cached tensors keep their graph alive.
+    # The id is not reused, since the cached tensors keep their graph alive.
     graph_id = id(tf.compat.v1.get_default_graph())
     if (graph_id, key) not in cache:
         cache[graph_id, key] = make()
@@ -52,10 +53,11 @@ def once_per_trace(key: Hashable, make: Callable[[], Any]) -> Any:
 
 def constant(value: Any, dtype: tf.DType = tf.int32) -> Any:
     """Returns a number or a (nested) list of numbers as a constant tensor."""
-    key = dtype, repr(value)  # repr: 0.0 and -0.0 are equal, but differ as constants
+    # Not the value: 0.0 and -0.0 are equal, but different constants.
+    key = dtype, repr(value)
 
     def make() -> Any:
-        # Without control dependencies, so that any later op may use it.
+        # Without control dependencies, so that any later op may use the constant.
         with tf.control_dependencies(None):
             return tf.constant(value, dtype)
 
@@ -63,4 +65,5 @@ def constant(value: Any, dtype: tf.DType = tf.int32) -> Any:
 
 
 def _cache() -> dict[Any, Any] | None:
+    """Returns the cache of this thread's trace, or None outside of a trace."""
     return getattr(_LOCAL, "cache", None)

@@ -191,27 +191,35 @@ def _recorded_cond(
     """Records both branches as one `Branch` op in the current graph, and returns its
     results.
     """
-    results: list[Any] = []
-
-    def record(
-        fn: Callable[[], Any], alternative: contextlib.AbstractContextManager[Any]
-    ) -> Body:
-        def run() -> Sequence[Tensor]:
-            with alternative:
-                results.append(fn())
-            return tensors_of(results[-1], "result")
-
-        return record_body(run, [])
-
     with alternatives() as alternative:
-        then_body = record(then, alternative())
-        otherwise_body = record(otherwise, alternative())
-    require_same_structure(results[0], results[1], BRANCHES_DIFFER)
+        then_body, then_result = _record_branch(then, alternative())
+        otherwise_body, otherwise_result = _record_branch(otherwise, alternative())
+    require_same_structure(then_result, otherwise_result, BRANCHES_DIFFER)
     for x, y in zip(then_body.results, otherwise_body.results):
         require_same_spec(x.spec, y.spec, BRANCHES_DIFFER)
     captures = [*then_body.captures, *otherwise_body.captures]
     ys = apply_all(Branch(then_body, otherwise_body), predicate, *captures)
-    return pack(results[0], ys)
+    return pack(then_result, ys)
+
+
+def _record_branch(
+    branch: Callable[[], Any], alternative: contextlib.AbstractContextManager[Any]
+) -> tuple[Body, Any]:
+    """Returns the recorded body of a branch, and its result: tensors in any nesting.
+
+    Args:
+      branch: the function.
+      alternative: the context in which the function is called.
+    """
+    result: Any = None
+
+    def record() -> Sequence[Tensor]:
+        nonlocal result
+        with alternative:
+            result = branch()
+        return tensors_of(result, "result")
+
+    return record_body(record, []), result
 
 
 def _call(fn: Callable[..., Any], carry: Any) -> Any:

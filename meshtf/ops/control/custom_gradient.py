@@ -132,7 +132,7 @@ def _result_and_rule(
     something else.
     """
     is_pair = isinstance(returned, tuple) and len(returned) == 2
-    if not is_pair or not callable(returned[1]):
+    if not is_pair or not callable(returned[-1]):
         raise PlanError(
             explain_error(
                 f"{getattr(fn, '__name__', repr(fn))} has a custom gradient, but does "

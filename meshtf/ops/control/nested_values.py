@@ -22,7 +22,7 @@ ITERATION = Spec(Shape(), "int32")
 
 
 def tensors_of(nest: Any, label: str) -> list[Tensor]:
-    """Returns the tensors of a nested structure, in order; variables are read.
+    """Returns the tensors [...] of a nested structure, in order; variables are read.
 
     Args:
       nest: tensors, variables and None in any nesting.

@@ -261,7 +261,8 @@ def slicewise(
     ys = apply_all(Slicewise(fn, outputs, frozenset(dims)), *xs)
     if isinstance(shapes, list):
         return list(ys)
-    return ys[0]
+    (y,) = ys
+    return y
 
 
 def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:

@@ -99,6 +99,7 @@ def check_slices(
     for sizes in _candidate_sizes(inputs, outputs, dims):
         with tf.init_scope(), tf.device("CPU:0"):
             mismatch = _first_mismatch(fn, inputs, outputs, dims, sizes)
+        # None: the function cannot run on inputs of these sizes.
         if mismatch is not None:
             break
     if mismatch:
@@ -148,12 +149,14 @@ def _candidate_sizes(
     First all sizes are small; then dimensions that are not sharded have their full sizes;
     then all dimensions have.
     """
-    full = {d.name: d.size for spec in (*inputs, *outputs) for d in spec.shape}
-    halved = dict.fromkeys(dims, 2 * _SMALL_HALF)
-    small = {name: min(size, _SMALL_SIZE) for name, size in full.items()}
-    yield small | halved
-    yield full | halved
-    yield full
+    full_sizes = {}
+    for spec in (*inputs, *outputs):
+        full_sizes.update({dim.name: dim.size for dim in spec.shape})
+    small_sizes = {name: min(size, _SMALL_SIZE) for name, size in full_sizes.items()}
+    sizes_of_sharded_dims = dict.fromkeys(dims, 2 * _SMALL_HALF)
+    yield small_sizes | sizes_of_sharded_dims
+    yield full_sizes | sizes_of_sharded_dims
+    yield full_sizes
 
 
 def _first_mismatch(
@@ -200,17 +203,17 @@ def _run_halves(
     """
     half_sizes = sizes | {name: sizes[name] // 2}
     results_of_halves = []
-    for half in range(2):
+    for half_index in range(2):
         half_arrays = [
-            _half_of(array, x, name, half) for array, x in zip(arrays, inputs)
+            _half_of(array, x, name, half_index) for array, x in zip(arrays, inputs)
         ]
         results = _run(fn, half_arrays, outputs, half_sizes)
         if results is None:
             return None
         results_of_halves.append(results)
     joined = []
-    for output, halves in zip(outputs, zip(*results_of_halves)):
-        joined.append(np.concatenate(halves, output.shape.index(name)))
+    for output, half_results in zip(outputs, zip(*results_of_halves)):
+        joined.append(np.concatenate(half_results, output.shape.index(name)))
     return joined
 
 
@@ -237,13 +240,13 @@ def _draw_from_unit_interval(seed: int, x: Spec, sizes: _Sizes) -> Any:
     return (0.1 + 0.8 * abs(np.tanh(y))).astype(y.dtype)
 
 
-def _half_of(array: Any, x: Spec, name: str, half: int) -> Any:
-    """Returns one half (0 or 1) of the array of an input x along dimension `name`, or the
+def _half_of(array: Any, x: Spec, name: str, half_index: int) -> Any:
+    """Returns half 0 or 1 of the array of an input x along dimension `name`, or the
     complete array if x lacks the dimension.
     """
     if name not in x.shape:
         return array
-    return np.split(array, 2, x.shape.index(name))[half]
+    return np.split(array, 2, x.shape.index(name))[half_index]
 
 
 def _run(

@@ -1,8 +1,6 @@
-"""Sums of several tensors in one pass over memory; a + b + c takes two passes.
+"""Sums of several tensors in one pass over memory.
 
-Example:
-
-    mtf.add_n([a, b, c])
+mtf.add_n([a, b, c])          # one pass, while a + b + c takes two
 """
 
 from __future__ import annotations
@@ -62,10 +60,14 @@ class AddN(Op):
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         dtype = xs[0].dtype
-        if len(xs) > 2:  # in float32: TensorFlow would round after each half float
+        if len(xs) > 2:
+            # In float32: TensorFlow rounds float16 and bfloat16 after each addition.
             xs = tuple(tf.cast(x, accumulation_dtype(dtype.name)) for x in xs)
-        out = context.outputs[0]
-        terms = [align(x, s, out) for x, s in zip(xs, context.inputs, strict=True)]
+        (output_shape,) = context.outputs
+        terms = [
+            align(x, shape, output_shape)
+            for x, shape in zip(xs, context.inputs, strict=True)
+        ]
         return (tf.cast(tf.add_n(terms), dtype),)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:

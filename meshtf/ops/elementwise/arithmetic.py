@@ -1,10 +1,8 @@
 """Functions of two tensors that broadcast by names, or of a tensor and a number.
 
-Example:
-
-    x[batch d] + b[d] -> [batch d]        sizes must agree where names do; else ShapeError
-    mtf.maximum(x, 0.0), x < y            Python's operators call these functions
-    mtf.outer(x, y, mtf.less)             all pairs; x[length] < y[memory] is an error
+x[batch d] + b[d] -> [batch d]        # the sizes of d must be equal
+mtf.maximum(x, 0.0), x < y            # Python's operators call these functions
+mtf.outer(x, y, mtf.less)             # all pairs; x[length] < y[memory] is an error
 """
 
 from __future__ import annotations
@@ -78,8 +76,8 @@ def logaddexp(x: Any, y: Any) -> Tensor:
 def outer(
     x: Tensor, y: Tensor, function: Callable[[Any, Any], Tensor] = multiply
 ) -> Tensor:
-    """Returns a function of each element of x with each of y: [length], [memory] ->
-    [length memory].
+    """Returns a function of each pair of an element of x and one of y: [length], [memory]
+    -> [length memory].
 
     Names that both have are batch dimensions: [batch length], [batch memory] -> [batch
     length memory].
@@ -87,8 +85,8 @@ def outer(
         distance = mtf.outer(positions, memory_positions, mtf.subtract)
 
     Args:
-      x: any tensor.
-      y: any tensor.
+      x: a tensor.
+      y: a tensor.
       function: a function of two tensors that broadcast by names, such as mtf.subtract
         or mtf.equal.
 
@@ -101,8 +99,8 @@ def outer(
 
 
 def _as_tensors(x: Any, y: Any) -> tuple[Any, Any]:
-    """Returns both, where one is a tensor and the other a number with the number as a
-    scalar tensor.
+    """Returns x and y. If one is a tensor and the other a number, the number becomes a
+    scalar tensor of the same data type.
     """
     x = x if is_scalar(x) else as_tensor("x", x)
     y = y if is_scalar(y) else as_tensor("y", y)
@@ -185,6 +183,7 @@ def logical_xor(x: Any, y: Any) -> Tensor:
     return apply_binary("logical_xor", x, y)
 
 
+# Python's operators of `meshtf.graph.Operators` call functions by this table.
 for _function in (
     add,
     subtract,

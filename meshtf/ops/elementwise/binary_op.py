@@ -1,17 +1,19 @@
 """The op of two tensors that broadcast by names, behind meshtf.ops.elementwise.arithmetic,
 and its gradients.
 
-    x[batch d] + b[d] -> [batch d]        one TensorFlow op: it broadcasts leading axes itself
+    x[batch d] + b[d] -> [batch d]        one TensorFlow op, which broadcasts leading axes
     x[batch d] < y[batch] -> bool
 
-Gradient rules keep a cotangent of zero at zero at singular points, where a plain
-multiplication would give 0 * inf = NaN: `zero_safe_multiply` and `zero_safe_divide`, whose
-kernels cost as much as a multiplication.
+At singular points, where a plain multiplication would give 0 * inf = NaN, gradient rules keep
+a cotangent of zero at zero. For this they use `zero_safe_multiply` and `zero_safe_divide`,
+whose kernels cost as much as a multiplication.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -55,7 +57,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "atan2": tf.math.atan2,
     "logaddexp": logaddexp_kernel,
     "divide_no_nan": tf.math.divide_no_nan,
-    # For gradients: x * y, but 0 where y is 0; x / y, but 0 where x is 0.
+    # Used by gradients: x * y, but 0 where y is 0; and x / y, but 0 where x is 0.
     "multiply_no_nan": tf.math.multiply_no_nan,
     "xdivy": tf.math.xdivy,
     "less": tf.less,
@@ -70,7 +72,8 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 LOGICAL = ("logical_and", "logical_or", "logical_xor")
-_COMPLEX_TOO = (
+# The functions that also take complex numbers.
+_TAKES_COMPLEX = (
     "add",
     "subtract",
     "multiply",
@@ -82,12 +85,10 @@ _COMPLEX_TOO = (
     "multiply_no_nan",
     "xdivy",
 )
+# The functions that do not take integers.
 _FLOATS_ONLY = ("divide", "atan2", "logaddexp", "divide_no_nan")
-PIECEWISE_CONSTANT = (
-    "floordiv",
-    *COMPARISONS,
-    *LOGICAL,
-)  # no gradient: constant almost everywhere
+# The functions without a gradient, since they are constant almost everywhere.
+PIECEWISE_CONSTANT = ("floordiv", *COMPARISONS, *LOGICAL)
 
 
 def result_dtype(fn: str, dtype: str) -> str:
@@ -100,13 +101,12 @@ def result_dtype(fn: str, dtype: str) -> str:
     if fn in LOGICAL and dtype != "bool":
         way_out = "Convert it to booleans first, as in x != 0."
     elif dtype == "bool" and not takes_bool:
-        way_out = f"Convert it to numbers first, as in mtf.cast(x, {'int32'!r})."
-    elif is_complex(dtype) and fn not in _COMPLEX_TOO:
+        way_out = "Convert it to numbers first, as in mtf.cast(x, 'int32')."
+    elif is_complex(dtype) and fn not in _TAKES_COMPLEX:
         way_out = "Convert it to real numbers first: abs(x), mtf.math.real(x) or mtf.math.imag(x)."
     elif fn in _FLOATS_ONLY and not has_gradient(dtype):
         way_out = (
-            "Use x // y, or convert it to floats first, as in "
-            f"mtf.cast(x, {'float32'!r})."
+            "Use x // y, or convert it to floats first, as in mtf.cast(x, 'float32')."
         )
     else:
         return "bool" if fn in COMPARISONS else dtype
@@ -115,6 +115,7 @@ def result_dtype(fn: str, dtype: str) -> str:
     )
 
 
+# The prefix that says how the values of a function's samples are drawn; default: "ties ".
 _SAMPLE_VALUES = {
     "floordiv": "positive ",
     "floormod": "positive ",
@@ -133,8 +134,8 @@ def _samples_of(fn: str) -> list[Sample]:
     values = _SAMPLE_VALUES.get(fn, "ties ")
     gradient = fn not in PIECEWISE_CONSTANT
     shapes = [("d:6;b:4", "b:4")]
-    # Broadcasting is the same code for all functions: three with different gradients
-    # try its cases.
+    # Broadcasting is the same code for all functions, so only three functions with
+    # different gradients have samples of all cases.
     if fn in ("add", "multiply", "maximum"):
         shapes += [
             ("b:4;d:6", "b:4;d:6"),
@@ -148,8 +149,8 @@ def _samples_of(fn: str) -> list[Sample]:
     ]
     if fn in ("add", "maximum", "less", "not_equal"):
         samples.append(Sample((fn,), ("int b:4;d:6", "int d:6"), gradient=False))
-    if fn in _COMPLEX_TOO:
-        # TensorFlow's gradients of these two lack the conjugates.
+    if fn in _TAKES_COMPLEX:
+        # TensorFlow's gradients of these two do not take conjugates.
         gradient = gradient and fn not in ("multiply_no_nan", "xdivy")
         inputs = ("complex b:4;d:6", "complex d:6")
         samples.append(Sample((fn,), inputs, gradient=gradient))
@@ -157,9 +158,10 @@ def _samples_of(fn: str) -> list[Sample]:
 
 
 def _samples() -> tuple[Sample, ...]:
+    """Returns the samples of all functions."""
     samples = [sample for fn in FUNCTIONS for sample in _samples_of(fn)]
-    # Where TensorFlow's tape has NaN: 0 ** 0, and integer powers of zero and of negative
-    # numbers.
+    # Values at which TensorFlow's tape gives NaN: 0 ** 0, and integer powers of zero and of
+    # negative numbers.
     samples.append(Sample(("pow",), ("ties b:4;d:6", "whole d:6"), gradient=False))
     return tuple(samples)
 
@@ -173,7 +175,11 @@ _LINEARITY = {
 
 
 class Binary(Op):
-    """A function of two tensors, broadcast by names."""
+    """A function of two tensors, which broadcast by names.
+
+    Attributes:
+      fn: the name of the function in `FUNCTIONS`.
+    """
 
     fn: str
 
@@ -206,7 +212,7 @@ class Binary(Op):
 
 
 def _grad_sample(fn: str, x: str, y: str, gradient: bool) -> Sample:
-    """Returns a sample of the gradient op; x and y are kinds of values."""
+    """Returns a sample of the gradient op; x and y say how their values are drawn."""
     inputs = ("b:4;d:6", f"{x}b:4;d:6", f"{y}d:6")
     return Sample((fn,), inputs, gradient=gradient)
 
@@ -214,6 +220,9 @@ def _grad_sample(fn: str, x: str, y: str, gradient: bool) -> Sample:
 class BinaryGrad(Op):
     """The gradients of maximum, minimum, pow or logaddexp in one op: dz, x, y -> dx and
     dy, both of the shape of dz.
+
+    Attributes:
+      fn: the name of the function.
     """
 
     fn: str
@@ -248,27 +257,37 @@ class BinaryGrad(Op):
     def gradient(self, dws: Any, ws: Any, dz: Any, x: Any, y: Any) -> Cotangents:
         if is_complex(dz.dtype):
             raise NotImplementedError
-        # The derivatives dx/dz and dy/dz of the outputs, which are linear in dz.
-        shares = apply_all(self, OPERATORS["ones_like"](dz), x, y)
-        terms = [
-            dw * share for dw, share in zip(dws, shares, strict=True) if dw is not None
-        ]
-        second_gradients = _SECOND_GRADIENTS.get(self.fn, _constant_shares)
-        dx, dy = second_gradients(dws, dz, x, y, shares)
-        return [sum(terms[1:], terms[0]), sum_to_shape(dx, x), sum_to_shape(dy, y)]
+        # The outputs w are linear in dz: they are dz times the partial derivatives of fn in
+        # x and in y, which are the outputs for dz = 1.
+        partials = apply_all(self, OPERATORS["ones_like"](dz), x, y)
+        dz_terms = []
+        for dw, partial in zip(dws, partials, strict=True):
+            if dw is not None:
+                dz_terms.append(dw * partial)
+        second_gradients = _SECOND_GRADIENTS.get(self.fn, _no_second_gradients)
+        dx, dy = second_gradients(dws, dz, x, y, partials)
+        return [_sum(dz_terms), sum_to_shape(dx, x), sum_to_shape(dy, y)]
 
 
-def _constant_shares(*_: Any) -> tuple[None, None]:
-    """Maximum and minimum: the shares are 0 or 1, wherever they are differentiable."""
+def _sum(terms: Sequence[Tensor]) -> Tensor:
+    """Returns the sum of one or more tensors."""
+    return functools.reduce(operator.add, terms)
+
+
+def _no_second_gradients(*_: Any) -> tuple[None, None]:
+    """Returns those of maximum and minimum, whose partial derivatives are constant."""
     return None, None
 
 
 def _logaddexp_second_gradients(
-    dws: Any, dz: Any, x: Any, y: Any, shares: Any
+    dws: Any, dz: Any, x: Any, y: Any, partials: Any
 ) -> tuple[Any, Any]:
-    """The shares are s and 1 - s with s = sigmoid(x - y), so ds/dx = s (1 - s) =
-    -ds/dy.
+    """Returns the gradients of `BinaryGrad("logaddexp")` in x and y.
+
+    The partial derivatives are s and 1 - s, where s = sigmoid(x - y). So
+    ds/dx = s (1 - s) = -ds/dy.
     """
+    s, one_minus_s = partials
     dw_x, dw_y = dws
     if dw_x is None:
         ds = -dw_y
@@ -276,14 +295,18 @@ def _logaddexp_second_gradients(
         ds = dw_x
     else:
         ds = dw_x - dw_y
-    dx = dz * ds * shares[0] * shares[1]
+    dx = dz * ds * s * one_minus_s
     return dx, -dx
 
 
 def _pow_second_gradients(
-    dws: Any, dz: Any, x: Any, y: Any, shares: Any
+    dws: Any, dz: Any, x: Any, y: Any, partials: Any
 ) -> tuple[Any, Any]:
-    """The shares are y x**(y - 1) and, for x above zero, x**y log(x)."""
+    """Returns the gradients of `BinaryGrad("pow")` in x and y.
+
+    The partial derivatives are y x**(y - 1) and, for x above zero, x**y log(x).
+    """
+    _, power_times_log = partials
     dw_x, dw_y = dws
     pow_grad = BinaryGrad("pow")
     y_less_1 = y - 1.0
@@ -300,10 +323,12 @@ def _pow_second_gradients(
         _, log_x = apply_all(pow_grad, ones, x, OPERATORS["zeros_like"](y))
         slope = zero_safe_multiply(dz * dw_y, power)
         dx_terms += [by_exponent, OPERATORS["where"](x > 0.0, slope, 0.0)]
-        dy_terms.append(zero_safe_multiply(dz * dw_y * shares[1], log_x))
-    return sum(dx_terms[1:], dx_terms[0]), sum(dy_terms[1:], dy_terms[0])
+        dy_terms.append(zero_safe_multiply(dz * dw_y * power_times_log, log_x))
+    return _sum(dx_terms), _sum(dy_terms)
 
 
+# Rules (dws, dz, x, y, partials) -> (dx, dy): dws are the cotangents of both outputs, or None;
+# partials are the partial derivatives of fn in x and in y.
 _SECOND_GRADIENTS = {
     "logaddexp": _logaddexp_second_gradients,
     "pow": _pow_second_gradients,
@@ -311,16 +336,12 @@ _SECOND_GRADIENTS = {
 
 
 def zero_safe_divide(dy: Any, divisor: Any) -> Tensor:
-    """Returns dy / divisor, broadcast by names, but 0 where dy is 0: for gradients at
-    singular points.
-    """
+    """Returns dy / divisor, broadcast by names; 0 where dy is 0, even if the divisor is 0."""
     return apply(Binary("xdivy"), dy, divisor)
 
 
 def zero_safe_multiply(dy: Any, factor: Any) -> Tensor:
-    """Returns dy * factor, broadcast by names, but 0 where dy is 0: for gradients at
-    singular points.
-    """
+    """Returns dy * factor, broadcast by names; 0 where dy is 0, whatever the factor."""
     return apply(Binary("multiply_no_nan"), factor, dy)
 
 
@@ -348,7 +369,7 @@ def _squared_difference_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any,
 
 
 def _fused_gradients(fn: str) -> Callable[..., Any]:
-    """Returns the gradient rule that is one `BinaryGrad` op."""
+    """Returns a gradient rule that is one `BinaryGrad` op."""
 
     def gradients(dz: Any, z: Any, x: Any, y: Any) -> Any:
         return apply_all(BinaryGrad(fn), dz, x, y)
@@ -356,6 +377,7 @@ def _fused_gradients(fn: str) -> Callable[..., Any]:
     return gradients
 
 
+# Gradient rules (dz, z, x, y) -> (dx, dy), both of the shape of dz.
 _GRADIENTS: dict[str, Callable[..., Any]] = {
     "add": lambda dz, z, x, y: (dz, dz),
     "subtract": lambda dz, z, x, y: (dz, -dz),

@@ -1,12 +1,13 @@
-"""Complex numbers: from real and imaginary part, back to them, and conjugates.
+"""Complex numbers: their real and imaginary parts, and conjugates.
 
     z = mtf.math.complex(re, im)          # complex64 of float32, complex128 of float64
     mtf.math.real(z), mtf.math.imag(z), mtf.math.conj(z), abs(z), mtf.math.angle(z)
 
-Gradients follow TensorFlow's convention: that of a real loss at z = x + iy is
+Gradients follow TensorFlow's convention: the gradient of a real loss at z = x + iy is
 dloss/dx + i dloss/dy, so that z - rate * dz descends. For functions with f(conj(z)) =
-conj(f(z)) the gradient rule of real numbers, applied to conjugates, is the one for complex
-numbers. So a rule only needs `conj`, which returns real numbers as they are.
+conj(f(z)), the gradient rule of real numbers becomes that of complex numbers if it is applied
+to the conjugates of x and y. So a rule only needs `conj`, which returns real numbers as they
+are.
 """
 
 from __future__ import annotations
@@ -79,12 +80,13 @@ class Complex(Op):
 
     def local(self, context: LocalContext, re: Any, im: Any) -> LocalTensors:
         re_shape, im_shape = context.inputs
-        out = context.outputs[0]
-        re = align(re, re_shape, out)
-        im = align(im, im_shape, out)
+        (output_shape,) = context.outputs
+        re = align(re, re_shape, output_shape)
+        im = align(im, im_shape, output_shape)
         if re.shape != im.shape:
-            re = tf.broadcast_to(re, out.sizes)
-            im = tf.broadcast_to(im, out.sizes)
+            # tf.complex does not broadcast.
+            re = tf.broadcast_to(re, output_shape.sizes)
+            im = tf.broadcast_to(im, output_shape.sizes)
         return (tf.complex(re, im),)
 
     def gradient(self, dy: Any, y: Any, re: Any, im: Any) -> Cotangents:
@@ -93,7 +95,7 @@ class Complex(Op):
 
 @dataclasses.dataclass(frozen=True)
 class RealOrImag(Op):
-    """The real or the imaginary part of complex numbers."""
+    """The real part of complex numbers, or the imaginary part if `imaginary`."""
 
     imaginary: bool
 
@@ -130,7 +132,7 @@ def complex(re: Any, im: Any) -> Tensor:
     """Returns re + i im, broadcast by names; one of the two may be a number.
 
     Raises:
-      DTypeError: the parts are neither both float32 nor both float64.
+      DTypeError: re and im are neither both float32 nor both float64.
     """
     re = re if is_scalar(re) else as_tensor("re", re)
     im = im if is_scalar(im) else as_tensor("im", im)
@@ -147,18 +149,20 @@ def real(x: Any) -> Tensor:
     """Returns the real part, elementwise; floats are returned as they are."""
     if isinstance(x, Tensor) and is_floating(x.dtype):
         return x
-    return apply(RealOrImag(False), x)
+    return apply(RealOrImag(imaginary=False), x)
 
 
 def imag(x: Any) -> Tensor:
     """Returns the imaginary part of complex numbers, elementwise. Raises DTypeError for
     other types.
     """
-    return apply(RealOrImag(True), x)
+    return apply(RealOrImag(imaginary=True), x)
 
 
 def conj(x: Any) -> Any:
-    """Returns the conjugate; numbers that are not complex are returned as they are."""
+    """Returns the conjugate, elementwise; numbers that are not complex are returned as
+    they are.
+    """
     x = as_tensor("x", x)
     if is_complex(x.dtype):
         return apply(Conj(), x)

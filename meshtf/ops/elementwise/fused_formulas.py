@@ -1,13 +1,13 @@
 """Elementwise kernels on TensorFlow tensors, with as few passes over memory as possible.
 
-TensorFlow runs one op after the other, and each is a pass over memory. Some gradient
-kernels compute an expression of several ops in one pass:
+TensorFlow runs one op after the other, and each op is a pass over memory. Some of its
+gradient kernels compute an expression of several ops in one pass:
 
     TanhGrad(y, dy)           dy * (1 - y * y)
     SigmoidGrad(y, dy)        dy * y * (1 - y)
-    SoftplusGrad(dy, x)       dy * sigmoid(x): silu(x) = SoftplusGrad(x, x) in one pass
-    Xdivy(dy, y)              dy / y, but 0 where dy is 0, as where a branch was not taken
-    MulNoNan(y, dy)           y * dy, likewise
+    SoftplusGrad(dy, x)       dy * sigmoid(x); so silu(x) is SoftplusGrad(x, x)
+    Xdivy(dy, y)              dy / y, but 0 where dy is 0, even if y is 0
+    MulNoNan(y, dy)           y * dy, but 0 where dy is 0, even if y is infinite
 
 For [2048, 1024] floats on one core, gelu and its gradient take 12 ms in this form;
 TensorFlow's tape on the plain formula takes 14 to 17 ms.
@@ -22,14 +22,15 @@ from typing import Any
 import tensorflow as tf
 
 _RAW = tf.raw_ops
-# The tanh approximation of gelu (Hendrycks and Gimpel, arXiv 1606.08415, section 2).
+# The constants of the tanh approximation of gelu (Hendrycks and Gimpel, arXiv 1606.08415,
+# section 2), doubled: see `gelu_kernel`.
 _A = 2 * math.sqrt(2 / math.pi)
 _B = _A * 0.044715
 
 
 def through_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the kernel with half floats computed in float32, for kernels that TensorFlow
-    has for wider floats only.
+    """Returns a kernel that computes float16 and bfloat16 in float32, for kernels that
+    TensorFlow has only for wider types.
     """
 
     def wide_kernel(*xs: Any) -> Any:
@@ -48,6 +49,7 @@ def silu_kernel(x: Any) -> Any:
 
 
 def _silu_gradient(dy: Any, x: Any) -> Any:
+    """Returns dy * (s + x s (1 - s)), where s = sigmoid(x)."""
     y = tf.sigmoid(x)
     return dy * (y + _RAW.SigmoidGrad(y=y, dy=x))
 
@@ -60,11 +62,15 @@ def gelu_kernel(x: Any) -> Any:
 
 
 def _gelu_gradient(dy: Any, x: Any) -> Any:
-    slope = _A + _B * tf.square(x)
-    y = tf.sigmoid(x * slope)
-    # SigmoidGrad(y, x) is 0 for a large x, whose slope could otherwise make an infinity
-    # of it.
-    return dy * (y + _RAW.SigmoidGrad(y=y, dy=x) * (3 * slope - 2 * _A))
+    """Returns dy * (s + x s (1 - s) v'), where s = sigmoid(v) and v = x * (_A + _B * x**2).
+
+    v' is _A + 3 * _B * x**2 = 3 * (_A + _B * x**2) - 2 * _A.
+    """
+    factor = _A + _B * tf.square(x)
+    y = tf.sigmoid(x * factor)
+    # SigmoidGrad, x s (1 - s), is computed first, since it is 0 for a large x. The product
+    # of x and v' could be infinite.
+    return dy * (y + _RAW.SigmoidGrad(y=y, dy=x) * (3 * factor - 2 * _A))
 
 
 def gelu_exact_kernel(x: Any) -> Any:
@@ -73,6 +79,9 @@ def gelu_exact_kernel(x: Any) -> Any:
 
 
 def _gelu_exact_gradient(dy: Any, x: Any) -> Any:
+    """Returns dy * (x phi(x) + Phi(x)), with the density phi and the distribution function
+    Phi of the normal distribution.
+    """
     density_at_0 = math.sqrt(0.5 / math.pi)
     density = tf.exp(-0.5 * tf.square(x)) * density_at_0
     distribution = 0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))
@@ -89,25 +98,25 @@ def logaddexp_kernel(x: Any, y: Any) -> Any:
 
 
 def extreme_gradients(fn: str, dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Returns dx and dy of maximum or minimum: dz goes to the element that was taken, half
-    of it to each of two equal ones.
+    """Returns dx and dy of maximum or minimum: dz goes to the selected element; two equal
+    elements get half of it each.
     """
     zero = tf.zeros([], dz.dtype)
     half_dz = dz * tf.constant(0.5, dz.dtype)
     if fn == "maximum":
-        takes_x = x > y
-        takes_y = x < y
+        selects_x = x > y
+        selects_y = x < y
     else:
-        takes_x = x < y
-        takes_y = x > y
-    dx = tf.where(takes_x, dz, tf.where(takes_y, zero, half_dz))
-    dy = tf.where(takes_y, dz, tf.where(takes_x, zero, half_dz))
+        selects_x = x < y
+        selects_y = x > y
+    dx = tf.where(selects_x, dz, tf.where(selects_y, zero, half_dz))
+    dy = tf.where(selects_y, dz, tf.where(selects_x, zero, half_dz))
     return dx, dy
 
 
 def logaddexp_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
     """Returns dx and dy of log(exp(x) + exp(y)): dz times a softmax."""
-    # Equal infinities share equally: their difference would be NaN.
+    # Equal infinities get equal shares: their difference would be NaN.
     zero = tf.zeros([], dz.dtype)
     difference = tf.where(tf.equal(x, y), zero, x - y)
     share = tf.sigmoid(difference)
@@ -118,8 +127,8 @@ def logaddexp_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 def pow_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
     """Returns dx and dy of x ** y."""
-    # x ** 0 is constant, and a base that is not above zero has no logarithm. Both cases
-    # are selected, so that no NaN or infinity comes from the branch that is not taken.
+    # x ** 0 is constant in x, and a base that is not positive has no logarithm. In both
+    # cases the argument is replaced by 1, so that no NaN or infinity is computed.
     zero = tf.zeros([], dz.dtype)
     one = tf.ones([], dz.dtype)
     is_constant = tf.equal(y, 0)
@@ -136,7 +145,7 @@ def pow_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
     return dx, tf.where(has_log, dy, zero)
 
 
-# The gradient from dy and from the function's output y or its input x.
+# Gradients of functions, from dy and either the output y or the input x of the function.
 FUSED_GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
     "sqrt": lambda dy, y: _RAW.Xdivy(x=dy, y=y + y),
     "rsqrt": lambda dy, y: _RAW.MulNoNan(x=_RAW.ReciprocalGrad(y=y, dy=y), y=dy * 0.5),

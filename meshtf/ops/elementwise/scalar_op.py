@@ -1,9 +1,7 @@
 """The op of a tensor and a number, behind meshtf.ops.elementwise.arithmetic, and its gradients.
 
-Example:
-
-    x * 2, 1 - x          the number is an attribute of one op; no tensor of twos is made
-    x ** 2, x ** -0.5     square, rsqrt
+x * 2, 1 - x          # the number is an attribute of one op, not a tensor
+x ** 2, x ** -0.5     # computed as square and rsqrt
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from meshtf.ops.elementwise.binary_op import (
 )
 from meshtf.ops.elementwise.complex import conj
 
-# x ** c by a faster function than pow.
+# Functions that compute x ** c faster than pow, by c.
 _POWERS: dict[Any, Callable[[Any], Any]] = {
     2: tf.square,
     3: lambda x: tf.square(x) * x,
@@ -56,8 +54,8 @@ _POWERS: dict[Any, Callable[[Any], Any]] = {
     -1: tf.math.reciprocal,
     1: tf.identity,
 }
-# Of the remaining functions, maximum and minimum are `clip`, and the others make a tensor of
-# the number.
+# The functions that the op computes. Of the other functions of two tensors, maximum and
+# minimum of a number are `clip`; for the rest the number becomes a tensor.
 _SCALAR_FUNCTIONS = (
     "add",
     "subtract",
@@ -82,16 +80,17 @@ def _samples_of(fn: str) -> list[Sample]:
         values = "ties "
     value = True if fn in LOGICAL else 1.5
     gradient = fn not in PIECEWISE_CONSTANT
-    samples = [
-        Sample((fn, value, swapped), (values + "b:4;d:6",), gradient=gradient)
-        for swapped in (False, True)
-    ]
+    samples = []
+    for swapped in (False, True):
+        inputs = (values + "b:4;d:6",)
+        samples.append(Sample((fn, value, swapped), inputs, gradient=gradient))
     if fn not in LOGICAL and fn != "divide":
         samples.append(Sample((fn, 3), ("int b:3;d:5",), gradient=False))
     return samples
 
 
 def _samples() -> tuple[Sample, ...]:
+    """Returns the samples of all functions."""
     samples = [sample for fn in _SCALAR_FUNCTIONS for sample in _samples_of(fn)]
     samples += [
         Sample(("multiply", 1 - 2j), ("complex b:4;d:6",)),
@@ -105,7 +104,13 @@ def _samples() -> tuple[Sample, ...]:
 
 
 class Scalar(Op):
-    """A function of a tensor and a number: fn(x, value), or fn(value, x) if swapped."""
+    """A function of a tensor and a number.
+
+    Attributes:
+      fn: the name of the function in `FUNCTIONS`.
+      value: the number.
+      swapped: whether the op computes fn(value, x), and not fn(x, value).
+    """
 
     fn: str
     value: bool | int | float | complex
@@ -119,7 +124,7 @@ class Scalar(Op):
 
     @property
     def linearity(self) -> Any:
-        """Partial sums may be scaled; a number added to each term would be added
+        """Partial sums may be scaled. A number that is added to each of them would be added
         several times.
         """
         scales = self.fn == "multiply" or (self.fn == "divide" and not self.swapped)
@@ -148,22 +153,20 @@ class Scalar(Op):
     def gradient(self, dz: Any, z: Any, x: Any) -> Cotangents:
         if self.fn in PIECEWISE_CONSTANT:
             return [None]
-        rules = _GRADIENTS
-        if self.swapped:
-            rules = _SWAPPED_GRADIENTS
+        rules = _SWAPPED_GRADIENTS if self.swapped else _GRADIENTS
         rule = rules[self.fn]
         return [rule(dz, conj(z), conj(x), self.value.conjugate())]
 
 
 def _power_gradient(dz: Any, z: Any, x: Any, c: Any) -> Tensor:
-    """The gradient of x ** c."""
+    """Returns the gradient of x ** c in x."""
     if c == 0:
         return dz * 0.0
     return zero_safe_multiply(dz, x ** (c - 1) * c)
 
 
 def _exponential_gradient(dz: Any, z: Any, x: Any, c: Any) -> Tensor:
-    """The gradient of c ** x."""
+    """Returns the gradient of c ** x in x: dz * z * log(c); 0 if c has no logarithm."""
     if is_complex(x.dtype):
         if c:
             return zero_safe_multiply(dz, z * cmath.log(c))
@@ -172,7 +175,7 @@ def _exponential_gradient(dz: Any, z: Any, x: Any, c: Any) -> Tensor:
     return zero_safe_multiply(dz, z * log_c)
 
 
-# Gradients of fn(x, c), from dz, z and x.
+# Gradient rules (dz, z, x, c) -> dx of z = fn(x, c), where c is the number.
 _GRADIENTS: dict[str, Callable[..., Any]] = {
     "add": lambda dz, z, x, c: dz,
     "subtract": lambda dz, z, x, c: dz,
@@ -182,7 +185,7 @@ _GRADIENTS: dict[str, Callable[..., Any]] = {
     "pow": _power_gradient,
     "squared_difference": lambda dz, z, x, c: (x - c) * 2.0 * dz,
 }
-# Gradients of fn(c, x).
+# Gradient rules (dz, z, x, c) -> dx of z = fn(c, x).
 _SWAPPED_GRADIENTS: dict[str, Callable[..., Any]] = _GRADIENTS | {
     "subtract": lambda dz, z, x, c: -dz,
     "divide": lambda dz, z, x, c: -zero_safe_multiply(zero_safe_divide(dz, x), z),
@@ -192,7 +195,11 @@ _SWAPPED_GRADIENTS: dict[str, Callable[..., Any]] = _GRADIENTS | {
 
 
 def apply_binary(fn: str, x: Any, y: Any) -> Tensor:
-    """Returns fn(x, y), broadcast by names, where one of the two may be a number."""
+    """Returns fn(x, y), broadcast by names; x or y may be a number.
+
+    Raises:
+      DTypeError: both are numbers.
+    """
     if is_scalar(x) and is_scalar(y):
         raise DTypeError(f"{fn} of two numbers: one of them must be a tensor.")
     if is_scalar(x):

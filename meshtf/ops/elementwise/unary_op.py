@@ -1,16 +1,15 @@
-"""The ops behind meshtf.ops.elementwise.unary: a table of functions of each element, and
-their gradients.
+"""The ops behind meshtf.ops.elementwise.unary: a table of elementwise functions, and their
+gradients.
 
-A gradient for which TensorFlow has a kernel of few passes over memory is one op,
-`UnaryGrad`, with the formulas of ops/elementwise/fused_formulas.py. The others are rules in
-named ops:
+If TensorFlow has a kernel for a gradient with few passes over memory, the gradient is one op,
+`UnaryGrad`, with the formulas of `fused_formulas`. Other gradients are rules in named ops:
 
     d tanh    apply(UnaryGrad("tanh"), dy, y)
     d cos     -(dy * sin(x))
 
-Gradient rules keep a cotangent of zero at zero at singular points, where a plain
-multiplication would give 0 * inf = NaN: `zero_safe_multiply(dy, factor)` is dy * factor, and
-`zero_safe_divide(dy, divisor)` is dy / divisor.
+At singular points, where a plain multiplication would give 0 * inf = NaN, rules keep a
+cotangent of zero at zero. For this, `zero_safe_multiply(dy, factor)` is dy * factor, but 0
+where dy is 0; `zero_safe_divide(dy, divisor)` likewise is dy / divisor.
 """
 
 from __future__ import annotations
@@ -49,11 +48,12 @@ from meshtf.ops.elementwise.fused_formulas import (
 )
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 
-# Kinds of data types that functions take.
+# The kinds of data types that functions take.
 _FLOAT = ("float",)
 _ANALYTIC = ("float", "complex")
 _REAL = ("float", "int")
 _ANY = ("float", "int", "complex")
+# The gradient of a function: (dy, y, x) -> dx, where y is the output and x the input.
 Rule = Callable[[Any, Any, Any], Tensor]
 
 
@@ -62,11 +62,12 @@ class UnaryFunction(NamedTuple):
 
     Attributes:
       local: the function of a TensorFlow tensor.
-      gradient: a rule (dy, y, x) -> dx in named ops; or "x" or "y", the tensor that the
-        fused gradient reads besides dy; or None where there is no gradient.
-      kinds: the kinds of data types that it takes.
-      sample_values: the kind of random values that samples have.
-      result: "bool", "real", or "" for the data type of the input.
+      gradient: a rule (dy, y, x) -> dx in named ops; or "x" or "y" for a fused gradient,
+        the tensor that it reads in addition to dy; or None if there is no gradient.
+      kinds: the kinds of data types that the function takes.
+      sample_values: the prefix that says how the values of samples are drawn.
+      result: the data type of the result: "bool", "real" for the real type of the input, or
+        "" for that of the input.
     """
 
     local: Callable[[Any], Any]
@@ -82,37 +83,46 @@ def apply_unary(fn: str, x: Any) -> Tensor:
 
 
 def _abs_gradient(dy: Any, y: Any, x: Any) -> Tensor:
+    """Returns the gradient of abs, dy * x / |x|; 0 where x is 0."""
     if is_complex(x.dtype):
         return cast(apply(Binary("divide_no_nan"), dy, y), x.dtype) * x
     return dy * apply_unary("sign", x)
 
 
 _TABLE: dict[str, UnaryFunction] = {
-    "exp": UnaryFunction(tf.exp, lambda dy, y, x: zero_safe_multiply(dy, y), _ANALYTIC),
+    "exp": UnaryFunction(
+        tf.exp, lambda dy, y, x: zero_safe_multiply(dy, y), kinds=_ANALYTIC
+    ),
     "expm1": UnaryFunction(
         tf.math.expm1, lambda dy, y, x: zero_safe_multiply(dy, y + 1.0)
     ),
     "log": UnaryFunction(
-        tf.math.log, lambda dy, y, x: zero_safe_divide(dy, x), _ANALYTIC, "positive "
+        tf.math.log,
+        lambda dy, y, x: zero_safe_divide(dy, x),
+        kinds=_ANALYTIC,
+        sample_values="positive ",
     ),
     "log1p": UnaryFunction(
         tf.math.log1p,
         lambda dy, y, x: zero_safe_divide(dy, x + 1.0),
-        _FLOAT,
-        "positive ",
+        sample_values="positive ",
     ),
-    "sqrt": UnaryFunction(tf.sqrt, "y", _ANALYTIC, "positive "),
-    "rsqrt": UnaryFunction(tf.math.rsqrt, "y", _FLOAT, "positive "),
-    "square": UnaryFunction(tf.square, lambda dy, y, x: dy * (x * 2.0), _ANY),
-    "reciprocal": UnaryFunction(tf.math.reciprocal, "y", _ANALYTIC, "positive "),
-    "negative": UnaryFunction(tf.negative, lambda dy, y, x: -dy, _ANY),
-    "abs": UnaryFunction(tf.abs, _abs_gradient, _ANY, "ties ", "real"),
-    "sign": UnaryFunction(tf.sign, None, _REAL, "ties "),
+    "sqrt": UnaryFunction(tf.sqrt, "y", kinds=_ANALYTIC, sample_values="positive "),
+    "rsqrt": UnaryFunction(tf.math.rsqrt, "y", sample_values="positive "),
+    "square": UnaryFunction(tf.square, lambda dy, y, x: dy * (x * 2.0), kinds=_ANY),
+    "reciprocal": UnaryFunction(
+        tf.math.reciprocal, "y", kinds=_ANALYTIC, sample_values="positive "
+    ),
+    "negative": UnaryFunction(tf.negative, lambda dy, y, x: -dy, kinds=_ANY),
+    "abs": UnaryFunction(
+        tf.abs, _abs_gradient, kinds=_ANY, sample_values="ties ", result="real"
+    ),
+    "sign": UnaryFunction(tf.sign, None, kinds=_REAL, sample_values="ties "),
     "sin": UnaryFunction(
-        tf.sin, lambda dy, y, x: dy * apply_unary("cos", x), _ANALYTIC
+        tf.sin, lambda dy, y, x: dy * apply_unary("cos", x), kinds=_ANALYTIC
     ),
     "cos": UnaryFunction(
-        tf.cos, lambda dy, y, x: -(dy * apply_unary("sin", x)), _ANALYTIC
+        tf.cos, lambda dy, y, x: -(dy * apply_unary("sin", x)), kinds=_ANALYTIC
     ),
     "tan": UnaryFunction(
         tf.tan, lambda dy, y, x: dy * (apply_unary("square", y) + 1.0)
@@ -122,16 +132,14 @@ _TABLE: dict[str, UnaryFunction] = {
         lambda dy, y, x: zero_safe_divide(
             dy, apply_unary("sqrt", 1.0 - apply_unary("square", x))
         ),
-        _FLOAT,
-        "unit ",
+        sample_values="unit ",
     ),
     "acos": UnaryFunction(
         tf.acos,
         lambda dy, y, x: (
             -zero_safe_divide(dy, apply_unary("sqrt", 1.0 - apply_unary("square", x)))
         ),
-        _FLOAT,
-        "unit ",
+        sample_values="unit ",
     ),
     "atan": UnaryFunction(
         tf.atan, lambda dy, y, x: dy / (apply_unary("square", x) + 1.0)
@@ -142,9 +150,9 @@ _TABLE: dict[str, UnaryFunction] = {
     "cosh": UnaryFunction(
         tf.cosh, lambda dy, y, x: zero_safe_multiply(dy, apply_unary("sinh", x))
     ),
-    "tanh": UnaryFunction(tf.tanh, "y", _ANALYTIC),
+    "tanh": UnaryFunction(tf.tanh, "y", kinds=_ANALYTIC),
     "sigmoid": UnaryFunction(tf.sigmoid, "y"),
-    "relu": UnaryFunction(tf.nn.relu, "y", _REAL, "ties "),
+    "relu": UnaryFunction(tf.nn.relu, "y", kinds=_REAL, sample_values="ties "),
     "elu": UnaryFunction(tf.nn.elu, "y"),
     "selu": UnaryFunction(tf.nn.selu, "y"),
     "gelu": UnaryFunction(gelu_kernel, "x"),
@@ -164,30 +172,33 @@ _TABLE: dict[str, UnaryFunction] = {
         lambda dy, y, x: zero_safe_multiply(
             dy * (math.sqrt(math.pi) / 2), apply_unary("exp", apply_unary("square", y))
         ),
-        _FLOAT,
-        "unit ",
+        sample_values="unit ",
     ),
     "lgamma": UnaryFunction(
         through_float32(tf.math.lgamma),
         lambda dy, y, x: zero_safe_multiply(dy, apply_unary("digamma", x)),
-        _FLOAT,
-        "positive ",
+        sample_values="positive ",
     ),
     "digamma": UnaryFunction(
-        through_float32(tf.math.digamma), "x", _FLOAT, "positive "
+        through_float32(tf.math.digamma), "x", sample_values="positive "
     ),
     "floor": UnaryFunction(tf.floor, sample_values="ties "),
     "ceil": UnaryFunction(tf.math.ceil, sample_values="ties "),
     "round": UnaryFunction(tf.round, sample_values="ties "),
     "is_finite": UnaryFunction(tf.math.is_finite, result="bool"),
     "is_nan": UnaryFunction(tf.math.is_nan, result="bool"),
-    "logical_not": UnaryFunction(tf.logical_not, None, ("bool",), "bool "),
+    "logical_not": UnaryFunction(
+        tf.logical_not, None, kinds=("bool",), sample_values="bool "
+    ),
 }
 
 
 def _gelu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
-    # gelu(x) = x s(u) has the second derivative 2 s'u' + x (s''u'u' + s'u''), with
-    # u = x (a + b x**2), s' = s (1 - s) and s'' = s' (1 - 2s).
+    """Returns dz * dy times the second derivative of the tanh approximation of gelu.
+
+    gelu(x) = x s(u), where s is the sigmoid and u = x (a + b x**2). Its second derivative is
+    2 s'u' + x (s''u'u' + s'u''), with s' = s (1 - s) and s'' = s' (1 - 2s).
+    """
     a = 2 * math.sqrt(2 / math.pi)
     b = a * 0.044715
     x_squared = apply_unary("square", x)
@@ -199,6 +210,9 @@ def _gelu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
 
 
 def _gelu_exact_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
+    """Returns dz * dy times the second derivative of x Phi(x): (2 - x**2) phi(x), where phi
+    is the density of the normal distribution.
+    """
     square = apply_unary("square", x)
     return (
         dz
@@ -210,12 +224,16 @@ def _gelu_exact_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
 
 
 def _silu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
+    """Returns dz * dy times the second derivative of x s(x): s (1 - s) (2 + x (1 - 2s)),
+    where s is the sigmoid.
+    """
     s = apply_unary("sigmoid", x)
     factor = 2.0 + x * (1.0 - s * 2.0)
     return dz * dy * s * (1.0 - s) * factor
 
 
 def _elu_second(dz: Any, z: Any, dy: Any, y: Any) -> Tensor:
+    """Returns the gradient of EluGrad or SeluGrad in y, which is linear in y below 0."""
     return where(y < 0, dz * dy, 0.0)
 
 
@@ -247,6 +265,7 @@ def _kind(dtype: str) -> str:
 
 
 def _samples() -> tuple[Sample, ...]:
+    """Returns samples of all functions of the table, for each kind of data type."""
     samples = []
     for fn, function in _TABLE.items():
         has_gradient = function.gradient is not None
@@ -262,7 +281,11 @@ def _samples() -> tuple[Sample, ...]:
 
 
 class Unary(Op):
-    """A function of each element."""
+    """An elementwise function of x.
+
+    Attributes:
+      fn: the name of the function in the table.
+    """
 
     fn: str
 
@@ -280,8 +303,11 @@ class Unary(Op):
         function = _TABLE[self.fn]
         kind = _kind(x.dtype)
         if kind in function.kinds:
-            dtype = function.result or x.dtype
-            return (Spec(x.shape, real_dtype(x.dtype) if dtype == "real" else dtype),)
+            if function.result == "real":
+                dtype = real_dtype(x.dtype)
+            else:
+                dtype = function.result or x.dtype
+            return (Spec(x.shape, dtype),)
         way_out = 'Convert it first, as in mtf.cast(x, "float32").'
         if function.kinds == ("bool",):
             way_out = "Convert it to booleans first, as in x != 0."
@@ -313,21 +339,27 @@ class Unary(Op):
 
 
 def _grad_samples() -> tuple[Sample, ...]:
+    """Returns samples of all fused gradients."""
     samples = []
     for fn in FUSED_GRADIENTS:
         function = _TABLE[fn]
         inputs = ("b:4;d:6", function.sample_values + "b:4;d:6")
         samples.append(Sample((fn,), inputs, gradient=fn in _SECOND_GRADIENTS))
         if "complex" in function.kinds:
-            # TensorFlow's gradients of the kernels besides TanhGrad lack the conjugates.
+            # Of TensorFlow's gradients of these kernels, only that of TanhGrad takes
+            # conjugates.
             inputs = ("complex b:4;d:6", "complex b:4;d:6")
             samples.append(Sample((fn,), inputs, gradient=fn == "tanh"))
     return tuple(samples)
 
 
 class UnaryGrad(Op):
-    """The gradient of a function of each element, from dy and v, the function's input
-    or output.
+    """The fused gradient of an elementwise function; the inputs are dy and v.
+
+    v is the input or the output of the function, as its entry in the table says.
+
+    Attributes:
+      fn: the name of the function in the table.
     """
 
     fn: str

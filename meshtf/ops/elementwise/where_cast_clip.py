@@ -1,10 +1,8 @@
 """Pointwise ops that select, convert or bound: where, cast, clip.
 
-Example:
-
-    mtf.where(x > 0, x, 0.0)          numbers are attributes: no tensor of zeros is made
-    mtf.cast(x, "bfloat16")
-    mtf.clip(x, low=0.0)              which is also mtf.maximum(x, 0.0)
+mtf.where(x > 0, x, 0.0)          # a number is an attribute of the op, not a tensor
+mtf.cast(x, "bfloat16")
+mtf.clip(x, low=0.0)              # the same as mtf.maximum(x, 0.0)
 """
 
 from __future__ import annotations
@@ -43,12 +41,14 @@ from meshtf.ops.common.checks import require_order, same_dtype
 
 
 class Where(Op):
-    """x where the condition holds, else y.
+    """x where the condition holds, and y elsewhere.
+
+    The inputs are the condition, and those of x and y that are tensors.
 
     Attributes:
-      x: the value where the condition holds if it is a number; None: it is an input.
-      y: the value elsewhere if it is a number; None: it is an input.
-      dtype: the data type of the result, where both are numbers.
+      x: the value where the condition holds, if it is a number; None: it is an input.
+      y: the value elsewhere, if it is a number; None: it is an input.
+      dtype: the data type of the result if both are numbers; "" if not.
     """
 
     x: bool | int | float | complex | None = None
@@ -101,7 +101,7 @@ class Where(Op):
         return (tf.where(condition, *values),)
 
     def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> Cotangents:
-        # Selected, never multiplied: a NaN in the branch that was not taken stays out.
+        # Cotangents are selected, not multiplied by 0 and 1: 0 times a NaN would be NaN.
         ops = []
         if self.x is None:
             ops.append(Where(y=0.0))
@@ -114,7 +114,8 @@ class Where(Op):
         return [None, *gradients]
 
 
-_WIDER = {
+# Pairs of a data type and a type that represents all its values.
+_EXACT_CASTS = {
     ("bfloat16", "float32"),
     ("float16", "float32"),
     ("float32", "float64"),
@@ -127,7 +128,7 @@ _WIDER = {
 
 
 class Cast(Op):
-    """Conversion from the data type `old` to `new`."""
+    """x converted from the data type `old` to `new`."""
 
     old: str
     new: str
@@ -143,10 +144,10 @@ class Cast(Op):
 
     @property
     def linearity(self) -> Any:
-        """Partial sums may be converted to a wider type, which is exact; to a narrower
-        one, each term would be rounded.
+        """Partial sums may be converted to a wider type, which is exact. In a conversion to a
+        narrower type, each term would be rounded.
         """
-        if (self.old, self.new) in _WIDER:
+        if (self.old, self.new) in _EXACT_CASTS:
             return "joint"
         return None
 
@@ -173,7 +174,7 @@ class Cast(Op):
 
 
 class Clip(Op):
-    """x, but at least `low` and at most `high`; None is no bound."""
+    """x bounded by `low` and `high`: min(max(x, low), high). None is no bound."""
 
     low: int | float | None = None
     high: int | float | None = None
@@ -194,25 +195,24 @@ class Clip(Op):
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         if self.low is None:
-            low = None
-        else:
-            low = tf.constant(self.low, x.dtype)
+            return (tf.minimum(x, tf.constant(self.high, x.dtype)),)
         if self.high is None:
-            high = None
-        else:
-            high = tf.constant(self.high, x.dtype)
-        if low is None:
-            return (tf.minimum(x, high),)
-        if high is None:
-            return (tf.maximum(x, low),)
-        return (tf.raw_ops.ClipByValue(t=x, clip_value_min=low, clip_value_max=high),)
+            return (tf.maximum(x, tf.constant(self.low, x.dtype)),)
+        y = tf.raw_ops.ClipByValue(
+            t=x,
+            clip_value_min=tf.constant(self.low, x.dtype),
+            clip_value_max=tf.constant(self.high, x.dtype),
+        )
+        return (y,)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(ClipGrad(self.low, self.high), dy, x)]
 
 
 class ClipGrad(Op):
-    """dy where x lies within the bounds (on them, too), else 0."""
+    """The gradient of `Clip`: dy where low <= x <= high, and 0 elsewhere; the inputs are dy
+    and x.
+    """
 
     low: int | float | None = None
     high: int | float | None = None
@@ -224,9 +224,7 @@ class ClipGrad(Op):
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
         low = -math.inf if self.low is None else self.low
-        high = self.high
-        if self.high is None:
-            high = math.inf
+        high = math.inf if self.high is None else self.high
         clipped = tf.raw_ops.ClipByValue(
             t=x,
             clip_value_min=tf.constant(low, x.dtype),
@@ -242,24 +240,15 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     """Returns x where the condition holds and y elsewhere, broadcast by names; x and y
     may be numbers.
 
-    An element that was not selected has the gradient zero, whatever its value, and
-    functions with a singular point (log, sqrt, 1 / x and the like) keep a cotangent of
-    zero at zero. So mtf.where(x > 0, mtf.log(x), 0.0) has no NaN in its gradient, and
-    needs no second `where` around the argument.
+    An element that is not selected has a gradient of zero, whatever its value, and
+    functions with a singular point (log, sqrt, 1 / x and others) keep a cotangent of zero
+    at zero. So mtf.where(x > 0, mtf.log(x), 0.0) has no NaN in its gradient, and needs no
+    second `where` around the argument.
     """
-    tensors = [b for b in (x, y) if not is_scalar(b)]
-    if is_scalar(x):
-        x_value = python_scalar(x)
-    else:
-        x_value = None
-    if is_scalar(y):
-        y_value = python_scalar(y)
-    else:
-        y_value = None
-    if tensors:
-        dtype = ""
-    else:
-        dtype = _dtype_of_numbers(x_value, y_value)
+    tensors = [value for value in (x, y) if not is_scalar(value)]
+    x_value = python_scalar(x) if is_scalar(x) else None
+    y_value = python_scalar(y) if is_scalar(y) else None
+    dtype = "" if tensors else _dtype_of_numbers(x_value, y_value)
     op = Where(x_value, y_value, dtype)
     return apply(op, *broadcast_operands("where", condition, *tensors))
 
@@ -280,7 +269,9 @@ def cast(x: Any, dtype: Any) -> Tensor:
 
 
 def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
-    """Returns x, elementwise at least `low` and at most `high`; None is no bound."""
+    """Returns x bounded by `low` and `high`, elementwise: min(max(x, low), high). None is
+    no bound.
+    """
     if low is not None:
         low = as_float("low", low)
     if high is not None:

@@ -60,9 +60,9 @@ class DynamicUpdate(Op):
     update_dim: str
     samples = (
         Sample(("n", "r"), ("a:2;n:8", "int a:2", "a:2;r:2")),
-        Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4"), 6),
-        Sample(("n", "r"), ("b:2;a:4;n:4", "int a:4", "b:2;a:4;r:1"), 4),
-        Sample(("n", "r"), ("int n:8", "int ", "int r:1"), 8),
+        Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4"), below=6),
+        Sample(("n", "r"), ("b:2;a:4;n:4", "int a:4", "b:2;a:4;r:1"), below=4),
+        Sample(("n", "r"), ("int n:8", "int ", "int r:1"), below=8),
     )
 
     def output_specs(self, x: Spec, begin: Spec, updates: Spec) -> Specs:
@@ -95,7 +95,7 @@ class DynamicUpdate(Op):
         else:
             if is_sharded:
                 # There is one update. If it lies in another shard, the element of x at
-                # its index modulo the local size is replaced by itself.
+                # this index modulo the local size is written back.
                 is_local = (begin >= 0) & (begin < local_size)
                 begin = begin % local_size
                 current = tf.expand_dims(tf.gather(x_3d, begin, axis=1), 1)
@@ -315,7 +315,7 @@ def _gather_along(
       dim: the name of the dimension that is indexed.
       indices: an integer tensor [..., "." + dim].
       new_dim: the name in the result in place of `dim`.
-      out_of_range: what indices out of range do, see `OutOfRange`.
+      out_of_range: the policy for indices out of range: see `OutOfRange`.
     """
     y = gather_with_bounds(x, indices, dim, out_of_range)
     y = rename(y, {"." + dim: new_dim})

@@ -60,7 +60,7 @@ class Gather(Op):
 
     Attributes:
       dim: the dimension of the table that ids index.
-      out_of_range: what an index outside of [0, size of `dim`) does.
+      out_of_range: the policy for indices outside of [0, size of `dim`).
     """
 
     dim: str
@@ -70,7 +70,7 @@ class Gather(Op):
         Sample(("v",), ("v:8;d:4", "int b:4")),
         Sample(("v", "negative"), ("d:3;v:8", "int b:4;c:2")),
         Sample(("v",), ("g:4;v:8;d:2", "int g:4;c:2")),
-        Sample(("v", "trusted"), ("v:8", "int b:4"), 8),
+        Sample(("v", "trusted"), ("v:8", "int b:4"), below=8),
         Sample(("v", "zeros"), ("v:7;g:2", "int c:3;g:2")),
         Sample(("v",), ("int g:2;v:8", "int g:2")),
     )
@@ -137,7 +137,7 @@ class SegmentSum(Op):
     Attributes:
       dim: the new dimension, which ids index.
       like: the shape of the output, [*batch, dim, *rest] in any order.
-      out_of_range: what an index outside of [0, size of `dim`) does.
+      out_of_range: the policy for indices outside of [0, size of `dim`).
     """
 
     dim: str
@@ -280,8 +280,8 @@ def gather(
 def gather_with_bounds(
     table: Any, ids: Tensor, dim: str, out_of_range: OutOfRange
 ) -> Tensor:
-    """Returns the elements of table at ids, as `gather` does, under any policy for indices
-    out of range: see `meshtf.ops.indexing.index_bounds`.
+    """Returns the elements [*ids, *(table without dim)] of table at ids, as `gather` does,
+    under any policy for indices out of range: see `meshtf.ops.indexing.index_bounds`.
     """
     table, dim = tensor_along(table, dim, "table")
     if table.dtype == "bool":

@@ -81,7 +81,8 @@ def bounds_checks(
         message = tf.constant(f"an index is not in {interval}")
         return [tf.raw_ops.Assert(condition=all_in_range, data=[message])]
     if not all_in_range:
-        index = ids.numpy()[~in_range.numpy()].ravel()[0]
+        out_of_range_ids = ids.numpy()[~in_range.numpy()]
+        index = out_of_range_ids.flat[0]
         raise tf.errors.InvalidArgumentError(
             None, None, f"the index {index} is not in {interval}"
         )

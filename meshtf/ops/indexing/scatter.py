@@ -72,8 +72,10 @@ class SegmentExtreme(Op):
     samples = (
         Sample(("max", "v", Shape("v:8;d:4")), ("ties b:4;d:4", "int b:4")),
         Sample(("min", "v", Shape("d:2;v:8")), ("d:2;b:4;c:2", "int c:2;b:4")),
-        Sample(("max", "v", Shape("g:4;v:4")), ("ties c:4;g:4", "int g:4;c:4"), 4),
-        Sample(("min", "v", Shape("v:5")), ("int b:6", "int b:6"), 5),
+        Sample(
+            ("max", "v", Shape("g:4;v:4")), ("ties c:4;g:4", "int g:4;c:4"), below=4
+        ),
+        Sample(("min", "v", Shape("v:5")), ("int b:6", "int b:6"), below=5),
     )
 
     def output_specs(self, x: Spec, ids: Spec) -> Specs:

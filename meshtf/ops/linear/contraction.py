@@ -1,12 +1,17 @@
 """The contraction of two TensorFlow tensors with named axes, as one matmul.
 
-Names are of four kinds: batch (in both inputs and the output), summed (in both inputs only),
-and the free names of x and of y (in one input and the output). Without batch names it is one
-2-D matmul, which TensorFlow runs up to twice as fast as a batch of small ones. Transposes are
-added only where the order of names needs them.
+There are four kinds of names:
+
+    batch             in both inputs and the output
+    summed            in both inputs, and not in the output
+    free names of x   in x and the output
+    free names of y   in y and the output
+
+Without batch names it is one 2-D matmul, which TensorFlow runs up to twice as fast as a batch
+of small ones. Transposes are added only where the order of names needs them.
 
     contract(x, ("batch", "length", "d"), w, ("d", "heads", "key"),
-             ("batch", "length", "heads", "key"))
+             out=("batch", "length", "heads", "key"))
 """
 
 from __future__ import annotations
@@ -50,11 +55,11 @@ def contract(
 
     Args:
       x: a TensorFlow tensor.
-      x_names: the names of its axes.
+      x_names: the names of the axes of x.
       y: a TensorFlow tensor.
-      y_names: the names of its axes.
-      out: the names of the axes of the result; a name of only one input must be in it.
-      context: selects the matmul kernel.
+      y_names: the names of the axes of y.
+      out: the names of the axes of the result. It includes all names of only one input.
+      context: the shard, whose device selects the matmul kernel; None: TensorFlow does.
     """
     shared = [name for name in x_names if name in y_names]
     summed = [name for name in shared if name not in out]
@@ -68,7 +73,7 @@ def contract(
     left = _Operand(x, x_names, x_free)
     right = _Operand(y, y_names, y_free)
     if _starts_with(out, batch + y_free) and not _starts_with(out, batch + x_free):
-        # The matmul of y and x gives the output without a transpose.
+        # The matmul of y and x is the output without a transpose.
         left, right = right, left
     return _contract_matrices(left, right, batch, out, context)
 
@@ -80,22 +85,25 @@ def _contract_matrices(
     out: Names,
     context: LocalContext | None,
 ) -> Any:
-    """Returns the contraction as a matmul of left and right."""
+    """Returns the contraction, computed as a matmul [batch, left free names, summed] times
+    [batch, summed, right free names].
+    """
     sizes = dict(zip(left.names, left.x.shape))
     sizes.update(zip(right.names, right.x.shape))
-    # Free names in the order of the output, which saves its transpose.
-    rows = [name for name in out if name in left.free_names]
-    columns = [name for name in out if name in right.free_names]
+    # Free names are in the order of the output, so that it need not be transposed.
+    left_free = [name for name in out if name in left.free_names]
+    right_free = [name for name in out if name in right.free_names]
     summed = [n for n in left.names if n in right.names and n not in out]
-    is_left_matrix = _is_transposed(left.names, batch, rows, summed) is not None
-    is_right_matrix = _is_transposed(right.names, batch, summed, columns) is not None
+    is_left_matrix = _is_transposed(left.names, batch, left_free, summed) is not None
+    is_right_matrix = _is_transposed(right.names, batch, summed, right_free) is not None
     if not is_left_matrix and not is_right_matrix:
-        # Both would be copied; in the order of the right input's names perhaps only one.
+        # Both inputs would be copied. With summed names in the order of the right input,
+        # perhaps only the left one is.
         summed = [name for name in right.names if name in summed]
-    a, transpose_a = _as_matrix(left, batch, rows, summed, sizes)
-    b, transpose_b = _as_matrix(right, batch, summed, columns, sizes)
+    a, transpose_a = _as_matrix(left, batch, left_free, summed, sizes)
+    b, transpose_b = _as_matrix(right, batch, summed, right_free, sizes)
     z = fast_matmul(a, b, transpose_a, transpose_b, context)
-    z_names = (*batch, *rows, *columns)
+    z_names = (*batch, *left_free, *right_free)
     z = reshape(z, [sizes[name] for name in z_names])
     return _transpose_to(z, z_names, out)
 
@@ -103,21 +111,28 @@ def _contract_matrices(
 def _as_matrix(
     operand: _Operand,
     batch: list[str],
-    rows: list[str],
-    columns: list[str],
+    row_names: list[str],
+    column_names: list[str],
     sizes: dict[str, int],
 ) -> tuple[Any, bool]:
-    """Returns an input as a matrix [*batch, rows, columns], and whether it is stored
-    transposed, as [*batch, columns, rows].
+    """Returns an input as a batch of matrices [*batch, rows, columns], and whether they are
+    stored transposed, as [*batch, columns, rows].
+
+    Args:
+      operand: the input.
+      batch: the batch names.
+      row_names: the names that are merged into the rows.
+      column_names: the names that are merged into the columns.
+      sizes: the size of each name.
     """
     x = operand.x
-    is_transposed = _is_transposed(operand.names, batch, rows, columns)
+    is_transposed = _is_transposed(operand.names, batch, row_names, column_names)
     if is_transposed is None:
         is_transposed = False
-        x = _transpose_to(x, operand.names, (*batch, *rows, *columns))
+        x = _transpose_to(x, operand.names, (*batch, *row_names, *column_names))
     batch_sizes = [sizes[name] for name in batch]
-    num_rows = math.prod(sizes[name] for name in rows)
-    num_columns = math.prod(sizes[name] for name in columns)
+    num_rows = math.prod(sizes[name] for name in row_names)
+    num_columns = math.prod(sizes[name] for name in column_names)
     if is_transposed:
         matrix_sizes = [num_columns, num_rows]
     else:
@@ -126,28 +141,32 @@ def _as_matrix(
 
 
 def _is_transposed(
-    names: Names, batch: list[str], rows: list[str], columns: list[str]
+    names: Names, batch: list[str], row_names: list[str], column_names: list[str]
 ) -> bool | None:
-    """Returns whether a tensor is stored as [*batch, columns, rows]; False if it is stored
-    as [*batch, rows, columns]; None if it is neither and has to be transposed.
+    """Returns whether a tensor is stored as transposed matrices.
+
+    It is True for [*batch, columns, rows], False for [*batch, rows, columns], and None for
+    other orders, which have to be transposed.
     """
-    if list(names) == [*batch, *rows, *columns]:
+    if list(names) == [*batch, *row_names, *column_names]:
         return False
-    if list(names) == [*batch, *columns, *rows]:
+    if list(names) == [*batch, *column_names, *row_names]:
         return True
     return None
 
 
 def _starts_with(out: Names, names: Sequence[str]) -> bool:
+    """Returns whether `names` are the first names of `out`."""
     return list(out[: len(names)]) == list(names)
 
 
 def _align(x: Any, names: Names, out: Names) -> Any:
-    """Returns x transposed, and with axes of size 1, such that it broadcasts to `out`."""
+    """Returns x transposed, and with added axes of size 1, so that it broadcasts to `out`."""
     order = tuple(name for name in out if name in names)
     x = _transpose_to(x, names, order)
     last_names = out[len(out) - len(order) :]
-    if order == last_names:  # leading axes of size 1 are implied
+    if order == last_names:
+        # TensorFlow adds leading axes of size 1.
         return x
     sizes = dict(zip(order, x.shape))
     return reshape(x, [sizes.get(name, 1) for name in out])
@@ -156,10 +175,12 @@ def _align(x: Any, names: Names, out: Names) -> Any:
 def _dot(
     x: Any, x_names: Names, y: Any, y_names: Names, summed: list[str], out: Names
 ) -> Any:
-    """Returns inner products along the names `summed`: a multiplication and a sum."""
+    """Returns the contraction of two tensors without free names, computed as a product and
+    a sum over `summed`.
+    """
     dtype = x.dtype
     if dtype in (tf.bfloat16, tf.float16):
-        # In float32, as a matmul accumulates; otherwise each term would be rounded.
+        # A matmul accumulates in float32. In the half type each term would be rounded.
         x = tf.cast(x, tf.float32)
         y = tf.cast(y, tf.float32)
     terms = x * _align(y, y_names, x_names)

@@ -1,9 +1,7 @@
 """Statistics over named dimensions: Pearson's correlation and the root mean square.
 
-Example:
-
-    r = correlation(x, y, "batch")                                    # of two variables
-    matrix = correlation(x, mtf.rename(x, "d", "other"), "batch")     # of all pairs: [d other]
+r = correlation(x, y, "batch")                                    # [batch], twice -> []
+matrix = correlation(x, mtf.rename(x, "d", "e"), "batch")         # all pairs: [d e]
 """
 
 from __future__ import annotations
@@ -27,32 +25,32 @@ def rms(x: Tensor, dims: Names | None = None) -> Tensor:
 
 
 def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Tensor:
-    """Returns Pearson's correlation of x and y over `dims`, in [-1, 1]: the names of
-    both without `dims`.
+    """Returns Pearson's correlation of x and y over observations, in [-1, 1].
 
-    Other names that both have are batch dimensions. For names of only one of them, the
-    result has all pairs.
+    The result has the names of x and those of y, without `dims`. Other names that both
+    have are batch dimensions. For names that only one has, the result has all pairs.
 
     Args:
-      x: floats.
-      y: floats.
-      dims: the names of the observations, which both have.
-      epsilon: the smallest sum of squares to divide by; constant inputs have the correlation 0.
+      x: a tensor of floats.
+      y: a tensor of floats.
+      dims: the names of the dimensions of observations, which both have.
+      epsilon: the smallest sum of squares by which a tensor is divided. So the correlation
+        of a constant is 0.
     """
     x = as_tensor("x", x)
     y = as_tensor("y", y)
     check_floats(epsilon=epsilon)
-    observations = names_of(dims, x.shape, y.shape)
-    shape = x.shape + y.shape.without(*x.shape.names)
+    observation_dims = names_of(dims, x.shape, y.shape)
+    all_dims = x.shape + y.shape.without(*x.shape.names)
     normalized_x = _normalize(x, dims, epsilon)
     normalized_y = _normalize(y, dims, epsilon)
-    r = einsum([normalized_x, normalized_y], shape.without(*observations))
+    r = einsum([normalized_x, normalized_y], all_dims.without(*observation_dims))
     return cast(r, x.dtype)
 
 
 def _normalize(x: Tensor, dims: Names, epsilon: float) -> Tensor:
-    """Returns x with mean 0 and sum of squares 1 over `dims`, in the type of
-    statistics.
+    """Returns x with mean 0 and sum of squares 1 over `dims`, in the data type of
+    accumulation.
     """
     x = cast(x, accumulation_dtype(x.dtype))
     centered = x - reduce_mean(x, dims)

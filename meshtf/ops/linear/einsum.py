@@ -2,8 +2,7 @@
 
     h = mtf.einsum([x, w], "batch;d_ff")         # x[batch, d_model] w[d_model, d_ff]
 
-A dimension of the output that no input has is an error, not a silent broadcast: see
-`broadcast`.
+A dimension of the output that no input has is an error; `mtf.broadcast` adds dimensions.
 """
 
 from __future__ import annotations
@@ -36,7 +35,11 @@ from meshtf.ops.reductions.broadcast import broadcast
 
 
 class Einsum(Op):
-    """The product of the inputs, summed over the names that the output lacks."""
+    """The product of the inputs, summed over the names that the output lacks.
+
+    Attributes:
+      names: the names of the output, in order.
+    """
 
     names: tuple[str, ...]
     linearity = "each"
@@ -93,7 +96,7 @@ class Einsum(Op):
         return (tf.cast(z, xs[0].dtype),)
 
     def _is_contraction(self, x_names: Sequence[str], y_names: Sequence[str]) -> bool:
-        """Whether each name of only one of two inputs is in the output."""
+        """Returns whether each name that only one of two inputs has is in the output."""
         only_in_one = set(x_names) ^ set(y_names)
         return only_in_one <= set(self.names)
 
@@ -107,9 +110,9 @@ class Einsum(Op):
 
     def flops(self, *xs: Spec) -> int:
         sizes = {dim.name: dim.size for x in xs for dim in x.shape}
-        products = math.prod(sizes.values())
+        num_terms = math.prod(sizes.values())
         num_matmuls = max(1, len(xs) - 1)
-        return 2 * products * num_matmuls
+        return 2 * num_terms * num_matmuls
 
 
 def einsum(xs: Sequence[Any], output_shape: Names) -> Tensor:
@@ -118,8 +121,7 @@ def einsum(xs: Sequence[Any], output_shape: Names) -> Tensor:
 
     Args:
       xs: one or more tensors or variables.
-      output_shape: the names of the output in order, as "batch;d_ff", a list or a
-        Shape.
+      output_shape: the names of the output in order: "batch;d_ff", a list or a Shape.
 
     Raises:
       ShapeError: inputs have different sizes of a name, or the output has a name that
@@ -133,8 +135,11 @@ def einsum(xs: Sequence[Any], output_shape: Names) -> Tensor:
 
 
 def matmul(x: Any, y: Any) -> Tensor:
-    """Returns the product summed over the one name that both have: [a, k], [k, b] ->
-    [a, b].
+    """Returns the product of x and y, summed over the one name that both have: [a, k],
+    [k, b] -> [a, b].
+
+    Raises:
+      ShapeError: x and y share no name, or several.
     """
     x = as_tensor("x", x)
     y = as_tensor("y", y)
@@ -149,7 +154,7 @@ def matmul(x: Any, y: Any) -> Tensor:
 
 
 def _sizes_by_name(xs: Sequence[Spec]) -> dict[str, int]:
-    """Returns the size of each name. Raises ShapeError where inputs differ in one."""
+    """Returns the size of each name. Raises ShapeError if inputs have two sizes of one."""
     sizes: dict[str, int] = {}
     for x in xs:
         for d in x.shape:
@@ -176,8 +181,8 @@ def _equation(inputs: Sequence[Sequence[str]], output: Sequence[str]) -> str:
 
 
 def _einsum_onto(x: Tensor, factors: list[Any]) -> Tensor:
-    """Returns the product of the factors with the names of x, broadcast along names
-    that no factor has.
+    """Returns the product of the factors, summed to the names of x and broadcast along the
+    names of x that no factor has.
     """
     factor_names: set[str] = set()
     for factor in factors:

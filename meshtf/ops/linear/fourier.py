@@ -4,13 +4,13 @@
     z = mtf.math.rfft(x, "height;width")          # x real: z has the size width // 2 + 1 of `width`
     x = mtf.math.irfft(z, "height;width", size=width)
 
-A transform needs all elements of its dimension on one device. Where the layout shards it,
-the planner shards another dimension in the meantime if it can, with one all_to_all before
-and one after, as in the pencil decomposition of parallel FFT codes. Several dimensions are
-transformed one after the other, so that only sharded ones are resharded.
+A transform needs all elements of its dimension on one device. If the layout shards this
+dimension, the planner shards another one during the transform, if it can: with one all_to_all
+before and one after it, as in the pencil decomposition of parallel FFT codes. Several
+dimensions are transformed one after the other, so that only sharded ones are resharded.
 
-Values and their order are those of numpy.fft: forward exp(-2 pi i jk/n), inverse divided
-by n.
+Coefficients and their order are those of numpy.fft: the forward transform has the factors
+exp(-2 pi i jk/n), and the inverse is divided by n.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ from meshtf.ops.indexing.one_hot_and_range import range as index_range
 
 
 class _Transform(Op):
-    """Base of the transforms: `dim` must not be sharded, and is moved to the last axis
-    for TensorFlow.
+    """The base of the transforms.
+
+    Attributes:
+      dim: the dimension that is transformed. It must not be sharded.
     """
 
     dim: str
@@ -60,14 +62,15 @@ class _Transform(Op):
         x = xs[0]
         (y,) = self.output_specs(*xs)
         n = max(2, x.shape[self.dim], y.shape[self.dim])
-        flops_of_one = round(5 * n * math.log2(n))
+        flops_per_transform = round(5 * n * math.log2(n))
         num_transforms = x.shape.without(self.dim).size
-        return flops_of_one * num_transforms
+        return flops_per_transform * num_transforms
 
     def _apply_kernel(
         self, context: LocalContext, kernel: Callable[[Any], Any], x: Any
     ) -> tuple[Any, ...]:
-        """Returns the output of a kernel that transforms the last axis."""
+        """Returns the output of the op, by a kernel that transforms the last axis."""
+        # The order of axes with that of `dim` as the last one.
         order = list(range(len(x.shape)))
         order.append(order.pop(context.axis(0, self.dim)))
         y = kernel(transpose(x, order))
@@ -76,7 +79,12 @@ class _Transform(Op):
 
 
 class FFT(_Transform):
-    """The transform of complex numbers along `dim`; inverse: divided by its size."""
+    """The Fourier transform of complex numbers along `dim`.
+
+    Attributes:
+      dim: the dimension.
+      inverse: whether it is the inverse transform.
+    """
 
     dim: str
     inverse: bool = False
@@ -104,20 +112,18 @@ class FFT(_Transform):
         return (x,)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        kernel = tf.signal.fft
-        if self.inverse:
-            kernel = tf.signal.ifft
+        kernel = tf.signal.ifft if self.inverse else tf.signal.fft
         return self._apply_kernel(context, kernel, x)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         n = x.shape[self.dim]
-        dx = apply(FFT(self.dim, not self.inverse), dy)
+        dx = apply(FFT(self.dim, inverse=not self.inverse), dy)
         return [multiply(dx, 1 / n if self.inverse else n)]
 
 
 class RFFT(_Transform):
-    """The transform of n real numbers along `dim`: the coefficients 0 to n // 2, whose
-    conjugates are the others.
+    """The Fourier transform of n real numbers along `dim`: its coefficients 0 to n // 2. The
+    other coefficients are the conjugates of these.
     """
 
     dim: str
@@ -142,12 +148,17 @@ class RFFT(_Transform):
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         n = x.shape[self.dim]
-        halved = _scale_paired_coefficients(dy, self.dim, n, 0.5)
+        halved = _scale_paired_coefficients(dy, self.dim, size=n, scale=0.5)
         return [multiply(apply(IRFFT(self.dim, n), halved), n)]
 
 
 class IRFFT(_Transform):
-    """The inverse of RFFT, to `size` real numbers."""
+    """The inverse of RFFT.
+
+    Attributes:
+      dim: the dimension.
+      size: the number of real numbers of the output along `dim`.
+    """
 
     dim: str
     size: int
@@ -183,13 +194,20 @@ class IRFFT(_Transform):
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         spectrum = multiply(apply(RFFT(self.dim), dy), 1 / self.size)
-        dx = _scale_paired_coefficients(spectrum, self.dim, self.size, 2.0)
+        dx = _scale_paired_coefficients(spectrum, self.dim, size=self.size, scale=2.0)
         return [dx]
 
 
 def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> Tensor:
-    """Returns z with a scale on the coefficients that have a conjugate: all but the
-    first, and the middle one where `size` is even.
+    """Returns coefficients, of which those with a conjugate are multiplied by a scale.
+
+    These are all but the first one and, if `size` is even, the last one.
+
+    Args:
+      z: the coefficients, [..., dim:size // 2 + 1, ...].
+      dim: the dimension of the coefficients.
+      size: the number of real numbers.
+      scale: the factor.
     """
     k = index_range(z.mesh, z.shape.dim(dim))
     is_middle = equal(multiply(k, 2), size)
@@ -199,11 +217,11 @@ def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> 
 
 
 def fft(x: Tensor, dims: Names) -> Tensor:
-    """Returns the Fourier transform of complex numbers along one or more dimensions:
-    the shape of x.
+    """Returns the Fourier transform of complex numbers along one or more dimensions, in the
+    shape of x.
 
     Raises:
-      ShapeError: x lacks one of them.
+      ShapeError: x lacks one of the dimensions.
       DTypeError: x is not of complex numbers.
     """
     x = as_tensor("x", x)
@@ -213,10 +231,10 @@ def fft(x: Tensor, dims: Names) -> Tensor:
 
 
 def ifft(x: Tensor, dims: Names) -> Tensor:
-    """Returns the inverse of `fft`: the shape of x. Raises what it does."""
+    """Returns the inverse of `fft`, in the shape of x. Errors are those of `fft`."""
     x = as_tensor("x", x)
     for dim in names_of(dims, x.shape):
-        x = apply(FFT(dim, True), x)
+        x = apply(FFT(dim, inverse=True), x)
     return x
 
 
@@ -224,12 +242,12 @@ def rfft(x: Tensor, dims: Names) -> Tensor:
     """Returns the Fourier transform of real numbers along one or more dimensions:
     x [..., n] -> complex [..., n // 2 + 1].
 
-    Of the last dimension, of size n, the result has the coefficients 0 to n // 2, under the
-    same name; the others are their conjugates. A layout that shards this name must be able
-    to shard n // 2 + 1 elements; if it cannot, rename the dimension first.
+    Along the last of `dims`, of size n, the result has the coefficients 0 to n // 2, under
+    the same name; the other coefficients are conjugates of these. If the layout shards this
+    name, it must be able to shard n // 2 + 1 elements; if not, rename the dimension first.
 
     Raises:
-      ShapeError: x lacks one of them.
+      ShapeError: x lacks one of the dimensions.
       DTypeError: x is not of float32 or float64.
       LayoutError: the layout cannot shard n // 2 + 1 elements.
     """
@@ -242,9 +260,10 @@ def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
     """Returns the inverse of `rfft`: x [..., n // 2 + 1] -> floats [..., n].
 
     Args:
-      x: complex numbers.
-      dims: as for `rfft`.
-      size: the size of the last dimension of the result, by default the even one.
+      x: a tensor of complex numbers.
+      dims: the names of the dimensions, as in `rfft`.
+      size: n, the size of the last of `dims` in the result; None: the even one of the two
+        possible sizes.
 
     Raises:
       ShapeError: x lacks one of the dimensions, or the size does not fit.
@@ -260,7 +279,7 @@ def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
 
 
 def _require_names(dims: Names, shape: Shape) -> tuple[str, ...]:
-    """Returns the names in `dims`. Raises ShapeError where there are none."""
+    """Returns the names in `dims`. Raises ShapeError if there are none."""
     names = names_of(dims, shape)
     if not names:
         raise ShapeError(

@@ -1,17 +1,17 @@
 """Matmuls of two (batches of) matrices, in the form that TensorFlow computes fastest on CPUs.
 
-TensorFlow has two matmul kernels, its default one (Eigen) and that of oneDNN. Where it
-rewrites complete programs for oneDNN, as it does by default on many processors with
-AVX-512, oneDNN computes all matmuls. Elsewhere oneDNN is several times as fast for batches
-of small matrices, and for a transposed second matrix where the output has few rows; there
-its kernel is called by name.
+TensorFlow has two matmul kernels: its default one (Eigen), and that of oneDNN. On many
+processors with AVX-512, TensorFlow by default rewrites complete programs for oneDNN, and then
+oneDNN computes all matmuls. On other processors, oneDNN's kernel is called by name where it is
+several times as fast: for batches of small matrices, and for a transposed second matrix if the
+output has few rows.
 
-A processor's L1 cache selects the set of a line by the last 12 bits of its address. The
-rows of a float32 matrix of 1,024 columns lie 4 KiB apart, so all elements of a column
-compete for the same set, and a kernel that reads matrices in place takes up to twice as
-long. For the default kernel such a matrix is padded by a few columns, which costs a copy
-and adds nothing to the result. For oneDNN's kernel, which is slow where it reads the second
-matrix by columns, that matrix is transposed first (`python -m benchmarks.ops.matmuls`).
+A processor's L1 cache selects the set of a line by the last 12 bits of its address. The rows
+of a float32 matrix of 1,024 columns lie 4 KiB apart, so all elements of a column compete for
+the same set, and a kernel that reads matrices in place takes up to twice as long. For the
+default kernel such a matrix is padded by a few columns, which costs a copy and adds nothing to
+the result. oneDNN's kernel is slow if it reads the second matrix by columns; for it, that
+matrix is transposed first (`python -m benchmarks.ops.matmuls`).
 
     fast_matmul(a, b, transpose_a=True, transpose_b=False, context=context)   # a^T b
 """
@@ -26,27 +26,35 @@ import tensorflow as tf
 
 from meshtf.graph import LocalContext
 
-# float32 columns whose rows lie a multiple of 4 KiB, or of 2 KiB, apart.
+# The number of columns of a float32 matrix whose rows lie 4 KiB, or 2 KiB, apart.
 _COLUMNS_4_KIB = 1024
 _COLUMNS_2_KIB = 512
 _PAD_COLUMNS = 16  # one cache line
 
-# When padding pays.
-_MAX_ROWS_READ_IN_PLACE = (
-    384  # of the output: for more, the kernel copies b into blocks
-)
-_MIN_ELEMENTS = 2**15  # elements of a: below, the copy costs more than it saves
-_MIN_TERMS = 256  # terms of each sum: below, the copy costs more than it saves
+# When padding pays. Copies of inputs with fewer elements of a, or sums of fewer terms, cost
+# more than they save.
+_MIN_ELEMENTS = 2**15
+_MIN_TERMS = 256
+# The number of rows of the output up to which the default kernel reads b in place; for more, it
+# copies b into blocks.
+_MAX_ROWS_READ_IN_PLACE = 384
 _MAX_COPY = 2**22  # elements: a larger copy would show in the peak memory of a step
-_MAX_COLUMNS = 512  # above, what is copied is a small part of the work
+_MAX_COLUMNS = (
+    512  # columns of the output: with more, memory access is little of the work
+)
 
 # When oneDNN's kernel is faster.
-_MIN_SIZE = 8  # rows or columns of the output: with fewer it is hardly a matmul
-_MIN_BATCHED_WORK = 2**15  # multiply-adds of a matrix in a batch
-# Multiply-adds of a batch that threads share: below, they wait for each other.
-_MIN_SHARED_WORK = 2**22
-_MAX_BATCHED_ELEMENTS = 2**18  # elements of b in a batch, which oneDNN copies
-_MANY_ROWS = 512  # from here on a transpose of b is a small part of the work
+_MIN_SIZE = 8  # the smallest number of rows and of columns of the output
+_MIN_BATCHED_WORK = 2**15  # multiply-adds of one matmul of a batch
+_MIN_SHARED_WORK = (
+    2**22
+)  # multiply-adds of a batch: with fewer, threads wait for each other
+_MAX_BATCHED_ELEMENTS = (
+    2**18
+)  # elements of one matrix b of a batch, which oneDNN copies
+_MANY_ROWS = (
+    512  # rows of the output: with more, a transpose of b is little of the work
+)
 
 
 def fast_matmul(
@@ -63,7 +71,8 @@ def fast_matmul(
       b: `[..., k, n]`, or `[..., n, k]` if `transpose_b`.
       transpose_a: whether a is stored transposed.
       transpose_b: whether b is stored transposed.
-      context: has the matmul kernels of the device; None: TensorFlow selects one.
+      context: the shard, which has the matmul kernels of its device; None: TensorFlow
+        selects a kernel.
     """
     if a.dtype == tf.bfloat16 and not _kernel_rounds(context):
         wide_a = tf.cast(a, tf.float32)
@@ -74,7 +83,7 @@ def fast_matmul(
     if context is not None and a.dtype == tf.float32:
         kernels = context.matmul_kernels
     if kernels and not tf.executing_eagerly():
-        form = _form(a, b, transpose_a, transpose_b)
+        form = _form_of(a, b, transpose_a, transpose_b)
         if kernels.all_onednn and _transpose_b_pays(form):
             b = tf.raw_ops.Transpose(x=b, perm=[1, 0])
             transpose_b = False
@@ -88,7 +97,16 @@ def fast_matmul(
 
 
 class _Form(NamedTuple):
-    """A matmul `[m, k] [k, n]` as its inputs are stored; batch_size is None without a batch."""
+    """The sizes of a matmul `[m, k] [k, n]`, and how its inputs are stored.
+
+    Attributes:
+      m: the number of rows of the output.
+      k: the number of terms of each sum.
+      n: the number of columns of the output.
+      transpose_a: whether a is stored as `[k, m]`.
+      transpose_b: whether b is stored as `[n, k]`.
+      batch_size: the number of matmuls of a batch; None: there is no batch.
+    """
 
     m: int
     k: int
@@ -98,8 +116,8 @@ class _Form(NamedTuple):
     batch_size: int | None
 
 
-def _form(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> _Form:
-    """Returns the form of a matmul."""
+def _form_of(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> _Form:
+    """Returns the form of a matmul with the arguments of `fast_matmul`."""
     *batch, m, k = a.shape
     if transpose_a:
         m, k = k, m
@@ -109,36 +127,38 @@ def _form(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> _Form:
 
 
 def _suits_onednn(form: _Form, threads: int) -> bool:
-    """Whether oneDNN's kernel is the faster one where `threads` threads share a matmul.
+    """Returns whether oneDNN's kernel is faster if `threads` threads share a matmul.
 
-    It reads matrices in place too, and so is slow where rows of b lie 4 KiB apart. Where
-    threads share a matmul of many rows, the default kernel is as fast and takes less
-    memory.
+    It also reads matrices in place, and so is slow if the rows of b lie 4 KiB apart. If
+    several threads share a matmul of many rows, the default kernel is as fast and takes
+    less memory.
     """
     if min(form.m, form.n) < _MIN_SIZE:
         return False
     if form.batch_size is not None:
         return _suits_onednn_batch(form, form.batch_size, threads)
-    few_rows = threads == 1 or form.m < _MANY_ROWS
-    return form.transpose_b and not form.transpose_a and few_rows
+    is_fast_for_rows = threads == 1 or form.m < _MANY_ROWS
+    return form.transpose_b and not form.transpose_a and is_fast_for_rows
 
 
 def _suits_onednn_batch(form: _Form, batch_size: int, threads: int) -> bool:
+    """Returns whether oneDNN's kernel is faster for a batch of matmuls."""
     work = form.m * form.k * form.n
-    enough_work = work >= _MIN_BATCHED_WORK and (
-        threads == 1 or batch_size * work >= _MIN_SHARED_WORK
-    )
+    if work < _MIN_BATCHED_WORK:
+        return False
+    if threads > 1 and batch_size * work < _MIN_SHARED_WORK:
+        return False
     rows_conflict = not form.transpose_b and form.n % _COLUMNS_4_KIB == 0
     is_small = form.k * form.n < _MAX_BATCHED_ELEMENTS
-    return enough_work and is_small and not rows_conflict
+    return is_small and not rows_conflict
 
 
 def _transpose_b_pays(form: _Form) -> bool:
-    """Whether oneDNN's kernel is so slow for a transposed b that it pays to transpose b
-    first.
+    """Returns whether oneDNN's kernel is so slow for a transposed b that it pays to
+    transpose b first.
 
-    That is where the output has few columns. With more, the kernel uses each row that it
-    has loaded into the cache more often.
+    It is if the output has few columns. With more, the kernel uses each row that it has
+    loaded into the cache more often.
     """
     return (
         form.transpose_b
@@ -152,15 +172,18 @@ def _transpose_b_pays(form: _Form) -> bool:
 
 
 def _batch_matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
-    if a.dtype.is_complex:  # BatchMatMulV2 also conjugates what it transposes
+    """Returns the matmul by TensorFlow's op for batches."""
+    if a.dtype.is_complex:
+        # The op also conjugates the matrices that it transposes, so these are conjugated
+        # twice.
         a = tf.math.conj(a) if transpose_a else a
         b = tf.math.conj(b) if transpose_b else b
     return tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_a, adj_y=transpose_b)
 
 
 def _kernel_rounds(context: LocalContext | None) -> bool:
-    """Whether the kernel rounds matmuls of bfloat16; the default kernel on CPUs truncates,
-    so that all results are too small.
+    """Returns whether the kernel rounds the results of matmuls of bfloat16. The default
+    kernel of CPUs truncates them, so that all are too small.
     """
     if context is None or tf.executing_eagerly() or _has_gpus():
         return _rounds(rewritten=True)
@@ -170,16 +193,18 @@ def _kernel_rounds(context: LocalContext | None) -> bool:
 
 @functools.cache
 def _has_gpus() -> bool:
+    """Returns whether TensorFlow has a GPU."""
     return bool(tf.config.list_logical_devices("GPU"))
 
 
 @functools.cache
 def _rounds(rewritten: bool) -> bool:
-    """Whether a matmul of bfloat16 is rounded, by computing 1 + 1.5 * 2**-8.
+    """Returns whether a matmul of bfloat16 is rounded: 1 + 1.5 * 2**-8, which is between 1
+    and 1 + 2**-7, is truncated to 1.
 
     Args:
-      rewritten: whether TensorFlow may rewrite the op to oneDNN's; it does not in a
-        branch.
+      rewritten: whether TensorFlow may rewrite the op to oneDNN's, as it does outside of
+        branches.
     """
     with tf.init_scope():
         a = tf.constant([[1.0, 2.0**-8]], tf.bfloat16)
@@ -197,10 +222,8 @@ def _rounds(rewritten: bool) -> bool:
 def _padded_matmul(
     a: Any, b: Any, transpose_a: bool, transpose_b: bool, threads: int
 ) -> Any:
-    """Returns the matmul by the default kernel, of matrices padded by columns where that
-    pays.
-    """
-    form = _form(a, b, transpose_a, transpose_b)
+    """Returns the matmul by the default kernel, with inputs padded by columns if that pays."""
+    form = _form_of(a, b, transpose_a, transpose_b)
     pad_a = _padding_a_pays(form)
     pad_b = _padding_b_pays(form, threads)
     y = tf.raw_ops.MatMul(
@@ -215,6 +238,7 @@ def _padded_matmul(
 
 
 def _padding_a_pays(form: _Form) -> bool:
+    """Returns whether the matmul is faster if a, which is stored transposed, is padded."""
     return (
         not form.transpose_b
         and form.transpose_a
@@ -226,10 +250,10 @@ def _padding_a_pays(form: _Form) -> bool:
 
 
 def _padding_b_pays(form: _Form, threads: int) -> bool:
-    """Whether b should be padded.
+    """Returns whether the matmul is faster if b is padded.
 
-    One thread reads b in place if the output has few rows. Several threads copy a share of
-    b's columns each, whose rows then are as far apart as the share has columns.
+    One thread reads b in place if the output has few rows. Each of several threads copies
+    its share of the columns of b. The rows of the copy are as far apart as it has columns.
     """
     if form.transpose_b:
         return False
@@ -246,4 +270,5 @@ def _padding_b_pays(form: _Form, threads: int) -> bool:
 
 
 def _pad_columns(x: Any) -> Any:
+    """Returns a matrix with `_PAD_COLUMNS` columns of zeros added."""
     return tf.raw_ops.Pad(input=x, paddings=[[0, 0], [0, _PAD_COLUMNS]])

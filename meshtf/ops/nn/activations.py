@@ -31,7 +31,7 @@ from meshtf.ops.elementwise.unary_op import Unary
 
 
 class LeakyRelu(Op):
-    """x where it is positive, else alpha * x."""
+    """x where x is positive, alpha * x elsewhere."""
 
     alpha: float
 
@@ -49,7 +49,7 @@ class LeakyRelu(Op):
 
 
 class LeakyReluGrad(Op):
-    """dy where x is positive, else alpha * dy."""
+    """dy where x is positive, alpha * dy elsewhere; the inputs are dy and x."""
 
     alpha: float
 
@@ -66,29 +66,29 @@ class LeakyReluGrad(Op):
 
 
 def relu(x: Any) -> Tensor:
-    """Returns x where it is positive, else 0, elementwise."""
+    """Returns x where it is positive, and 0 elsewhere, elementwise."""
     return apply(Unary("relu"), x)
 
 
 def leaky_relu(x: Any, alpha: float = 0.2) -> Tensor:
-    """Returns x where it is positive, else alpha * x, elementwise."""
+    """Returns x where it is positive, and alpha * x elsewhere, elementwise."""
     return apply(LeakyRelu(alpha), x)
 
 
 def elu(x: Any) -> Tensor:
-    """Returns x where it is positive, else exp(x) - 1, elementwise."""
+    """Returns x where it is positive, and exp(x) - 1 elsewhere, elementwise."""
     return apply(Unary("elu"), x)
 
 
 def selu(x: Any) -> Tensor:
-    """Returns, elementwise, scale * x where x is positive, else scale * alpha * (exp(x)
-    - 1), whose constants keep mean 0 and variance 1 from layer to layer.
+    """Returns, elementwise, scale * x where x is positive, and scale * alpha * (exp(x) - 1)
+    elsewhere. The constants keep mean 0 and variance 1 from layer to layer.
     """
     return apply(Unary("selu"), x)
 
 
 def squared_relu(x: Any) -> Tensor:
-    """Returns the square of x where it is positive, else 0, elementwise."""
+    """Returns the square of x where x is positive, and 0 elsewhere, elementwise."""
     return square(relu(x))
 
 

@@ -1,9 +1,12 @@
-"""Cross entropy with labels or probabilities, over a dimension that may be sharded (the
-vocabulary).
+"""Cross entropy with labels or probabilities, over a dimension that may be sharded, such as
+the vocabulary.
 
-Shards exchange their log-sum-exp and the logit of the label (0 where it lies in another
-shard), two numbers for each label. The op also gives the global log-sum-exp and the
-probabilities, so that the gradient needs no communication, no exponentials and no logits:
+    loss = mtf.cross_entropy(logits, labels, "vocab")     # [batch vocab], [batch] -> [batch]
+
+Shards exchange two numbers for each label: their log-sum-exp (lse), and the logit of the
+label, which is 0 if the label lies in another shard. The op also returns the global
+log-sum-exp and the probabilities p. So the gradient needs no communication, no exponentials
+and no logits:
 
     loss    lse - logits[label]  +  z_loss * lse**2
     p       exp(logits - lse)
@@ -15,7 +18,6 @@ mean of all logits.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import tensorflow as tf
@@ -36,17 +38,24 @@ from meshtf.graph import (
     apply_all,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Shape, accumulation_dtype, is_floating, is_integer
+from meshtf.names import accumulation_dtype, is_floating, is_integer
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
-from meshtf.ops.common.local_reshape import expand, reshape
+from meshtf.ops.common.local_reshape import expand
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.arithmetic import add, multiply, subtract
 from meshtf.ops.elementwise.unary import square
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.index_bounds import bounds_checks, with_dependencies
+from meshtf.ops.nn.label_kernels import (
+    arrange_labels,
+    logits_at_labels,
+    mask_invalid,
+    subtract_at,
+    to_local_labels,
+)
 from meshtf.ops.nn.softmax import SoftmaxGrad
 from meshtf.ops.reductions.logsumexp import (
     log_sum_exp,
@@ -54,12 +63,17 @@ from meshtf.ops.reductions.logsumexp import (
     shifted_exponentials,
 )
 from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
-from meshtf.ops.shapes.reshape import arrange, transpose
+from meshtf.ops.shapes.reshape import transpose
 
 
 class CrossEntropy(OpWithStatistics):
-    """logits [*batch, dim], labels [*batch] -> loss and log-sum-exp [*batch], and
-    probabilities [*batch, dim], which the gradient reads.
+    """The cross entropy with integer labels: logits [*batch, dim], labels [*batch] ->
+    loss and log-sum-exp [*batch], and probabilities [*batch, dim], which the gradient reads.
+
+    Attributes:
+      dim: the dimension of classes.
+      z_loss: the factor of the squared log-sum-exp that is added to the loss.
+      smoothing: the label smoothing, in [0, 1).
     """
 
     dim: str
@@ -76,7 +90,7 @@ class CrossEntropy(OpWithStatistics):
     )
 
     def output_specs(self, logits: Spec, labels: Spec) -> Specs:
-        _check(logits, labels, self.dim)
+        _check_logits_and_labels(logits, labels, self.dim)
         loss, lse = self.statistics_specs(logits, labels)
         return (loss, lse, Spec(logits.shape, accumulation_dtype(logits.dtype)))
 
@@ -90,7 +104,7 @@ class CrossEntropy(OpWithStatistics):
         return (statistic, statistic)
 
     def workspace_specs(self, logits: Spec, labels: Spec) -> Specs:
-        return _workspace(logits, self.dim)
+        return _workspace_specs(logits, self.dim)
 
     def local(self, context: LocalContext, logits: Any, labels: Any) -> LocalTensors:
         statistics = self.statistics(context, logits, labels)
@@ -101,13 +115,13 @@ class CrossEntropy(OpWithStatistics):
         axis = context.axis(0, self.dim)
         logits = widen(logits)
         logits_shape, labels_shape = context.inputs
-        labels = _arrange_labels(labels, labels_shape, logits_shape.without(self.dim))
+        labels = arrange_labels(labels, labels_shape, logits_shape.without(self.dim))
         exponentials, largest = shifted_exponentials(logits, [axis])
         lse = tf.math.log(tf.reduce_sum(exponentials, axis)) + largest
-        local_labels = _to_local_labels(labels, context, self.dim)
-        label_logit = _logits_at_labels(logits, local_labels, axis)
+        local_labels = to_local_labels(labels, context, self.dim)
+        label_logit = logits_at_labels(logits, local_labels, axis)
         if self.smoothing:
-            # A partial sum over shards of the mean of all logits.
+            # The sum over shards is the mean of all logits.
             mean = tf.reduce_sum(logits, axis) * (1 / context.global_size(self.dim))
             label_logit = label_logit * (1 - self.smoothing) + mean * self.smoothing
         return Statistics(
@@ -135,8 +149,14 @@ class CrossEntropy(OpWithStatistics):
         residuals: Any,
         labels: Any,
     ) -> tuple[Any, ...]:
-        """Returns loss, log-sum-exp and probabilities, from the global log-sum-exp and
-        label logit.
+        """Returns the outputs of the op.
+
+        Args:
+          context: the shard.
+          lse: the global log-sum-exp, [*batch].
+          label_logit: the logit of each label, [*batch].
+          residuals: those of `statistics`.
+          labels: the second input of the op.
         """
         exponentials, largest = residuals
         checks = bounds_checks(context, self.dim, labels, "negative")
@@ -144,8 +164,8 @@ class CrossEntropy(OpWithStatistics):
         loss = lse - label_logit
         if self.z_loss:
             loss = loss + self.z_loss * tf.square(lse)
-        labels = _arrange_labels(labels, context.inputs[1], context.outputs[0])
-        loss = _mask_invalid(loss, labels, context, self.dim)
+        labels = arrange_labels(labels, context.inputs[1], context.outputs[0])
+        loss = mask_invalid(loss, labels, context, self.dim)
         scale = expand(tf.exp(largest - lse), context.axis(0, self.dim))
         return loss, lse, exponentials * scale
 
@@ -156,7 +176,8 @@ class CrossEntropy(OpWithStatistics):
         if dloss is not None:
             grad = CrossEntropyGrad(self.dim, self.z_loss, self.smoothing)
             dxs.append(apply(grad, dloss, p, labels, lse))
-        if dlse is not None:  # these two only in gradients of gradients
+        # The other outputs have cotangents only in gradients of gradients.
+        if dlse is not None:
             dxs.append(multiply(p, dlse))
         if dp is not None:
             dxs.append(apply(SoftmaxGrad(self.dim), dp, p))
@@ -167,10 +188,11 @@ class CrossEntropy(OpWithStatistics):
 
 
 class CrossEntropyGrad(Op):
-    """dloss [*batch], p [*batch, dim], labels and lse [*batch] -> dlogits [*batch,
-    dim].
+    """The gradient of `CrossEntropy`: dloss [*batch], p [*batch, dim], labels and lse
+    [*batch] -> dlogits [*batch, dim].
 
-    Pointwise, so it needs no communication however its inputs are sharded.
+    It is pointwise, so it needs no communication under any layout. The attributes are those
+    of `CrossEntropy`.
     """
 
     dim: str
@@ -186,25 +208,25 @@ class CrossEntropyGrad(Op):
         return (p,)
 
     def workspace_specs(self, dloss: Spec, p: Spec, labels: Spec, lse: Spec) -> Specs:
-        return _workspace(p, self.dim)
+        return _workspace_specs(p, self.dim)
 
     def local(
         self, context: LocalContext, dloss: Any, p: Any, labels: Any, lse: Any
     ) -> LocalTensors:
         axis = context.axis(1, self.dim)
-        labels = _arrange_labels(labels, context.inputs[2], context.inputs[0])
-        dloss = _mask_invalid(dloss, labels, context, self.dim)
+        labels = arrange_labels(labels, context.inputs[2], context.inputs[0])
+        dloss = mask_invalid(dloss, labels, context, self.dim)
         scale = dloss
         if self.z_loss:
             scale = dloss * (1 + 2 * self.z_loss * lse)
         dx = p * expand(scale, axis)
         if self.smoothing:
-            share = self.smoothing / context.global_size(self.dim)
-            dx = dx - tf.expand_dims(dloss * share, axis)
+            share_of_class = self.smoothing / context.global_size(self.dim)
+            dx = dx - tf.expand_dims(dloss * share_of_class, axis)
             dloss = dloss * (1 - self.smoothing)
-        local_labels = _to_local_labels(labels, context, self.dim)
+        local_labels = to_local_labels(labels, context, self.dim)
         if axis == len(p.shape) - 1:
-            return (_subtract_at(dx, local_labels, dloss, context),)
+            return (subtract_at(dx, local_labels, dloss, context),)
         local_size = context.local_size(self.dim)
         one_hot = tf.one_hot(local_labels, local_size, axis=axis, dtype=dx.dtype)
         return (dx - one_hot * tf.expand_dims(dloss, axis),)
@@ -231,17 +253,22 @@ class CrossEntropyGrad(Op):
         return 4 * xs[1].shape.size
 
 
-def _workspace(x: Spec, dim: str) -> tuple[Spec, ...]:
-    """Returns the temporary tensor of a local kernel: x widened, or the one-hot labels
-    where `dim` is not the last dimension; none otherwise.
+def _workspace_specs(x: Spec, dim: str) -> tuple[Spec, ...]:
+    """Returns the spec of the temporary tensor of a local kernel, or () if it has none.
+
+    The tensor is x in the data type of accumulation if that is wider, or the one-hot labels
+    if `dim` is not the last dimension.
     """
     temporary = Spec(x.shape, accumulation_dtype(x.dtype))
-    needs_none = temporary.dtype == x.dtype and x.shape.names[-1] == dim
-    return () if needs_none else (temporary,)
+    is_widened = temporary.dtype != x.dtype
+    has_one_hot = x.shape.names[-1] != dim
+    if is_widened or has_one_hot:
+        return (temporary,)
+    return ()
 
 
-def _check(logits: Spec, labels: Spec, dim: str) -> None:
-    """Checks that logits and integer labels fit. Raises ShapeError or DTypeError."""
+def _check_logits_and_labels(logits: Spec, labels: Spec, dim: str) -> None:
+    """Checks the inputs of `CrossEntropy`. Raises ShapeError or DTypeError."""
     require_dim(logits.shape, dim)
     require_floating(logits, "cross_entropy")
     if not is_integer(labels.dtype):
@@ -259,63 +286,6 @@ def _check(logits: Spec, labels: Spec, dim: str) -> None:
         )
 
 
-def _arrange_labels(labels: Any, labels_shape: Shape, shape: Shape) -> Any:
-    """Returns labels as int32, with the dimensions in the order of `shape`."""
-    return arrange(tf.cast(labels, tf.int32), labels_shape.names, shape.names)
-
-
-def _to_local_labels(labels: Any, context: LocalContext, dim: str) -> Any:
-    """Returns labels relative to the start of the local shard of `dim`."""
-    if context.num_shards(dim) > 1:
-        return labels - context.shard_offset(dim)
-    return labels
-
-
-def _logits_at_labels(logits: Any, local_labels: Any, axis: int) -> Any:
-    """Returns the logit of each label; 0 where the label lies in another shard."""
-    size = logits.shape[axis]
-    if axis == len(logits.shape) - 1:
-        is_local = (local_labels >= 0) & (local_labels < size)
-        indices = tf.where(is_local, local_labels, 0)
-        values = widen(tf.gather(logits, indices, batch_dims=axis))
-        return tf.where(is_local, values, tf.zeros([], values.dtype))
-    one_hot = tf.one_hot(local_labels, size, True, False, axis, tf.bool)
-    logits = widen(logits)
-    return tf.reduce_sum(tf.where(one_hot, logits, tf.zeros([], logits.dtype)), axis)
-
-
-def _mask_invalid(loss: Any, labels: Any, context: LocalContext, dim: str) -> Any:
-    """Returns the loss, or its cotangent, with 0 where the label is negative. Under
-    XLA, which cannot refuse labels, it is NaN where the label is too large.
-    """
-    loss = tf.where(labels < 0, tf.zeros([], loss.dtype), loss)
-    if not context.compiled:
-        return loss
-    in_range = labels < context.global_size(dim)
-    return tf.where(in_range, loss, tf.constant(math.nan, loss.dtype))
-
-
-def _subtract_at(x: Any, local_labels: Any, amount: Any, context: LocalContext) -> Any:
-    """Returns x[*batch, size] less amount[*batch] at the labels [*batch]; nothing is
-    subtracted where the label lies in another shard.
-    """
-    size = x.shape[-1]
-    batch_size = local_labels.shape.num_elements()
-    is_local = (local_labels >= 0) & (local_labels < size)
-    columns = reshape(tf.where(is_local, local_labels, 0), [batch_size])
-    amount = tf.where(is_local, amount, tf.zeros([], amount.dtype))
-    amount = reshape(amount, [batch_size])
-    indices = tf.stack([tf.range(batch_size, dtype=columns.dtype), columns], 1)
-    x = reshape(x, [batch_size, size])
-    if context.compiled:  # XLA lacks ScatterNdNonAliasingAdd
-        y = tf.tensor_scatter_nd_sub(x, indices, amount)
-    else:  # in place where x is not used again; tensor_scatter_nd_sub copies
-        y = tf.raw_ops.ScatterNdNonAliasingAdd(
-            input=x, indices=indices, updates=-amount
-        )
-    return reshape(y, local_labels.shape + [size])
-
-
 def cross_entropy(
     logits: Tensor,
     labels: Tensor,
@@ -326,15 +296,17 @@ def cross_entropy(
     """Returns the negative log-likelihood of labels: logits [..., dim], labels [...] ->
     [...].
 
-    A negative label is ignored: loss 0, gradient 0. One that is too large is refused when
-    the program runs, as by `gather`; under XLA its loss and gradient are NaN.
+    A negative label is ignored: its loss and gradient are 0. A label that is too large is
+    an error when the program runs, as in `gather`; under XLA its loss and gradient are NaN.
 
     Args:
-      logits: floats; half floats are computed in, and give, float32.
+      logits: unnormalized log-probabilities, floats. For float16 and bfloat16, the loss is
+        computed and returned in float32.
       labels: integers, indices of `dim`, with all other dimensions of the logits; or
         floats, the target probabilities, which have `dim` too.
-      dim: the name of the classes.
-      z_loss: adds z_loss * logsumexp(logits)**2, which keeps logits from drifting.
+      dim: the name of the dimension of classes.
+      z_loss: the factor of logsumexp(logits)**2, which is added to the loss and keeps
+        logits from drifting.
       label_smoothing: the share of the target probability that is distributed evenly over
         all classes (Szegedy et al., 2016, arXiv 1512.00567, section 7).
 
@@ -362,8 +334,12 @@ def cross_entropy(
 def _soft_cross_entropy(
     logits: Tensor, targets: Tensor, dim: str, z_loss: float, smoothing: float
 ) -> Tensor:
-    """Returns the cross entropy with target probabilities, which have the dimensions of
-    the logits.
+    """Returns the cross entropy with target probabilities, [...].
+
+    Args:
+      logits: floats [..., dim].
+      targets: the target probabilities [..., dim].
+      dim, z_loss, smoothing: the arguments of `cross_entropy`.
     """
     require_floating(logits.spec, "cross_entropy")
     if set(targets.shape) != set(logits.shape):

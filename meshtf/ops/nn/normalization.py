@@ -3,14 +3,15 @@
     y = (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon)          layer_norm
     y = x / sqrt(mean(x**2) + epsilon)                                  rms_norm
 
-Where the dimension is sharded, shards exchange their means and their variances, which give
-the global ones without cancellation (Chan, Golub and LeVeque, "Algorithms for computing the
-sample variance", 1983). The second output, 1/std, is for the gradient, which needs y and
-1/std, but not x. Statistics of half floats are in float32.
+Where the dimension is sharded, shards exchange their means and variances. The global mean and
+variance follow from these without cancellation (Chan, Golub and LeVeque, "Algorithms for
+computing the sample variance", 1983). The ops have a second output, 1/std, for the gradient,
+which needs y and 1/std, but not x. Statistics of float16 and bfloat16 are in float32.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -41,8 +42,13 @@ from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 
 class _NormalizeBase(OpWithStatistics):
-    """Base of the two ops: shards exchange two statistics without `dim` if `center`,
-    else one.
+    """The base of the two ops.
+
+    If `center`, shards of `dim` exchange two statistics, otherwise one.
+
+    Attributes:
+      dim: the dimension along which x is normalized.
+      center: whether the mean is subtracted.
     """
 
     dim: str
@@ -61,7 +67,7 @@ class _NormalizeBase(OpWithStatistics):
 class Normalize(_NormalizeBase):
     """(x - mean) / std along `dim`, and 1/std, which the gradient reads.
 
-    The mean is 0 if not `center`, and std is sqrt(variance + epsilon).
+    std is sqrt(variance + epsilon). Without `center`, the mean is taken to be 0.
     """
 
     epsilon: float
@@ -84,8 +90,12 @@ class Normalize(_NormalizeBase):
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         statistics = self.statistics(context, x)
-        centered = statistics.residuals[0]
-        variance = statistics.exchanged[-1]
+        if self.center:
+            _mean_of_x, variance = statistics.exchanged
+            centered, _ = statistics.residuals
+        else:
+            (variance,) = statistics.exchanged
+            (centered,) = statistics.residuals
         return self._scale(context, centered, variance, x)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
@@ -103,8 +113,10 @@ class Normalize(_NormalizeBase):
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
         if not self.center:
-            mean_square = tf.reduce_mean(gathered[0], 0)
-            return self._scale(context, residuals[0], mean_square, x)
+            (mean_squares,) = gathered
+            (wide_x,) = residuals
+            mean_square = tf.reduce_mean(mean_squares, 0)
+            return self._scale(context, wide_x, mean_square, x)
         centered, mean = residuals
         means, variances = gathered
         global_mean = tf.reduce_mean(means, 0)
@@ -115,7 +127,7 @@ class Normalize(_NormalizeBase):
     def _scale(
         self, context: LocalContext, centered: Any, variance: Any, x: Any
     ) -> tuple[Any, ...]:
-        """Returns centered / std in the data type of x, and 1/std."""
+        """Returns the outputs of the op: centered / std in the data type of x, and 1/std."""
         inverse_std = tf.math.rsqrt(variance + self.epsilon)
         y = tf.cast(centered * inverse_std, x.dtype)
         return y, squeeze(inverse_std, context.axis(0, self.dim))
@@ -127,21 +139,25 @@ class Normalize(_NormalizeBase):
         if dy is not None:
             grad = NormalizeGrad(self.dim, self.center)
             dx_terms.append(apply(grad, dy, y, inverse_std))
-        if dinverse is not None:  # only in gradients of gradients
+        if dinverse is not None:
+            # 1/std has a cotangent only in gradients of gradients.
             slope = multiply(dinverse, multiply(inverse_std, inverse_std))
             slope = multiply(slope, -1 / x.shape[self.dim])
             dx = multiply(cast(y, inverse_std.dtype), slope)
             dx_terms.append(cast(dx, x.dtype))
         if not dx_terms:
             return [None]
-        return [add(*dx_terms) if len(dx_terms) > 1 else dx_terms[0]]
+        return [functools.reduce(add, dx_terms)]
 
     def flops(self, *xs: Spec) -> int:
         return 6 * xs[0].shape.size
 
 
 class NormalizeGrad(_NormalizeBase):
-    """(dy - mean(dy) - y * mean(dy * y)) / std; without mean(dy) if not `center`."""
+    """The gradient of `Normalize`; the inputs are dy, y and 1/std.
+
+    It is (dy - mean(dy) - y * mean(dy * y)) / std; without `center`, mean(dy) is left out.
+    """
 
     samples = (
         Sample(("d", True), ("b:4;d:6", "b:4;d:6", "positive b:4")),
@@ -150,26 +166,26 @@ class NormalizeGrad(_NormalizeBase):
         Sample(("d", False), ("d:5;b:3", "d:5;b:3", "positive b:3")),
     )
 
-    def output_specs(self, dy: Spec, y: Spec, inverse: Spec) -> Specs:
+    def output_specs(self, dy: Spec, y: Spec, inverse_std: Spec) -> Specs:
         return (dy,)
 
     def local(
-        self, context: LocalContext, dy: Any, y: Any, inverse: Any
+        self, context: LocalContext, dy: Any, y: Any, inverse_std: Any
     ) -> LocalTensors:
-        statistics = self.statistics(context, dy, y, inverse)
+        statistics = self.statistics(context, dy, y, inverse_std)
         return self._dx(
-            context, statistics.exchanged, statistics.residuals, inverse, dy
+            context, statistics.exchanged, statistics.residuals, inverse_std, dy
         )
 
     def statistics(
-        self, context: LocalContext, dy: Any, y: Any, inverse: Any
+        self, context: LocalContext, dy: Any, y: Any, inverse_std: Any
     ) -> Statistics:
         dy = widen(dy)
         y = widen(y)
         axis = context.axis(0, self.dim)
         means = [_mean(dy * y, axis)]
         if self.center:
-            means.insert(0, _mean(dy, axis))
+            means.append(_mean(dy, axis))
         return Statistics(exchanged=tuple(means), residuals=(dy, y))
 
     def local_sharded(
@@ -179,52 +195,70 @@ class NormalizeGrad(_NormalizeBase):
         residuals: Any,
         dy: Any,
         y: Any,
-        inverse: Any,
+        inverse_std: Any,
     ) -> LocalTensors:
         means = tuple(tf.reduce_mean(t, 0) for t in gathered)
-        return self._dx(context, means, residuals, inverse, dy)
+        return self._dx(context, means, residuals, inverse_std, dy)
 
     def _dx(
-        self, context: LocalContext, means: Any, residuals: Any, inverse: Any, like: Any
+        self,
+        context: LocalContext,
+        means: Any,
+        residuals: Any,
+        inverse_std: Any,
+        like: Any,
     ) -> LocalTensors:
-        """Returns dx, in the data type of `like`, from the global means of dy and dy *
-        y.
+        """Returns dx in the data type of `like`.
+
+        Args:
+          context: the shard.
+          means: the global mean of dy * y and, if `center`, that of dy.
+          residuals: dy and y in the data type of statistics.
+          inverse_std: 1/std.
+          like: dy as it is given to the op.
         """
         dy, y = residuals
-        projection = y * means[-1]
         if self.center:
-            projection = projection + means[0]
-        inverse = expand(inverse, context.axis(0, self.dim))
-        return (tf.cast((dy - projection) * inverse, like.dtype),)
+            mean_dy_y, mean_dy = means
+            projection = y * mean_dy_y + mean_dy
+        else:
+            (mean_dy_y,) = means
+            projection = y * mean_dy_y
+        inverse_std = expand(inverse_std, context.axis(0, self.dim))
+        return (tf.cast((dy - projection) * inverse_std, like.dtype),)
 
-    def gradient(self, dz: Any, z: Any, dy: Any, y: Any, inverse: Any) -> Cotangents:
+    def gradient(
+        self, dz: Any, z: Any, dy: Any, y: Any, inverse_std: Any
+    ) -> Cotangents:
         dtype = dy.dtype
-        dy_gradient = apply(self, dz, y, inverse)
-        dz, z, dy, y = (cast(t, inverse.dtype) for t in (dz, z, dy, y))
+        dy_gradient = apply(self, dz, y, inverse_std)
+        # Products are computed in the data type of statistics.
+        dz, z, dy, y = (cast(t, inverse_std.dtype) for t in (dz, z, dy, y))
         cross = add(
             multiply(dz, reduce_mean(multiply(dy, y), self.dim)),
             multiply(dy, reduce_mean(multiply(dz, y), self.dim)),
         )
-        y_gradient = cast(negative(multiply(cross, inverse)), dtype)
+        y_gradient = cast(negative(multiply(cross, inverse_std)), dtype)
         total = reduce_sum(multiply(dz, z), self.dim)
-        return [dy_gradient, y_gradient, divide(total, inverse)]
+        return [dy_gradient, y_gradient, divide(total, inverse_std)]
 
     def flops(self, *xs: Spec) -> int:
         return 7 * xs[0].shape.size
 
 
 def _mean(x: Any, axis: int) -> Any:
+    """Returns the mean along an axis, in which it has size 1."""
     return tf.reduce_mean(x, constant(axis), keepdims=True)
 
 
 def layer_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
-    """Returns x [..., dim] with mean 0 and variance 1 along `dim`: layer norm without
+    """Returns x [..., dim, ...] with mean 0 and variance 1 along `dim`: layer norm without
     scale and bias.
 
     Args:
-      x: floats.
-      dim: the name to normalize along.
-      epsilon: added to the variance.
+      x: a tensor of floats.
+      dim: the name of the dimension along which x is normalized.
+      epsilon: a small number that is added to the variance.
 
     Raises:
       ShapeError: x lacks `dim`.
@@ -232,13 +266,15 @@ def layer_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
     """
     x, dim = tensor_along(x, dim)
     epsilon = as_float("epsilon", epsilon)
-    return apply_all(Normalize(dim, True, float(epsilon)), x)[0]
+    y, _inverse_std = apply_all(Normalize(dim, center=True, epsilon=float(epsilon)), x)
+    return y
 
 
 def rms_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
-    """Returns x [..., dim] divided by its root mean square along `dim`. Raises what
-    `layer_norm` does.
+    """Returns x [..., dim, ...] divided by its root mean square along `dim`. Arguments and
+    errors are those of `layer_norm`.
     """
     x, dim = tensor_along(x, dim)
     epsilon = as_float("epsilon", epsilon)
-    return apply_all(Normalize(dim, False, float(epsilon)), x)[0]
+    y, _inverse_std = apply_all(Normalize(dim, center=False, epsilon=float(epsilon)), x)
+    return y

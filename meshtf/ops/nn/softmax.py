@@ -1,8 +1,8 @@
-"""Softmax and log-softmax: one fused kernel where the dimension is not sharded.
+"""Softmax and log-softmax: one fused kernel if the dimension is not sharded.
 
-Where it is sharded, shards exchange their maximum and their sum of exponentials, two
-numbers for each element of the other dimensions, and keep their exponentials as
-residuals, so that each element is exponentiated once:
+If it is sharded, shards exchange two numbers for each element of the other dimensions: the
+maximum and the sum of exponentials of a shard. They keep their exponentials as residuals, so
+that each element is exponentiated once:
 
     m, s = max(x), sum(exp(x - m))            of each shard
     M, S = max(m), sum(s * exp(m - M))        over the shards
@@ -55,8 +55,12 @@ _GRAD_SAMPLES = (
 
 
 class _SoftmaxBase(OpWithStatistics):
-    """Base of the four ops: all inputs have the shape of the output, and shards of
-    `dim` exchange statistics without `dim`.
+    """The base of the four ops. All inputs have the shape of the output.
+
+    Attributes:
+      dim: the dimension along which the softmax is computed.
+      num_statistics: the number of statistics, in the shape without `dim`, that shards of
+        `dim` exchange.
     """
 
     dim: str
@@ -80,7 +84,7 @@ class _SoftmaxBase(OpWithStatistics):
 
 
 class Softmax(_SoftmaxBase):
-    """exp(x) / sum(exp(x)) along `dim`."""
+    """exp(x) / sum(exp(x)) along `dim`; the input is x."""
 
     dim: str
 
@@ -110,7 +114,7 @@ class Softmax(_SoftmaxBase):
 
 
 class SoftmaxGrad(_SoftmaxBase):
-    """(dy - sum(dy * y)) * y."""
+    """The gradient of `Softmax`, (dy - sum(dy * y)) * y; the inputs are dy and y."""
 
     dim: str
 
@@ -125,18 +129,22 @@ class SoftmaxGrad(_SoftmaxBase):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> LocalTensors:
-        return self._dx(tf.reduce_sum(gathered[0], 0), dy, y)
+        (totals,) = gathered
+        return self._dx(tf.reduce_sum(totals, 0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any, y: Any) -> Any:
+        """Returns the local sum of dy * y along `dim`, in which it has size 1."""
         return tf.reduce_sum(
             widen(dy) * widen(y), context.axis(0, self.dim), keepdims=True
         )
 
     def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
+        """Returns the output of the op from the global total."""
         dx = (widen(dy) - total) * widen(y)
         return (tf.cast(dx, dy.dtype),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> Cotangents:
+        # The means of dy and dz with the probabilities y as weights.
         mean_dy = reduce_sum(multiply(dy, y), self.dim)
         mean_dz = reduce_sum(multiply(dz, y), self.dim)
         y_gradient = add(
@@ -147,7 +155,7 @@ class SoftmaxGrad(_SoftmaxBase):
 
 
 class LogSoftmax(_SoftmaxBase):
-    """x - log(sum(exp(x))) along `dim`."""
+    """x - log(sum(exp(x))) along `dim`; the input is x."""
 
     dim: str
 
@@ -176,7 +184,7 @@ class LogSoftmax(_SoftmaxBase):
 
 
 class LogSoftmaxGrad(_SoftmaxBase):
-    """dy - exp(y) * sum(dy)."""
+    """The gradient of `LogSoftmax`, dy - exp(y) * sum(dy); the inputs are dy and y."""
 
     dim: str
 
@@ -191,12 +199,15 @@ class LogSoftmaxGrad(_SoftmaxBase):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> LocalTensors:
-        return self._dx(tf.reduce_sum(gathered[0], 0), dy, y)
+        (totals,) = gathered
+        return self._dx(tf.reduce_sum(totals, 0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any) -> Any:
+        """Returns the local sum of dy along `dim`, in which it has size 1."""
         return tf.reduce_sum(widen(dy), context.axis(0, self.dim), keepdims=True)
 
     def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
+        """Returns the output of the op from the global total."""
         dx = widen(dy) - tf.exp(widen(y)) * total
         return (tf.cast(dx, dy.dtype),)
 
@@ -208,16 +219,19 @@ class LogSoftmaxGrad(_SoftmaxBase):
 
 
 def _subtract_max(x: Any, axis: int) -> tuple[Any, Any]:
-    """Returns x - max and max, the maximum along `axis` with size 1 there; finite where
-    all elements are -inf.
+    """Returns x - max, and max: the maximum of x along `axis`, in which it has size 1. The
+    maximum is finite even if all elements are -inf.
     """
     largest = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)
     return x - largest, largest
 
 
 def _combine_shards(maxima: Any, totals: Any) -> tuple[Any, Any]:
-    """Returns the global maximum, and the global sum of exponentials of x - maximum,
-    from those of the shards, [shards, ...].
+    """Returns the global maximum, and the global sum of exponentials of x - maximum.
+
+    Args:
+      maxima: the maximum of each shard, [shards, ...].
+      totals: the sum of exponentials of x - maximum of each shard, [shards, ...].
     """
     global_max = tf.reduce_max(maxima, 0)
     total = tf.reduce_sum(totals * tf.exp(maxima - global_max), 0)
@@ -225,19 +239,24 @@ def _combine_shards(maxima: Any, totals: Any) -> tuple[Any, Any]:
 
 
 def _softmax(x: Any, axis: int) -> Any:
+    """Returns the softmax of a TensorFlow tensor along an axis."""
     if x.shape[axis] == 1:
         # Exactly 1, and NaN for NaN. Kernels may miss 1 by a bit, which would break ties.
         return x * tf.constant(0.0, x.dtype) + tf.constant(1.0, x.dtype)
-    if axis != len(x.shape) - 1:  # tf.nn.softmax would transpose twice
+    if axis != len(x.shape) - 1:
+        # tf.nn.softmax would transpose x twice.
         shifted, _ = _subtract_max(x, axis)
         exponentials = tf.exp(shifted)
         return exponentials / tf.reduce_sum(exponentials, axis, keepdims=True)
-    if len(x.shape) > 5:  # TensorFlow with oneDNN refuses more than 5 dimensions
-        return tf.reshape(tf.nn.softmax(tf.reshape(x, [-1, x.shape[-1]])), x.shape)
+    if len(x.shape) > 5:
+        # TensorFlow with oneDNN raises an error for more than 5 dimensions.
+        matrix = tf.reshape(x, [-1, x.shape[-1]])
+        return tf.reshape(tf.nn.softmax(matrix), x.shape)
     return tf.nn.softmax(x)
 
 
 def _log_softmax(x: Any, axis: int) -> Any:
+    """Returns the log-softmax of a TensorFlow tensor along an axis."""
     if axis == len(x.shape) - 1:
         return tf.nn.log_softmax(x)
     shifted, _ = _subtract_max(x, axis)
@@ -249,11 +268,11 @@ def softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
     """Returns exp(x) / sum(exp(x)) along `dim`: the shape of x.
 
     Args:
-      x: the logits.
-      dim: along which the probabilities sum to 1.
-      sink_logit: an additional element of each sum, a number or a tensor whose names
-        are other names of x: the probabilities then sum to less than 1, so attention may
-        attend to nothing.
+      x: the logits, floats [..., dim, ...].
+      dim: the name of the dimension along which the probabilities sum to 1.
+      sink_logit: a logit that is added to each sum, a number or a tensor of names of x
+        other than `dim`. Then the probabilities sum to less than 1, so that attention may
+        attend to nothing. None: there is none.
 
     Raises:
       ShapeError: x lacks `dim`, or the sink logit has it.
@@ -267,8 +286,8 @@ def softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
 
 
 def log_softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
-    """Returns the logarithm of softmax(x) along `dim`: the shape of x. Takes and raises
-    what `softmax` does.
+    """Returns the logarithm of softmax(x) along `dim`: the shape of x. Arguments and
+    errors are those of `softmax`.
     """
     x, dim = tensor_along(x, dim)
     if sink_logit is None:
@@ -278,8 +297,8 @@ def log_softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
 
 
 def _with_sink_logit(x: Tensor, dim: str, sink_logit: Any) -> tuple[Tensor, Tensor]:
-    """Returns x - max and the sum of exponentials of that along `dim`, both with the extra
-    logit counted.
+    """Returns x - max, and the sum of its exponentials along `dim`. Both the maximum and
+    the sum include the sink logit.
     """
     require_dim(x.shape, dim)
     require_floating(x.spec, "softmax")

@@ -25,10 +25,11 @@ import tensorflow as tf
 
 from meshtf.graph import LocalContext
 
-_PACKET = 16  # floats in the widest vector register
-_BLOCK = 1 << 16  # elements: a few arrays of this size fit a core's cache
+_PACKET = 16  # the number of floats in the widest vector register
+_BLOCK = 1 << 16  # the number of elements of which a few arrays fit a core's cache
 _GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio, as in Weyl sequences
-_SALT = np.array([[0x68E31DA4], [0xB5297A4D]], np.uint32)  # differs for the two words
+# Constants that are added to word0 and word1, so that these differ.
+_SALT = np.array([[0x68E31DA4], [0xB5297A4D]], np.uint32)
 
 # Two lists, of word0 and of word1, with a 1-D tensor or array for each dimension.
 Words = tuple[list[Any], list[Any]]

@@ -1,4 +1,7 @@
-"""Broadcasting, the transpose of a sum: a tensor repeated along new dimensions."""
+"""Broadcasting: a tensor repeated along new dimensions. Its gradient is a sum.
+
+y = mtf.broadcast(x, "batch:8;d:4")          # [d] -> [batch d]
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,11 @@ class Broadcast(Op):
     )
 
     def output_specs(self, x: Spec) -> Specs:
-        for d in x.shape:
-            if self.shape.get(d.name, -1) != d.size:
+        for dim in x.shape:
+            if self.shape.get(dim.name, -1) != dim.size:
                 raise ShapeError(
                     explain_error(
-                        f"a tensor with dimension {d!r} cannot be broadcast to "
+                        f"a tensor with dimension {dim!r} cannot be broadcast to "
                         f"{self.shape!r}.",
                         way_out="The new shape must have all dimensions of the old "
                         "one, in any order.",
@@ -54,8 +57,10 @@ class Broadcast(Op):
         return (Spec(self.shape, x.dtype),)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        out = context.outputs[0]
-        return (tf.broadcast_to(align(x, context.inputs[0], out), out.sizes),)
+        (input_shape,) = context.inputs
+        (output_shape,) = context.outputs
+        aligned = align(x, input_shape, output_shape)
+        return (tf.broadcast_to(aligned, output_shape.sizes),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [sum_to_shape(dy, x)]

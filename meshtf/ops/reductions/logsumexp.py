@@ -1,5 +1,7 @@
 """The log-sum-exp over named dimensions.
 
+    y = mtf.reduce_logsumexp(x, "vocab")        # [batch vocab] -> [batch]
+
 Where a dimension is sharded, shards exchange their local log-sum-exps, one number for each
 element of the result.
 """
@@ -89,7 +91,7 @@ class LogSumExp(OpWithStatistics):
         return log_sum_exp(widen(x), axes)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
-        # Finite, so that sums of nothing but -inf have the gradient 0.
+        # y is made finite, so that the gradient is 0 if all elements are -inf.
         finite_y = maximum(y, tf.as_dtype(x.dtype).min)
         return [multiply(exp(subtract(x, finite_y)), dy)]
 
@@ -98,16 +100,16 @@ class LogSumExp(OpWithStatistics):
 
 
 def log_sum_exp(x: Any, axes: list[int]) -> Any:
-    """Returns the log-sum-exp of a TensorFlow tensor over axes; infinities give
-    infinities, not NaN.
+    """Returns the log-sum-exp of a TensorFlow tensor over axes. Infinite elements give
+    infinite results, not NaN.
     """
     exponentials, largest = shifted_exponentials(x, axes)
     return tf.math.log(tf.reduce_sum(exponentials, axes)) + largest
 
 
 def shifted_exponentials(x: Any, axes: list[int]) -> tuple[Any, Any]:
-    """Returns exp(x - max), and the maximum along axes without these axes, clipped to
-    finite numbers.
+    """Returns exp(x - max) in the shape of x, and max: the maximum over axes, without these
+    axes, clipped to finite numbers.
     """
     largest = tf.reduce_max(x, axes, keepdims=True)
     largest = tf.raw_ops.ClipByValue(
@@ -121,22 +123,22 @@ def shifted_exponentials(x: Any, axes: list[int]) -> tuple[Any, Any]:
 def reduce_logsumexp(
     x: Tensor, dims: Names | None = None, sink_logit: Any = None
 ) -> Tensor:
-    """Returns log(sum(exp(x))) over `dims`, by default all: x [..., dims] -> [...];
-    -inf where all x are.
+    """Returns log(sum(exp(x))) over dimensions: x [..., dims] -> [...]. It is -inf where
+    all elements of x are.
 
     Args:
-      x: floats.
-      dims: the names to sum over.
-      sink_logit: an additional element of each sum: a number, or a tensor whose names
-        are names of the result, such as one number for each attention head.
+      x: a tensor of floats.
+      dims: the names of the dimensions that are summed over; None: all.
+      sink_logit: an additional element of each sum: a number, or a tensor of names of the
+        result, such as one number for each attention head. None: there is none.
 
     Raises:
-      ShapeError: x lacks a name of `dims` or of `sink_logit`, or both of these have
-        it.
+      ShapeError: x lacks a name of `dims` or `sink_logit`, or a name is in both.
+      DTypeError: x is not of floats.
     """
     x = as_tensor("x", x)
     names = names_or_all(x, dims)
-    # The gradient is exp(x - y), which needs y more precise than half floats.
+    # The gradient is exp(x - y), for which y in float16 or bfloat16 is too coarse.
     y = apply(LogSumExp(names), cast(x, accumulation_dtype(x.dtype)))
     y = cast(y, x.dtype)
     if sink_logit is None:
@@ -146,9 +148,7 @@ def reduce_logsumexp(
 
 
 def check_sink_logit(sums: Shape, sink_logit: Any) -> None:
-    """Checks that a sink logit has no names besides those of the sums. Raises
-    ShapeError.
-    """
+    """Checks that all names of a sink logit are names of the sums. Raises ShapeError."""
     if is_scalar(sink_logit):
         return
     shape = as_tensor("sink_logit", sink_logit).shape

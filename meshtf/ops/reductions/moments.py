@@ -3,8 +3,8 @@
     mtf.reduce_prod(x, "length")
     mtf.reduce_std(x, "batch;length")           # divides by the number of elements
 
-A product is no partial sum: where the dimension is sharded, shards exchange their local
-products, one number for each element of the result.
+A product cannot be reduced from partial sums. So where the dimension is sharded, shards
+exchange their local products, one number for each element of the result.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Names, accumulation_dtype, is_complex, is_floating, names_of
+from meshtf.names import Names, accumulation_dtype, is_complex, is_floating
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import align
 from meshtf.ops.common.checks import require_dim, require_order
 from meshtf.ops.elementwise.arithmetic import equal, squared_difference
 from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast, where
-from meshtf.ops.reductions.reduce import reduce_mean
+from meshtf.ops.reductions.reduce import names_or_all, reduce_mean
 
 
 class Prod(OpWithStatistics):
@@ -83,7 +83,8 @@ class Prod(OpWithStatistics):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
-        return (tf.cast(tf.reduce_prod(gathered[0], 0), x.dtype),)
+        (products,) = gathered
+        return (tf.cast(tf.reduce_prod(products, 0), x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(ProdGrad(self.dim), dy, x)]
@@ -93,9 +94,9 @@ class Prod(OpWithStatistics):
 
 
 class ProdGrad(OpWithStatistics):
-    """The gradient of Prod: dy times the product of all other elements of `dim`.
+    """The gradient of Prod: dy times the product of all other elements along `dim`.
 
-    It does not divide the product by x, which may be 0.
+    The inputs are dy and x. The product is not divided by x, which may be 0.
     """
 
     dim: str
@@ -115,7 +116,7 @@ class ProdGrad(OpWithStatistics):
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
-        other_products = _products_of_rest(widen(x), context.axis(1, self.dim))
+        other_products = _products_of_others(widen(x), context.axis(1, self.dim))
         return self._dx(context, other_products, dy, x)
 
     def statistics(self, context: LocalContext, dy: Any, x: Any) -> Statistics:
@@ -126,33 +127,37 @@ class ProdGrad(OpWithStatistics):
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, x: Any
     ) -> LocalTensors:
         axis = context.axis(1, self.dim)
-        # The product of the other shards, times that of the other elements of this one.
-        shard_products = _products_of_rest(gathered[0], 0)
-        other_shards = tf.gather(shard_products, context.shard_index(self.dim))
-        local_products = _products_of_rest(widen(x), axis)
-        other_products = local_products * tf.expand_dims(other_shards, axis)
+        # The product of all other elements is that of the other shards, times that of the
+        # other elements of this shard.
+        (shard_products,) = gathered
+        products_of_other_shards = tf.gather(
+            _products_of_others(shard_products, 0), context.shard_index(self.dim)
+        )
+        local_products = _products_of_others(widen(x), axis)
+        other_products = local_products * tf.expand_dims(products_of_other_shards, axis)
         return self._dx(context, other_products, dy, x)
 
     def _dx(
         self, context: LocalContext, other_products: Any, dy: Any, x: Any
     ) -> LocalTensors:
+        """Returns the output of the op from the product of all other elements."""
         dy = align(widen(dy), context.inputs[0], context.outputs[0])
         return (tf.cast(other_products * dy, x.dtype),)
 
 
-def _products_of_rest(x: Any, axis: int) -> Any:
+def _products_of_others(x: Any, axis: int) -> Any:
     """Returns for each element the product of all other elements along `axis`."""
-    before = tf.math.cumprod(x, axis, exclusive=True)
-    after = tf.math.cumprod(x, axis, exclusive=True, reverse=True)
-    return before * after
+    product_before = tf.math.cumprod(x, axis, exclusive=True)
+    product_after = tf.math.cumprod(x, axis, exclusive=True, reverse=True)
+    return product_before * product_after
 
 
 def reduce_prod(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the product over `dims`, by default all: x [..., dims] -> [...]; its
-    gradient is exact where elements are 0.
+    """Returns the product over `dims`, by default all: x [..., dims] -> [...]. Its gradient
+    is exact for elements that are 0.
     """
     x = as_tensor("x", x)
-    for dim in x.shape.names if dims is None else names_of(dims, x.shape):
+    for dim in names_or_all(x, dims):
         x = apply(Prod(dim), x)
     return x
 
@@ -161,37 +166,43 @@ def reduce_variance(x: Tensor, dims: Names | None = None) -> Tensor:
     """Returns the variance over `dims`, by default all, with the number of elements as
     the divisor: x [..., dims] -> [...].
     """
-    y = _to_wide(x, "reduce_variance")
-    mean = reduce_mean(y, dims)
-    return _from_wide(reduce_mean(squared_difference(y, mean), dims), x)
+    wide_x = _widen_tensor(x, "reduce_variance")
+    mean = reduce_mean(wide_x, dims)
+    variance = reduce_mean(squared_difference(wide_x, mean), dims)
+    return _cast_back(variance, x)
 
 
 def reduce_std(x: Tensor, dims: Names | None = None) -> Tensor:
     """Returns the standard deviation over `dims`, by default all: x [..., dims] ->
     [...]; where it is 0, its gradient is 0.
     """
-    variance = reduce_variance(_to_wide(x, "reduce_variance"), dims)
-    return _from_wide(_sqrt(variance), x)
+    variance = reduce_variance(_widen_tensor(x, "reduce_variance"), dims)
+    return _cast_back(_sqrt(variance), x)
 
 
 def reduce_rms(x: Tensor, dims: Names | None = None) -> Tensor:
     """Returns the root mean square over `dims`, by default all: x [..., dims] -> [...];
     where it is 0, its gradient is 0.
     """
-    mean_square = reduce_mean(square(_to_wide(x, "reduce_rms")), dims)
-    return _from_wide(_sqrt(mean_square), x)
+    mean_square = reduce_mean(square(_widen_tensor(x, "reduce_rms")), dims)
+    return _cast_back(_sqrt(mean_square), x)
 
 
-def _to_wide(x: Tensor, function: str) -> Tensor:
+def _widen_tensor(x: Tensor, function: str) -> Tensor:
     """Returns x in the data type of statistics, in which squares neither overflow nor
     lose digits.
+
+    Raises:
+      DTypeError: x is complex, which `function` does not take.
     """
     x = as_tensor("x", x)
     require_order(x.dtype, function)
-    return cast(x, accumulation_dtype(x.dtype) if is_floating(x.dtype) else "float32")
+    if is_floating(x.dtype):
+        return cast(x, accumulation_dtype(x.dtype))
+    return cast(x, "float32")
 
 
-def _from_wide(y: Tensor, x: Tensor) -> Tensor:
+def _cast_back(y: Tensor, x: Tensor) -> Tensor:
     """Returns a statistic of x in the data type of x, if that is floating point."""
     if is_floating(x.dtype):
         return cast(y, x.dtype)

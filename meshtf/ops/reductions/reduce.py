@@ -46,6 +46,8 @@ from meshtf.ops.elementwise.arithmetic import (
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.broadcast import broadcast
 
+# The role of a summed dimension: how the results of shards are reduced. True and false are 1
+# and 0.
 _ROLES = {
     "sum": Role.SUM,
     "mean": Role.SUM,
@@ -56,11 +58,12 @@ _ROLES = {
 }
 _LOGICAL = ("any", "all")
 _KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES}
-# TensorFlow adds up float16 in float16.
+# The mean is accumulated in float32, since TensorFlow adds up float16 in float16.
 _KERNELS["mean"] = lambda x, axes: tf.cast(tf.reduce_mean(widen(x), axes), x.dtype)
 
 
 def _samples() -> tuple[Sample, ...]:
+    """Returns samples of all kinds of reductions and data types."""
     floats = [
         *(
             Sample((kind, ("d",)), ("b:4;d:6",))
@@ -88,9 +91,13 @@ def _samples() -> tuple[Sample, ...]:
 
 
 class Reduce(Op):
-    """Sum, mean, max, min, any or all over `dims`.
+    """A reduction of x over dimensions.
 
-    Any and all give int32, 0 or 1, since collectives cannot reduce bool.
+    The kinds "any" and "all" return int32, 0 or 1, since collectives cannot reduce bool.
+
+    Attributes:
+      kind: "sum", "mean", "max", "min", "any" or "all".
+      dims: the dimensions.
     """
 
     kind: str
@@ -127,7 +134,8 @@ class Reduce(Op):
         if y.dtype == tf.bool:
             y = tf.cast(y, tf.int32)
         num_shards = math.prod(context.num_shards(d) for d in self.dims)
-        if self.kind == "mean" and num_shards > 1:  # shards' means are a partial sum
+        if self.kind == "mean" and num_shards > 1:
+            # The mean is the sum of the shards' means, each divided by their number.
             y = y * (1 / num_shards)
         return (y,)
 
@@ -137,7 +145,8 @@ class Reduce(Op):
         if self.kind == "mean":
             count = x.shape.only(self.dims).size
             return [broadcast(multiply(dy, 1 / count), x.shape)]
-        # Equal elements share the cotangent, as in TensorFlow.
+        # If several elements are the extreme, each gets an equal share of the cotangent, as
+        # in TensorFlow.
         is_extreme = equal(x, y)
         num_equal = reduce_sum(cast(is_extreme, x.dtype), self.dims)
         return [where(is_extreme, divide(dy, num_equal), 0.0)]
@@ -172,8 +181,8 @@ def reduce_sum(x: Tensor, dims: Names | None = None) -> Tensor:
 
 
 def reduce_mean(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the mean over `dims`, by default all: x [..., dims] -> [...]; of integers
-    and booleans as float32.
+    """Returns the mean over `dims`, by default all: x [..., dims] -> [...]. The mean of
+    integers and booleans is float32.
     """
     x = as_tensor("x", x)
     if not has_gradient(x.dtype):
@@ -182,15 +191,15 @@ def reduce_mean(x: Tensor, dims: Names | None = None) -> Tensor:
 
 
 def reduce_max(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the maximum over `dims`, by default all: x [..., dims] -> [...]; equal
-    elements share the gradient.
+    """Returns the maximum over `dims`, by default all: x [..., dims] -> [...]. Equal
+    largest elements share the gradient.
     """
     return _reduce("max", x, dims)
 
 
 def reduce_min(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the minimum over `dims`, by default all: x [..., dims] -> [...]; equal
-    elements share the gradient.
+    """Returns the minimum over `dims`, by default all: x [..., dims] -> [...]. Equal
+    smallest elements share the gradient.
     """
     return _reduce("min", x, dims)
 
@@ -208,11 +217,12 @@ def reduce_all(x: Tensor, dims: Names | None = None) -> Tensor:
 
 
 def _reduce(kind: str, x: Tensor, dims: Names | None) -> Tensor:
+    """Returns a reduction of x over `dims`, by default all; `kind` as in `Reduce`."""
     return apply(Reduce(kind, names_or_all(x, dims)), x)
 
 
 def names_or_all(x: Tensor, dims: Names | None) -> tuple[str, ...]:
-    """Returns the names in `dims`, or all names of x [...] where that is None."""
+    """Returns the names in `dims`; if it is None, all names of x [...]."""
     x = as_tensor("x", x)
     if dims is None:
         return x.shape.names

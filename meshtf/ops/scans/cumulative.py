@@ -1,13 +1,11 @@
 """Running sums, products, maxima, minima and log-sum-exps along a dimension.
 
-    x           [1 2 3 4]   on two devices: [1 2] [3 4]
-    totals       3   7      each shard exchanges its total
+    x           [1 2] [3 4]    on two devices
+    totals       3     7       each shard exchanges its total
     cumsum(x)   [1 3] [6 10]   the local running sum, plus the totals of the earlier shards
 
-The gradients of prod, max, min and logsumexp are linear recurrences.
-
-Half floats are computed in float32 and rounded once, at the end: in bfloat16 a sum of
-ones stops at 256.
+The gradients of prod, max, min and logsumexp are linear recurrences. float16 and bfloat16 are
+computed in float32 and rounded once, at the end: in bfloat16 a sum of ones would stop at 256.
 """
 
 from __future__ import annotations
@@ -46,13 +44,17 @@ from meshtf.ops.scans.linear_recurrence import (
     is_earlier_shard,
     last_element,
 )
-from meshtf.ops.scans.scan_kernels import NEUTRAL, running
+from meshtf.ops.scans.scan_kernels import IDENTITIES, running
 from meshtf.ops.windows.shift import shift
 
 
 class Cumsum(OpWithStatistics):
-    """Running sum along `dim`; exclusive: without the element itself; reverse: from the
-    end.
+    """The running sum along a dimension.
+
+    Attributes:
+      dim: the dimension.
+      exclusive: whether the sum at an index leaves out the element at that index.
+      reverse: whether the sum runs from the end.
     """
 
     dim: str
@@ -98,22 +100,33 @@ class Cumsum(OpWithStatistics):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
-        offsets = tf.cumsum(gathered[0], 0, exclusive=True, reverse=self.reverse)
+        (totals,) = gathered
+        (local_sums,) = residuals
+        # The offset of a shard is the total of the earlier shards.
+        offsets = tf.cumsum(totals, 0, exclusive=True, reverse=self.reverse)
         offset = tf.gather(offsets, context.shard_index(self.dim))
-        y = residuals[0] + offset
+        y = local_sums + offset
         return (tf.cast(y, x.dtype),)
 
     def _running(self, context: LocalContext, x: Any) -> Any:
+        """Returns the running sum of the local shard."""
         return tf.cumsum(
             x, context.axis(0, self.dim), exclusive=self.exclusive, reverse=self.reverse
         )
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
-        return [apply(Cumsum(self.dim, self.exclusive, not self.reverse), dy)]
+        backward = Cumsum(self.dim, self.exclusive, reverse=not self.reverse)
+        return [apply(backward, dy)]
 
 
 class Scan(OpWithStatistics):
-    """Running prod, max, min or logsumexp along `dim`; reverse: from the end."""
+    """The running product, maximum, minimum or log-sum-exp along a dimension.
+
+    Attributes:
+      kind: "prod", "max", "min" or "logsumexp".
+      dim: the dimension.
+      reverse: whether the scan runs from the end.
+    """
 
     kind: str
     dim: str
@@ -149,33 +162,34 @@ class Scan(OpWithStatistics):
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)
-        wide = running(self.kind, widen(x), axis, self.reverse)
-        y = tf.cast(wide, x.dtype)
-        return (y,)
+        y = running(self.kind, widen(x), axis, self.reverse)
+        return (tf.cast(y, x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
         y = running(self.kind, widen(x), axis, self.reverse)
-        return Statistics(
-            exchanged=(last_element(y, axis, self.reverse),), residuals=(y,)
-        )
+        total = last_element(y, axis, self.reverse)
+        return Statistics(exchanged=(total,), residuals=(y,))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
         reduce = _REDUCE[self.kind]
-        totals = gathered[0]
-        neutral = tf.constant(NEUTRAL[self.kind](totals.dtype), totals.dtype)
+        (totals,) = gathered
+        (local_results,) = residuals
+        # The offset of a shard combines the totals of the earlier shards.
+        identity = tf.constant(IDENTITIES[self.kind](totals.dtype), totals.dtype)
         is_earlier = is_earlier_shard(context, self.dim, self.reverse, totals)
-        totals = tf.where(is_earlier, totals, neutral)
-        offset = tf.broadcast_to(reduce(totals, [0]), x.shape)
-        y = reduce(tf.stack([offset, residuals[0]]), [0])
+        earlier_totals = tf.where(is_earlier, totals, identity)
+        offset = tf.broadcast_to(reduce(earlier_totals, [0]), x.shape)
+        y = reduce(tf.stack([offset, local_results]), [0])
         return (tf.cast(y, x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [_GRADIENT[self.kind](dy, y, x, self.dim, self.reverse)]
 
 
+# Functions (x, axes) that reduce TensorFlow tensors.
 _REDUCE = {
     "prod": tf.reduce_prod,
     "max": tf.reduce_max,
@@ -185,29 +199,32 @@ _REDUCE = {
 
 
 def _prod_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
-    """Gradient of cumprod, without a division by x: dx[i] = y[i - 1] * h[i], where
-    h[i] = x[i + 1] * h[i + 1] + dy[i].
+    """Returns the gradient of cumprod, without a division by x: dx[i] = y[i - 1] * h[i],
+    where h[i] = x[i + 1] * h[i + 1] + dy[i].
     """
     offset = 1 if reverse else -1
     next_x = shift(x, dim, offset)
-    h = apply(LinearRecurrence(dim, not reverse), next_x, dy)
+    h = apply(LinearRecurrence(dim, reverse=not reverse), next_x, dy)
     previous_y = shift(y, dim, -offset, fill=1)
     return multiply(previous_y, h)
 
 
 def _extreme_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
-    """Gradient of cummax and cummin: each dy goes to the latest element that equals the
-    extreme so far.
+    """Returns the gradient of cummax or cummin: each dy goes to the latest element that
+    equals the extreme so far.
+
+    dx[i] = h[i] where x[i] is the extreme so far, with h[i] = decay[i] * h[i + 1] + dy[i].
+    The decay is 0 if element i + 1 is an extreme too, and gets the later cotangents.
     """
     is_extreme = equal(x, y)
     next_is_extreme = shift(is_extreme, dim, 1 if reverse else -1)
     decay = cast(logical_not(next_is_extreme), x.dtype)
-    dx = apply(LinearRecurrence(dim, not reverse), decay, dy)
+    dx = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
     return where(is_extreme, dx, 0.0)
 
 
 def _logsumexp_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
-    """Gradient of cumulative_logsumexp: dx[i] = exp(x[i] - y[i]) * h[i], where
+    """Returns the gradient of cumulative_logsumexp: dx[i] = exp(x[i] - y[i]) * h[i], where
     h[i] = exp(y[i] - y[i + 1]) * h[i + 1] + dy[i].
     """
     # -inf minus -inf would give NaN.
@@ -215,10 +232,11 @@ def _logsumexp_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any
     next_y = shift(y, dim, 1 if reverse else -1, fill=float("inf"))
     decay = exp(subtract(y, next_y))
     weight = exp(subtract(x, y))
-    h = apply(LinearRecurrence(dim, not reverse), decay, dy)
+    h = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
     return multiply(weight, h)
 
 
+# Gradient rules (dy, y, x, dim, reverse) -> dx.
 _GRADIENT = {
     "prod": _prod_gradient,
     "max": _extreme_gradient,
@@ -230,13 +248,13 @@ _GRADIENT = {
 def cumsum(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the running sum along `dim`: the shape of x.
+    """Returns the running sum of x [..., dim, ...] along `dim`, in the shape of x.
 
     Args:
-      x: floats or integers.
-      dim: the name to sum along.
-      exclusive: whether each sum leaves out its own element.
-      reverse: whether to sum from the end.
+      x: a tensor of numbers.
+      dim: the name of the dimension along which x is summed.
+      exclusive: whether the sum at an index leaves out the element at that index.
+      reverse: whether the sum runs from the end.
 
     Raises:
       ShapeError: x lacks `dim`.
@@ -249,8 +267,8 @@ def cumsum(
 def cumprod(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the running product along `dim`: the shape of x; arguments and errors as
-    of `cumsum`.
+    """Returns the running product of x along `dim`, in the shape of x. Arguments and errors
+    are those of `cumsum`.
     """
     return _scan("prod", x, dim, exclusive, reverse)
 
@@ -258,11 +276,11 @@ def cumprod(
 def cummax(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the largest so far along `dim`: the shape of x; arguments and errors as
-    of `cumsum`.
+    """Returns the running maximum of x along `dim`, in the shape of x. Arguments and errors
+    are those of `cumsum`.
 
-    Among equal elements the gradient goes to the latest. Exclusive: the initial value is
-    the minimum of the data type (-inf for floats).
+    Of equal elements, the latest gets the gradient. If `exclusive`, the initial value is
+    the smallest value of the data type (-inf for floats).
     """
     return _scan("max", x, dim, exclusive, reverse)
 
@@ -270,15 +288,15 @@ def cummax(
 def cummin(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns the smallest so far along `dim`: the shape of x; see `cummax`."""
+    """Returns the running minimum of x along `dim`, in the shape of x: see `cummax`."""
     return _scan("min", x, dim, exclusive, reverse)
 
 
 def cumulative_logsumexp(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Returns log(cumsum(exp(x))) along `dim`, safe for large x: the shape of x;
-    arguments as of `cumsum`.
+    """Returns log(cumsum(exp(x))) along `dim` without overflow, in the shape of x.
+    Arguments are those of `cumsum`.
 
     Raises:
       ShapeError: x lacks `dim`.
@@ -288,15 +306,16 @@ def cumulative_logsumexp(
 
 
 def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Tensor:
+    """Returns the running result of one kind of `Scan`; other arguments as in `cumsum`."""
     x, dim = tensor_along(x, dim)
     as_bool("exclusive", exclusive)
-    # The gradient of a log-sum-exp is exp(x - y), for which a y in half floats is too
-    # coarse.
     dtype = x.dtype
     if kind == "logsumexp":
+        # The gradient is exp(x - y), for which y in float16 or bfloat16 is too coarse.
         dtype = accumulation_dtype(x.dtype)
-    y = cast(apply(Scan(kind, dim, reverse), cast(x, dtype)), x.dtype)
-    fill = NEUTRAL[kind](tf.as_dtype(x.dtype))
+    y = apply(Scan(kind, dim, reverse), cast(x, dtype))
+    y = cast(y, x.dtype)
     if exclusive:
-        return shift(y, dim, -1 if reverse else 1, fill)
+        identity = IDENTITIES[kind](tf.as_dtype(x.dtype))
+        return shift(y, dim, -1 if reverse else 1, identity)
     return y

@@ -1,9 +1,9 @@
 """Linear recurrences along a dimension: h[i] = a[i] * h[i - 1] + b[i].
 
-Where the dimension is sharded, a shard exchanges the product of its factors and its last
-h from 0, which give its last h from any initial value. The gradients of cumprod, cummax,
-cummin and cumulative_logsumexp are such recurrences. They do not divide, so they are right
-where factors are zero and where values are large.
+Where the dimension is sharded, a shard exchanges the product of its a, and its last h for an
+initial value of 0. From both follows its last h for any initial value. The gradients of
+cumprod, cummax, cummin and cumulative_logsumexp are such recurrences. They need no division,
+so they are exact for factors of zero, and do not overflow for large values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ from meshtf.ops.windows.shift import shift
 
 
 class LinearRecurrence(OpWithStatistics):
-    """h[i] = a[i] * h[i - 1] + b[i] along `dim`, from h = 0; reverse: from the end."""
+    """h[i] = a[i] * h[i - 1] + b[i] along a dimension, with 0 before the first element.
+
+    Attributes:
+      dim: the dimension.
+      reverse: whether the recurrence runs from the end: h[i] = a[i] * h[i + 1] + b[i].
+    """
 
     dim: str
     reverse: bool = False
@@ -73,46 +78,51 @@ class LinearRecurrence(OpWithStatistics):
     def statistics(self, context: LocalContext, a: Any, b: Any) -> Statistics:
         axis = context.axis(0, self.dim)
         ys = running_linear(widen(a), widen(b), axis, self.reverse)
-        return Statistics(tuple(last_element(y, axis, self.reverse) for y in ys), ys)
+        last_ys = tuple(last_element(y, axis, self.reverse) for y in ys)
+        return Statistics(exchanged=last_ys, residuals=ys)
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, a: Any, b: Any
     ) -> LocalTensors:
-        factor, h = residuals
-        factors, lasts = gathered
-        _, ends = running_linear(factors, lasts, 0, self.reverse)
+        # The running products of a, and h for an initial value of 0, of this shard.
+        products, h = residuals
+        # The last elements of both, of each shard.
+        shard_products, shard_ends = gathered
+        _, ends = running_linear(shard_products, shard_ends, 0, self.reverse)
         previous_ends = tf.roll(ends, -1 if self.reverse else 1, 0)
-        # The initial value is the last h of the previous shard. The start shard has
-        # none: multiplying 0 by an infinite factor would give NaN.
+        # The initial value is the last h of the previous shard. It is not added in the first
+        # shard of the scan: 0 times an infinite product would be NaN.
         initial = tf.gather(previous_ends, context.shard_index(self.dim))
         is_earlier = is_earlier_shard(context, self.dim, self.reverse, ends)
-        is_start = tf.logical_not(tf.reduce_any(is_earlier))
-        h = tf.where(is_start, h, h + factor * initial)
+        is_first_shard = tf.logical_not(tf.reduce_any(is_earlier))
+        h = tf.where(is_first_shard, h, h + products * initial)
         return (tf.cast(h, b.dtype),)
 
     def gradient(self, dy: Any, y: Any, a: Any, b: Any) -> Cotangents:
         offset = 1 if self.reverse else -1
         next_a = shift(a, self.dim, offset)
-        db = apply(LinearRecurrence(self.dim, not self.reverse), next_a, dy)
+        backward = LinearRecurrence(self.dim, reverse=not self.reverse)
+        db = apply(backward, next_a, dy)
         previous_h = shift(y, self.dim, -offset)
         return [multiply(db, previous_h), db]
 
 
 def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> Tensor:
-    """Returns h with h[i] = a[i] * h[i - 1] + b[i] along `dim`, starting from 0.
+    """Returns h [..., dim, ...] with h[i] = a[i] * h[i - 1] + b[i] along `dim`, and 0 before
+    the first element.
 
-    Use it for moving averages and linear recurrent layers. A device makes log2(size)
+    It computes moving averages and linear recurrent layers. A device makes log2(size)
     passes over its shards of both tensors (Hillis and Steele 1986).
 
     Args:
-      a: floats, or a tensor of fewer dimensions, which is broadcast.
-      b: likewise.
-      dim: the name along which h runs.
-      reverse: whether it runs from the end: h[i] = a[i] * h[i + 1] + b[i].
+      a: a tensor of floats, which is broadcast by names.
+      b: a tensor of floats, which is broadcast by names.
+      dim: the name of the dimension of the recurrence.
+      reverse: whether the recurrence runs from the end: h[i] = a[i] * h[i + 1] + b[i].
 
     Raises:
-      ShapeError: neither has `dim`, or sizes conflict.
-      DTypeError: their data types differ, or are not floating.
+      ShapeError: neither tensor has `dim`, or sizes conflict.
+      DTypeError: the data types differ, or are not floating.
     """
     a = as_tensor("a", a)
     b = as_tensor("b", b)
@@ -125,22 +135,21 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> 
 
 
 def last_element(y: Any, axis: int, reverse: bool) -> Any:
-    """Returns the last element of y along `axis` in the order of the scan: a shard's
-    total, with size 1 along `axis`.
+    """Returns the last element of y along `axis` in the order of the scan, which is the
+    total of a shard. It has size 1 along `axis`.
     """
-    if reverse:
-        last = slice(0, 1)
-    else:
-        last = slice(-1, None)
+    last = slice(0, 1) if reverse else slice(-1, None)
     return y[(slice(None),) * axis + (last,)]
 
 
 def is_earlier_shard(
     context: LocalContext, dim: str, reverse: bool, gathered: Any
 ) -> Any:
-    """Returns a mask over the shards, true for those earlier in the scan than this one.
+    """Returns a mask over the shards of `dim`, true for shards that are earlier in the scan
+    than the local one.
 
-    Its shape is `[num_shards, 1, ...]`, which broadcasts over `gathered`.
+    Its shape is `[num_shards, 1, ...]`, which broadcasts with `gathered`, statistics of all
+    shards.
     """
     indices = tf.range(gathered.shape[0])
     local_index = context.shard_index(dim)

@@ -7,11 +7,11 @@ The layout shards a renamed tensor by its new names, so a program reshards by re
     h = mtf.unflatten(x, "d_model", "heads:8;d_head:64")                    # [batch, heads, d_head]
     x = mtf.flatten(h, "heads;d_head", "d_model")
 
-A reshape splits both shapes into blocks of equal size. In each block only the leading
-dimension of either shape may be sharded, and both along the same axes: shards are then
-contiguous in both shapes.
+A reshape divides the old and the new shape into corresponding blocks with equal numbers of
+elements. In each block only the leading dimension of either shape may be sharded, and both
+along the same mesh axes. Then shards are contiguous in both shapes.
 
-    [a:4 b:6 c:4] -> [d:8 e:3 c:4]       a b | c  ->  d e | c;  a goes with d, c with c
+    [a:4 b:6 c:4] -> [d:8 e:3 c:4]     blocks a b -> d e and c -> c; a is sharded like d
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ from meshtf.ops.common.checks import require_dim, tensor_along
 
 
 def arrange(x: Any, names: Sequence[str], new_names: Sequence[str]) -> Any:
-    """Returns a TensorFlow tensor [*names] as [*new_names], the same names in another
-    order.
+    """Returns a TensorFlow tensor with its axes in another order.
 
-    Returns x itself where the order is the same.
+    Args:
+      x: the tensor, [*names]. It is returned as it is if the order is the same.
+      names: the name of each axis of x.
+      new_names: the same names in the order of the result.
     """
     if tuple(names) == tuple(new_names):
         return x
@@ -57,7 +59,11 @@ def arrange(x: Any, names: Sequence[str], new_names: Sequence[str]) -> Any:
 
 
 class Rename(RenamingOp):
-    """Replaces names, all at once: ("a", "b"), ("b", "a") swaps two."""
+    """x with other names. All names are replaced at once, so that names can be swapped.
+
+    Attributes:
+      pairs: an old and a new name for each renamed dimension: ("a", "b"), ("b", "a").
+    """
 
     pairs: tuple[tuple[str, str], ...]
     linearity = "joint"
@@ -87,7 +93,12 @@ class Rename(RenamingOp):
 
 
 class Reshape(RenamingOp):
-    """The same elements, in row-major order, in another shape."""
+    """The elements of x, in row-major order, in another shape.
+
+    Attributes:
+      old: the shape of x.
+      new: the shape of the output.
+    """
 
     old: Shape
     new: Shape
@@ -119,7 +130,7 @@ class Reshape(RenamingOp):
         return (Spec(self.new, x.dtype),)
 
     def _leading(self) -> dict[str, str]:
-        """Returns the leading new dimension of each block, by the leading old one."""
+        """Returns the leading new dimension of each block, by its leading old dimension."""
         old_starts = _starts(self.old)
         new_starts = _starts(self.new)
         leading = {}
@@ -129,7 +140,8 @@ class Reshape(RenamingOp):
         return leading
 
     def factor(self, dim: str) -> str:
-        # A dimension inside a block may share its name with another one of the output.
+        # The dot distinguishes a dimension within a block from a dimension of the output
+        # that has the same name.
         return self._leading().get(dim, "." + dim)
 
     def role(self, factor: str) -> Role:
@@ -148,21 +160,24 @@ class Reshape(RenamingOp):
 
 
 def _starts(shape: Shape) -> dict[int, str]:
-    """Returns the name of each dimension, by the product of the sizes before it.
+    """Returns the name of each dimension larger than 1, by the product of the sizes before
+    it. It is {} for a shape without elements.
 
-    Blocks begin where two shapes have a product in common.
+    A block begins at each product that two shapes have in common.
     """
     starts = {}
-    before = 1
+    size_before = 1
     for dim in shape:
         if dim.size > 1:
-            starts[before] = dim.name
-        before *= dim.size
-    return starts if before else {}
+            starts[size_before] = dim.name
+        size_before *= dim.size
+    if size_before == 0:
+        return {}
+    return starts
 
 
 class Transpose(Op):
-    """Puts dimensions in another order."""
+    """x with its dimensions in the order of `names`."""
 
     names: tuple[str, ...]
     linearity = "joint"
@@ -191,8 +206,13 @@ class Transpose(Op):
 def rename(
     x: Tensor, old: Names | Mapping[str, str], new: Names | None = None
 ) -> Tensor:
-    """Returns x [a, b] with other names: rename(x, "a", "c") is [c, b]; several at
-    once: {"a": "b", "b": "a"}.
+    """Returns x with other names: for x [a, b], rename(x, "a", "c") is [c, b].
+
+    Args:
+      x: a tensor or variable.
+      old: the name or names to replace, or a mapping of new names by old names, as
+        {"a": "b", "b": "a"}; all are replaced at once.
+      new: the new name or names, unless `old` is a mapping.
 
     Raises:
       ShapeError: x lacks a name, or a name would occur twice.
@@ -213,8 +233,11 @@ def rename(
 
 
 def _new_names(x: Tensor, old: Names, new: Names) -> dict[str, str]:
-    """Returns the new name of each old one. Raises ShapeError for another number of new
-    names, or where one of them comes with a size that the dimension does not have.
+    """Returns the new name of each old name, for the arguments of `rename`.
+
+    Raises:
+      ShapeError: there are more or fewer new names than old names, or a new name comes with
+        another size than the dimension has.
     """
     old_names = names_of(old, x.shape, argument="old")
     new_names = names_of(new, x.shape.only(()), argument="new")
@@ -225,15 +248,19 @@ def _new_names(x: Tensor, old: Names, new: Names) -> dict[str, str]:
         )
     pairs = dict(zip(old_names, new_names))
     renamed = Shape((new_name, x.shape.get(name)) for name, new_name in pairs.items())
-    names_of(new, renamed)  # checks the sizes
+    # Raises if `new` has another size of a name.
+    names_of(new, renamed)
     return pairs
 
 
 def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
     """Returns x with several dimensions merged into one, in row-major order:
-    [batch, heads, key] -> [batch, new] for dims (heads, key).
+    [batch, heads, key] -> [batch, d_model] for dims "heads;key" and new "d_model".
 
-    It replaces the first of them.
+    Args:
+      x: a tensor or variable.
+      dims: the names of the dimensions to merge.
+      new: the name of the merged dimension, which is in place of the first of them.
 
     Raises:
       ShapeError: x lacks a name, or `new` is another dimension of x.
@@ -245,21 +272,26 @@ def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
     new = name_of(new, x.shape.only(names).size)
     if len(names) < 2:
         return rename(x, names, (new,))
-    position = x.shape.index(names[0])
-    before = [name for name in x.shape.names[:position] if name not in names]
-    after = [name for name in x.shape.names[position:] if name not in names]
-    x = transpose(x, (*before, *names, *after))
-    start = len(before)
+    axis = x.shape.index(names[0])
+    names_before = [name for name in x.shape.names[:axis] if name not in names]
+    names_after = [name for name in x.shape.names[axis:] if name not in names]
+    x = transpose(x, (*names_before, *names, *names_after))
+    start = len(names_before)
     end = start + len(names)
-    merged = Dimension(new, x.shape.only(names).size)
+    merged_dim = Dimension(new, x.shape.only(names).size)
     old_dims = list(x.shape)
-    new_dims = [*old_dims[:start], merged, *old_dims[end:]]
-    return _reshape(x, new_dims, old_dims[start:end], [merged])
+    new_dims = [*old_dims[:start], merged_dim, *old_dims[end:]]
+    return _reshape(x, new_dims, old=old_dims[start:end], new=[merged_dim])
 
 
 def unflatten(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
-    """Returns x with a dimension split in several: unflatten(x, "d", "heads:8;key:64")
-    of x [batch, d] is [batch, heads, key].
+    """Returns x with a dimension split into several: for x [batch, d],
+    unflatten(x, "d", "heads:8;key:64") is [batch, heads, key].
+
+    Args:
+      x: a tensor or variable.
+      dim: the name of the dimension to split.
+      shape: the dimensions in its place, in row-major order.
 
     Raises:
       ShapeError: x lacks `dim`, or the sizes do not multiply to its size.
@@ -277,7 +309,7 @@ def unflatten(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
     axis = x.shape.index(dim)
     old_dims = list(x.shape)
     new_shape = [*old_dims[:axis], *new_dims, *old_dims[axis + 1 :]]
-    return _reshape(x, new_shape, [old_dims[axis]], list(new_dims))
+    return _reshape(x, new_shape, old=[old_dims[axis]], new=list(new_dims))
 
 
 def reshape(x: Tensor, shape: ShapeLike) -> Tensor:
@@ -287,13 +319,20 @@ def reshape(x: Tensor, shape: ShapeLike) -> Tensor:
       ShapeError: the shapes have different numbers of elements.
     """
     x = as_tensor("x", x)
-    return _reshape(x, shape, list(x.shape), list(Shape(shape)))
+    return _reshape(x, shape, old=list(x.shape), new=list(Shape(shape)))
 
 
 def _reshape(
-    x: Tensor, shape: ShapeLike, old: Sequence[Dimension], new: Sequence[Dimension]
+    x: Tensor, shape: ShapeLike, *, old: Sequence[Dimension], new: Sequence[Dimension]
 ) -> Tensor:
-    """Returns x in another shape, where the dimensions `old` become those of `new`."""
+    """Returns the elements of x as [*shape].
+
+    Args:
+      x: the tensor.
+      shape: the shape of the result.
+      old: the dimensions of x that change.
+      new: the dimensions of the result in their place.
+    """
     new_shape = Shape(shape)
     if new_shape.sizes == x.shape.sizes:
         return rename(x, dict(zip(x.shape.names, new_shape.names)))

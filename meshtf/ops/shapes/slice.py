@@ -5,8 +5,8 @@
     q, k, v = mtf.chunk(x, "d", 3)
     x = mtf.concat([q, k, v], "d")
 
-Where the dimension is sharded, slice, pad and concat declare the range that a shard
-reads (windows), and a device receives only the elements that it lacks. chunk gathers
+Where the dimension is sharded, slice, pad and concat declare the range of elements that a
+shard reads (a window), and a device receives only the elements that it lacks. chunk gathers
 the dimension.
 """
 
@@ -70,7 +70,7 @@ class Slice(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _shifted(self.begin)
+            return _shifted_window(self.begin)
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
@@ -82,7 +82,7 @@ class Slice(WindowedOp):
 
 
 class Pad(WindowedOp):
-    """Elements of one value before and after one dimension."""
+    """x with elements of one value before and after those of one dimension."""
 
     dim: str
     before: int
@@ -98,7 +98,7 @@ class Pad(WindowedOp):
 
     @property
     def linearity(self) -> Any:
-        # The sum of padded partial sums would have the value several times.
+        # Padded partial sums would add `value` once for each of them.
         return None if self.value else "joint"
 
     def output_specs(self, x: Spec) -> Specs:
@@ -115,7 +115,7 @@ class Pad(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _shifted(-self.before, self.value)
+            return _shifted_window(-self.before, self.value)
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
@@ -126,7 +126,12 @@ class Pad(WindowedOp):
 
 
 class Concat(WindowedOp):
-    """Tensors concatenated along one dimension, of which they have these sizes."""
+    """Tensors concatenated along one dimension.
+
+    Attributes:
+      dim: the dimension.
+      sizes: the size of the dimension in each input.
+    """
 
     dim: str
     sizes: tuple[int, ...]
@@ -152,27 +157,28 @@ class Concat(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _shifted(-self._begins()[input_index])
+            return _shifted_window(-self._begins()[input_index])
         return None
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         names = context.outputs[0].names
         axis = names.index(self.dim)
         is_sharded = context.num_shards(self.dim) > 1
-        arranged = []
+        ordered = []
         for i, x in enumerate(xs):
             if is_sharded:
-                # Padded to the range of this device's shard of the output.
+                # The range of this device's shard of the output, padded.
                 x = context.window(i, self.dim, x)
-            arranged.append(arrange(x, context.inputs[i].names, names))
+            ordered.append(arrange(x, context.inputs[i].names, names))
         if not is_sharded:
-            return (tf.concat(arranged, axis),)
+            return (tf.concat(ordered, axis),)
+        # Each element of the output is selected from the input that has its global index.
         index_shape = [1] * len(names)
         index_shape[axis] = -1
         local_index = tf.range(context.local_size(self.dim))
         index = tf.reshape(local_index + context.shard_offset(self.dim), index_shape)
-        y = arranged[0]
-        for x, begin in zip(arranged[1:], self._begins()[1:]):
+        y = ordered[0]
+        for x, begin in zip(ordered[1:], self._begins()[1:]):
             y = tf.where(index < begin, y, x)
         return (y,)
 
@@ -185,7 +191,7 @@ class Concat(WindowedOp):
 
 
 class Chunk(Op):
-    """Chunks of these sizes along one dimension."""
+    """Chunks of the given sizes along one dimension, one output for each."""
 
     dim: str
     sizes: tuple[int, ...]
@@ -219,17 +225,19 @@ class Chunk(Op):
         return [transpose(concat(fill_gaps(dy, y), self.dim), x.shape)]
 
 
-def _shifted(by: int, fill: float = 0.0) -> Window:
-    """Returns the range `by` elements after, as the window to read."""
+def _shifted_window(by: int, fill: float = 0.0) -> Window:
+    """Returns the window of an op whose element i reads element i + by of an input, or
+    `fill` where the input has no such element.
+    """
     return Window(lambda a: a + by, lambda b: b + by, fill=fill)
 
 
 def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
-    """Returns elements from `begin` to below begin + size of one dimension of x:
-    [..., dim, ...] -> [..., size, ...].
+    """Returns elements [begin, begin + size) of one dimension of x: [..., dim, ...] ->
+    [..., size, ...].
 
     Raises:
-      ShapeError: x lacks `dim`, or some of the elements.
+      ShapeError: x lacks `dim`, or an element is out of range.
     """
     x, dim = tensor_along(x, dim)
     begin = as_int("begin", begin)
@@ -275,11 +283,15 @@ def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
 
 
 def chunk(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Returns chunks [..., dim, ...] of x along `dim`: `sizes` equal ones, or chunks of
-    these sizes.
+    """Returns consecutive chunks [..., dim, ...] of x along `dim`.
+
+    Args:
+      x: a tensor or variable.
+      dim: the name of the dimension.
+      sizes: the size of each chunk, or the number of chunks of equal size.
 
     Raises:
-      ShapeError: x lacks `dim`, or the chunks do not make it up.
+      ShapeError: x lacks `dim`, or the sizes do not sum to its size.
     """
     x, dim = tensor_along(x, dim)
     if isinstance(sizes, int):

@@ -3,7 +3,7 @@
     s = mtf.stack([x, y], "pair")             # [pair:2 batch length]
     x, y = mtf.unstack(s, "pair")
 
-The dimension is replicated, since each of its indices is another tensor.
+The new dimension is replicated, since a device has its shard of each of the tensors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from meshtf.ops.shapes.reshape import arrange, transpose
 
 @dataclasses.dataclass(frozen=True)
 class Stack(Op):
-    """Tensors stacked along a new dimension, at index `axis` of the shape."""
+    """Tensors of one shape, stacked along a new dimension at index `axis` of the shape."""
 
     dim: str
     axis: int = 0
@@ -62,8 +62,10 @@ class Stack(Op):
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         names = context.inputs[0].names
-        xs = tuple(arrange(x, s.names, names) for x, s in zip(xs, context.inputs))
-        return (tf.stack(xs, self.axis),)
+        ordered = [
+            arrange(x, shape.names, names) for x, shape in zip(xs, context.inputs)
+        ]
+        return (tf.stack(ordered, self.axis),)
 
     def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
         return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]
@@ -95,22 +97,27 @@ class Unstack(Op):
         return tuple(tf.unstack(x, axis=context.axis(0, self.dim)))
 
     def gradient(self, dy: Any, y: Any, x: Tensor) -> Cotangents:
-        many = isinstance(y, tuple)
-        dys = fill_gaps(dy, y) if many else [dy]
+        has_several_outputs = isinstance(y, tuple)
+        dys = fill_gaps(dy, y) if has_several_outputs else [dy]
         dx = stack(dys, self.dim, x.shape.index(self.dim))
         return [transpose(dx, x.shape)]
 
 
 def fill_gaps(dys: Sequence[Tensor | None], ys: Sequence[Tensor]) -> list[Tensor]:
-    """Returns cotangents [...], with zeros for those that are None."""
+    """Returns the cotangents of ys [...], with zeros in place of those that are None."""
     return [OPERATORS["zeros_like"](y) if dy is None else dy for dy, y in zip(dys, ys)]
 
 
 def require_alike(xs: Sequence[Spec], op_name: str, dim: str) -> None:
-    """Refuses tensors that differ in more than `dim` or the order of names.
+    """Checks that tensors differ only in the size of `dim` and the order of names.
+
+    Args:
+      xs: the specs of the tensors.
+      op_name: the name of the op, for errors.
+      dim: the dimension along which they are stacked or concatenated.
 
     Raises:
-      ShapeError: sizes or names differ.
+      ShapeError: other sizes or names differ.
       DTypeError: data types differ.
     """
     reference = xs[0]
@@ -131,8 +138,12 @@ def require_alike(xs: Sequence[Spec], op_name: str, dim: str) -> None:
 
 
 def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
-    """Returns tensors stacked along a new dimension `dim`, at index `axis` of the
-    shape: [...] -> [dim, ...] for axis 0.
+    """Returns tensors [...] stacked along a new dimension: [dim, ...] for axis 0.
+
+    Args:
+      xs: the tensors, with dimensions in any order; the result has that of the first.
+      dim: the name of the new dimension.
+      axis: its index in the shape of the result; negative indices count from the end.
 
     Raises:
       ShapeError: there are no tensors, their dimensions differ, or they have `dim`
@@ -149,7 +160,7 @@ def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
 
 
 def unstack(x: Tensor, dim: str) -> tuple[Tensor, ...]:
-    """Returns a tensor for each index of `dim`: x [..., dim, ...] -> [...] each.
+    """Returns a tensor [...] for each index of a dimension of x [..., dim, ...].
 
     Raises:
       ShapeError: x lacks `dim`.

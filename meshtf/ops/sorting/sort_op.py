@@ -89,9 +89,9 @@ class Reorder(Op):
     dim: str
     back: bool = False
     samples = (
-        Sample(("d",), ("b:4;d:6", "int b:4;d:6"), 6),
-        Sample(("d", True), ("d:4;b:2", "int b:2;d:4"), 4),
-        Sample(("d", True), ("d:4", "int d:4"), 4),
+        Sample(("d",), ("b:4;d:6", "int b:4;d:6"), below=6),
+        Sample(("d", True), ("d:4;b:2", "int b:2;d:4"), below=4),
+        Sample(("d", True), ("d:4", "int d:4"), below=4),
     )
 
     def output_specs(self, x: Spec, order: Spec) -> Specs:
@@ -114,7 +114,7 @@ class Reorder(Op):
         return (arrange(y, dim_last, names),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor, order: Tensor) -> Cotangents:
-        return [apply(Reorder(self.dim, not self.back), dy, order), None]
+        return [apply(Reorder(self.dim, back=not self.back), dy, order), None]
 
 
 def _scatter_last_axis(x: Any, order: Any) -> Any:

@@ -1,4 +1,8 @@
-"""Constant tensors: full, zeros, ones."""
+"""Constant tensors: full, zeros, ones.
+
+x = mtf.zeros(mesh, "batch:8;d_model:4")
+y = mtf.ones_like(x)
+"""
 
 from __future__ import annotations
 
@@ -58,10 +62,10 @@ def full(
     """Returns a tensor [*shape] whose elements all are `value`.
 
     Args:
-      mesh: the mesh of the tensor; None: that of the tensors it is combined with.
+      mesh: the mesh of the tensor; None: the mesh of the tensors that it is combined with.
       shape: the named shape, such as "batch:8;d_model:4".
       value: a Python number or boolean.
-      dtype: the data type.
+      dtype: the data type of the tensor.
 
     Raises:
       DTypeError: the data type cannot hold `value`.

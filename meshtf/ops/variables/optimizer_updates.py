@@ -1,18 +1,18 @@
 """Optimizer updates: one fused TensorFlow op for each shard, in place.
 
 An update written in arithmetic ops reads and writes the variable's memory about a dozen
-times; a fused op takes a quarter of the time. It updates the shards of the variable and
-of its slots in one step. Where slots are sharded differently from the variable (ZeRO-1),
-the second form below takes the variable's value, sharded like the slots, and returns its
-next value:
+times; a fused op takes a quarter of the time. It updates the shards of the variable and of
+its slots, the optimizer's variables, in one step. If the slots are sharded differently from
+the variable (ZeRO-1), the second form below takes the variable's value, sharded like the
+slots, and returns its next value:
 
-    op = AdamUpdate(w, m, v, 0.9, 0.999, 1e-8)
-    apply_all(op, dw, rate)                                 # writes w, m and v
-    new = apply(op.of_slots(), dw, rate, w.tensor())        # writes m and v
+    op = AdamUpdate(w, m, v, beta_1=0.9, beta_2=0.999, epsilon=1e-8)
+    apply_all(op, dw, rate)                                     # writes w, m and v
+    new_w = apply(op.slots_update(), dw, rate, w.tensor())      # writes m and v
 
-A fused op takes a single data type, and slots of a float16 or bfloat16 variable are
-float32. Such a variable uses the second form as well: it takes the value in float32, and
-the caller rounds the result once.
+A fused op takes a single data type, and the slots of a float16 or bfloat16 variable are
+float32. So the second form is also used for such a variable: it takes the value in float32,
+and the caller rounds the result once.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from meshtf.ops.common.trace_cache import constant
 
 
 class ReducePartialSums(Op):
-    """The input, with its partial sums reduced.
+    """The identity, whose input the planner reduces if it is a partial sum.
 
     The op does not declare itself linear, so the planner reduces partial sums before it,
-    once for all uses of the result. Where the layout shards the result it uses a
-    reduce-scatter. Sharded inputs stay sharded.
+    once for all uses of the result: by a reduce-scatter if the layout shards the result.
+    Sharded inputs stay sharded.
     """
 
     samples = (Sample((), ("b:4;d:6",)), Sample((), ("int d:6;b:4",), gradient=False))
@@ -60,10 +60,14 @@ class ReducePartialSums(Op):
 
 
 class OptimizerUpdate(WriteOp):
-    """Base of updates.
+    """The base of updates.
 
-    Inputs are a gradient with the variable's shape, and the learning rate, a scalar. With
-    `slots_only` the variable's value is a third input, and its next value is the output.
+    The inputs are a gradient in the variable's shape, and the learning rate, a scalar. With
+    `slots_only`, the variable's value is a third input, and its next value is the output.
+
+    Attributes:
+      variable: the variable that is updated.
+      slots_only: whether only the slots are written, and not the variable.
     """
 
     variable: Store
@@ -71,7 +75,7 @@ class OptimizerUpdate(WriteOp):
 
     @property
     def slots(self) -> tuple[Store, ...]:
-        """The optimizer's variables that it writes in addition to `variable`."""
+        """The optimizer's variables that the op writes in addition to `variable`."""
         return ()
 
     @property
@@ -82,15 +86,14 @@ class OptimizerUpdate(WriteOp):
 
     @property
     def dtype(self) -> str:
-        """The data type of the computation and of its inputs: that of the slots."""
+        """The data type of the computation and of the inputs: that of the slots, if any."""
         if self.slots:
             return self.slots[0].spec.dtype
         return accumulation_dtype(self.variable.spec.dtype)
 
     def slots_update(self) -> OptimizerUpdate:
-        """Returns an update that writes only the slots.
-
-        It takes the value of the variable, and returns its next value.
+        """Returns an update that writes only the slots, takes the variable's value as a
+        third input, and returns its next value.
         """
         return dataclasses.replace(self, slots_only=True)  # type: ignore[type-var]
 
@@ -113,9 +116,11 @@ class OptimizerUpdate(WriteOp):
         return value
 
     def _check_slots(self) -> None:
+        """Raises DTypeError if a slot has another data type than the variable."""
         dtype = self.variable.spec.dtype
         for slot in self.slots:
-            if slot.spec.dtype != dtype:  # TensorFlow would abort the process
+            if slot.spec.dtype != dtype:
+                # TensorFlow would abort the process.
                 raise DTypeError(
                     f"variable {self.variable.name!r} is {dtype} and its slot "
                     f"{slot.name!r} {slot.spec.dtype}: no update changes both in place."
@@ -125,7 +130,15 @@ class OptimizerUpdate(WriteOp):
 class AdamUpdate(OptimizerUpdate):
     """Adam (Kingma and Ba 2015, arXiv:1412.6980).
 
-    Inputs are the gradient, and the learning rate with the bias correction included.
+    The inputs are the gradient, and the learning rate times the bias correction,
+    sqrt(1 - beta_2**t) / (1 - beta_1**t).
+
+    Attributes:
+      m: the slot of the moving average of gradients.
+      v: the slot of the moving average of squared gradients.
+      beta_1: the decay of m in one step.
+      beta_2: the decay of v in one step.
+      epsilon: a small number that is added to the square root of v.
     """
 
     m: Store
@@ -148,7 +161,8 @@ class AdamUpdate(OptimizerUpdate):
     def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
         variable, m, v = handles
         dtype = gradient.dtype
-        no_correction = constant(0.0, dtype)  # the learning rate includes it
+        # The op's own bias correction is 1 for powers of 0: the learning rate includes it.
+        no_correction = constant(0.0, dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=variable,
             m=m,
@@ -165,23 +179,31 @@ class AdamUpdate(OptimizerUpdate):
 
 
 class DescentUpdate(OptimizerUpdate):
-    """Gradient descent. Inputs are the gradient and the learning rate."""
+    """Gradient descent; the inputs are the gradient and the learning rate."""
 
     def new_values(self, gradient: Any, rate: Any, variable: Any) -> LocalTensors:
-        new = tf.cast(variable, gradient.dtype) - gradient * rate
-        return (tf.cast(new, variable.dtype),)
+        new_value = tf.cast(variable, gradient.dtype) - gradient * rate
+        return (tf.cast(new_value, variable.dtype),)
 
     def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
         if self.variable.spec.dtype != self.dtype:
             return False
+        (variable,) = handles
         tf.raw_ops.ResourceApplyGradientDescent(
-            var=handles[0], delta=gradient, alpha=rate
+            var=variable, delta=gradient, alpha=rate
         )
         return True
 
 
 class MomentumUpdate(OptimizerUpdate):
-    """Gradient descent with momentum. Inputs are the gradient and the learning rate."""
+    """Gradient descent with momentum; the inputs are the gradient and the learning rate.
+
+    Attributes:
+      velocity: the slot of the velocity, the decaying sum of gradients.
+      momentum: the decay of the velocity in one step.
+      nesterov: whether the step is Nesterov's, along the velocity after the next step with
+        the same gradient.
+    """
 
     velocity: Store
     momentum: float
@@ -214,7 +236,7 @@ class MomentumUpdate(OptimizerUpdate):
 
 
 class WeightDecay(WriteOp):
-    """Multiplies a variable by 1 - share. The input is the share, a scalar."""
+    """Multiplies a variable by 1 - share; the input is the share, a scalar."""
 
     variable: Store
 

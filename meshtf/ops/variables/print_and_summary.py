@@ -3,9 +3,8 @@
     loss = mtf.print(loss, "loss")                       # loss float32 [] 0.693147182
     mtf.scalar_summary("loss", loss, step)               # to the default tf.summary writer
 
-Global tensors are printed, once for all devices, in the order of the code, even if
-nothing else uses them. In a mtf.function this happens in every call, not only when it
-is traced.
+Global tensors are printed once, not by each device, in the order of the code, even if nothing
+else uses them. In a mtf.function they are printed in every call, not only when it is traced.
 """
 
 from __future__ import annotations
@@ -22,14 +21,21 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_complex
 from meshtf.names.arguments import as_text
 
-_METADATA = tf.compat.v1.SummaryMetadata(  # by which TensorBoard identifies a scalar
+# TensorBoard identifies a scalar by this.
+_METADATA = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
     data_class="DATA_CLASS_SCALAR",
 )
 
 
 class Print(HostOp):
-    """Prints the input to standard error, after a message."""
+    """Prints the input to standard error, after a message.
+
+    Attributes:
+      message: the text before the values.
+      summarize: the number of elements that are printed at the start and at the end of each
+        dimension; -1: all.
+    """
 
     message: str
     summarize: int
@@ -38,17 +44,20 @@ class Print(HostOp):
         return ()
 
     def run_on_host(self, *xs: Any) -> None:
-        if xs[0].dtype.is_complex:
-            x = tf.strings.as_string(xs[0])
-        else:
-            x = xs[0]
+        (x,) = xs
+        if x.dtype.is_complex:
+            x = tf.strings.as_string(x)
         tf.print(self.message, x, summarize=self.summarize, output_stream=sys.stderr)
 
 
 class ScalarSummary(HostOp):
     """Writes a scalar to the default tf.summary writer.
 
-    Inputs are the scalar and, unless `step` is given, the step.
+    The inputs are the scalar and, if the attribute `step` is None, the step.
+
+    Attributes:
+      name: the name of the curve.
+      step: the training step.
     """
 
     name: str
@@ -85,19 +94,24 @@ class ScalarSummary(HostOp):
                 stacklevel=2,
             )
             return
-        step = tf.cast(xs[1] if len(xs) > 1 else self.step, tf.int64)
-        value = tf.cast(xs[0], tf.float32)
-        tf.summary.write(self.name, value, step=step, metadata=_METADATA)
+        value, *step_input = xs
+        step = step_input[0] if step_input else self.step
+        tf.summary.write(
+            self.name,
+            tf.cast(value, tf.float32),
+            step=tf.cast(step, tf.int64),
+            metadata=_METADATA,
+        )
 
 
 def print(x: Any, message: str = "", summarize: int = 3) -> Tensor:
-    """Returns x [...], and prints it to standard error in each run, with its type and
+    """Returns x [...], and prints it to standard error in each run, with its data type and
     shape.
 
     Args:
-      x: a tensor; its shards are gathered, and the global tensor is printed.
-      message: printed before it.
-      summarize: how many elements are printed at the start and at the end of each
+      x: a tensor. Its shards are gathered, and the global tensor is printed.
+      message: the text before the tensor.
+      summarize: the number of elements that are printed at the start and at the end of each
         dimension; -1: all.
     """
     x = as_tensor("x", x)
@@ -109,15 +123,15 @@ def print(x: Any, message: str = "", summarize: int = 3) -> Tensor:
 def scalar_summary(name: str, x: Any, step: Any) -> Tensor:
     """Returns x [], and writes it to the default tf.summary writer, for TensorBoard.
 
-    In a mtf.function that is the default writer at its first call, as in a tf.function.
-    Without one there is a warning, and nothing is written.
+    In a mtf.function, as in a tf.function, this is the default writer at the first call.
+    Without a default writer there is a warning, and nothing is written.
 
     Args:
       name: the name of the curve.
       x: a scalar.
       step: the training step: an integer, or a scalar tensor or variable. In a
-        mtf.function it must be a tensor, since a Python integer stays that of the first
-        call.
+        mtf.function it must be a tensor, since a Python integer would keep its value of the
+        first call.
 
     Raises:
       ShapeError: x or the step is no scalar.

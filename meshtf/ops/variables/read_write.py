@@ -1,9 +1,6 @@
 """Reading and writing stores (variables, arguments), and scalar inputs.
 
-Example:
-
-    w.assign(w - 0.1 * dw)                 # a Read, two ops, a Write
-    mtf.zeros(mesh, "batch:8;d_model:4")
+w.assign(w - 0.1 * dw)                 # a Read, two ops, a Write
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from meshtf.ops.variables.fill import Number, ones_like, zeros, zeros_like
 
 
 class Read(ReadOp):
-    """Reads the current value of a store."""
+    """The current value of a store."""
 
     def output_specs(self, *xs: Spec) -> Specs:
         return (self.store.spec,)
@@ -51,10 +48,11 @@ class Write(WriteOp):
         return (self.variable,)
 
     def output_specs(self, *xs: Spec) -> Specs:
-        if xs[0].dtype != self.variable.spec.dtype:
+        (new,) = xs
+        if new.dtype != self.variable.spec.dtype:
             raise DTypeError(
                 f"variable {self.variable.name!r} is {self.variable.spec.dtype}; a "
-                f"value of {xs[0].dtype} needs mtf.cast."
+                f"value of {new.dtype} needs mtf.cast."
             )
         return ()
 
@@ -62,15 +60,16 @@ class Write(WriteOp):
         return (new,)
 
     def write_in_place(self, handles: Sequence[Any], new: Any) -> bool:
-        tf.raw_ops.AssignVariableOp(resource=handles[0], value=new)
+        (variable,) = handles
+        tf.raw_ops.AssignVariableOp(resource=variable, value=new)
         return True
 
 
 class ScalarStore:
     """A Python number that is an input of the program.
 
-    As a constant it would make ops unequal that differ only in it; as an input it does
-    not, so these ops are traced once.
+    Ops that differ only in such a number are equal, and traced once. With the number as a
+    constant, they would not be.
     """
 
     name = "a number"
@@ -88,22 +87,22 @@ class ScalarStore:
         return self.mesh.replicated
 
     def read(self) -> list[Any]:
-        """Returns the number as a tensor, for each position of the mesh."""
+        """Returns the number as a scalar tensor for each position of the mesh."""
         assert self.mesh is not None
         value = tf.constant(self.value, tf.as_dtype(self.spec.dtype))
         return [value] * self.mesh.size
 
     def slices(self) -> Sequence[Any]:
-        """Raises: such a number is never written."""
+        """Raises NotImplementedError: such a number is never written."""
         raise NotImplementedError
 
 
 class PathHash(ScalarStore):
-    """A hash of the active path of module names, such as the salt of a random op."""
+    """A hash of the active path of module names, which is an input of random ops."""
 
 
 def path_hash(mesh: Mesh | None, value: int) -> Tensor:
-    """Returns a hash of the active path, int32 []: see `scalar_input`."""
+    """Returns the hash `value` of the active path as an input of the program, int32 []."""
     return apply(Read(PathHash(value, "int32", mesh)), mesh=mesh)
 
 

@@ -123,6 +123,7 @@ class ConvKernels:
 
     @property
     def _dilated(self) -> bool:
+        """Whether any dimension is dilated."""
         return max(self.dilations) > 1
 
     @property
@@ -293,7 +294,7 @@ class ConvKernels:
 
         Args:
           method: `forward`, `input_gradient` or `kernel_gradient`.
-          a, b: its two arguments.
+          a, b: the two arguments of the method.
           axes: the axis of groups of `a`, and that of `b`.
           result_axis: the axis of groups of the result.
         """

@@ -375,8 +375,8 @@ def avg_pool(
 ) -> Tensor:
     """Returns the mean of the elements of x in each window; padding does not count.
 
-    The result has the names of x, and one element for each window. Arguments and errors
-    are those of `max_pool`.
+    The result has the names of x, such as [batch, h, w, c], and an element for each window.
+    Arguments and errors are those of `max_pool`.
     """
     x = as_tensor("x", x)
     windows = _pooling_windows(x.shape, window, stride, padding)

@@ -1,4 +1,9 @@
-"""An exported program: a StableHLO module, and what a host needs to know to run it."""
+"""An exported program: a StableHLO module, and a description of its inputs and results.
+
+exported = mtf.export(train_step, x)
+shards = exported.inputs[0].shard(array, exported.mesh)      # one for each replica
+exported.save("step")                                        # a folder
+"""
 
 from __future__ import annotations
 
@@ -30,10 +35,10 @@ class Port:
       name: the name of the variable, argument or result.
       kind: "parameter", "state" (a variable that is not trained), "argument" or
         "result".
-      spec: its global shape and data type.
-      placement: its placement.
-      output: the index of the output that is the new value of a written variable; None
-        for all other ports.
+      spec: the global shape and data type of the port.
+      placement: the placement of the port on the mesh.
+      output: the index of the module's output with the new value of this variable; None
+        if the port is no variable that the program writes.
     """
 
     name: str
@@ -44,8 +49,8 @@ class Port:
 
     @property
     def partial(self) -> tuple[str | None, ...]:
-        """For each mesh axis: the reduction over replicas along it that gives the global
-        value, "sum", "max" or "min"; None: no reduction.
+        """The reduction over replicas along each mesh axis whose result is the global value:
+        "sum", "max" or "min"; None: no reduction.
         """
         reductions: list[str | None] = []
         for state in self.placement:
@@ -53,7 +58,7 @@ class Port:
         return tuple(reductions)
 
     def shard(self, array: Any, mesh: Mesh) -> list[Any]:
-        """Returns each replica's shard of a global array; one object for equal shards.
+        """Returns each replica's shard of a global array. Equal shards are one object.
 
         Raises:
           PlanError: the port takes partial sums, which the global array does not
@@ -85,6 +90,7 @@ class Port:
         key: tuple[int, ...],
         mesh: Mesh,
     ) -> tuple[slice, ...]:
+        """Returns the slices of the global array that are the shard with this key."""
         return region(self.spec.shape, self.placement, key, mesh)
 
 
@@ -98,8 +104,8 @@ class Export:
       inputs: the inputs of the module, variables first.
       results: the results of the program, the first outputs of the module; the new values
         of variables come after them, see `Port.output`.
-      values: the initial global value of each input that is no argument of a call; {} for
-        an abstract mesh.
+      values: the initial global value of each input that is no argument of a call, by
+        name; {} for an abstract mesh.
     """
 
     module: bytes
@@ -115,8 +121,8 @@ class Export:
         )
 
     def save(self, folder: str) -> None:
-        """Writes a folder with `module.mlirbc`, `values.npz` and `manifest.json`. It
-        appears complete or not at all.
+        """Writes a folder with `module.mlirbc`, `values.npz` and `manifest.json`. The folder
+        appears only when it is complete.
 
         Raises:
           FileExistsError: the folder exists, and is no earlier export.

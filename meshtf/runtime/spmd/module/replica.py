@@ -1,9 +1,9 @@
 """The program of one replica, which every device runs.
 
-Reshards are XLA collectives among groups of replicas, coordinates are computed from the
-replica's id, and a variable is the shard of this replica.
-
     results = Replica(program, variables, inputs).run()
+
+Reshards are XLA collectives among groups of replicas. The replica's coordinates on the mesh
+are computed from its id, and each variable is the shard of this replica.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Replica(SingleReplica):
 
     Args:
       program: the program.
-      variables: for each variable, a tf.Variable with this replica's shard.
-      inputs: for each other store, this replica's shard.
+      variables: a tf.Variable with this replica's shard of each variable.
+      inputs: this replica's shard of each other store.
     """
 
     def __init__(
@@ -54,7 +54,10 @@ class Replica(SingleReplica):
     def _read(self, store: Store) -> Any:
         if store in self.variables:
             return self.variables[store].read_value()
-        return self.inputs[store] if store in self.inputs else store.read()[0]
+        if store in self.inputs:
+            return self.inputs[store]
+        # Other stores, such as numbers, have one value for all replicas.
+        return store.read()[0]
 
     def _write(self, step: WriteStep) -> Sequence[Any]:
         variables = [self.variables[store] for store in step.variables]
@@ -100,7 +103,13 @@ class Replica(SingleReplica):
         mesh_axis: str,
         axis: int,
     ) -> Any:
-        """Returns this replica's slice along an axis of x."""
+        """Returns this replica's shard along a mesh axis, of x which is replicated along it.
+
+        Args:
+          x: the tensor.
+          mesh_axis: the name of the mesh axis.
+          axis: the axis of x that is sharded.
+        """
         sizes = x.shape.as_list()
         sizes[axis] //= self.mesh.axes[mesh_axis]
         begin: list[Any] = [0] * len(sizes)
@@ -117,20 +126,21 @@ class Replica(SingleReplica):
         assert step.src.spec is not None
         return exchange(
             self.values[step.src],
-            step.src.spec.shape.index(step.dim),
-            step.window,
-            step.factor_size,
-            step.window.fill,
-            self.coordinates[step.axis],
-            self.mesh.groups(step.axis),
+            axis=step.src.spec.shape.index(step.dim),
+            window=step.window,
+            size=step.factor_size,
+            fill=step.window.fill,
+            index=self.coordinates[step.axis],
+            groups=self.mesh.groups(step.axis),
         )
 
 
 def _coordinates(mesh: Mesh) -> dict[str, Any]:
-    """Returns the coordinates of this replica as tensors."""
-    index = replica_id()
+    """Returns the coordinate of this replica along each mesh axis, as scalar tensors."""
+    # Replica ids are in row-major order of the coordinates.
+    remaining = replica_id()
     coordinates = {}
     for axis, size in reversed(mesh.axes.items()):
-        coordinates[axis] = index % size
-        index = index // size
+        coordinates[axis] = remaining % size
+        remaining = remaining // size
     return coordinates

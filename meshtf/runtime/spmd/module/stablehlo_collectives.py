@@ -1,12 +1,12 @@
 """Collectives as StableHLO.
 
-TensorFlow has ops for only some of XLA's collectives, and for only some data types. So
-each collective is a small StableHLO module, which is embedded in the TensorFlow function:
+TensorFlow has ops only for some of XLA's collectives, and only for some data types. So each
+collective is a small StableHLO module, which is embedded in the TensorFlow function:
 
     all_reduce(x, ((0, 1), (2, 3)), "sum")       # two groups of two replicas
 
-All functions take this replica's tensor and the groups of replicas among which tensors
-are exchanged; the order within a group is the order of its shards.
+The functions take this replica's tensor x, and the groups of replicas that exchange tensors.
+The replicas of a group are in the order of their shards.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tensorflow as tf
 from meshtf.runtime.tf_internals.xla_ops import call_stablehlo
 
 Groups = Sequence[Sequence[int]]
+# The names of data types in MLIR.
 _TYPES = {
     "bool": "i1",
     "int8": "i8",
@@ -40,14 +41,19 @@ _TYPES = {
 # with global ids.
 _CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
 _WITH_GLOBAL_IDS = ("all_reduce", "all_gather", "reduce_scatter")
+# The StableHLO ops of reductions, by kind.
 _COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 _COMBINE_BOOL = {"max": "or", "min": "and"}
 
 
 def all_reduce(x: Any, groups: Groups, kind: str) -> Any:
-    """Returns the sum, maximum or minimum over each group."""
+    """Returns the reduction ("sum", "max" or "min") of x over the replicas of a group."""
     return _call(
-        x, "all_reduce", x.shape, f"replica_groups = {_table(groups)}", _region(x, kind)
+        x,
+        "all_reduce",
+        shape=x.shape,
+        attributes=f"replica_groups = {_table(groups)}",
+        region=_region(x, kind),
     )
 
 
@@ -63,9 +69,11 @@ def reduce_scatter(
     return _call(
         x,
         "reduce_scatter",
-        _resized(x, axis, 1 / len(groups[0])),
-        f"scatter_dimension = {axis} : i64, replica_groups = {_table(groups)}",
-        _region(x, kind),
+        shape=_resized(x, axis, 1 / len(groups[0])),
+        attributes=(
+            f"scatter_dimension = {axis} : i64, replica_groups = {_table(groups)}"
+        ),
+        region=_region(x, kind),
     )
 
 
@@ -74,8 +82,8 @@ def all_gather(x: Any, groups: Groups, axis: int) -> Any:
     return _call(
         x,
         "all_gather",
-        _resized(x, axis, len(groups[0])),
-        f"all_gather_dim = {axis} : i64, replica_groups = {_table(groups)}",
+        shape=_resized(x, axis, len(groups[0])),
+        attributes=f"all_gather_dim = {axis} : i64, replica_groups = {_table(groups)}",
     )
 
 
@@ -94,18 +102,28 @@ def all_to_all(
     return _call(
         x,
         "all_to_all",
-        shape,
-        f"split_dimension = {split_axis} : i64, concat_dimension = {concat_axis} : i64, "
-        f"split_count = {group_size} : i64, replica_groups = {_table(groups)}",
+        shape=shape,
+        attributes=(
+            f"split_dimension = {split_axis} : i64, "
+            f"concat_dimension = {concat_axis} : i64, "
+            f"split_count = {group_size} : i64, replica_groups = {_table(groups)}"
+        ),
     )
 
 
 def permute(x: Any, pairs: Sequence[tuple[int, int]]) -> Any:
-    """Returns, on each target, the tensor of its source, for pairs (source, target);
-    zeros on replicas that are no target.
+    """Returns, on each target replica, the tensor of its source; zeros on replicas that are
+    no target.
+
+    Args:
+      x: this replica's tensor.
+      pairs: pairs of replicas (source, target).
     """
     return _call(
-        x, "collective_permute", x.shape, f"source_target_pairs = {_table(pairs)}"
+        x,
+        "collective_permute",
+        shape=x.shape,
+        attributes=f"source_target_pairs = {_table(pairs)}",
     )
 
 
@@ -121,31 +139,35 @@ def _call(
     attributes: str,
     region: str = "",
 ) -> Any:
-    """Returns the output, of a given shape, of a StableHLO op with attributes in MLIR's
-    syntax and, for reductions, a region that combines two elements.
+    """Returns the output of a StableHLO op.
+
+    Args:
+      x: the input, a TensorFlow tensor.
+      op: the name of the op.
+      shape: the sizes of the output, whose data type is that of x.
+      attributes: the attributes of the op, in MLIR's syntax.
+      region: for a reduction, the region that combines two elements.
     """
-    shape = [int(n) for n in shape]
+    sizes = [int(size) for size in shape]
     attributes = f"{attributes}, {_CHANNEL}"
     if op in _WITH_GLOBAL_IDS:
         attributes = f"{attributes}, use_global_device_ids"
-    before = _type(x, x.shape)
-    after = _type(x, shape)
-    return call_stablehlo(
-        x,
-        f"""module {{
-  func.func @main(%x: {before}) -> {after} {{
-    %y = "stablehlo.{op}"(%x) <{{{attributes}}}> {region} : ({before}) -> {after}
-    return %y : {after}
+    x_type = _type(x, x.shape)
+    y_type = _type(x, sizes)
+    module = f"""module {{
+  func.func @main(%x: {x_type}) -> {y_type} {{
+    %y = "stablehlo.{op}"(%x) <{{{attributes}}}> {region} : ({x_type}) -> {y_type}
+    return %y : {y_type}
   }}
-}}""",
-        shape,
-    )
+}}"""
+    return call_stablehlo(x, module, sizes)
 
 
 def _region(x: Any, kind: str) -> str:
-    """Returns the MLIR region of a reduction."""
+    """Returns the MLIR region of a reduction, which combines two elements of x."""
     element = _type(x, ())
-    combine = (_COMBINE_BOOL if x.dtype == tf.bool else _COMBINE)[kind]
+    combine_ops = _COMBINE_BOOL if x.dtype == tf.bool else _COMBINE
+    combine = combine_ops[kind]
     return f"""({{
     ^bb0(%a: {element}, %b: {element}):
       %c = stablehlo.{combine} %a, %b : {element}
@@ -172,7 +194,7 @@ def _table(rows: Sequence[Sequence[int]]) -> str:
 
 
 def _resized(x: Any, axis: int, factor: float) -> list[int]:
-    """Returns the sizes of x with that of one axis multiplied by a factor."""
-    shape = list(map(int, x.shape))
-    shape[axis] = round(shape[axis] * factor)
-    return shape
+    """Returns the sizes of x, that of one axis multiplied by a factor."""
+    sizes = list(map(int, x.shape))
+    sizes[axis] = round(sizes[axis] * factor)
+    return sizes

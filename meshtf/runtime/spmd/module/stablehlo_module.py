@@ -1,8 +1,8 @@
 """Exports a program as one StableHLO module that any PJRT host can run.
 
-The module is the program of one replica. It takes the replica's shards of all `inputs` in
-order, variables first. It returns the shards of `results`, followed by the new shards of
-the variables that the program writes.
+The module is the program of one replica. It takes the replica's shards of all inputs in
+order, variables first. It returns the shards of the results, followed by the new shards of the
+variables that the program writes.
 
     exported = export(recorded, arguments)
     exported.module                          # bytes: a portable artifact of StableHLO
@@ -48,16 +48,18 @@ def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
     lowered = lower(recorded, arguments)
     refuse_effects(lowered.program)
     mesh = recorded.mesh
+    results = recorded.results
     _check_no_partial_results(lowered.captured)
     stores = lowered.inputs
     names = store_names(stores)
-    inputs = [
+    input_ports = [
         Port(names[store], store.kind, store.spec, store.placement) for store in stores
     ]
-    for output, store in enumerate(lowered.written, start=len(recorded.results)):
+    # The new values of written variables are outputs after the results.
+    for output, store in enumerate(lowered.written, start=len(results)):
         k = stores.index(store)
-        inputs[k] = dataclasses.replace(inputs[k], output=output)
-    ports = [
+        input_ports[k] = dataclasses.replace(input_ports[k], output=output)
+    result_ports = [
         Port(f"result_{i}", "result", result.spec, value.placement)
         for i, (result, value) in enumerate(
             zip(recorded.results, lowered.program.results)
@@ -65,11 +67,15 @@ def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
     ]
     values = {}
     if not mesh.abstract:
-        values = {
-            names[s]: _global_value(s, mesh)
-            for s in (*lowered.variables, *lowered.captured)
-        }
-    return Export(lowered.module, mesh, tuple(inputs), tuple(ports), values)
+        for store in (*lowered.variables, *lowered.captured):
+            values[names[store]] = _global_value(store, mesh)
+    return Export(
+        module=lowered.module,
+        mesh=mesh,
+        inputs=tuple(input_ports),
+        results=tuple(result_ports),
+        values=values,
+    )
 
 
 class Lowered(NamedTuple):
@@ -105,7 +111,7 @@ def lower(recorded: Recorded, arguments: Sequence[Store]) -> Lowered:
     nodes, results, mesh = recorded
     _check_one_stage(nodes, mesh)
     program = build(nodes, results, mesh)
-    variables, captured = _stores(program, arguments)
+    variables, captured = _variables_and_captures(program, arguments)
     body = _ReplicaFunction(program, variables, [*captured, *arguments])
     written = [store for store in variables if store in body.written_stores]
     return Lowered(
@@ -128,8 +134,11 @@ class _ReplicaFunction:
 
     Args:
       program: the program.
-      variables: its variables, the first inputs.
+      variables: the variables of the program, which are the first inputs of the function.
       inputs: the stores of all other inputs: captured tensors and arguments.
+
+    Attributes:
+      written_stores: the variables that the program writes.
     """
 
     def __init__(
@@ -147,6 +156,12 @@ class _ReplicaFunction:
     def __call__(
         self, variables: Sequence[tf.Variable], inputs: Sequence[Any]
     ) -> list[Any]:
+        """Returns the results of the program on this replica, while TensorFlow traces it.
+
+        Args:
+          variables: this replica's shards of the variables.
+          inputs: this replica's shards of all other inputs.
+        """
         replica = Replica(
             self.program,
             dict(zip(self.variables, variables)),
@@ -156,7 +171,11 @@ class _ReplicaFunction:
         return [tf.identity(y) for y in (*results, *replica.host_inputs)]
 
     def compile(self) -> bytes:
-        """Returns the serialised module. Raises PlanError."""
+        """Returns the serialised module.
+
+        Raises:
+          PlanError: XLA cannot compile an op of the program.
+        """
         function = tf.function(self, jit_compile=True, autograph=False)
         variables = [tf.Variable(self._zeros(s)) for s in self.variables]
         inputs = [self._zeros(s) for s in self.inputs]
@@ -185,23 +204,35 @@ class _ReplicaFunction:
         subject: str,
         xla_message: str | None = None,
     ) -> PlanError:
-        """Returns the error for the op whose name scope occurs in `text`."""
+        """Returns the error for an op that XLA cannot compile.
+
+        Args:
+          text: a text of TensorFlow with the name scope of the op.
+          subject: the name of the kernel.
+          xla_message: the message of XLA, if there is one.
+        """
         node = self._node_named_in(text)
-        title = "an op" if node is None else node.op.display_name
-        shapes = [] if node is None else [repr(x.shape) for x in node.inputs]
+        title = "an op"
+        source: Any = "?"
+        shapes = []
+        if node is not None:
+            title = node.op.display_name
+            source = node.source
+            shapes = [repr(x.shape) for x in node.inputs]
+        facts: dict[str, Any] = {"from": source, "inputs": " ".join(shapes)}
+        if xla_message is not None:
+            facts["xla"] = xla_message
         return PlanError(
             explain_error(
                 f"XLA cannot compile {subject}, which {title} runs.",
-                **{"from": "?" if node is None else node.source},
-                inputs=" ".join(shapes),
-                **({} if xla_message is None else {"xla": xla_message}),
+                **facts,
                 way_out="Write it with other ops, or run it without exporting it: a "
                 "mtf.function needs no XLA.",
             )
         )
 
     def _node_named_in(self, text: str) -> Node | None:
-        """Returns the first node whose name scope occurs in a text of TensorFlow."""
+        """Returns the first node whose name scope occurs in a text of TensorFlow, or None."""
         for step, _ in walk(self.program):
             if isinstance(step, ReadStep) or step.node is None:
                 continue
@@ -227,10 +258,16 @@ def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
             )
 
 
-def _stores(
+def _variables_and_captures(
     program: Program, arguments: Sequence[Store]
 ) -> tuple[list[Store], list[Store]]:
-    """Returns the variables of a program, and the stores of the tensors it captured."""
+    """Returns the variables of a program, and the stores of the tensors that it captures.
+
+    Args:
+      program: the program.
+      arguments: the stores of its arguments, which are not captures.
+    """
+    # The keys are the stores, in order and without duplicates.
     stores: dict[Store, None] = {}
     for step in program.steps:
         if isinstance(step, ReadStep):
@@ -243,7 +280,7 @@ def _stores(
 
 
 def _check_no_partial_results(stores: Sequence[Store]) -> None:
-    """Checks that captured tensors have global values, which `Export.values` stores.
+    """Checks that captured tensors have global values, which `Export.values` contains.
 
     Raises:
       PlanError: a captured tensor is a partial sum, maximum or minimum.

@@ -1,10 +1,8 @@
-"""Errors for what the SPMD runtime does not support: running on TensorFlow devices, and
-effects outside of tensors.
-
-Example:
+"""Errors of the SPMD runtime: it does not run on TensorFlow devices, and exported programs do
+not print or write summaries.
 
     raise refusal(mesh)
-    refuse_effects(program)
+    refuse_effects(program)            # raises PlanError
 """
 
 from __future__ import annotations
@@ -16,7 +14,8 @@ from meshtf.mesh import Mesh
 from meshtf.partition import Program, WriteStep
 from meshtf.runtime.devices.resolve import devices_of
 
-_WHY = {
+# Why a call is refused, by the type of the devices.
+_REASONS = {
     "CPU": "TensorFlow compiles XLA's collectives on CPUs, but cannot run them.",
     "GPU": "Running XLA's collectives from TensorFlow has not been tried on GPUs.",
     "TPU": "Running XLA's collectives from TensorFlow has not been tried on TPUs.",
@@ -26,11 +25,14 @@ _WHY = {
 def refusal(mesh: Mesh) -> PlanError:
     """Returns the error for a call with runtime="spmd" on the devices of a mesh."""
     devices = devices_of(mesh)
-    kinds = dict.fromkeys(tf.DeviceSpec.from_string(d).device_type for d in devices)
+    # The distinct device types, in order.
+    device_types = dict.fromkeys(
+        tf.DeviceSpec.from_string(device).device_type for device in devices
+    )
+    reasons = " ".join(_REASONS.get(kind, "") for kind in device_types).strip()
     return PlanError(
         explain_error(
-            'runtime="spmd" does not run on TensorFlow devices. '
-            + " ".join(_WHY.get(k, "") for k in kinds).strip(),
+            f'runtime="spmd" does not run on TensorFlow devices. {reasons}',
             mesh=str(mesh),
             devices=", ".join(dict.fromkeys(devices)),
             way_out='Take runtime="placed", which runs on all of these, or make the mesh '
@@ -41,8 +43,8 @@ def refusal(mesh: Mesh) -> PlanError:
 
 
 def refuse_effects(program: Program) -> None:
-    """Checks that a program neither prints nor writes summaries, which a StableHLO module
-    cannot. Raises PlanError.
+    """Raises PlanError if a program prints or writes summaries, which a StableHLO module
+    cannot do.
     """
     for step in program.steps:
         if isinstance(step, WriteStep) and not step.variables:

@@ -1,13 +1,13 @@
-"""Window exchange by permutes: each shard receives the elements that it reads from its
-neighbours.
+"""Window exchange by collective permutes: each shard receives the elements that it reads
+from its neighbours.
 
-Shard j reads elements [low(j), low(j) + length) of the global dimension. For each
-distance d, one permute sends elements from shard j + d to shard j: all elements that any
-shard needs at this distance, since all replicas run the same program. The received
+Shard j reads elements [low(j), low(j) + length) of the global dimension: its window. For each
+distance d, one permute sends elements from shard j + d to shard j. These are all elements
+that any shard needs at this distance, since all replicas run the same program. The received
 elements are concatenated, and each shard slices its window from them.
 
-    shards of 4 elements, which read elements 4j - 1 to 4j + 5:
-    distance -1 sends the last element of a shard, distance 1 the first one
+    shards of 4 elements that read elements [4j - 1, 4j + 5):
+    distance -1 sends the last element of a shard, distance 1 the first element
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from meshtf.runtime.spmd.module.stablehlo_collectives import Groups, permute
 
 @dataclasses.dataclass(frozen=True)
 class _Windows:
-    """Which elements the shards of a dimension read.
+    """The elements of a dimension that each of its shards reads.
 
     Attributes:
-      lows: of each shard, the first global index; it may be negative.
-      length: how many elements each reads.
-      local_size: how many elements each shard has.
+      lows: the first global index that each shard reads; it may be negative.
+      length: the number of elements that each shard reads.
+      local_size: the number of elements that each shard has.
       wrap: whether windows continue at the other end of the dimension.
     """
 
@@ -40,18 +40,20 @@ class _Windows:
 
     @property
     def num_shards(self) -> int:
-        """How many shards there are."""
+        """The number of shards."""
         return len(self.lows)
 
     @property
     def distances(self) -> range:
-        """From which neighbours elements come: j + distance for shard j."""
-        starts = [low // self.local_size - j for j, low in enumerate(self.lows)]
-        stops = [
-            (low + self.length - 1) // self.local_size - j
-            for j, low in enumerate(self.lows)
-        ]
-        return range(min(starts), max(stops) + 1)
+        """The distances of the shards that any shard reads: shard j reads j + distance."""
+        first_distances = []
+        last_distances = []
+        for j, low in enumerate(self.lows):
+            first_shard = low // self.local_size
+            last_shard = (low + self.length - 1) // self.local_size
+            first_distances.append(first_shard - j)
+            last_distances.append(last_shard - j)
+        return range(min(first_distances), max(last_distances) + 1)
 
     def receivers(self, distance: int) -> list[int]:
         """Returns the shards that have a neighbour at a distance."""
@@ -61,8 +63,8 @@ class _Windows:
         return [j for j in shards if 0 <= j + distance < self.num_shards]
 
     def local_range(self, distance: int) -> tuple[int, int] | None:
-        """Returns [start, stop) of the local elements that any shard needs of the shard
-        at a distance; None: none.
+        """Returns the range [start, stop) of local elements that any shard reads of its
+        neighbour at a distance; None if no shard reads any.
         """
         starts = []
         stops = []
@@ -73,7 +75,9 @@ class _Windows:
             if start < stop:
                 starts.append(start)
                 stops.append(stop)
-        return (min(starts), max(stops)) if starts else None
+        if not starts:
+            return None
+        return min(starts), max(stops)
 
 
 def exchange(
@@ -85,7 +89,7 @@ def exchange(
     index: Any,
     groups: Groups,
 ) -> Any:
-    """Returns the window that this replica's shard of the output reads.
+    """Returns the elements along `axis` that this replica's shard of the output reads.
 
     Args:
       x: this replica's shard of the input.
@@ -94,59 +98,67 @@ def exchange(
       size: the global size of the output dimension.
       fill: the value of elements beyond the ends of the dimension.
       index: the index of this shard, a scalar tensor.
-      groups: the replicas that have the shards of one tensor, in order.
+      groups: the groups of replicas that have the shards of one tensor, in order.
     """
     num_shards = len(groups[0])
-    factor_shard = size // num_shards
-    lows = [window.low(j * factor_shard) for j in range(num_shards)]
-    highs = [window.high((j + 1) * factor_shard) for j in range(num_shards)]
+    output_shard_size = size // num_shards
+    lows = []
+    highs = []
+    for j in range(num_shards):
+        lows.append(window.low(j * output_shard_size))
+        highs.append(window.high((j + 1) * output_shard_size))
+    # All replicas run one program, so all windows have the length of the longest.
     length = max(high - low for low, high in zip(lows, highs))
-    windows = _Windows(lows, length, int(x.shape[axis]), window.wrap)
+    local_size = int(x.shape[axis])
+    windows = _Windows(
+        lows=lows, length=length, local_size=local_size, wrap=window.wrap
+    )
     received = [
-        _from_distance(x, axis, distance, windows, groups)
+        _receive_from(x, axis, distance, windows, groups)
         for distance in windows.distances
     ]
     low = tf.gather(tf.constant(lows, tf.int32), index)
-    first_received = (index + windows.distances.start) * windows.local_size
-    y = _take(tf.concat(received, axis), axis, low - first_received, length)
+    # The global index of the first received element.
+    received_start = (index + windows.distances.start) * local_size
+    y = _slice_axis(
+        tf.concat(received, axis), axis, start=low - received_start, length=length
+    )
     if window.wrap:
         return y
-    return _filled(y, axis, low, windows.local_size * num_shards, fill)
+    return _fill_outside(y, axis, low, size=local_size * num_shards, fill=fill)
 
 
-def _from_distance(
+def _receive_from(
     x: Any,
     axis: int,
     distance: int,
     windows: _Windows,
     groups: Groups,
 ) -> Any:
-    """Returns the shard at a distance, with zeros for elements that no shard needs."""
+    """Returns the shard of the neighbour at a distance, with zeros in place of elements
+    that no shard reads.
+    """
     num_shards = windows.num_shards
-    if distance == 0 or windows.wrap and distance % num_shards == 0:
+    is_local_shard = distance == 0 or (windows.wrap and distance % num_shards == 0)
+    if is_local_shard:
         return x
-    needed = windows.local_range(distance)
-    if needed is None:
+    range_read = windows.local_range(distance)
+    if range_read is None:
         return tf.zeros_like(x)
-    start, stop = needed
+    start, stop = range_read
     sent = x[(slice(None),) * axis + (slice(start, stop),)]
-    pairs = [
-        (group[(j + distance) % num_shards], group[j])
-        for group in groups
-        for j in windows.receivers(distance)
-    ]
+    pairs = []
+    for group in groups:
+        for j in windows.receivers(distance):
+            sender = group[(j + distance) % num_shards]
+            pairs.append((sender, group[j]))
     pads = np.zeros([len(x.shape), 2], int)
     pads[axis] = start, windows.local_size - stop
     return tf.pad(permute(sent, pairs), pads)
 
 
-def _take(
-    x: Any,
-    axis: int,
-    start: Any,
-    length: int,
-) -> Any:
-    """Returns `length` elements of an axis, from a scalar tensor on."""
+def _slice_axis(x: Any, axis: int, start: Any, length: int) -> Any:
+    """Returns elements [start, start + length) of an axis; `start` is a scalar tensor."""
     begin: list[Any] = [0] * len(x.shape)
     begin[axis] = start
     sizes = x.shape.as_list()
@@ -154,14 +166,16 @@ def _take(
     return tf.slice(x, begin, sizes)
 
 
-def _filled(
-    x: Any,
-    axis: int,
-    low: Any,
-    size: int,
-    fill: float,
-) -> Any:
-    """Returns x with `fill` in elements beyond the ends of the dimension."""
+def _fill_outside(x: Any, axis: int, low: Any, size: int, fill: float) -> Any:
+    """Returns a window with `fill` in place of elements beyond the ends of the dimension.
+
+    Args:
+      x: the window.
+      axis: the axis of the dimension.
+      low: the global index of the first element of the window, a scalar tensor.
+      size: the global size of the dimension.
+      fill: the value.
+    """
     indices = low + tf.range(x.shape[axis])
     is_inside = (indices >= 0) & (indices < size)
     shape = [1] * len(x.shape)

@@ -1,0 +1,86 @@
+"""Kernels of one device for integer labels of logits (see `cross_entropy`).
+
+local = to_local_labels(labels, context, "vocab")      # [batch], from the shard's start
+logit = logits_at_labels(logits, local, axis=1)        # [batch], 0 in other shards
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import LocalContext
+from meshtf.names import Shape
+from meshtf.ops.common.accumulation_dtype import widen
+from meshtf.ops.common.local_reshape import reshape
+from meshtf.ops.shapes.reshape import arrange
+
+
+def arrange_labels(labels: Any, labels_shape: Shape, shape: Shape) -> Any:
+    """Returns labels as int32, with the dimensions in the order of `shape`."""
+    return arrange(tf.cast(labels, tf.int32), labels_shape.names, shape.names)
+
+
+def to_local_labels(labels: Any, context: LocalContext, dim: str) -> Any:
+    """Returns labels relative to the start of the local shard of `dim`."""
+    if context.num_shards(dim) > 1:
+        return labels - context.shard_offset(dim)
+    return labels
+
+
+def logits_at_labels(logits: Any, local_labels: Any, axis: int) -> Any:
+    """Returns the logit of each label, [*batch]; 0 if the label lies in another shard."""
+    size = logits.shape[axis]
+    if axis == len(logits.shape) - 1:
+        is_local = (local_labels >= 0) & (local_labels < size)
+        indices = tf.where(is_local, local_labels, 0)
+        values = widen(tf.gather(logits, indices, batch_dims=axis))
+        return tf.where(is_local, values, tf.zeros([], values.dtype))
+    one_hot = tf.one_hot(
+        local_labels, size, on_value=True, off_value=False, axis=axis, dtype=tf.bool
+    )
+    logits = widen(logits)
+    return tf.reduce_sum(tf.where(one_hot, logits, tf.zeros([], logits.dtype)), axis)
+
+
+def mask_invalid(loss: Any, labels: Any, context: LocalContext, dim: str) -> Any:
+    """Returns the loss, or its cotangent, with 0 for negative labels. Under XLA, which
+    cannot raise errors, it is NaN for labels that are too large.
+    """
+    loss = tf.where(labels < 0, tf.zeros([], loss.dtype), loss)
+    if not context.compiled:
+        return loss
+    in_range = labels < context.global_size(dim)
+    return tf.where(in_range, loss, tf.constant(math.nan, loss.dtype))
+
+
+def subtract_at(x: Any, local_labels: Any, amount: Any, context: LocalContext) -> Any:
+    """Returns x [*batch, size] with `amount` subtracted at the labels.
+
+    Args:
+      x: the tensor, [*batch, size].
+      local_labels: the index along the last axis, [*batch]. Nothing is subtracted for a
+        label that lies in another shard, and so is out of range.
+      amount: the numbers to subtract, [*batch].
+      context: the shard.
+    """
+    size = x.shape[-1]
+    batch_size = local_labels.shape.num_elements()
+    is_local = (local_labels >= 0) & (local_labels < size)
+    last_index = reshape(tf.where(is_local, local_labels, 0), [batch_size])
+    amount = tf.where(is_local, amount, tf.zeros([], amount.dtype))
+    amount = reshape(amount, [batch_size])
+    batch_index = tf.range(batch_size, dtype=last_index.dtype)
+    indices = tf.stack([batch_index, last_index], 1)
+    x = reshape(x, [batch_size, size])
+    if context.compiled:
+        # XLA lacks ScatterNdNonAliasingAdd.
+        y = tf.tensor_scatter_nd_sub(x, indices, amount)
+    else:
+        # It works in place if x is not used again, while tensor_scatter_nd_sub copies x.
+        y = tf.raw_ops.ScatterNdNonAliasingAdd(
+            input=x, indices=indices, updates=-amount
+        )
+    return reshape(y, local_labels.shape + [size])
