@@ -70,4 +70,6 @@ class CompiledForecast:
 def _row(label: str, planned: float, compiled: float) -> str:
     """Returns a row of the table: two numbers of bytes in MiB, and their ratio."""
     ratio = f"{planned / compiled:.2f}" if compiled else "-"
-    return f"{label:20}{planned / _MIB:>14,.1f}{compiled / _MIB:>14,.1f}{ratio:>16}"
+    planned_mib = f"{planned / _MIB:,.1f}"
+    compiled_mib = f"{compiled / _MIB:,.1f}"
+    return f"{label:20}{planned_mib:>14}{compiled_mib:>14}{ratio:>16}"
