@@ -16,13 +16,11 @@ EXTRAS = {
     # From TensorFlow 2.21 on, `tf.summary.scalar` writes events only where TensorBoard
     # is there.
     "tensorboard": ["tensorboard>=2.20"],
-    # Runs exported StableHLO modules over many CPU devices, without jax. Python 3.10
-    # has none that is new enough, and 0.11 may change what jaxlib keeps to itself and
-    # jax.
-    "pjrt": ["jaxlib>=0.7.2,<0.11; python_version >= '3.11'"],
-    # The benchmark of the SPMD runtime has the same model in JAX; nothing else imports
-    # it.
-    "jax": ["jax>=0.7.2,<0.11; python_version >= '3.11'"],
+    # Meshes with devices="spmd": jax is the best-kept host of XLA's devices, and all
+    # that is used of it is public. The other two bring the plugin of their devices.
+    "spmd": ["jax>=0.6.2"],
+    "cuda": ["jax[cuda12]>=0.6.2"],
+    "tpu": ["jax[tpu]>=0.6.2"],
     # Word pieces and sentence pieces, trained and run; bytes need neither. Both are
     # what others use for them, so that vocabularies and their ids are shared.
     "text": ["tokenizers>=0.20", "sentencepiece>=0.2"],
@@ -43,8 +41,7 @@ EXTRAS = {
         "ruff>=0.17,<0.18",  # lint and format, which differs by version
         "mypy>=1.10",  # types
         "setuptools>=70.1",  # builds the wheel whose contents a test looks at
-        # runs what the SPMD runtime exports
-        "jaxlib>=0.7.2,<0.11; python_version >= '3.11'",
+        "jax>=0.6.2",  # the devices of the SPMD runtime
         "safetensors>=0.4.5",  # the files that transformer.convert reads and writes
         "scikit-learn>=1.5",  # the images of examples.digits and .amoebanet
         "tensorboard>=2.20",  # the events that the metrics write are read back
@@ -78,7 +75,12 @@ setup(
     ],
     package_dir={"transformer.configs": "configs"},
     package_data={
-        "meshtf": ["py.typed", "*.txt", "forecast/reports/*.html"],
+        "meshtf": [
+            "py.typed",
+            "*.txt",
+            "forecast/reports/*.html",
+            "runtime/spmd/compiled/targets/*.txtpb",
+        ],
         "transformer.configs": ["**/*.gin"],
     },
 )

@@ -1,30 +1,18 @@
-"""Trains by an exported step, with numpy and jaxlib only: neither meshtf nor TensorFlow.
+"""Trains by an exported step, with numpy and jax only: neither meshtf nor TensorFlow.
 
 python -m meshtf export --stablehlo=step
 python -m examples.pjrt_host step 20          # 20 steps; each replica is a CPU device
 """
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
+import jax
 import numpy as np
-from jaxlib import _jax, xla_client
-
-
-def shard(array, port, axes):
-    """Returns the shards of a global array, one per replica, the last mesh axis fastest.
-    `port["sharding"]` has, for each axis, the dimension that is sharded along it, or None.
-    """
-    shards = [np.asarray(array, port["dtype"])]
-    names = [name for name, _ in port["shape"]]
-    for size, dim in zip(axes.values(), port["sharding"]):
-        if dim is None:
-            shards = [x for x in shards for _ in range(size)]  # replicated
-        else:
-            shards = [s for x in shards for s in np.split(x, size, names.index(dim))]
-    return [x.copy() for x in shards]  # a replica may overwrite its shard
+from jax.export import default_export_platform, export
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def batches(inputs, steps):
@@ -41,59 +29,71 @@ def batches(inputs, steps):
 
 
 class Host:
-    """Runs the module in the folder of an exported step on CPU devices."""
+    """Runs the module in the folder of an exported step, one device for each replica."""
 
     def __init__(self, folder):
         self.manifest = json.loads(Path(folder, "manifest.json").read_text())
-        options = xla_client.CompileOptions()
-        options.num_replicas = self.manifest["replicas"]
-        client = xla_client.make_cpu_client(num_devices=options.num_replicas)
-        self.devices = client.devices()
-        device_list = xla_client.DeviceList(tuple(self.devices))
+        axes, replicas = self.manifest["axes"], self.manifest["replicas"]
+        jax.config.update("jax_num_cpu_devices", replicas)  # before jax starts
+        devices = np.array(jax.devices()[:replicas])
+        self.mesh = Mesh(devices.reshape(tuple(axes.values())), tuple(axes))
+        self.inputs = self.manifest["inputs"]
+        written = [x for x in self.inputs if "output" in x]
+        self.written = sorted(written, key=lambda x: x["output"])
+        outputs = self.manifest["results"] + self.written
         module = Path(folder, "module.mlirbc").read_bytes()
-        self.program = client.compile_and_load(module, device_list, options)
-        manual = xla_client.HloSharding.manual()  # arrays of devices may differ
-        self.sharding = xla_client.GSPMDSharding(device_list, manual)
-        self.avals = {}  # abstract values of inputs: the shape and dtype of a shard
+        body = jax.shard_map(
+            self.exported(module, outputs).call,
+            mesh=self.mesh,
+            in_specs=tuple(map(self.spec, self.inputs)),
+            out_specs=tuple(map(self.spec, outputs)),
+            check_vma=False,
+        )
 
-    def put(self, name, shards):
-        """Returns shards, one on each device, as an input of the program."""
-        arguments = self.avals[name], self.sharding, shards, self.devices
-        return _jax.batched_device_put(*arguments, enable_x64=True)
+        def program(variables, arguments):
+            arrays = {**variables, **arguments}
+            return body(*(arrays[x["name"]] for x in self.inputs))
 
-    def put_inputs(self, values, kinds):
+        self.program = jax.jit(program, donate_argnums=0)
+
+    def exported(self, module, outputs):
+        """Returns jax's description of the module, made from a function like it."""
+        shapes = [jax.ShapeDtypeStruct(self.local(x), x["dtype"]) for x in self.inputs]
+        zeros = [np.zeros(self.local(y), y["dtype"]) for y in outputs]
+        template = jax.jit(lambda *_: tuple(zeros), keep_unused=True)
+        exported = export(template, platforms=[default_export_platform()])(*shapes)
+        return dataclasses.replace(exported, mlir_module_serialized=module)
+
+    def spec(self, port):
+        """Returns the axes along which each dimension of an input or result is sharded."""
+        axis_of = dict(zip(port["sharding"], self.manifest["axes"]))
+        return PartitionSpec(*(axis_of.get(name) for name, _ in port["shape"]))
+
+    def local(self, port):
+        """Returns the sizes of one shard."""
+        sizes = tuple(size for _, size in port["shape"])
+        return NamedSharding(self.mesh, self.spec(port)).shard_shape(sizes)
+
+    def put(self, values, kinds):
         """Returns the inputs of some kinds on the devices by name, given global arrays."""
-        inputs = {}
-        for port in self.manifest["inputs"]:
-            if port["kind"] in kinds:
-                name = port["name"]
-                shards = shard(values[name], port, self.manifest["axes"])
-                x = shards[0]
-                aval = SimpleNamespace(shape=x.shape, dtype=x.dtype, weak_type=False)
-                self.avals[name] = aval
-                inputs[name] = self.put(name, shards)
-        return inputs
-
-    def run(self, inputs):
-        """Runs the program and returns its outputs: [outputs][replicas]."""
-        arrays = [inputs[port["name"]] for port in self.manifest["inputs"]]
-        outputs = self.program.execute_sharded(arrays)
-        return outputs.disassemble_into_single_device_arrays()
+        arrays = {}
+        for x in self.inputs:
+            if x["kind"] in kinds:
+                value = np.asarray(values[x["name"]], x["dtype"])
+                sharding = NamedSharding(self.mesh, self.spec(x))
+                arrays[x["name"]] = jax.device_put(value, sharding)
+        return arrays
 
 
 def main(folder, steps="10"):
     """Trains on the source of a module of the standard library, and prints losses."""
     host = Host(folder)
-    ports = host.manifest["inputs"]
-    written = {port["name"]: port["output"] for port in ports if "output" in port}
-    initial_values = np.load(Path(folder, "values.npz"))
-    variables = host.put_inputs(initial_values, ("parameter", "state"))
-    for step, arguments in enumerate(batches(ports, int(steps))):
-        outputs = host.run(variables | host.put_inputs(arguments, ("argument",)))
-        for name, index in written.items():
-            variables[name] = host.put(name, outputs[index])
-        loss, is_copy = outputs[0][0]._single_device_array_to_np_array_did_copy()
-        print(f"step {step + 1:3}  loss {loss:.4f}")
+    variables = host.put(np.load(Path(folder, "values.npz")), ("parameter", "state"))
+    for step, arguments in enumerate(batches(host.inputs, int(steps))):
+        outputs = host.program(variables, host.put(arguments, ("argument",)))
+        for port in host.written:
+            variables[port["name"]] = outputs[port["output"]]
+        print(f"step {step + 1:3}  loss {outputs[0]:.4f}")
 
 
 if __name__ == "__main__":

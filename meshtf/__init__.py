@@ -43,7 +43,9 @@ from meshtf.errors import (
     TraceWarning,
 )
 from meshtf.forecast import Forecast
-from meshtf.function.function import explain, export, function, run_functions_eagerly
+from meshtf.function.compiled_forecast import CompiledForecast
+from meshtf.function.function import function, run_functions_eagerly
+from meshtf.function.without_running import compile_for, explain, export
 from meshtf.graph import gradients, Tensor
 from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.module import Module, scope
@@ -217,6 +219,8 @@ __all__ = [
     "Forecast",
     "export",
     "Export",
+    "compile_for",
+    "CompiledForecast",
     "export_saved_model",
     "SavedModel",
     "check_numerics",

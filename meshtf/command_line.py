@@ -29,6 +29,10 @@ COMMANDS = {
         "meshtf.commands.checkpoint",
         "contents of a checkpoint, or the differences between two",
     ),
+    "compile": (
+        "transformer.compile",
+        "what XLA makes of a training step, for devices that need not be there",
+    ),
     "explain": (
         "transformer.explain",
         "costs of a training configuration on a mesh, before it runs",

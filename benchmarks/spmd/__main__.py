@@ -8,7 +8,7 @@ JAX shards one global program by NamedSharding. The exported module is the progr
 replica; the same compiler and PJRT client run both. The benchmark checks that all losses
 agree, and prints step time, compile time (tracing, exporting, compiling and the first
 step) and memory as ratios to JAX. Processes take steps in turn, as in `benchmarks.step`.
-JAX is in the extra "jax"; without it the module is compared with the placed runtime only.
+JAX is in the extra "spmd"; without it the module is compared with the placed runtime only.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
     del argv
     with_jax = importlib.util.find_spec("jax") is not None
     if not with_jax:
-        print("JAX is left out: it is not installed here (pip install -e '.[jax]').")
+        print("JAX is left out: it is not installed here (pip install -e '.[spmd]').")
     measured = []
     disagreements = []
     for group in spmd_cases(sized("lm", FLAGS.size), FLAGS.grids, with_jax):

@@ -26,7 +26,12 @@ from meshtf.names import has_gradient
 from meshtf.names.arguments import refuse
 from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.variables.read_write import Read
-from meshtf.runtime.storage.argument_storage import ArrayStore, ShardsStore, as_array
+from meshtf.runtime.storage.argument_storage import (
+    ArrayStore,
+    DeviceStore,
+    ShardsStore,
+    as_array,
+)
 from meshtf.runtime.storage.asarray import named_shape
 from meshtf.runtime.storage.sharding import distinct
 
@@ -233,6 +238,10 @@ class CallArguments:
         """Adds an eager tensor, and returns the getter of its symbolic tensor."""
         value = leaf.sharded_value
         assert leaf.mesh is not None and value is not None
+        if leaf.mesh.live and not isinstance(value.values, list):
+            on_devices = DeviceStore(leaf_name, leaf.spec, leaf.mesh, value.placement)
+            same_trace = (*leaf.spec, value.placement, "on devices", leaf.mesh)
+            return self._add_tensor(name, leaf, on_devices, same_trace, [value.values])
         shards, distinct_index = distinct(value.values)
         store = ShardsStore(
             leaf_name,
@@ -242,8 +251,28 @@ class CallArguments:
             distinct_index=distinct_index,
         )
         facts = (*leaf.spec, value.placement, distinct_index, leaf.mesh)
+        return self._add_tensor(name, leaf, store, facts, shards)
+
+    def _add_tensor(
+        self,
+        name: str,
+        leaf: Tensor,
+        store: Any,
+        facts: tuple[Any, ...],
+        values: list[Any],
+    ) -> Callable[[], Any]:
+        """Adds a tensor with its store, and returns the function that makes the argument
+        of a trace.
+
+        Args:
+          name: the name of the argument.
+          leaf: the tensor.
+          store: its store.
+          facts: what the trace depends on.
+          values: what fills the store.
+        """
         entry = KeyEntry(argument=name, kind="shape", facts=facts)
-        self._add(store, entry, shards)
+        self._add(store, entry, values)
         if has_gradient(leaf.dtype):
             self.tensors.append(leaf)
         return lambda: apply(Read(store), mesh=store.mesh)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
@@ -47,11 +46,17 @@ from meshtf.graph.arguments import as_mesh
 from meshtf.graph.context import RESET_IN_TRACES, is_traceable
 from meshtf.graph.used_layouts import recorded_layout_use
 from meshtf.mesh import Mesh
-from meshtf.names.arguments import as_bool, as_bytes
+from meshtf.names.arguments import as_bool
 from meshtf.runtime.eager import EAGER, InPlace
 from meshtf.runtime.heartbeat import beat
-from meshtf.runtime.runtimes import Executable, RuntimeName, runtime_named
-from meshtf.runtime.spmd import Export
+from meshtf.runtime.runtimes import (
+    Executable,
+    RuntimeName,
+    runtime_named,
+    runtime_of,
+)
+from meshtf.runtime.spmd import CompiledProgram, Export
+from meshtf.runtime.spmd import compile_for as compile_program_for
 from meshtf.runtime.spmd import export as export_program
 
 P = ParamSpec("P")
@@ -67,7 +72,7 @@ def function(
     *,
     mesh: Mesh | None = None,
     jit: bool = False,
-    runtime: RuntimeName = "placed",
+    runtime: RuntimeName | None = None,
 ) -> Function[P, R]: ...
 
 
@@ -77,7 +82,7 @@ def function(
     *,
     mesh: Mesh | None = None,
     jit: bool = False,
-    runtime: RuntimeName = "placed",
+    runtime: RuntimeName | None = None,
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 
 
@@ -89,7 +94,7 @@ def function(
     *,
     mesh: Mesh | None = None,
     jit: bool = False,
-    runtime: RuntimeName = "placed",
+    runtime: RuntimeName | None = None,
     **names: str | Mapping[str, str],
 ) -> Function[..., R]: ...
 
@@ -100,7 +105,7 @@ def function(
     *,
     mesh: Mesh | None = None,
     jit: bool = False,
-    runtime: RuntimeName = "placed",
+    runtime: RuntimeName | None = None,
     **names: str | Mapping[str, str],
 ) -> Callable[[Callable[..., R]], Function[..., R]]: ...
 
@@ -110,7 +115,7 @@ def function(
     *,
     mesh: Mesh | None = None,
     jit: bool = False,
-    runtime: RuntimeName = "placed",
+    runtime: RuntimeName | None = None,
     **names: str | Mapping[str, str],
 ) -> Any:
     """Turns a Python function on named tensors into one planned program.
@@ -121,10 +126,9 @@ def function(
         variables.
       jit: whether XLA compiles the computation of each device. Compilation takes time, so
         it pays off for programs that run many times.
-      runtime: "placed", one program that drives all devices, or "spmd", one program
-        that each device runs, with collectives by XLA. TensorFlow runs "spmd" programs
-        on no hardware that was tried so far: calls raise an error, `explain` and `export`
-        work.
+      runtime: "placed", one program that drives all devices of TensorFlow, or "spmd",
+        one program that each of jax's devices runs, with collectives by XLA. Default:
+        what the devices of the mesh need.
       **names: the dimensions of arguments that are arrays: x="batch;d_model" (x="": a
         scalar). For a dict of arrays, a dict: batch={"tokens": "batch;length", "labels":
         "batch"}; the argument may lack keys.
@@ -153,70 +157,6 @@ def run_functions_eagerly() -> Iterator[None]:
         yield
 
 
-def explain(
-    fn: Callable[..., Any],
-    *args: Any,
-    device_memory: float | str | None = None,
-    **kwargs: Any,
-) -> Forecast:
-    """Returns a forecast of a call fn(*args, **kwargs): its ops, communication, FLOPs and
-    memory. Nothing runs.
-
-    With `Mesh(..., devices="abstract")` neither devices nor memory for variables are
-    needed, so a laptop can explain a large model on thousands of mesh positions.
-
-    Args:
-      fn: a `mtf.function`, or a function of tensors.
-      *args: the arguments of the call; only the shape and dtype of an array are read, so a
-        `tf.TensorSpec` may replace it.
-      device_memory: the bytes of one device, as a number or as text such as "40GiB": the
-        forecast then says whether the program fits, and if not, what would save memory;
-        None: the memory is unknown.
-      **kwargs: the keyword arguments of the call.
-
-    Returns:
-      A `Forecast`: print it, or save it as JSON or HTML. If recording raises an error, the
-      forecast has the ops before it, and `error` is its text.
-    """
-    function, args = as_function(fn, args)
-    result = function.explain(*args, **kwargs)
-    if device_memory is None:
-        return result
-    size = as_bytes("device_memory", device_memory)
-    return dataclasses.replace(result, device_memory=size)
-
-
-def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
-    """Returns a call fn(*args, **kwargs) as one StableHLO module, which each device of
-    the mesh runs.
-
-    The mesh may be abstract. The arguments are those of `explain`.
-
-    Raises:
-      PlanError: XLA cannot compile an op.
-    """
-    function, args = as_function(fn, args)
-    return function.export(*args, **kwargs)
-
-
-def as_function(
-    fn: Callable[..., Any], args: tuple[Any, ...]
-) -> tuple[Function[..., Any], tuple[Any, ...]]:
-    """Returns `fn` as a `mtf.function`, and the positional arguments of a call.
-
-    Args:
-      fn: a `mtf.function`, a bound method that is one, or a function of tensors.
-      args: the positional arguments of a call, without the object of a bound method.
-    """
-    if isinstance(fn, Function):
-        return fn, args
-    # For a bound method `Function.__get__` returns a partial with the object.
-    if isinstance(fn, functools.partial) and isinstance(fn.func, Function):
-        if not fn.keywords:
-            return fn.func, (*fn.args, *args)
-    return Function(fn), args
-
-
 class _CompiledCall(NamedTuple):
     """A trace, and the structure of its results.
 
@@ -243,13 +183,13 @@ class Function(Generic[P, R]):
         mesh: Mesh | None = None,
         jit: bool = False,
         names: Mapping[str, str | Mapping[str, str]] | None = None,
-        runtime: RuntimeName = "placed",
+        runtime: RuntimeName | None = None,
     ) -> None:
         if mesh is not None:
             as_mesh("mesh", mesh)
         self._python = PythonFunction(fn, mesh, names or {})
         self._jit = as_bool("jit", jit)
-        self._runtime = runtime_named(runtime)
+        self._runtime = None if runtime is None else runtime_named(runtime)
         self.name = self._python.name
         # By the key of a call; the least recently used trace comes first.
         self._compiled: collections.OrderedDict[Any, _CompiledCall]
@@ -324,6 +264,12 @@ class Function(Generic[P, R]):
         recording = self._python.record(Graph(call.mesh), call)
         return export_program(recording.recorded, recording.arguments)
 
+    def compile_for(self, topology: str, *args: Any, **kwargs: Any) -> CompiledProgram:
+        """Compiles a call for devices that need not be there: see `mtf.compile_for`."""
+        call = self._python.bind(args, kwargs, runs=False)
+        recording = self._python.record(Graph(call.mesh), call)
+        return compile_program_for(recording.recorded, recording.arguments, topology)
+
     def record_on(
         self, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Recording:
@@ -386,12 +332,13 @@ class Function(Generic[P, R]):
         """Records and compiles a call."""
         graph = Graph(call.mesh)
         recording = self._python.record(graph, call)
+        runtime = self._runtime or runtime_of(recording.recorded.mesh)
         trace = Trace(
             name=self.name,
             graph=graph,
             recorded=recording.recorded,
             stores=recording.arguments,
-            compile_recorded=functools.partial(self._runtime.compile, jit=self._jit),
+            compile_recorded=functools.partial(runtime.compile, jit=self._jit),
         )
         has_writes = any(isinstance(node.op, WriteOp) for node in graph.nodes)
         mesh = recording.recorded.mesh

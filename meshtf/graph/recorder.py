@@ -166,10 +166,11 @@ class EagerStore:
 
     @property
     def placement(self) -> Placement:
+        """The placement of the tensor."""
         assert self.tensor.sharded_value is not None
         return self.tensor.sharded_value.placement
 
-    def read(self) -> list[Any]:
+    def read(self) -> Sequence[Any]:
         """Returns the shard of each mesh position."""
         assert self.tensor.sharded_value is not None
         return self.tensor.sharded_value.values

@@ -183,7 +183,7 @@ class ShardedValue(NamedTuple):
     """
 
     placement: Placement
-    values: list[Any]
+    values: Sequence[Any]
 
 
 class Tensor(Operators["Tensor"]):

@@ -122,7 +122,10 @@ def read_devices(devices: str | Sequence[str] | None) -> str | Sequence[str] | N
     """
     if devices is None or isinstance(devices, str):
         return devices
-    takes = 'None, "logical:8", "separate:8", "abstract", or a list of names of devices'
+    takes = (
+        'None, "logical:8", "separate:8", "spmd", "abstract", or a list of names of '
+        "devices"
+    )
     names = as_sequence("devices", devices, takes)
     for name in names:
         as_text("devices", name, takes)

@@ -8,8 +8,7 @@
 >>> mesh.coords[5], mesh.groups("data")[1]
 ((2, 1), (1, 3, 5, 7))
 
-A position is not a device: `devices=` says which hardware the positions map to. The
-runtime resolves it when the first op runs.
+`devices=` says which hardware the positions are; the first op resolves it.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ class Mesh:
       keep_gathered: whether a variable that is gathered for the forward pass stays
         gathered until the backward pass; otherwise it is freed, and gathered again.
       devices: None (one GPU for each position; without GPUs one CPU for all), "logical:8"
-        (logical devices of one CPU), "separate:8" (the same, as if they had separate
-        memories), a list with a device name for each position, or "abstract" (no devices,
-        for programs that are only explained).
+        (logical devices of one CPU), "separate:8" (the same, with separate memories), a
+        list of device names, "spmd", "spmd:cuda", "spmd:tpu" or "spmd:cpu" (the devices of
+        jax), or "abstract" (no devices, for programs that are only explained).
       within_host: an axis, or several, along which positions share a host. If `devices`
         is a list of names on several hosts, it is reordered for that.
       stages: the axis of the pipeline stages (`mtf.stage`); it shards no dimension.
@@ -190,6 +189,11 @@ class Mesh:
     def abstract(self) -> bool:
         """Whether the mesh has no devices: programs are explained, but never run."""
         return self.devices == "abstract"
+
+    @property
+    def live(self) -> bool:
+        """Whether the devices are jax's: "spmd", "spmd:cpu:8", ..."""
+        return isinstance(self.devices, str) and self.devices.split(":")[0] == "spmd"
 
     def exchanges(self, axis: str, other: str) -> list[tuple[int, int]]:
         """Returns (source, target) for all positions: the collective_permute that
@@ -392,7 +396,5 @@ def missing_axis_notes(
 def _missing_axis_note(mesh: Mesh, axis: str, named_by: str) -> str:
     similar = near_misses(axis, mesh.axes)
     question = f" Did you mean {similar}?" if similar else ""
-    return (
-        f"{named_by}: the mesh {mesh} has no axis {axis!r}, which counts as size 1."
-        f"{question}"
-    )
+    note = f"the mesh {mesh} has no axis {axis!r}, which counts as size 1."
+    return f"{named_by}: {note}{question}"

@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -118,7 +119,7 @@ def _run_node(program: Program, node: Node) -> list[list[Any]]:
         raise with_line(node, error) from None
 
 
-def reshard_to(tensor: Tensor, placement: Placement) -> list[Any]:
+def reshard_to(tensor: Tensor, placement: Placement) -> Sequence[Any]:
     """Returns the shards of an eager tensor in a placement, one for each position."""
     assert tensor.mesh is not None
     if tensor.sharded_value is not None and tensor.sharded_value.placement == placement:

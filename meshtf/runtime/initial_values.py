@@ -9,14 +9,16 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import Source, Spec, Tensor, context, executing
+from meshtf.graph import Graph, Source, Spec, Tensor, apply, context, executing
+from meshtf.graph.recorder import Recorded
 from meshtf.mesh import NO_CHANGES, Layout, Mesh, Placement
 from meshtf.names import Shape, is_complex, is_floating
 from meshtf.names.arguments import as_choice, refuse
+from meshtf.ops.control.layout_region import Relayout
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import Fill, full
 from meshtf.runtime.devices.resolve import devices_of, share_memory
@@ -63,7 +65,7 @@ class VariableDescription(Protocol):
 
 def initial_shards(
     initializer: Initializer, variable: VariableDescription
-) -> list[Any]:
+) -> Sequence[Any]:
     """Returns each position's shard of an initial value; [] on an abstract mesh.
 
     Values do not depend on the mesh. If all devices share one memory, the global value is
@@ -73,16 +75,59 @@ def initial_shards(
       ShapeError: the initializer returned another shape or data type.
     """
     mesh = variable.mesh
-    spec = variable.spec
     if not mesh.abstract and share_memory(devices_of(mesh)):
-        region = NO_CHANGES
-        initializer_mesh = Mesh("", seed=mesh.seed)
-    else:
-        # The rules of the variable alone: "*:" removes all other rules.
-        region = Layout.changes("*:").then(variable.layout)
-        initializer_mesh = mesh
-    with context(region=region, path=(), iterations=()), executing():
-        value = initializer(initializer_mesh, spec.shape, variable.name)
+        one_position = Mesh("", seed=mesh.seed)
+        with executing():
+            value = _initial_value(initializer, variable, one_position, NO_CHANGES)
+        return shards_on_source(export(value), variable.spec, variable.placement, mesh)
+    with executing():
+        value = _initial_value(initializer, variable, mesh, _region_of(variable))
+    if mesh.abstract:
+        return []
+    return reshard_to(value, variable.placement)
+
+
+def recorded_initial_value(
+    initializer: Initializer, variable: VariableDescription
+) -> Recorded:
+    """Returns the function of an initial value, sharded as the variable is, for a runtime
+    that computes it on the devices. Raises as `initial_shards` does.
+    """
+    graph = Graph(variable.mesh)
+    region = _region_of(variable)
+    with executing(graph):
+        value = _initial_value(initializer, variable, variable.mesh, region)
+        with context(region=region):
+            value = apply(Relayout(), value)
+    return Recorded(graph.nodes, [value], variable.mesh)
+
+
+def _region_of(variable: VariableDescription) -> Layout:
+    """Returns the changes of the mesh's rules by which tensors are sharded as a variable."""
+    # The rules of the variable alone: "*:" removes all other rules.
+    return Layout.changes("*:").then(variable.layout)
+
+
+def _initial_value(
+    initializer: Initializer,
+    variable: VariableDescription,
+    mesh: Mesh,
+    region: Layout,
+) -> Tensor:
+    """Returns the initial value of a variable as a tensor on a mesh.
+
+    Args:
+      initializer: the initializer.
+      variable: the variable.
+      mesh: the mesh on which the initializer runs.
+      region: the changes of the mesh's rules while it runs.
+
+    Raises:
+      ShapeError: the initializer returned another shape or data type.
+    """
+    spec = variable.spec
+    with context(region=region, path=(), iterations=()):
+        value = initializer(mesh, spec.shape, variable.name)
         if value.dtype != spec.dtype:
             value = cast_initial_value(value, spec.dtype, variable.name)
     if value.spec != spec:
@@ -90,11 +135,7 @@ def initial_shards(
             f"the initializer of variable {variable.name!r} returned {value.dtype} "
             f"{value.shape!r}, not {spec.dtype} {spec.shape!r}."
         )
-    if mesh.abstract:
-        return []
-    if value.mesh is mesh:
-        return reshard_to(value, variable.placement)
-    return shards_on_source(export(value), spec, variable.placement, mesh)
+    return value
 
 
 def cast_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:

@@ -11,11 +11,14 @@ programs and `lowering/`, and do not import each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from meshtf.graph import ShardedValue, Store
+from meshtf.graph.context import current
 from meshtf.graph.recorder import Recorded
+from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_choice
 from meshtf.partition import Program
 from meshtf.runtime.lowering.program_summary import ProgramMemory
@@ -82,10 +85,77 @@ class Runtime(Protocol):
         """
 
 
+class _Live:
+    """The SPMD runtime; under `mtf.check_numerics` it runs programs op by op on the host,
+    by the placed runtime.
+    """
+
+    def __init__(self) -> None:
+        self._spmd = SpmdRuntime()
+        self._on_host = PlacedRuntime()
+
+    def compile(
+        self,
+        recorded: Recorded,
+        arguments: Sequence[Store],
+        jit: bool,
+    ) -> Executable:
+        """Returns a program for the devices of a live mesh; see `Runtime`."""
+        live = self._spmd.compile(recorded, arguments, jit)
+        on_host = functools.partial(
+            self._on_host.compile, recorded, arguments, jit=False
+        )
+        return _CheckedOnHost(live, on_host)
+
+    def slots(self, variable: Variable) -> Sequence[Slot | None]:
+        """Returns the slot of each position, on its device."""
+        return self._spmd.slots(variable)
+
+
+class _CheckedOnHost:
+    """An executable of the SPMD runtime, and of the same function on the host.
+
+    Args:
+      live: the former.
+      compile_on_host: returns the latter.
+    """
+
+    def __init__(
+        self, live: Executable, compile_on_host: Callable[[], Executable]
+    ) -> None:
+        self._live = live
+        self._compile_on_host = compile_on_host
+
+    def __call__(self, arrays: Sequence[Any], /) -> list[ShardedValue]:
+        if current().check_numerics:
+            return self._compile_on_host()(arrays)
+        return self._live(arrays)
+
+    @property
+    def program(self) -> Program:
+        """The planned program of the recorded function."""
+        return self._live.program
+
+    @property
+    def collectives(self) -> list[str]:
+        """All collectives of one call."""
+        return self._live.collectives
+
+    @property
+    def memory(self) -> ProgramMemory:
+        """The bytes of variables, arguments and results on one device."""
+        return self._live.memory
+
+
 _RUNTIMES: Mapping[str, Runtime] = {
     "placed": PlacedRuntime(),
-    "spmd": SpmdRuntime(),
+    "spmd": _Live(),
 }
+
+
+def runtime_of(mesh: Mesh) -> Runtime:
+    """Returns the runtime of the devices of a mesh."""
+    return _RUNTIMES["spmd" if mesh.live else "placed"]
 
 
 def runtime_named(name: Any) -> Runtime:

@@ -41,6 +41,7 @@ from meshtf.runtime.initial_values import (
     Initializer,
     as_initializer,
     initial_shards,
+    recorded_initial_value,
 )
 from meshtf.runtime.module_paths import (
     Path,
@@ -49,6 +50,7 @@ from meshtf.runtime.module_paths import (
     new_path,
     path_text,
 )
+from meshtf.runtime.spmd.live.initial_values import compute_pending, defer
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.storage.sharding import shards_on_source
 from meshtf.runtime.storage.slot import Slot
@@ -140,7 +142,12 @@ class Variable(Operators[Tensor], Untracked):
         `module_paths`.
         """
         if self._initializer is not None:
-            shards = initial_shards(self._initializer, self)
+            initializer = self._initializer
+            if self.mesh.live:
+                defer(self, recorded_initial_value(initializer, self))
+                self._initializer = None
+                return
+            shards = initial_shards(initializer, self)
             self._initializer = None
             self._slots = self._slots_with(shards)
 
@@ -265,7 +272,9 @@ class Variable(Operators[Tensor], Untracked):
         # Both calls raise these errors; their results are not needed.
         devices_of(self.mesh)
         if self._initializer is not None:
-            complete_path(self._path)
+            complete_path(self._path)  # says that it has no name yet
+        if self.mesh.live and not self._slots:
+            compute_pending(self.mesh)
         return self._slots
 
     def load(self, read_region: Callable[[Region], Any]) -> None:

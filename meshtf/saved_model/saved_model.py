@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.function.function import as_function
+from meshtf.function.without_running import as_function
 from meshtf.graph import (
     Node,
     Spec,
@@ -31,7 +31,7 @@ from meshtf.graph import (
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
 from meshtf.partition import Program, ReadStep, build, walk
-from meshtf.runtime.spmd.unsupported import refuse_effects
+from meshtf.runtime.spmd.module.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import unique_names
 from meshtf.runtime.storage.atomic_folder import atomic_folder
 from meshtf.saved_model.single_device import SingleDevice, unsharded_value

@@ -56,5 +56,4 @@ def test_function(op, seed, record, outside_of_cases):
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_export(op, seed, record, outside_of_cases):
-    pytest.importorskip("jaxlib")  # Python 3.10 has none
     record("one StableHLO module", outside_of_cases(check_export, op, seed))

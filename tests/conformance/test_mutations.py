@@ -8,7 +8,6 @@ them.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 
 import pytest
 import tensorflow as tf
@@ -378,9 +377,6 @@ def test_a_broken_rule_is_found_in_a_program(name, seed):
     assert report.failures, report
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("jaxlib") is None, reason="Python 3.10 has none"
-)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_broken_rule_is_found_in_a_module(name, seed):
     report = check_export(MUTANTS[name], seed, meshes=["x:2;y:2"], fail_fast=True)

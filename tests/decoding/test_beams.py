@@ -127,8 +127,6 @@ def test_a_layout_changes_no_sequence(layout, seed):
     ],
 )
 def test_all_runtimes_and_modes_agree(mode, layout, devices, seed):
-    if mode == "exported":
-        pytest.importorskip("jaxlib")  # not available for Python 3.10
     expected = [
         search_in_numpy(
             models.recurrent_logits(seed), models.prompt_ids(sequence), 0.6, 4

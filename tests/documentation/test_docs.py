@@ -166,7 +166,6 @@ def test_lines_that_are_found_are_likely_ones(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
 def test_a_foreign_host_trains_like_tensorflow(tmp_path, capsys, monkeypatch):
     configure(
         ["lm_stdlib.gin", "layouts/fsdp.gin"],

@@ -108,14 +108,15 @@ def test_what_is_asked_for(wheel):
     extras = set(re.findall(r"^Provides-Extra: (\S+)", text, re.MULTILINE))
     assert extras == {
         "convert",
+        "cuda",
         "docs",
         "examples",
         "hf",
-        "jax",
-        "pjrt",
+        "spmd",
         "tensorboard",
         "test",
         "text",
+        "tpu",
     }
     assert "Requires-Python: >=3.10" in text and "License: Apache-2.0" in text
     (license_file,) = [name for name in wheel.namelist() if name.endswith("/LICENSE")]

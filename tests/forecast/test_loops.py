@@ -8,7 +8,6 @@ iterations, so what a replica receives can be counted without any help of a plan
 from __future__ import annotations
 
 import functools
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -26,9 +25,6 @@ from transformer.models.language_model import LanguageModel
 from transformer.training import training_run
 from transformer.training.trainer import Trainer
 
-needs_jaxlib = pytest.mark.skipif(
-    sys.version_info < (3, 11), reason="jaxlib needs Python 3.11"
-)
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TENSOR = "heads:model; d_ff:model; vocab:model"
 MESHES = {
@@ -117,7 +113,6 @@ def compare(forecast, module):
     assert by_kind(forecast) == pytest.approx(counted(module))
 
 
-@needs_jaxlib
 @pytest.mark.sampled(6, each="loops")
 @pytest.mark.parametrize(
     "mesh, loops",
@@ -165,7 +160,6 @@ def published_bytes(name: str, grid: str) -> tuple[dict, dict]:
     return by_kind(forecast), counted(training.export().module)
 
 
-@needs_jaxlib
 @pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name, grid", PUBLISHED)
@@ -191,7 +185,6 @@ def test_every_family_of_published_models_is_compared():
     assert scanned == families
 
 
-@needs_jaxlib
 @pytest.mark.parametrize(
     "layout",
     [

@@ -11,7 +11,7 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf.graph import ShardedValue
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.runtime.spmd.pjrt_client import Runner
+from meshtf.runtime.spmd.live.module_runner import Runner
 
 
 def run_module(
@@ -34,7 +34,7 @@ def run_module(
         else list(map(np.asarray, next(given).sharded_value.values))
         for port in exported.inputs
     ]
-    result_shards = Runner(exported.module, mesh.size, quick=True)(*held)
+    result_shards = Runner(exported, quick=True)(*held)
     tensors = []
     for port, values in zip(exported.results, result_shards, strict=True):
         shards = ShardedValue(port.placement, list(map(tf.constant, values)))

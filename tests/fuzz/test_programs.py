@@ -31,8 +31,6 @@ def apart():
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_drawn_programs_compute_what_tensorflow_does(case, apart):
-    if "export" in case:
-        pytest.importorskip("jaxlib")  # Python 3.10 has none
     tried, report = apart(examine_drawn, case)
     assert not report, report
     assert tried > EXAMPLES[case.split()[1]] / 3

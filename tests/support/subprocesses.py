@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -27,6 +28,10 @@ def start_tensorflow() -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     logical = [tf.config.LogicalDeviceConfiguration()] * DEVICES
     tf.config.set_logical_device_configuration(cpu, logical)
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"
+    # As many as the largest mesh has; jax cannot add devices later.
+    flag = "--xla_force_host_platform_device_count=16"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
     mtf.configure_process()
@@ -38,7 +43,7 @@ class Apart:
     """
 
     def __init__(self, tasks: int) -> None:
-        # Python 3.10 cannot do that; it also has no jaxlib to run modules with.
+        # Python 3.10 cannot do that.
         anew = {"max_tasks_per_child": tasks} if sys.version_info >= (3, 11) else {}
         self._pool = ProcessPoolExecutor(
             1, multiprocessing.get_context("spawn"), start_tensorflow, **anew

@@ -181,6 +181,13 @@ class Trainer:
         """
         return mtf.export(self._step, dict(batch), np.int32(0))
 
+    def compile_for(
+        self, batch: Mapping[str, Any], topology: str
+    ) -> mtf.CompiledForecast:
+        """Returns what XLA makes of a step on such arrays: see `mtf.compile_for`."""
+        step = np.int32(0)
+        return mtf.compile_for(self._step, dict(batch), step, topology=topology)
+
     @property
     def variables(self) -> dict[str, mtf.Variable]:
         """The variables of model and optimizer, which a checkpoint stores, by name."""

@@ -206,6 +206,10 @@ class Run:
         """Returns a step as a StableHLO module of one replica."""
         return self.trainer.export(self.features())
 
+    def compile_for(self, topology: str) -> mtf.CompiledForecast:
+        """Returns what XLA makes of a step on devices that need not be there."""
+        return self.trainer.compile_for(self.features(), topology)
+
     def train(self, model_dir: str) -> None:
         """Trains from the newest checkpoint in a folder on; evaluates before and after.
 

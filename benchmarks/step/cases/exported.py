@@ -1,5 +1,4 @@
-"""The model of `transformer` as an exported module, run over CPU devices by jaxlib's
-PJRT client.
+"""The model of `transformer` as an exported module, run over CPU devices by jax.
 
     model = ExportedModel(case)
     step = model.train_step()            # traces, exports and compiles
@@ -20,7 +19,7 @@ import meshtf as mtf
 from benchmarks.step.cases.cases import Case
 from benchmarks.step.cases.feeds import Batch, batches
 from benchmarks.step.cases.meshtf_model import MeshModel
-from meshtf.runtime.spmd.pjrt_client import Buffer, Runner
+from meshtf.runtime.spmd.live.module_runner import Runner
 
 
 class ExportedModel(MeshModel):
@@ -36,7 +35,7 @@ class ExportedModel(MeshModel):
             name: tf.TensorSpec(x.shape, x.dtype)
             for name, x in batches(case.config)[0].items()
         }
-        self.buffers: dict[str, Buffer] = {}
+        self.buffers: dict[str, Any] = {}
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
         """Assigns all variables, and resets the optimizer."""
@@ -54,7 +53,7 @@ class ExportedModel(MeshModel):
         loss.
         """
         self.exported = mtf.export(self.recorded(), self.batch, np.int32(0))
-        self.runner = Runner(self.exported.module, self.exported.mesh.size)
+        self.runner = Runner(self.exported)
         for port in self.exported.inputs:
             if port.name in self.exported.values:
                 self._put(port, self.exported.values[port.name])

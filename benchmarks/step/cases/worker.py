@@ -34,7 +34,7 @@ _MODELS = {
     "spmd": ("cases.exported", "ExportedModel"),
 }
 # The libraries of runtimes that do not use TensorFlow alone.
-_LIBRARIES = {"jax": "jax", "spmd": "jaxlib.xla_client"}
+_LIBRARIES = {"jax": "jax", "spmd": "jax"}
 
 
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:

@@ -9,6 +9,8 @@
   "logical:8"    eight logical devices of one CPU, one for each position.
   "separate:8"   the same devices, but programs treat each as if it had its own memory, and
                  exchange the tensors that accelerators would exchange.
+  "spmd..."      the CPU: jax runs programs on its devices (`spmd/live/jax_host.py`), and
+                 TensorFlow runs single ops outside of functions.
   a list         position i gets the i-th device. If an axis of `Mesh.within_host` would
                  span hosts, devices are reassigned (`keep_within_host`).
 
@@ -183,6 +185,8 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
                 "mtf.explain(fn, ...).",
             )
         )
+    if mesh.live:  # TensorFlow only lowers ops there, and runs single ops on the host
+        return (LOCAL_CPU,) * mesh.size
     if spec is None and not tf.config.list_physical_devices("GPU"):
         share_threads(mesh.size)  # before anything that starts TensorFlow
     if spec is None:

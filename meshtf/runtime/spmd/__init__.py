@@ -1,19 +1,16 @@
-"""The SPMD runtime: one program for one replica, run by every device, with XLA's
+"""The SPMD runtime: every device runs the program of one mesh position, with XLA's
 collectives.
 
 Contents:
 
-    stablehlo_collectives   the table of reshards as StableHLO
-    window_exchange         the exchange of elements between neighbours, by permutes
-    replica                 a program on one replica
-    stablehlo_module        a program as one StableHLO module
-    exported_program        the module, and a description of its inputs and results
-    runtime                 the runtime that mtf.function calls, which raises PlanError
-    unsupported             the errors for calls and effects
-    pjrt_client             runs modules by jaxlib
+    module/         a program as one StableHLO module of one mesh position
+    live/           programs and variables on the devices of jax
+    compiled/       programs compiled for devices that are not there
+    runtime         what mtf.function calls on meshes with devices="spmd"
 """
 
-from meshtf.runtime.spmd.exported_program import Export
-from meshtf.runtime.spmd.stablehlo_module import export
+from meshtf.runtime.spmd.compiled.compile_for import CompiledProgram, compile_for
+from meshtf.runtime.spmd.module.exported_program import Export
+from meshtf.runtime.spmd.module.stablehlo_module import export
 
-__all__ = ["Export", "export"]
+__all__ = ["CompiledProgram", "Export", "compile_for", "export"]

@@ -2,6 +2,7 @@
 
     ArrayStore     an array, which is sharded by the layout when it is read
     ShardsStore    an eager tensor, which is sharded already
+    DeviceStore    the same, whose shards are on the devices of a live mesh
 
 `fill` sets the values for one call of the function.
 """
@@ -117,6 +118,38 @@ class ShardsStore:
 
     def slots(self) -> Sequence[Any]:
         """Raises NotImplementedError: an argument is never written."""
+        raise NotImplementedError
+
+
+class DeviceStore:
+    """An eager tensor on the devices of a live mesh, passed to a function as it is.
+
+    Args:
+      name: the name of the argument.
+      spec: its shape and data type.
+      mesh: its mesh.
+      placement: its placement.
+    """
+
+    kind: Literal["argument"] = "argument"
+
+    def __init__(self, name: str, spec: Spec, mesh: Mesh, placement: Placement) -> None:
+        self.name = name
+        self.spec = spec
+        self.placement = placement
+        self.mesh: Mesh | None = mesh
+        self.shards: Sequence[Any] = ()
+
+    def fill(self, flat: list[Any]) -> None:
+        """Removes the shards from the front of `flat` and stores them."""
+        self.shards = flat.pop(0)
+
+    def read(self) -> Sequence[Any]:
+        """Returns the shards, an object of the live runtime."""
+        return self.shards
+
+    def slots(self) -> Sequence[Any]:
+        """Raises: an argument is never written."""
         raise NotImplementedError
 
 

@@ -1,7 +1,7 @@
 """The exported suite: the programs of the recorded suite, each exported as a StableHLO
-module and run on CPU devices of PJRT.
+module and run on CPU devices of jax.
 
-    check_export(Lookup).require()     # needs jaxlib: pip install -e '.[test]'
+    check_export(Lookup).require()     # needs jax: pip install -e '.[test]'
 
 All replicas run the same module, and communicate by XLA's collectives.
 
@@ -19,10 +19,10 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from meshtf.function.function import export
+from meshtf.function.without_running import export
 from meshtf.graph import Op, Sample, ShardedValue, Tensor
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.runtime.spmd.pjrt_client import Runner
+from meshtf.runtime.spmd.live.module_runner import Runner
 from meshtf.testing.conformance.recorded_suite import Program, check_program
 from meshtf.testing.conformance.reference import ReferenceCase, reference_case
 from meshtf.testing.conformance.report import Report
@@ -60,6 +60,28 @@ def check_export(
     )
 
 
+def check_live(
+    op_class: type[Op],
+    seed: int = 0,
+    meshes: Sequence[str] = MESHES,
+    fail_fast: bool = False,
+    devices: str = "spmd:cpu",
+) -> Report:
+    """Runs all samples of an op in one `mtf.function` on a live mesh for each layout and
+    returns a report.
+
+    Args:
+      op_class: an op with samples.
+      seed: of the random values and of the choice of layouts.
+      meshes: axes and sizes of each mesh.
+      fail_fast: whether to stop at the first failure.
+      devices: those of the meshes: "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu".
+    """
+    return check_program(
+        op_class, seed, meshes, fail_fast, devices, reference=_tolerant_case
+    )
+
+
 def run_exported(program: Program, inputs: Sequence[Tensor]) -> list[Tensor]:
     """Exports a program of tensors, runs the module with one CPU device for each replica,
     and returns the results, with the placements in which the module returns them.
@@ -70,7 +92,7 @@ def run_exported(program: Program, inputs: Sequence[Tensor]) -> list[Tensor]:
     for x in inputs:
         assert x.sharded_value is not None
         arguments.append([np.asarray(shard) for shard in x.sharded_value.values])
-    runner = Runner(exported.module, exported.mesh.size, quick=True)
+    runner = Runner(exported, quick=True)
     results = runner(*arguments)
     tensors = []
     for port, shards in zip(exported.results, results, strict=True):
@@ -83,7 +105,7 @@ def _tolerant_case(
     op_class: type[Op],
     sample: Sample,
     seed: int,
-    devices: Sequence[str],
+    devices: str | Sequence[str],
 ) -> ReferenceCase:
     """Returns the expected results of a sample, with `RANDOM_TOLERANCE`."""
     case = reference_case(op_class, sample, seed, devices)

@@ -26,12 +26,15 @@ from meshtf.names import Shape
 Rules = dict[str, str]  # the mesh axis by which each sharded dimension is sharded
 
 
-def mesh_on(axes: str, layout: str = "", devices: Sequence[str] = ()) -> Mesh:
-    """Returns a mesh that uses `devices` round-robin; if they are empty, the devices of
+def mesh_on(axes: str, layout: str = "", devices: str | Sequence[str] = ()) -> Mesh:
+    """Returns a mesh that uses a list of devices round-robin, or those that a string
+    such as "spmd:cpu" describes; if empty, the devices of
     the local machine.
     """
     if not devices:
         return Mesh(axes, layout)
+    if isinstance(devices, str):
+        return Mesh(axes, layout, devices=devices)
     size = Mesh(axes).size
     return Mesh(axes, layout, devices=[devices[i % len(devices)] for i in range(size)])
 

@@ -82,7 +82,7 @@ def check_program(
     seed: int = 0,
     meshes: Sequence[str] = MESHES,
     fail_fast: bool = False,
-    devices: Sequence[str] = (),
+    devices: str | Sequence[str] = (),
     run: Run = run_function,
     reference: Callable[..., ReferenceCase] = reference_case,
 ) -> Report:
@@ -93,8 +93,8 @@ def check_program(
       seed: the seed of the random values and of the choice of layouts.
       meshes: the axes of each mesh, such as "x:2;y:2".
       fail_fast: whether to stop at the first failure.
-      devices: names of devices that meshes use round-robin; empty: all devices of the
-        local machine.
+      devices: names of devices that meshes use round-robin, or the devices of a
+        mesh in one string, such as "spmd:cpu"; empty: all devices of the local machine.
       run: runs a program on tensors, by default as a mtf.function.
       reference: returns the expected results of a sample; arguments as of
         `reference_case`.

@@ -115,7 +115,7 @@ def reference_case(
     op_class: type[Op],
     sample: Sample,
     seed: int,
-    devices: Sequence[str] = (),
+    devices: str | Sequence[str] = (),
 ) -> ReferenceCase:
     """Runs a sample on one device and compares its gradient rule with a gradient tape.
 

@@ -245,7 +245,6 @@ def test_gradients_have_the_order_of_their_tensors(program, plain, layout, mode,
 
 @pytest.mark.parametrize("program, plain", PROGRAMS, ids=lambda p: p.__name__)
 def test_orders_survive_export(program, plain, seed):
-    pytest.importorskip("jaxlib")
     expected_values = expected(plain, arrays(seed))
     for y, target in zip(
         run_exported(named(program), tensors("batch:x;d:y", seed)), expected_values

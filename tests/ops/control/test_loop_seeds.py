@@ -118,7 +118,6 @@ def test_each_iteration_has_its_own_mask_and_keeps_it(loop, how, again):
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda p: p.__name__)
 def test_masks_of_iterations_are_exported(loop):
-    pytest.importorskip("jaxlib")
     run = program(loop, "inside", True)
     for y, number in zip(
         run_exported(run, [ones("batch:x;d:y")]), run(ones("")), strict=True

@@ -272,7 +272,6 @@ def test_loops_nest_in_eager_mode(program, plain, seed):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("program, plain", PROGRAMS, ids=lambda p: p.__name__)
 def test_nested_loops_are_exported(program, plain, seed):
-    pytest.importorskip("jaxlib")
     compare(
         run_exported(named(program), tensors("batch:x;d:y", seed)),
         expected(plain, seed),

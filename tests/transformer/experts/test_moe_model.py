@@ -5,14 +5,13 @@ export.
 from __future__ import annotations
 
 import functools
-import sys
 
 import gin
 import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.runtime.spmd.pjrt_client import Runner
+from meshtf.runtime.spmd.live.module_runner import Runner
 from transformer import data
 from transformer.cli.command_line import configure
 from transformer.experts import gating
@@ -299,11 +298,10 @@ def test_checkpoints_know_no_layout(saved, restored, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
 @pytest.mark.parametrize("layout", ["experts", "experts and tensor", "FSDP"])
 def test_exported_steps_are_the_same(layout):
     export = trainer(**LAYOUTS[layout]).export(text())
-    runner = Runner(export.module, export.mesh.size, quick=True)
+    runner = Runner(export, quick=True)
     call = {f"batch_{name}": x for name, x in text().items()} | {"step": np.int32(0)}
     out = runner.run(
         [

@@ -4,7 +4,6 @@ size but for the tables that say which replicas exchange with which."""
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 
 import pytest
@@ -55,7 +54,6 @@ def ops(replicas: int) -> Counter[str]:
     return Counter(re.findall(r"\b(?:stablehlo|mhlo)\.\w+", text))
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
 def test_the_ops_are_the_same():
     few, many = ops(8), ops(2048)
     assert many == few

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -23,14 +22,13 @@ import pytest
 import meshtf as mtf
 from meshtf.partition import GatherStatisticsStep, ReshardStep, WindowStep
 from meshtf.partition.cost import local_shape
-from meshtf.runtime.spmd.pjrt_client import Runner
+from meshtf.runtime.spmd.live.module_runner import Runner
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11"),
 ]
 STEPS, BATCH, LENGTH, VOCAB = 10, 8, 8, 16
 TENSOR = "heads:model; d_ff:model; vocab:model"
@@ -114,7 +112,7 @@ def exported(name: str) -> tuple[Trainer, mtf.Export, Runner]:
     """
     made = trainer(**LAYOUTS[name])
     export = made.export(text(0))
-    return made, export, Runner(export.module, export.mesh.size, quick=True)
+    return made, export, Runner(export, quick=True)
 
 
 def train(
@@ -163,7 +161,20 @@ def train(
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_ten_steps_equal_one_device(name):
     _, export, runner = exported(name)
-    have, after = train(export, runner)
+    check_equals_one_device(name, *train(export, runner))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_ten_steps_on_a_live_mesh_equal_one_device(name):
+    live = trainer(**LAYOUTS[name], devices="spmd:cpu")
+    curve = [[float(x) for x in live.step(text(step))] for step in range(STEPS)]
+    after = {name: v.numpy() for name, v in live.variables.items()}
+    check_equals_one_device(name, np.array(curve), after)
+
+
+def check_equals_one_device(name, have, after):
+    """Compares losses, norms and variables with those of one device."""
     want, variables = on_one_device()
     np.testing.assert_allclose(have, want, rtol=5e-5)
     assert after.keys() <= variables.keys()

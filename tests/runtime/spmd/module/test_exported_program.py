@@ -49,7 +49,7 @@ def test_what_xla_cannot_compile_is_refused_by_name_and_line():
     with pytest.raises(
         mtf.PlanError,
         match=r"(?s)AsString, which slicewise runs.*mtf.slicewise, "
-        r"\S*test_export.py:\d+.*\[batch:8 d:4\]",
+        r"\S*test_exported_program.py:\d+.*\[batch:8 d:4\]",
     ):
         mtf.export(step, X)
 

@@ -37,6 +37,10 @@ _TYPES = {
     "complex64": "complex<f32>",
     "complex128": "complex<f64>",
 }
+# Groups count partitions, and not replicas, only with a channel and, where there is a choice,
+# with global ids.
+_CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
+_WITH_GLOBAL_IDS = ("all_reduce", "all_gather", "reduce_scatter")
 # The StableHLO ops of reductions, by kind.
 _COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 _COMBINE_BOOL = {"max": "or", "min": "and"}
@@ -145,6 +149,9 @@ def _call(
       region: for a reduction, the region that combines two elements.
     """
     sizes = [int(size) for size in shape]
+    attributes = f"{attributes}, {_CHANNEL}"
+    if op in _WITH_GLOBAL_IDS:
+        attributes = f"{attributes}, use_global_device_ids"
     x_type = _type(x, x.shape)
     y_type = _type(x, sizes)
     module = f"""module {{

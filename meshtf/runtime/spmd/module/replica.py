@@ -25,8 +25,8 @@ from meshtf.partition import (
 from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
-from meshtf.runtime.spmd import stablehlo_collectives
-from meshtf.runtime.spmd.window_exchange import exchange
+from meshtf.runtime.spmd.module import stablehlo_collectives
+from meshtf.runtime.spmd.module.window_exchange import exchange
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
 
 
@@ -48,6 +48,8 @@ class Replica(SingleReplica):
         super().__init__(program, MeshCoordinates(_coordinates(program.mesh)), jit=True)
         self.variables = variables
         self.inputs = inputs
+        # The inputs of ops that run on the host, in the order of these ops.
+        self.host_inputs: list[Any] = []
 
     def _read(self, store: Store) -> Any:
         if store in self.variables:
@@ -60,6 +62,9 @@ class Replica(SingleReplica):
     def _write(self, step: WriteStep) -> Sequence[Any]:
         variables = [self.variables[store] for store in step.variables]
         inputs = [self.values[v] for v in step.values]
+        if not variables:
+            self.host_inputs += inputs
+            return ()
         return write(
             step.write_op, variables, inputs, len(step.outs), temporaries=False
         )

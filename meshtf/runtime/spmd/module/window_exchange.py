@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import Window
-from meshtf.runtime.spmd.stablehlo_collectives import Groups, permute
+from meshtf.runtime.spmd.module.stablehlo_collectives import Groups, permute
 
 
 @dataclasses.dataclass(frozen=True)

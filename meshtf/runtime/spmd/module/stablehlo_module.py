@@ -5,7 +5,7 @@ order, variables first. It returns the shards of the results, followed by the ne
 variables that the program writes.
 
     exported = export(recorded, arguments)
-    exported.module                          # bytes: serialised StableHLO
+    exported.module                          # bytes: a portable artifact of StableHLO
     [i.name for i in exported.inputs]        # ["w1", "w2", "x"]
     exported.save("step")                    # a folder
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -26,9 +26,10 @@ from meshtf.mesh import Mesh, Partial
 from meshtf.partition import Program, ReadStep, WriteStep, build, walk
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.lowering.single_replica import numbered_scope
-from meshtf.runtime.spmd.exported_program import Export, Port
-from meshtf.runtime.spmd.replica import Replica
-from meshtf.runtime.spmd.unsupported import refuse_effects
+from meshtf.runtime.spmd.module.exported_program import Export, Port
+from meshtf.runtime.spmd.module.portable_module import UnknownMhloOpError, portable
+from meshtf.runtime.spmd.module.replica import Replica
+from meshtf.runtime.spmd.module.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import store_names
 from meshtf.runtime.tf_internals.xla_ops import xla_knows
 
@@ -44,38 +45,87 @@ def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
       PlanError: XLA cannot compile one of its ops, it prints or writes summaries, it runs
         on pipeline stages, or it captures a partial sum.
     """
-    nodes, results, mesh = recorded
-    _check_one_stage(nodes, mesh)
-    program = build(nodes, results, mesh)
-    refuse_effects(program)
-    variables, captured = _variables_and_captures(program, arguments)
-    _check_no_partial_results(captured)
-    names = store_names([*variables, *captured, *arguments])
-    body = _ReplicaFunction(program, variables, [*captured, *arguments])
-    module = body.compile()
+    lowered = lower(recorded, arguments)
+    refuse_effects(lowered.program)
+    mesh = recorded.mesh
+    results = recorded.results
+    _check_no_partial_results(lowered.captured)
+    stores = lowered.inputs
+    names = store_names(stores)
     input_ports = [
-        Port(names[store], store.kind, store.spec, store.placement)
-        for store in (*variables, *captured, *arguments)
+        Port(names[store], store.kind, store.spec, store.placement) for store in stores
     ]
     # The new values of written variables are outputs after the results.
-    written_variables = [store for store in variables if store in body.written_stores]
-    for output, store in enumerate(written_variables, start=len(results)):
-        k = variables.index(store)
+    for output, store in enumerate(lowered.written, start=len(results)):
+        k = stores.index(store)
         input_ports[k] = dataclasses.replace(input_ports[k], output=output)
     result_ports = [
         Port(f"result_{i}", "result", result.spec, value.placement)
-        for i, (result, value) in enumerate(zip(results, program.results))
+        for i, (result, value) in enumerate(
+            zip(recorded.results, lowered.program.results)
+        )
     ]
     values = {}
     if not mesh.abstract:
-        for store in (*variables, *captured):
+        for store in (*lowered.variables, *lowered.captured):
             values[names[store]] = _global_value(store, mesh)
     return Export(
-        module=module,
+        module=lowered.module,
         mesh=mesh,
         inputs=tuple(input_ports),
         results=tuple(result_ports),
         values=values,
+    )
+
+
+class Lowered(NamedTuple):
+    """A recorded function as a module of one partition.
+
+    Attributes:
+      module: the portable artifact.
+      program: the program.
+      variables: the stores of its variables, its first inputs.
+      captured: the stores of the tensors that it captured, the next inputs.
+      arguments: the stores of its arguments, the last inputs.
+      written: the variables that it writes; their new values are the last outputs.
+      host_steps: the ops that run on the host, in order; their inputs are outputs of the
+        module, after the results.
+    """
+
+    module: bytes
+    program: Program
+    variables: list[Store]
+    captured: list[Store]
+    arguments: list[Store]
+    written: list[Store]
+    host_steps: list[WriteStep]
+
+    @property
+    def inputs(self) -> list[Store]:
+        """The stores of all inputs, in order."""
+        return [*self.variables, *self.captured, *self.arguments]
+
+
+def lower(recorded: Recorded, arguments: Sequence[Store]) -> Lowered:
+    """Returns a recorded function as a module of one partition; see `export`."""
+    nodes, results, mesh = recorded
+    _check_one_stage(nodes, mesh)
+    program = build(nodes, results, mesh)
+    variables, captured = _variables_and_captures(program, arguments)
+    body = _ReplicaFunction(program, variables, [*captured, *arguments])
+    written = [store for store in variables if store in body.written_stores]
+    return Lowered(
+        module=body.compile(),
+        program=program,
+        variables=variables,
+        captured=captured,
+        arguments=list(arguments),
+        written=written,
+        host_steps=[
+            step
+            for step in program.steps
+            if isinstance(step, WriteStep) and not step.variables
+        ],
     )
 
 
@@ -117,7 +167,8 @@ class _ReplicaFunction:
             dict(zip(self.variables, variables)),
             dict(zip(self.inputs, inputs)),
         )
-        return [tf.identity(y) for y in replica.run()]
+        results = replica.run()
+        return [tf.identity(y) for y in (*results, *replica.host_inputs)]
 
     def compile(self) -> bytes:
         """Returns the serialised module.
@@ -133,9 +184,12 @@ class _ReplicaFunction:
             if op.type != "Placeholder" and not xla_knows(op.type):
                 raise self._compile_error(op.name, f"TensorFlow's {op.type}")
         try:
-            return function.experimental_get_compiler_ir(variables, inputs)(
-                stage="stablehlo_serialized"
+            text = function.experimental_get_compiler_ir(variables, inputs)(
+                stage="stablehlo"
             )
+            return portable(text)
+        except UnknownMhloOpError as error:
+            raise self._compile_error(error.location + "/", error.op) from None
         except (tf.errors.OpError, ValueError) as error:
             raise self._compile_error(str(error), "a kernel", str(error)) from None
 

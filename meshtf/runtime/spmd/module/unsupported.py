@@ -35,8 +35,9 @@ def refusal(mesh: Mesh) -> PlanError:
             f'runtime="spmd" does not run on TensorFlow devices. {reasons}',
             mesh=str(mesh),
             devices=", ".join(dict.fromkeys(devices)),
-            way_out='Take runtime="placed", which runs on all of these, or hand the '
-            "program to a PJRT host: mtf.export(fn, ...).save(folder).",
+            way_out='Take runtime="placed", which runs on all of these, or make the mesh '
+            'with devices="spmd", or hand the program to another host: mtf.export(fn, '
+            "...).save(folder).",
         )
     )
 

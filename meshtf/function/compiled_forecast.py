@@ -1,0 +1,75 @@
+"""A forecast beside what XLA makes of the same program."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from meshtf.forecast import Forecast
+from meshtf.runtime.spmd import CompiledProgram
+
+_MIB = 2**20
+# Reshards of plans that XLA has no collective of the same name for.
+_PLANNED_KINDS = {"window": "collective_permute", "gather_statistics": "all_gather"}
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledForecast:
+    """What XLA makes of a program for devices that need not be there, and the forecast of
+    the program. Prints both in one table.
+
+    Attributes:
+      compiled: peak of memory, collectives, and the scheduled program.
+      forecast: the forecast.
+    """
+
+    compiled: CompiledProgram
+    forecast: Forecast
+
+    def __str__(self) -> str:
+        compiled = self.compiled
+        lines = [
+            f"compiled for {compiled.topology}, {compiled.mesh}, in "
+            f"{compiled.seconds:.1f} s",
+            f"{'':20}{'forecast':>14}{'XLA':>14}{'forecast / XLA':>16}",
+            _row("peak MiB", self.forecast.memory.peak, compiled.peak),
+        ]
+        planned = self._planned_bytes()
+        compiled_bytes = self._compiled_bytes()
+        for kind in sorted({*planned, *compiled_bytes}):
+            row = _row(f"{kind} MiB", planned.get(kind, 0), compiled_bytes.get(kind, 0))
+            lines.append(row)
+        total = sum(x.received * x.times for x in compiled.collectives)
+        hidden = sum(x.received * x.times for x in compiled.collectives if x.overlapped)
+        if total:
+            lines.append(
+                f"{len(compiled.collectives)} collectives in the program; "
+                f"{hidden / total:.0%} of their bytes move beside a matrix product"
+            )
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _planned_bytes(self) -> dict[str, float]:
+        """Returns the bytes that a device receives, by kind, as planned."""
+        received: dict[str, float] = {}
+        for collective in self.forecast.collectives:
+            kind = _PLANNED_KINDS.get(collective.kind, collective.kind)
+            if collective.total:
+                received[kind] = received.get(kind, 0.0) + collective.total
+        return received
+
+    def _compiled_bytes(self) -> dict[str, float]:
+        """Returns the bytes that a device receives, by kind, as compiled."""
+        received: dict[str, float] = {}
+        for x in self.compiled.collectives:
+            received[x.kind] = received.get(x.kind, 0.0) + x.received * x.times
+        return received
+
+
+def _row(label: str, planned: float, compiled: float) -> str:
+    """Returns a row of the table: two numbers of bytes in MiB, and their ratio."""
+    ratio = f"{planned / compiled:.2f}" if compiled else "-"
+    planned_mib = f"{planned / _MIB:,.1f}"
+    compiled_mib = f"{compiled / _MIB:,.1f}"
+    return f"{label:20}{planned_mib:>14}{compiled_mib:>14}{ratio:>16}"

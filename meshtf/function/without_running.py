@@ -1,0 +1,112 @@
+"""What a call would do, without running it: its forecast, its module, and what XLA makes of
+it for other devices.
+
+    mtf.explain(step, batch)                         # a Forecast
+    mtf.export(step, batch).save("folder")           # a StableHLO module
+    mtf.compile_for(step, batch, topology="h100:8")  # XLA's memory beside the forecast
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from meshtf.forecast import Forecast
+from meshtf.function.compiled_forecast import CompiledForecast
+from meshtf.function.function import Function
+from meshtf.names.arguments import as_bytes
+from meshtf.runtime.spmd import Export
+
+
+def explain(
+    fn: Callable[..., Any],
+    *args: Any,
+    device_memory: float | str | None = None,
+    **kwargs: Any,
+) -> Forecast:
+    """Returns a forecast of a call fn(*args, **kwargs): its ops, communication, FLOPs and
+    memory. Nothing runs.
+
+    With `Mesh(..., devices="abstract")` neither devices nor memory for variables are
+    needed, so a laptop can explain a large model on thousands of mesh positions.
+
+    Args:
+      fn: a `mtf.function`, or a function of tensors.
+      *args: the arguments of the call; only the shape and dtype of an array are read, so a
+        `tf.TensorSpec` may replace it.
+      device_memory: the bytes of one device, as a number or as text such as "40GiB": the
+        forecast then says whether the program fits, and if not, what would save memory;
+        None: the memory is unknown.
+      **kwargs: the keyword arguments of the call.
+
+    Returns:
+      A `Forecast`: print it, or save it as JSON or HTML. If recording raises an error, the
+      forecast has the ops before it, and `error` is its text.
+    """
+    function, args = as_function(fn, args)
+    result = function.explain(*args, **kwargs)
+    if device_memory is None:
+        return result
+    size = as_bytes("device_memory", device_memory)
+    return dataclasses.replace(result, device_memory=size)
+
+
+def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
+    """Returns a call fn(*args, **kwargs) as one StableHLO module, which each device of
+    the mesh runs.
+
+    The mesh may be abstract. The arguments are those of `explain`.
+
+    Raises:
+      PlanError: XLA cannot compile an op.
+    """
+    function, args = as_function(fn, args)
+    return function.export(*args, **kwargs)
+
+
+def compile_for(
+    fn: Callable[..., Any], *args: Any, topology: str, **kwargs: Any
+) -> CompiledForecast:
+    """Returns what XLA makes of a call fn(*args, **kwargs) on devices that need not be
+    there: its peak of memory and its collectives, beside the forecast.
+
+    The mesh may be abstract; it must have as many positions as the topology has devices.
+    Arguments are as those of `explain`.
+
+    Args:
+      fn: a `mtf.function`, or a function of tensors.
+      *args: its arguments.
+      topology: the kind and the number of devices: "h100:8", "v5e:8", "v5p:16", or the
+        grid of TPUs: "v5e:2x4". Compilers are in the extras "cuda" and "tpu".
+      **kwargs: likewise arguments of fn.
+
+    Raises:
+      MeshError: the topology is unknown or does not fit the mesh, or its compiler is not
+        installed.
+      PlanError: XLA cannot compile an op.
+    """
+    function, args = as_function(fn, args)
+    return CompiledForecast(
+        compiled=function.compile_for(topology, *args, **kwargs),
+        forecast=function.explain(*args, **kwargs),
+    )
+
+
+def as_function(
+    fn: Callable[..., Any], args: tuple[Any, ...]
+) -> tuple[Function[..., Any], tuple[Any, ...]]:
+    """Returns `fn` as a `mtf.function`, and the positional arguments of a call.
+
+    Args:
+      fn: a `mtf.function`, a bound method that is one, or a function of tensors.
+      args: the positional arguments of a call, without the object of a bound method.
+    """
+    if isinstance(fn, Function):
+        return fn, args
+    # For a bound method `Function.__get__` returns a partial with the object.
+    if isinstance(fn, functools.partial) and isinstance(fn.func, Function):
+        if not fn.keywords:
+            return fn.func, (*fn.args, *args)
+    return Function(fn), args

@@ -1,0 +1,106 @@
+"""Devices that are not there, for programs that are compiled and never run.
+
+    devices = absent_devices("h100:8")           # eight H100s of one host
+    devices = absent_devices("v5e:2x4")          # eight TPUs in a grid
+
+The compilers are in the plugins of jax; no device is needed. `targets/` has what the
+compiler of CUDA must know about a GPU: the numbers of its data sheet, and those that XLA
+reads of the device.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from meshtf.errors import MeshError, explain_error, near_misses
+from meshtf.names.arguments import as_text
+from meshtf.runtime.spmd.live.jax_host import load_jax
+
+_TARGETS = Path(__file__).parent / "targets"
+# TPUs: the grids that a slice of so many chips has.
+_TPU_GRIDS = {
+    "v5e": {
+        1: "1x1",
+        4: "2x2",
+        8: "2x4",
+        16: "4x4",
+        32: "4x8",
+        64: "8x8",
+        256: "16x16",
+    },
+    "v5p": {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"},
+}
+_EXTRAS = {"cuda": "cuda", "tpu": "tpu"}
+
+
+def absent_devices(topology: str) -> list[Any]:
+    """Returns jax's devices of a topology.
+
+    Args:
+      topology: the kind of device and how many there are, "h100:8", "v5e:8", "v5p:16";
+        of TPUs also the grid, "v5e:2x4".
+
+    Raises:
+      MeshError: the kind or the number is unknown, or jax has no compiler for it.
+    """
+    as_text("topology", topology, 'a kind and a number of devices, such as "h100:8"')
+    kind, _, size = topology.partition(":")
+    gpus = sorted(path.stem for path in _TARGETS.glob("*.txtpb"))
+    if kind in gpus and size.isdecimal():
+        return _describe("cuda", topology, f"1x1x{size}", _TARGETS / f"{kind}.txtpb")
+    grid = _tpu_grid(kind, size)
+    if grid:
+        return _describe("tpu", topology, f"{kind}:{grid}")
+    kinds = [*gpus, *_TPU_GRIDS]
+    raise MeshError(
+        explain_error(
+            f"the topology {topology!r} is unknown.",
+            kinds=", ".join(kinds),
+            close_to=near_misses(kind, kinds) or "none",
+            way_out='Write a kind and a number of devices, such as "h100:8" or "v5e:8"; '
+            'for TPUs also the grid, "v5e:2x4".',
+        )
+    )
+
+
+def _tpu_grid(kind: str, size: str) -> str:
+    """Returns the grid of a number of TPUs, or a grid itself; "" if it is unknown."""
+    grids = _TPU_GRIDS.get(kind, {})
+    if size.isdecimal():
+        return grids.get(int(size), "")
+    sides = size.split("x")
+    is_grid = len(sides) > 1 and all(side.isdecimal() for side in sides)
+    return size if grids and is_grid and math.prod(map(int, sides)) else ""
+
+
+def _describe(
+    platform: str, topology: str, name: str, target: Path | None = None
+) -> list[Any]:
+    """Returns the devices of a topology by jax's name of it.
+
+    Args:
+      platform: "cuda" or "tpu".
+      topology: the topology as the user wrote it, for errors.
+      name: jax's name.
+      target: the file that describes a GPU.
+    """
+    load_jax()
+    from jax.experimental import topologies
+
+    options: dict[str, Any] = {"platform": platform}
+    if target is not None:
+        options["target_config"] = target.read_text(encoding="utf-8")
+        options["topology"] = name
+    try:
+        return list(topologies.get_topology_desc(name, **options).devices)
+    except Exception as error:  # of the plugin, which has classes of its own
+        raise MeshError(
+            explain_error(
+                f"nothing here compiles for {topology!r}.",
+                jax=str(error).splitlines()[0],
+                way_out="Install the compiler of these devices, which needs none of "
+                f'them: pip install "meshtf[{_EXTRAS[platform]}]".',
+            )
+        ) from None

@@ -1,0 +1,166 @@
+"""Values on the devices of a live mesh: one `jax.Array` for all shards of a value.
+
+Along an axis where a value is sharded, so is the array. Where a value is a partial result,
+the shards are no slices of one array: the array then has a dimension for that axis, in
+front of those of the value, so that each device has its own term.
+
+    layout = ArrayLayout(spec, placement, mesh)
+    layout.local_sizes                   # of the shard of one device, without such axes
+    array = layout.array(shards)         # jax.Array, of one NumPy array for each position
+    DeviceShards(array, layout)[3]       # the shard of position 3 as a TensorFlow tensor
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from meshtf.graph import Spec
+from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded
+from meshtf.partition.cost import local_shape
+from meshtf.runtime.spmd.live.jax_host import jax_mesh, live_devices, load_jax
+
+
+class ArrayLayout:
+    """How the shards of a value are one `jax.Array`.
+
+    Args:
+      spec: the global shape and data type of the value.
+      placement: its placement.
+      mesh: its live mesh.
+      device_mesh: jax's mesh of the devices; None: that of the live mesh.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        placement: Placement,
+        mesh: Mesh,
+        device_mesh: Any = None,
+    ) -> None:
+        assert not any(isinstance(state, OnStage) for state in placement)
+        self.spec = spec
+        self.placement = placement
+        self.mesh = mesh
+        self._device_mesh = device_mesh
+        self.partial_axes = tuple(
+            axis
+            for axis, state in zip(mesh.axes, placement)
+            if isinstance(state, Partial)
+        )
+        self.local_sizes: tuple[int, ...] = local_shape(
+            spec.shape, placement, mesh
+        ).sizes
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The data type, as NumPy's."""
+        return np.dtype(tf.as_dtype(self.spec.dtype).as_numpy_dtype)
+
+    @property
+    def global_sizes(self) -> tuple[int, ...]:
+        """The sizes of the array: those of the value after the partial axes."""
+        partial_sizes = (self.mesh.axes[axis] for axis in self.partial_axes)
+        return (*partial_sizes, *self.spec.shape.sizes)
+
+    @property
+    def shard_sizes(self) -> tuple[int, ...]:
+        """The sizes of the part of the array that one device has."""
+        return (*(1 for _ in self.partial_axes), *self.local_sizes)
+
+    @property
+    def partition_spec(self) -> Any:
+        """The `PartitionSpec` of the array."""
+        axes_of: dict[str, list[str]] = {name: [] for name in self.spec.shape.names}
+        for axis, state in zip(self.mesh.axes, self.placement):
+            if isinstance(state, Sharded):
+                axes_of[state.dim].append(axis)
+        entries = [tuple(axes) or None for axes in axes_of.values()]
+        return load_jax().sharding.PartitionSpec(*self.partial_axes, *entries)
+
+    @functools.cached_property
+    def sharding(self) -> Any:
+        """The `NamedSharding` of the array."""
+        device_mesh = self._device_mesh or jax_mesh(self.mesh)
+        return load_jax().sharding.NamedSharding(device_mesh, self.partition_spec)
+
+    def array(self, shards: Sequence[Any]) -> Any:
+        """Returns the array of one NumPy array for each position."""
+        jax = load_jax()
+        on_devices = [
+            # A copy: jax may use the memory of a NumPy array, and donate it.
+            jax.device_put(_copied(shard).reshape(self.shard_sizes), device)
+            for shard, device in zip(shards, live_devices(self.mesh), strict=True)
+        ]
+        return self.join(on_devices)
+
+    def join(self, shards: Sequence[Any]) -> Any:
+        """Returns the array of one `jax.Array` on the device of each position."""
+        return load_jax().make_array_from_single_device_arrays(
+            self.global_sizes, self.sharding, list(shards)
+        )
+
+    def global_array(self, value: Any) -> Any:
+        """Returns the array of a global NumPy array; the value is no partial result."""
+        assert not self.partial_axes
+        return load_jax().device_put(_as_numpy(value), self.sharding)
+
+    def split(self, array: Any) -> list[Any]:
+        """Returns the `jax.Array` on the device of each position."""
+        data_on = {shard.device: shard.data for shard in array.addressable_shards}
+        return [data_on[device] for device in live_devices(self.mesh)]
+
+
+def _as_numpy(value: Any) -> np.ndarray:
+    """Returns a TensorFlow tensor or an array as a NumPy array, without a copy."""
+    return value.numpy() if isinstance(value, tf.Tensor) else np.asarray(value)
+
+
+def _copied(value: Any) -> np.ndarray:
+    """Returns a copy as a NumPy array."""
+    return np.array(_as_numpy(value))
+
+
+class DeviceShards(Sequence[Any]):
+    """The shards of a `jax.Array` as TensorFlow tensors, copied to the host when they are
+    first asked for; positions with equal shards get one tensor.
+
+    Args:
+      array: the array.
+      layout: how it consists of shards.
+    """
+
+    def __init__(self, array: Any, layout: ArrayLayout) -> None:
+        self.array = array
+        self.layout = layout
+        self._tensors: dict[tuple[int, ...], Any] = {}
+
+    def __len__(self) -> int:
+        return self.layout.mesh.size
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        key = self._key(index)
+        if key not in self._tensors:
+            device = live_devices(self.layout.mesh)[index]
+            shard = next(s for s in self.array.addressable_shards if s.device == device)
+            local = np.asarray(shard.data).reshape(self.layout.local_sizes)
+            with tf.device("/device:CPU:0"):
+                self._tensors[key] = tf.constant(local)
+        return self._tensors[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def _key(self, index: int) -> tuple[int, ...]:
+        """Returns what positions with equal shards have in common."""
+        coordinates = self.layout.mesh.coords[index]
+        return tuple(
+            coordinate if isinstance(state, (Sharded, Partial)) else 0
+            for state, coordinate in zip(self.layout.placement, coordinates)
+        )

@@ -1,0 +1,195 @@
+"""jax as the host of SPMD programs: imported when the first live mesh needs it.
+
+    devices = live_devices(mesh)         # of Mesh("data:8", devices="spmd:cpu")
+    sharding = NamedSharding(...)
+
+`Mesh(devices=...)` says which of jax's devices the positions are:
+
+    "spmd"          the accelerators that jax has, or else CPU devices
+    "spmd:cuda"     those of one platform; also "spmd:tpu", "spmd:cpu"
+    "spmd:cpu:8"    the first eight of them; the count must be the size of the mesh
+
+Compiled programs are kept in the user's folder for caches, unless jax has another one
+(JAX_COMPILATION_CACHE_DIR), so that a second start of a program compiles nothing.
+
+jax has as many CPU devices as its first user asked for, so the largest mesh of a process
+should be the first.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from meshtf.errors import MeshError, explain_error
+from meshtf.mesh import Mesh
+
+OLDEST_JAX = (0, 6, 2)
+_MIN_COMPILE_S = 0.5  # what takes less to compile is not worth a file
+_DEVICES_FLAG = "xla_force_host_platform_device_count"
+
+_devices: weakref.WeakKeyDictionary[Mesh, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+
+
+@functools.cache
+def load_jax() -> Any:
+    """Returns the module `jax`, with 64-bit types.
+
+    Raises:
+      MeshError: jax is not installed, or too old.
+    """
+    try:
+        import jax
+        import jax.export
+    except ImportError as error:
+        raise MeshError(
+            explain_error(
+                'devices="spmd" needs jax, which is not installed here.',
+                error=error,
+                way_out='pip install "meshtf[spmd]" for CPUs, "meshtf[cuda]" for GPUs, '
+                '"meshtf[tpu]" for TPUs.',
+            )
+        ) from None
+    version = tuple(int(text) for text in jax.__version__.split(".")[:3])
+    if version < OLDEST_JAX:
+        oldest = ".".join(map(str, OLDEST_JAX))
+        raise MeshError(
+            explain_error(
+                f'devices="spmd" needs jax {oldest} or later.',
+                jax=jax.__version__,
+                way_out='pip install --upgrade "meshtf[spmd]"',
+            )
+        )
+    if not getattr(jax.config, "jax_compilation_cache_dir", None):
+        jax.config.update("jax_compilation_cache_dir", str(_cache_folder()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_COMPILE_S)
+    # Without it jax turns float64 and int64 of variables and arguments into 32 bits.
+    jax.config.update("jax_enable_x64", True)
+    return jax
+
+
+def _cache_folder() -> Path:
+    """Returns the folder of compiled programs, in the user's folder for caches."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "meshtf" / "xla"
+
+
+def live_devices(mesh: Mesh) -> tuple[Any, ...]:
+    """Returns the jax device of each position of a live mesh.
+
+    Raises:
+      MeshError: jax is missing, or has no such devices, or too few.
+    """
+    if mesh not in _devices:
+        _devices[mesh] = _find_devices(mesh)
+    return _devices[mesh]
+
+
+def jax_mesh(mesh: Mesh) -> Any:
+    """Returns jax's mesh of the devices of a live mesh, with the same axes."""
+    jax = load_jax()
+    devices = np.array(live_devices(mesh), dtype=object)
+    return jax.sharding.Mesh(
+        devices.reshape(tuple(mesh.axes.values())), tuple(mesh.axes)
+    )
+
+
+def cpu_mesh(size: int, axis: str) -> Any:
+    """Returns jax's mesh of the first CPU devices, with one axis. Raises MeshError."""
+    jax = load_jax()
+    _start_cpu_devices(size)
+    devices = jax.devices("cpu")
+    if len(devices) < size:
+        raise _too_few_devices(f"{axis}:{size}", size, devices)
+    return jax.sharding.Mesh(np.array(devices[:size], dtype=object), (axis,))
+
+
+def _find_devices(mesh: Mesh) -> tuple[Any, ...]:
+    """Returns the jax devices that `mesh.devices` describes."""
+    jax = load_jax()
+    platform = _platform(mesh)
+    _start_cpu_devices(mesh.size)
+    try:
+        devices = jax.devices(platform) if platform else jax.devices()
+    except RuntimeError as error:
+        raise MeshError(
+            explain_error(
+                f"jax has no devices of the platform {platform!r}.",
+                mesh=mesh,
+                jax=str(error).splitlines()[0],
+                way_out='Install the plugin: "meshtf[cuda]" or "meshtf[tpu]"; '
+                'devices="spmd:cpu" runs on CPU devices.',
+            )
+        ) from None
+    if devices[0].platform != "cpu":
+        _hide_gpus_from_tensorflow()
+    if len(devices) < mesh.size:
+        raise _too_few_devices(mesh, mesh.size, devices)
+    return tuple(devices[: mesh.size])
+
+
+def _platform(mesh: Mesh) -> str:
+    """Returns the platform of `mesh.devices`, "" for any. Raises MeshError."""
+    _, _, spec = str(mesh.devices).partition(":")
+    platform, _, count = spec.partition(":")
+    if count and count != str(mesh.size):
+        raise MeshError(
+            explain_error(
+                f"devices={mesh.devices!r} does not fit a mesh of {mesh.size} "
+                "positions.",
+                mesh=mesh,
+                way_out=f'Write devices="spmd:{platform}:{mesh.size}", or leave the '
+                "count out.",
+            )
+        )
+    return platform
+
+
+def _start_cpu_devices(count: int) -> None:
+    """Asks jax for CPU devices, if it has not started, and the user has not done so."""
+    jax = load_jax()
+    by_user = _DEVICES_FLAG in os.environ.get("XLA_FLAGS", "")
+    if not by_user and jax.config.jax_num_cpu_devices < count:
+        try:
+            jax.config.update("jax_num_cpu_devices", count)
+        except RuntimeError:  # it has started; `_too_few_devices` says what to do
+            logging.debug("jax has started already")
+
+
+def _too_few_devices(mesh: object, size: int, devices: list[Any]) -> MeshError:
+    """Returns the error for a mesh that is larger than what jax has."""
+    platform = devices[0].platform
+    way_out = f"Make a mesh of at most {len(devices)} positions."
+    if platform == "cpu":
+        way_out = (
+            "jax has started already, and the number of its CPU devices cannot change: "
+            "make the largest mesh first, or call "
+            f'jax.config.update("jax_num_cpu_devices", {size}) at the top of the '
+            "program."
+        )
+    return MeshError(
+        explain_error(
+            f"the mesh has {size} positions, but jax has {len(devices)} devices of "
+            f"the platform {platform!r}.",
+            mesh=mesh,
+            way_out=way_out,
+        )
+    )
+
+
+def _hide_gpus_from_tensorflow() -> None:
+    """Keeps TensorFlow from taking the memory of GPUs: it only lowers ops here."""
+    try:
+        tf.config.set_visible_devices([], "GPU")
+    except RuntimeError:
+        logging.warning(
+            "TensorFlow has started on the GPUs already, and holds memory there: make "
+            'the mesh with devices="spmd" before any use of TensorFlow.'
+        )

@@ -1,0 +1,156 @@
+"""Slots of the SPMD runtime: the shards of a variable are one `jax.Array`.
+
+    arrays = variable_array(variable)            # a VariableArray; moves the shards there
+    arrays.array                                 # the jax.Array that programs take
+    arrays.array = new                           # and give
+    variable.slots()[3].read()                   # the shard of position 3
+
+A program that writes a variable takes its array's memory, and gives a new array. So slots
+refer to the `VariableArray`, which always has the newest.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from meshtf.errors import ShapeError
+from meshtf.runtime.devices.names import LOCAL_CPU
+from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
+from meshtf.runtime.spmd.live.jax_host import live_devices, load_jax
+
+
+class VariableArray:
+    """The present value of a variable on the devices of a live mesh.
+
+    Args:
+      layout: how the array consists of shards.
+      array: the array.
+    """
+
+    def __init__(self, layout: ArrayLayout, array: Any) -> None:
+        self.layout = layout
+        self._array: Any = array
+        # Where single shards were assigned since the array was last used: all of them;
+        # None: a shard was freed.
+        self._shards: list[Any] | None = None
+
+    @property
+    def array(self) -> Any:
+        """The array."""
+        if self._array is None:
+            assert self._shards is not None
+            self._array = self.layout.join(self._shards)
+            self._shards = None
+        return self._array
+
+    @array.setter
+    def array(self, array: Any) -> None:
+        """Replaces the array, as a program that wrote the variable does."""
+        self._array = array
+        self._shards = None
+
+    def shard(self, position: int) -> Any:
+        """Returns the `jax.Array` of one position."""
+        if self._shards is None:
+            self._shards = self.layout.split(self._array)
+        return self._shards[position]
+
+    def set_shard(self, position: int, value: Any) -> None:
+        """Replaces the shard of one position; None: it is freed."""
+        self.shard(position)
+        assert self._shards is not None
+        self._shards[position] = value
+        self._array = None
+
+
+class JaxSlot:
+    """The shard of one position; see `storage.slot.Slot`.
+
+    Args:
+      value: the variable's array.
+      position: the mesh position.
+    """
+
+    host = LOCAL_CPU
+
+    def __init__(self, value: VariableArray, position: int) -> None:
+        self.value = value
+        self.position = position
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the shard."""
+        return self.value.layout.local_sizes
+
+    @property
+    def dtype(self) -> str:
+        """The name of the data type."""
+        return self.value.layout.spec.dtype
+
+    @property
+    def device(self) -> str:
+        """The device of the slot, named as jax names it."""
+        return str(self._device)
+
+    @property
+    def _device(self) -> Any:
+        return live_devices(self.value.layout.mesh)[self.position]
+
+    def read(self) -> np.ndarray:
+        """Returns a copy of the present value."""
+        return np.array(self.value.shard(self.position))
+
+    def value_on(self, device: str) -> Any:
+        """Returns the present value as a tensor on a TensorFlow device."""
+        with tf.device(device):
+            return tf.constant(np.asarray(self.value.shard(self.position)))
+
+    def assign(self, value: Any) -> None:
+        """Assigns an array, or a tensor from any device, also after `free`."""
+        array = np.array(value, self.value.layout.dtype)
+        if array.shape != self.shape:
+            raise ShapeError(
+                f"a value of shape {array.shape} is assigned to a slot of shape "
+                f"{self.shape}."
+            )
+        self.value.set_shard(self.position, load_jax().device_put(array, self._device))
+
+    def snapshot(self) -> Callable[[], Any]:
+        """Returns a function that returns the present value, on the host.
+
+        On CPUs this is a view, and the next program that writes the variable leaves its
+        memory alone. From other devices the value is copied.
+        """
+        value = np.asarray(self.value.shard(self.position))
+        return functools.partial(_on_host, value)
+
+    def free(self) -> None:
+        """Releases the memory."""
+        self.value.set_shard(self.position, None)
+
+
+def _on_host(value: np.ndarray) -> Any:
+    with tf.device(LOCAL_CPU):
+        return tf.constant(value)
+
+
+def variable_array(variable: Any) -> VariableArray:
+    """Returns the array of a variable. If its shards are in slots of another class, they
+    are moved to the devices of its mesh, and stay there.
+
+    Args:
+      variable: a `storage.variable_slots.SlotHolder`.
+    """
+    slots: Sequence[Any] = variable.slots()
+    if isinstance(slots[0], JaxSlot):
+        return slots[0].value
+    layout = ArrayLayout(variable.spec, variable.placement, variable.mesh)
+    shards: dict[int, np.ndarray] = {id(slot): slot.read() for slot in slots}
+    value = VariableArray(layout, layout.array([shards[id(slot)] for slot in slots]))
+    variable.use_slots([JaxSlot(value, position) for position in range(len(slots))])
+    return value

@@ -1,0 +1,18 @@
+"""StableHLO's own serializer, which TensorFlow ships without a public name."""
+
+from __future__ import annotations
+
+from tensorflow.compiler.mlir.stablehlo import stablehlo
+
+
+def serialize(text: str, version: str) -> bytes:
+    """Returns a module as a portable artifact.
+
+    Args:
+      text: the module as MLIR text of StableHLO.
+      version: the version of StableHLO from which on readers take it, such as "1.10.0".
+
+    Raises:
+      ValueError: the text is not valid, or holds what StableHLO has not.
+    """
+    return bytes(stablehlo.serialize_portable_artifact_str(text, version))

@@ -1,0 +1,100 @@
+"""Collectives read from the text of a scheduled program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from meshtf.runtime.spmd.compiled.absent_devices import absent_devices
+from meshtf.runtime.spmd.compiled.hlo_collectives import (
+    HloCollective,
+    collectives_of_hlo,
+)
+
+HLO = """HloModule step, is_scheduled=true, num_partitions=8
+
+%product (p0: f32[8,8]) -> f32[8,8] {
+  %p0 = f32[8,8]{1,0} parameter(0)
+  ROOT %dot.1 = f32[8,8]{1,0} dot(%p0, %p0), lhs_contracting_dims={1}
+}
+
+%sums (p1: f32[8]) -> f32[8] {
+  ROOT %p1 = f32[8]{0} parameter(0)
+}
+
+%body (state: (s32[], bf16[4,2])) -> (s32[], bf16[4,2]) {
+  %state = (s32[], bf16[4,2]{1,0}) parameter(0)
+  %x = bf16[4,2]{1,0} get-tuple-element(%state), index=1
+  %start.1 = ((bf16[4,2]{1,0}), (bf16[16,2])) all-gather-start(%x), replica_groups={{0,1,2,3}}
+  %matmul = f32[8,8]{1,0} fusion(%y), kind=kOutput, calls=%product
+  %done.1 = bf16[16,2]{1,0} all-gather-done(%start.1)
+  ROOT %out = (s32[], bf16[4,2]{1,0}) tuple(%i, %x)
+}
+
+ENTRY %main (a: f32[8], b: (s32[], bf16[4,2])) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %b = (s32[], bf16[4,2]{1,0}) parameter(1)
+  %loop = (s32[], bf16[4,2]) while(%b), body=%body, backend_config={"known_trip_count":{"n":"12"}}
+  %start.2 = f32[8]{0} all-reduce-start(%a), replica_groups=[1,8]<=[8], to_apply=%add
+  %cast = f32[8]{0} fusion(%a), kind=kLoop, calls=%sums
+  %done.2 = f32[8]{0} all-reduce-done(%start.2)
+  ROOT %scattered = f32[1]{0} reduce-scatter(%done.2), replica_groups={{0,1,2,3,4,5,6,7}}
+}
+"""
+
+
+def test_kinds_bytes_iterations_and_what_runs_beside():
+    assert collectives_of_hlo(HLO) == [
+        HloCollective("all_gather", received=48, times=12, overlapped=True),
+        HloCollective("all_reduce", received=56, times=1, overlapped=False),
+        HloCollective("reduce_scatter", received=28, times=1, overlapped=False),
+    ]
+
+
+def test_a_compiled_program_receives_what_was_planned():
+    mesh = mtf.Mesh(
+        "data:4", "batch:data", variable_layout="d:data", devices="spmd:cpu"
+    )
+    w = mtf.Variable(mesh, "d:8;e:16", "normal", "w")
+
+    @mtf.function(x="batch;d")
+    def f(x):
+        loss = mtf.reduce_mean(mtf.einsum([x, w], "batch;e"))
+        w.assign(w - mtf.gradients([loss], [w])[0])
+        return loss
+
+    x = np.ones([8, 8], "float32")
+    f(x)
+    compiled = f.lower(x)._live._module_call
+    received: dict[str, float] = {}
+    for collective in collectives_of_hlo(compiled.hlo):
+        kind = collective.kind
+        received[kind] = received.get(kind, 0) + collective.received * collective.times
+    forecast = mtf.explain(f, x)
+    for kind in ("all_gather", "reduce_scatter"):
+        assert received[kind] == forecast.bytes_moved(kind) > 0
+
+
+@pytest.mark.parametrize(
+    "topology, message",
+    [
+        ("h10:8", r"(?s)unknown.*h100, v5e, v5p.*close to +h100.*h100:8"),
+        ("v5e:7", "unknown"),
+        ("h100", "unknown"),
+        ("v5e:8", r'(?s)nothing here compiles.*"meshtf\[tpu\]"'),
+    ],
+)
+def test_what_cannot_be_compiled_for_is_refused(topology, message):
+    with pytest.raises(mtf.MeshError, match=message):
+        absent_devices(topology)
+
+
+def test_a_mesh_of_another_size_is_refused(monkeypatch):
+    mesh = mtf.Mesh("data:4", "batch:data", devices="abstract")
+    monkeypatch.setattr(
+        "meshtf.runtime.spmd.compiled.compile_for.absent_devices", lambda _: [0] * 8
+    )
+    f = mtf.function(lambda x: x, mesh=mesh, x="batch")
+    with pytest.raises(mtf.MeshError, match="(?s)'v5e:8' has 8 devices.*4 positions"):
+        mtf.compile_for(f, np.ones(4, "float32"), topology="v5e:8")

@@ -1,0 +1,56 @@
+"""Compiles a training step of any configuration of `transformer.train` for devices that
+need not be there, and compares what XLA made of it with the forecast.
+
+    python -m meshtf compile --for=h100:8                         # configs/lm_stdlib.gin
+    python -m meshtf compile --gin_file=models/gpt2.gin --gin_file=layouts/fsdp.gin \\
+        --gin_param='Mesh.axes = "data:8"' --for=h100:8 --hlo=step.hlo
+
+It takes the gin files and settings of `python -m transformer.train`, and prints for one
+device: the peak of memory, and the bytes that each kind of collective receives, as
+planned and as compiled. It needs the compiler of the devices (`pip install
+"meshtf[cuda]"` or `"meshtf[tpu]"`), and no device. Exit code: 0; 1: an error of the
+configuration or the program; 2: an error of usage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from absl import flags
+
+from transformer.cli import command_line
+
+_TOPOLOGY = flags.DEFINE_string(
+    "for",
+    None,
+    'The kind and the number of devices: "h100:8", "v5e:8", "v5p:16"; of TPUs also the '
+    'grid, "v5e:2x4".',
+)
+_HLO = flags.DEFINE_string(
+    "hlo", None, "A file to write the scheduled program of one device to, as text."
+)
+flags.adopt_module_key_flags(command_line)  # so that --help shows them
+
+
+def usage_error(argv: Sequence[str]) -> str:
+    """Returns what is wrong with the command line, or ""."""
+    if not _TOPOLOGY.value:
+        return "--for=TOPOLOGY, the devices, is missing: --for=h100:8."
+    return command_line.usage_error(argv)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Reads flags and configuration, compiles a step, and prints the comparison."""
+    from transformer.data.atomic_files import atomic_file, check_writable
+
+    with command_line.exit_on_user_errors():
+        if _HLO.value:
+            check_writable(_HLO.value, "--hlo")
+        command_line.configure_by_flags(argv, 'Mesh.devices = "abstract"')
+        from transformer.training.training_run import Run
+
+        compiled = Run().compile_for(_TOPOLOGY.value)
+    print(compiled, flush=True)
+    if _HLO.value:
+        with atomic_file(_HLO.value) as unfinished:
+            unfinished.write_text(compiled.compiled.hlo, encoding="utf-8")
