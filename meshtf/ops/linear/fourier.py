@@ -49,7 +49,8 @@ from meshtf.ops.indexing.one_hot_and_range import range as index_range
 
 
 class _Transform(Op):
-    """The base of the transforms.
+    """The base of the transforms. The contract of ops (`role` of a factor, `linearity`,
+    `samples` for the conformance suite) is in `meshtf/graph/op.py`.
 
     Attributes:
       dim: the dimension that is transformed. It must not be sharded.
@@ -57,7 +58,6 @@ class _Transform(Op):
 
     dim: str
 
-    # `factor` is the name of a dimension of the input or output, as in `Op`.
     def role(self, factor: str) -> Role:
         if factor == self.dim:
             return Role.UNSHARDED
@@ -78,7 +78,7 @@ class _Transform(Op):
     ) -> tuple[Any, ...]:
         """Returns the output of the op, by a kernel that transforms the last axis."""
         # The order of axes in which that of `dim` is the last one.
-        axis = context.axis(0, self.dim)
+        axis = context.axis(0, self.dim)  # in input 0, which is x
         order = [i for i in range(len(x.shape)) if i != axis]
         order.append(axis)
         y = kernel(transpose(x, order))
