@@ -37,7 +37,8 @@ R = TypeVar("R")
 class StopGradient(GradientBarrier):
     """The identity, through which no gradient flows."""
 
-    linearity = "joint"
+    linearity = "joint"  # partial sums stay partial sums
+    # Inputs for the conformance suite: see `Sample`.
     samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
     def output_specs(self, *xs: Spec) -> Specs:
@@ -55,7 +56,8 @@ class OrderingToken(Op):
     pipeline stages can wait for it instead of for the input.
     """
 
-    # Partial sums of zero are zeros, so the token needs no reduction.
+    # A device's token may be computed from its partial sum of the input, which so needs no
+    # reduction: the tokens are zeros, and so are partial sums of zero.
     linearity = "each"
     samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
@@ -63,6 +65,7 @@ class OrderingToken(Op):
         return (Spec(Shape(), xs[0].dtype),)
 
     def role(self, factor: str) -> Role:
+        # Each device computes the same zero from its own shard, without communication.
         return Role.SAME
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
@@ -83,6 +86,7 @@ def _ordering_token(x: Tensor) -> Tensor:
     return apply(OrderingToken(), x)
 
 
+# For the backward pass in `meshtf.graph`, which must not import `meshtf.ops`.
 OPERATORS["ordering_token"] = _ordering_token
 
 
@@ -96,6 +100,7 @@ def recompute(fn: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(fn)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        # `apply` adds the nodes of fn to the group; the backward pass recomputes them.
         with context(recompute_group=RecomputeGroup()):
             return fn(*args, **kwargs)
 
