@@ -78,7 +78,7 @@ def as_pattern(name: str, pattern: Any) -> str:
         raise ParseError(
             explain_error(
                 f"the regular expression {pattern!r} cannot be read: {error}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Write a backslash before each character that is to be matched "
                 "literally.",
             )

@@ -97,7 +97,7 @@ def choose(names: Sequence[str]) -> list[type[Op]]:
     Raises:
       ValueError: there is no op for one of the names.
     """
-    ops = [op for op in registered_ops() if op.samples]
+    ops = [op for op in registered_ops() if op.conformance_samples]
     if not names:
         return ops
     names_of_ops = {}
@@ -206,7 +206,7 @@ def check_kind(
         f"{len(layouts)} layouts\n"
     )
     print(f"{'':<24}" + "".join(f"{column:>10}" for column in _COLUMNS))
-    num_samples = sum(len(op.samples) for op in ops)
+    num_samples = sum(len(op.conformance_samples) for op in ops)
     progress = Progress(num_samples + _TRAINING_SAMPLES)
     rows: list[Row] = []
 
@@ -229,7 +229,7 @@ def check_kind(
                 check_program, op, seed, recorded_meshes, devices=devices
             )
         check(label(op), check_eager, check_recorded)
-        progress.done(len(op.samples))
+        progress.done(len(op.conformance_samples))
     check_training = partial(small_training.check_training, seed, layouts, devices)
     check("training", None, check_training)
     return rows
@@ -260,7 +260,9 @@ def check_live_devices(
         f"training under {len(layouts)} layouts\n"
     )
     print(f"{'':<24}" + "".join(f"{column:>10}" for column in _COLUMNS))
-    progress = Progress(sum(len(op.samples) for op in ops) + _TRAINING_SAMPLES)
+    progress = Progress(
+        sum(len(op.conformance_samples) for op in ops) + _TRAINING_SAMPLES
+    )
     checks = {
         label(op): partial(check_live, op, seed, meshes, devices=devices) for op in ops
     }

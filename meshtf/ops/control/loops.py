@@ -141,7 +141,7 @@ def _length(xs: Any, dim: str, length: int | None) -> int:
         raise ShapeError(
             explain_error(
                 f"a scan needs one number of iterations{detail}",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Give xs with dimension dim=, or length=.",
             )
         )
@@ -157,7 +157,7 @@ def _no_scan_dim(x: Tensor, dim: str) -> ShapeError:
         explain_error(
             f'xs of a scan lack "{dim}", the dimension that it scans over.',
             tensor=repr(x.shape),
-            **{"from": Source.of_caller()},
+            source=Source.of_caller(),
             way_out=way_out,
         )
     )
@@ -316,7 +316,7 @@ def _triple(returned: Any) -> tuple[Any, Any, Any]:
             explain_error(
                 "the body of scan_and_sum returns three values: the next carry, the "
                 "summands, and the outputs to stack.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Return (carry, summands, None) to stack nothing.",
             )
         )
@@ -334,7 +334,7 @@ def _widen_summands(summands: Any) -> list[Tensor]:
                 explain_error(
                     "scan_and_sum sums numbers, not bool.",
                     tensor=repr(x),
-                    **{"from": Source.of_caller()},
+                    source=Source.of_caller(),
                     way_out='Convert it: mtf.cast(x, "int32").',
                 )
             )
@@ -358,7 +358,7 @@ def _pair(returned: Any) -> tuple[Any, Any]:
             explain_error(
                 "the body of a scan returns two values: the next carry, and the outputs "
                 "to stack.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Return (carry, None) to stack nothing.",
             )
         )

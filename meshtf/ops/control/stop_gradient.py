@@ -13,7 +13,6 @@ from typing import Any, ParamSpec, TypeVar
 import tensorflow as tf
 
 from meshtf.graph import (
-    OPERATORS,
     Cotangents,
     GradientBarrier,
     LocalTensors,
@@ -25,6 +24,7 @@ from meshtf.graph import (
     Tensor,
     apply,
     context,
+    register_operator,
 )
 from meshtf.graph.recorder import RecomputeGroup
 from meshtf.names import Shape
@@ -39,7 +39,7 @@ class StopGradient(GradientBarrier):
 
     linearity = "joint"  # partial sums stay partial sums
     # Inputs for the conformance suite: see `Sample`.
-    samples = (Sample((), ("b:4;h:8",), gradient=False),)
+    conformance_samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
     def output_specs(self, *xs: Spec) -> Specs:
         return xs
@@ -58,8 +58,8 @@ class OrderingToken(Op):
 
     # A device's token may be computed from its partial sum of the input, which so needs no
     # reduction: the tokens are zeros, and so are partial sums of zero.
-    linearity = "each"
-    samples = (Sample((), ("b:4;h:8",), gradient=False),)
+    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    conformance_samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
     def output_specs(self, *xs: Spec) -> Specs:
         return (Spec(Shape(), xs[0].dtype),)
@@ -87,7 +87,7 @@ def _ordering_token(x: Tensor) -> Tensor:
 
 
 # For the backward pass in `meshtf.graph`, which must not import `meshtf.ops`.
-OPERATORS["ordering_token"] = _ordering_token
+register_operator("ordering_token", _ordering_token)
 
 
 def recompute(fn: Callable[P, R]) -> Callable[P, R]:

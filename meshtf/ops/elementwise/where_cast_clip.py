@@ -24,6 +24,7 @@ from meshtf.graph import (
     Specs,
     Tensor,
     apply,
+    register_operator,
 )
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import dtype_name, has_gradient, is_complex
@@ -56,7 +57,7 @@ class Where(Op):
     dtype: str = ""
 
     # Inputs for the conformance suite: see `Sample`, also for words such as "bool".
-    samples = (
+    conformance_samples = (
         Sample((), ("bool b:4;d:6", "b:4;d:6", "b:4;d:6")),
         Sample((), ("bool b:4", "b:4;d:6", "d:6;b:4")),
         Sample((), ("bool d:6;b:4", "b:4", "d:6")),
@@ -134,7 +135,7 @@ class Cast(Op):
     old: str
     new: str
 
-    samples = (
+    conformance_samples = (
         Sample(("float32", "float64"), ("ties b:4;d:6",)),
         Sample(("float32", "bfloat16"), ("b:4;d:6",)),
         Sample(("float32", "int32"), ("ties b:3;d:5",), gradient=False),
@@ -182,7 +183,7 @@ class Clip(Op):
     low: int | float | None = None
     high: int | float | None = None
 
-    samples = (
+    conformance_samples = (
         Sample((-0.5, 0.75), ("b:4;d:6",)),
         Sample((0.25, None), ("b:3;d:5",)),
         Sample((None, 0.25), ("d:5",)),
@@ -221,7 +222,7 @@ class ClipGrad(Op):
     low: int | float | None = None
     high: int | float | None = None
 
-    samples = (Sample((-0.5, 0.75), ("b:4;d:6", "b:4;d:6")),)
+    conformance_samples = (Sample((-0.5, 0.75), ("b:4;d:6", "b:4;d:6")),)
 
     def output_specs(self, dy: Spec, x: Spec) -> Specs:
         return (dy,)
@@ -285,5 +286,5 @@ def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
     return apply(Clip(low, high), x)
 
 
-OPERATORS["cast"] = cast
-OPERATORS["where"] = where
+register_operator("cast", cast)
+register_operator("where", where)

@@ -50,7 +50,7 @@ from meshtf.ops.indexing.one_hot_and_range import range as index_range
 
 class _Transform(Op):
     """The base of the transforms. The contract of ops (`role` of a factor, `linearity`,
-    `samples` for the conformance suite) is in `meshtf/graph/op.py`.
+    `conformance_samples` for the conformance suite) is in `meshtf/graph/op.py`.
 
     Attributes:
       dim: the dimension that is transformed. It must not be sharded.
@@ -98,7 +98,7 @@ class FFT(_Transform):
     inverse: bool = False
 
     linearity = "joint"  # partial sums of x give partial sums of y
-    samples = (
+    conformance_samples = (
         Sample(("d",), ("complex b:4;d:6",)),
         Sample(("d", True), ("complex d:5;b:4",)),
         Sample(("b",), ("complex c:2;b:4;d:2",)),
@@ -138,7 +138,7 @@ class RFFT(_Transform):
     dim: str
 
     linearity = "joint"  # partial sums of x give partial sums of y
-    samples = (Sample(("d",), ("b:4;d:6",)), Sample(("d",), ("d:5;b:4",)))
+    conformance_samples = (Sample(("d",), ("b:4;d:6",)), Sample(("d",), ("d:5;b:4",)))
 
     def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
@@ -175,7 +175,7 @@ class IRFFT(_Transform):
     size: int
 
     linearity = "joint"  # partial sums of x give partial sums of y
-    samples = (
+    conformance_samples = (
         Sample(("d", 6), ("complex b:4;d:4",)),
         Sample(("d", 5), ("complex d:3;b:4",)),
     )
@@ -298,7 +298,7 @@ def _require_names(dims: Names, shape: Shape) -> tuple[str, ...]:
         raise ShapeError(
             explain_error(
                 "a Fourier transform of real numbers is along one dimension at least.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out='Name it, as in mtf.math.rfft(x, "length").',
             )
         )
