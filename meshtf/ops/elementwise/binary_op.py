@@ -183,7 +183,7 @@ class Binary(Op):
 
     fn: str
 
-    samples = _samples()
+    conformance_samples = _samples()
 
     @property
     def display_name(self) -> str:

@@ -103,7 +103,7 @@ class Reshape(RenamingOp):
     old: Shape
     new: Shape
     linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
-    samples = tuple(
+    conformance_samples = tuple(
         Sample((Shape(old), Shape(new)), (kind + old,))
         for old, new, kind in (
             ("a:4;b:8", "a:4;c:4;d:2", ""),
