@@ -22,7 +22,7 @@ class Distance(mtf.graph.Op):
 
     dim: str  # the dimension that is summed over: d
     # Arguments of the op and shapes of its inputs, for `check_op`.
-    samples = (
+    conformance_samples = (
         mtf.graph.Sample(("d",), ("batch:8; d:4", "centre:4; d:4")),
         mtf.graph.Sample(("d",), ("batch:3; d:5", "centre:2; d:5")),
     )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from meshtf.command_line import answer_usage
 
-# Answers `python -m meshtf --help` before the imports below, which take seconds.
+# Answers `python -m meshtf --help` before the imports below, which take seconds. In any other
+# program it does nothing.
 answer_usage()
 
 from meshtf import (

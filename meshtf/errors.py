@@ -111,13 +111,15 @@ def explain_error(headline: str, way_out: object = "", **facts: object) -> str:
     Args:
       headline: the first line.
       way_out: the last line, which says what to write instead; "" for none.
-      **facts: for each fact a label and a value, which become an aligned line.
+      **facts: for each fact a label and a value, which become an aligned line. The label
+        of `source`, the user's line, is "from".
     """
     width = max([8, *(len(label) + 1 for label in facts)])
     lines = [str(headline)]
-    for label, fact in facts.items():
+    for name, fact in facts.items():
+        label = "from" if name == "source" else name.replace("_", " ")
         first_line, *further_lines = str(fact).split("\n")
-        lines.append(f"  {label.replace('_', ' '):<{width}} {first_line}")
+        lines.append(f"  {label:<{width}} {first_line}")
         indent = " " * (width + 3)
         lines.extend(indent + line for line in further_lines)
     if str(way_out):

@@ -101,12 +101,13 @@ def main(argv: Sequence[str]) -> None:
 
 
 def run(argv: Sequence[str], args: Any) -> None:
-    """Runs the command.
+    """Runs the command with values of flags, which tests pass without absl.
 
     Args:
       argv: the command line after the flags were parsed.
-      args: an object with the values of the flags as attributes.
+      args: an object with the values of the flags as attributes, such as `flags.FLAGS`.
     """
+    # Imports of TensorFlow are in functions, so that --help is fast.
     from transformer.data.atomic_files import check_writable
     from transformer.inference.text_generation import generate_texts
     from transformer.models.encoder_decoder import EncoderDecoder

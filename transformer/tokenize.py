@@ -39,6 +39,7 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes examples."""
+    # Imports of TensorFlow are in functions, so that --help is fast.
     from transformer.data.atomic_files import check_writable
 
     args = flags.FLAGS
@@ -56,13 +57,17 @@ def main(argv: Sequence[str]) -> None:
 def write(
     name: str, output: str, seed: int = 0, examples_per_file: int = 10_000
 ) -> None:
-    """Writes the examples of a task, or of the tasks of a mixture that have a packing.
+    """Writes the examples of a task, or of all tasks of a mixture, as TFRecords.
+
+    These are the examples that a task's `packing` makes from documents. A task without a
+    packing has a source of examples, which training reads directly: in a mixture it is
+    skipped.
 
     Args:
       name: the name of the task or mixture.
       output: the folder to write to; each task has a folder in it.
       seed: the seed of random choices, such as sentence pairs.
-      examples_per_file: the count of examples of a file.
+      examples_per_file: the maximum count of examples in a file.
 
     Raises:
       DataError: there is no such task, it has no packing, or its folder exists already.

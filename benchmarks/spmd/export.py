@@ -39,8 +39,8 @@ class Cost:
 
     Attributes:
       replicas: the number of replicas.
-      forecast_s: the seconds of a forecast: tracing and planning.
-      export_s: the seconds of an export: tracing, planning and lowering.
+      forecast_s: the seconds of `mtf.explain`, which traces and plans the step.
+      export_s: the seconds of `mtf.export`, which traces, plans and lowers it.
       module: the size of the module in bytes.
       ops: the number of ops of the plan.
     """
@@ -90,8 +90,8 @@ def main(argv: list[str]) -> None:
         for replicas in map(int, _REPLICAS.value):
             c = cost(name, replicas)
             print(
-                f"{name:18}{replicas:9,}{c.ops:6}{c.forecast_s:8.2f} "
-                f"s{c.export_s:8.2f} s{c.module / 1024:8.1f} KiB",
+                f"{name:18}{replicas:9,}{c.ops:6}"
+                f"{c.forecast_s:8.2f} s{c.export_s:8.2f} s{c.module / 1024:8.1f} KiB",
                 flush=True,
             )
 

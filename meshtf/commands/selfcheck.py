@@ -5,6 +5,7 @@ machine.
     python -m meshtf selfcheck --quick              # a minute or less
     python -m meshtf selfcheck --ops=einsum,softmax
     python -m meshtf selfcheck --logical=8          # the CPU as eight devices
+    python -m meshtf selfcheck --devices=spmd       # the devices that jax has
 
 For every kind of device that is present (CPU, GPU, TPU), small meshes use the devices of
 that kind round-robin. Every op runs under the layouts of these meshes and is compared with
@@ -38,6 +39,12 @@ _LOGICAL = flags.DEFINE_integer(
     "The number of logical devices that the CPU is split into.",
     lower_bound=0,
 )
+_DEVICES = flags.DEFINE_string(
+    "devices",
+    "",
+    'The devices of live meshes to check, "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu", '
+    "in place of those that TensorFlow lists.",
+)
 _SEED = flags.DEFINE_integer(
     "seed", 0, "Of all random values, and of the layouts that are drawn."
 )
@@ -55,6 +62,7 @@ def main(argv: Sequence[str]) -> int:
     import tensorflow as tf
 
     from meshtf.runtime.devices.resolve import logical_devices
+    from meshtf.runtime.spmd.live.jax_host import ask_for_cpu_devices
     from meshtf.testing.selfcheck import choose, selfcheck
 
     logging.set_verbosity(logging.WARNING)
@@ -65,13 +73,22 @@ def main(argv: Sequence[str]) -> int:
         ops = choose(_OPS.value)
         if _LOGICAL.value:
             logical_devices(_LOGICAL.value)
+        if _DEVICES.value.startswith("spmd:cpu"):
+            ask_for_cpu_devices(4)
+        elif _DEVICES.value and not _DEVICES.value.startswith("spmd"):
+            raise ValueError(
+                '--devices is "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu".'
+            )
     except (ValueError, MeshError) as error:
         print(error, file=sys.stderr)
         return 2
     # With TensorFloat-32, results correctly differ by 1e-3.
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
-        return selfcheck(ops, _QUICK.value, _SEED.value)
+        return selfcheck(ops, _QUICK.value, _SEED.value, _DEVICES.value)
+    except MeshError as error:  # of the devices of live meshes
+        print(error, file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("\nInterrupted: what is not reported was not checked.", file=sys.stderr)
         return 130

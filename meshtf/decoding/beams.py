@@ -394,7 +394,7 @@ def _check_state(x: Tensor, beam: Dimension, batch: Shape) -> None:
             "each example.",
             tensor=repr(x.shape),
             beams=repr(batch + beam),
-            **{"from": Source.of_caller()},
+            source=Source.of_caller(),
             way_out=f"Make it [{names} ...]: mtf.broadcast(x, shape).",
         )
     )

@@ -317,7 +317,7 @@ class WritingTraceCall(TraceCall):
             explain_error(
                 f"a result of the function {name!r} {reason}, and the function writes "
                 "variables, so that it has no gradient outside.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out=f"Call mtf.gradients inside of {name!r}, or wrap its result in "
                 "mtf.stop_gradient if no gradient should flow through it.",
             )
@@ -331,7 +331,7 @@ def _written_since(name: str, variable: Any) -> PlanError:
             f"the gradient of a result of the function {name!r} needs the value that "
             f"variable {variable.name!r} had when it was called, and the variable was "
             "written since.",
-            **{"from": Source.of_caller()},
+            source=Source.of_caller(),
             way_out="Call mtf.gradients before the variable is written, or inside of a "
             "mtf.function.",
         )

@@ -105,7 +105,8 @@ def as_function(
     """
     if isinstance(fn, Function):
         return fn, args
-    # For a bound method `Function.__get__` returns a partial with the object.
+    # For a bound method `Function.__get__` returns a partial with the object. A partial with
+    # keywords is the caller's own: it becomes a function of tensors, as any other callable.
     if isinstance(fn, functools.partial) and isinstance(fn.func, Function):
         if not fn.keywords:
             return fn.func, (*fn.args, *args)

@@ -43,7 +43,7 @@ from meshtf.graph.op_kinds import (
     factor_of,
     window_of,
 )
-from meshtf.graph.operators import OPERATORS, Operators
+from meshtf.graph.operators import OPERATORS, Operators, register_operator
 from meshtf.graph.recorder import CustomGradientRule, Graph, RecomputeGroup
 from meshtf.graph.tensor import Node, ShardedValue, Source, Tensor, next_serial
 
@@ -97,5 +97,6 @@ __all__ = [
     "gradients",
     "next_serial",
     "record_body",
+    "register_operator",
     "window_of",
 ]

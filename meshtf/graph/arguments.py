@@ -48,7 +48,7 @@ def as_scalar(name: str, x: Any) -> Tensor:
             explain_error(
                 f"{name} is a scalar.",
                 tensor=repr(x.shape),
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Reduce it: mtf.reduce_mean(x).",
             )
         )

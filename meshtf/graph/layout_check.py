@@ -42,7 +42,7 @@ def common_mesh(
                     "one op cannot take tensors of two meshes.",
                     meshes=f"{mesh} and {x.mesh}",
                     tensors=" ".join(repr(t.shape) for t in inputs),
-                    **{"from": source},
+                    source=source,
                     way_out="Make both tensors on one Mesh object (meshes are compared "
                     "by identity), or bring one over: mtf.asarray(mesh, "
                     "x.numpy(), x.shape).",
@@ -151,7 +151,7 @@ def check_stage(mesh: Mesh, stage: int, source: object) -> None:
             explain_error(
                 f"there is no stage {stage}: axis {mesh.stages!r} has {num_stages}.",
                 mesh=str(mesh),
-                **{"from": source},
+                source=source,
                 way_out=f"Take a stage from 0 to {num_stages - 1}, or a longer axis.",
             )
         )

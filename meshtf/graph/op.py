@@ -9,7 +9,7 @@ op:
     class Lookup(Op):
       \"\"\"Entries of a table[size, d] by index: ids[batch] -> [batch, d].\"\"\"
       size: str
-      samples = (Sample(("size",), ("size:8;d:4", "int batch:4")),)
+      conformance_samples = (Sample(("size",), ("size:8;d:4", "int batch:4")),)
 
       def output_specs(self, table, ids):
         return (Spec(ids.shape + table.shape.without(self.size), table.dtype),)
@@ -160,7 +160,7 @@ class Op(Frozen):
     members. The class of an op becomes a frozen dataclass, and has no subclasses.
 
     Attributes:
-      samples: inputs for the conformance suite.
+      conformance_samples: inputs for the conformance suite.
       linearity: whether the op maps partial sums to partial sums. "each": if one input is a
         partial sum and the others are not; "joint": if all inputs are partial sums; None:
         never. A property, if it depends on attributes of the op.
@@ -168,7 +168,7 @@ class Op(Frozen):
         consist of many TensorFlow ops.
     """
 
-    samples: ClassVar[tuple[Sample, ...]] = ()
+    conformance_samples: ClassVar[tuple[Sample, ...]] = ()
     linearity: ClassVar[Literal["each", "joint"] | None] = None
     share_trace: ClassVar[bool] = False
 

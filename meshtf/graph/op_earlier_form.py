@@ -31,6 +31,7 @@ _CHANGES = {
     "stores": _KINDS + ": `variables` of a WriteOp, the field `store` of a ReadOp",
     "settled": "derive from meshtf.graph.ReshardOp",
     "stops_gradient": "derive from meshtf.graph.GradientBarrier",
+    "samples": "call it conformance_samples",
     "in_place": "a WriteOp with an output takes its initial value as the last input",
 }
 _AMBIGUOUS_CHANGES = {

@@ -20,6 +20,14 @@ from meshtf.names import Dimension, Names, Shape, Source
 # Name of a function -> the function; filled when `meshtf.ops` is imported.
 OPERATORS: dict[str, Callable[..., Any]] = {}
 
+
+def register_operator(name: str, function: Callable[..., Any]) -> None:
+    """Defines what an operator or method of tensors calls, such as "add" for `x + y`: this
+    file cannot import the functions, which are made of tensors.
+    """
+    OPERATORS[name] = function
+
+
 # The type that an operator returns: `Tensor`, whose module imports this one.
 T_co = TypeVar("T_co", covariant=True)
 
@@ -175,7 +183,7 @@ class Operators(Generic[T_co]):
                 explain_error(
                     "a tensor has no T: operations find dimensions by name, in any order.",
                     tensor=repr(self.shape),
-                    **{"from": Source.of_caller()},
+                    source=Source.of_caller(),
                     way_out='For an array in another order write mtf.transpose(x, "d;batch").',
                 )
             )
@@ -194,7 +202,7 @@ def _refuse_matmul(x: Any, y: Any) -> None:
             "x @ y does not say which dimension is summed.",
             x=repr(getattr(x, "shape", x)),
             y=repr(getattr(y, "shape", y)),
-            **{"from": Source.of_caller()},
+            source=Source.of_caller(),
             way_out='Name the dimensions of the result: mtf.einsum([x, y], "batch;d_ff"); or '
             "write mtf.matmul(x, y), which sums over the one name that both have.",
         )

@@ -300,7 +300,7 @@ class Tensor(Operators["Tensor"]):
                 explain_error(
                     "len(x) does not say which dimension it counts.",
                     tensor=repr(self.shape),
-                    **{"from": Source.of_caller()},
+                    source=Source.of_caller(),
                     way_out='Write x.shape["batch"], or x.shape.size for all elements.',
                 )
             )
@@ -315,7 +315,7 @@ class Tensor(Operators["Tensor"]):
                 explain_error(
                     f"the format {spec!r} is for a scalar.",
                     tensor=repr(self.shape),
-                    **{"from": Source.of_caller()},
+                    source=Source.of_caller(),
                     way_out="Reduce it first, as in x.mean(), or print x.numpy().",
                 )
             )
@@ -392,7 +392,7 @@ def _check_scalar(x: Tensor, expression: str, way_out: str) -> None:
         explain_error(
             f"{expression} takes a tensor of one element.",
             tensor=repr(x.shape),
-            **{"from": Source.of_caller()},
+            source=Source.of_caller(),
             way_out=f"{way_out}.",
         )
     )

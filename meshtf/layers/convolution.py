@@ -47,6 +47,10 @@ class Conv(Module):
       kernel_initializer: the initializer of the kernel; default: normal with variance
         1 / (size of a window * size of `reduced_dims`).
       name: the layer's name, a component of the names of its variables; see `mtf.Module`.
+
+    Attributes:
+      window: the name of the kernel's dimension for each name in `window`, such as
+        {"h": "k_h", "w": "k_w"}.
     """
 
     default_name = "conv"
@@ -74,14 +78,13 @@ class Conv(Module):
         self.dilation = dilation
         self.groups = Shape(groups)
         self.reduced_dims = Shape(reduced_dims)
+        summed_dims = kernel_window + self.reduced_dims
         if kernel_initializer is None:
-            kernel_initializer = self._initializer(kernel_window + self.reduced_dims)
+            kernel_initializer = self._initializer(summed_dims)
+        kernel_shape = kernel_window + self.groups + self.reduced_dims + new_dims
         with self.scope():
             self.kernel = Variable(
-                mesh,
-                kernel_window + self.groups + reduced_dims + new_dims,
-                kernel_initializer,
-                name="kernel",
+                mesh, kernel_shape, kernel_initializer, name="kernel"
             )
             self.bias: Variable | None = None
             if use_bias:
@@ -89,6 +92,7 @@ class Conv(Module):
 
     def _initializer(self, summed_dims: Shape) -> Initializer:
         """Returns the default initializer of a kernel that sums over `summed_dims`."""
+        # Each entry of `groups` has a kernel of its own, like an expert of a mixture.
         return variance_scaling(
             ";".join(summed_dims.names), expert_dims=";".join(self.groups.names)
         )
@@ -119,10 +123,10 @@ class ConvTranspose(Conv):
     """
 
     def _initializer(self, summed_dims: Shape) -> Initializer:
-        strides = by_dim(self.stride, self.window, 1, "stride").values()
+        stride_of = by_dim(self.stride, self.window, default=1, argument="stride")
         return variance_scaling(
             ";".join(summed_dims.names),
-            scale=math.prod(strides),
+            scale=math.prod(stride_of.values()),
             expert_dims=";".join(self.groups.names),
         )
 
@@ -133,8 +137,9 @@ class ConvTranspose(Conv):
 
         Args:
           x: the input.
-          output_size: the size of the output along the dimensions of windows, by name,
-            needed where several sizes would give x for the stride.
+          output_size: the size of the output along the dimensions of windows, by name;
+            default: stride times the size of x for "same" and "causal" padding. With a
+            stride of 2, a convolution maps both 7 and 8 elements to 4: pass 7 to get 7.
         """
         check_tensors(x=x)
         require_dim(x.shape, *self.reduced_dims.names)
@@ -239,14 +244,14 @@ def _check_windows(
     dilation: PerDim[int],
 ) -> None:
     """Raises ArgumentError or ShapeError for an invalid stride, padding or dilation."""
-    by_dim(stride, window, 1, "stride")
-    by_dim(padding, window, "same", "padding")
-    by_dim(dilation, window, 1, "dilation")
+    by_dim(stride, window, default=1, argument="stride")
+    by_dim(padding, window, default="same", argument="padding")
+    by_dim(dilation, window, default=1, argument="dilation")
 
 
 def _kernel_window(window: ShapeLike) -> tuple[dict[str, str], Shape]:
-    """Returns the dimension of the kernel for each dimension of windows: its names by the
-    names in `window`, such as {"h": "k_h"}, and its shape, such as "k_h:3".
+    """Returns (kernel's name for each name in `window`, kernel's dimensions): for the window
+    "h:3;w:5", ({"h": "k_h", "w": "k_w"}, Shape("k_h:3;k_w:5")).
     """
     kernel_names = {}
     kernel_dims = []

@@ -46,12 +46,14 @@ _TRUNCATED_STDDEV = 0.87962566103423978
 
 def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
     """An initializer that returns zeros [*shape]."""
+    # All initializers take a name; this one only checks it.
     as_text("name", name)
     return full(mesh, shape, 0.0)
 
 
 def ones(mesh: Mesh, shape: Shape, name: str) -> Tensor:
     """An initializer that returns ones [*shape]."""
+    # All initializers take a name; this one only checks it.
     as_text("name", name)
     return full(mesh, shape, 1.0)
 
@@ -61,8 +63,9 @@ def shared(initializer: Initializer) -> Initializer:
     to save memory and time. Each variable still changes separately: TensorFlow copies the
     tensor at the first write.
 
-    Only tensors on a mesh of one position are shared. `mtf.Variable` computes initial values
-    on such a mesh if all devices share one memory.
+    `mtf.Variable` computes initial values on a mesh of one position, and then slices them,
+    if all devices share one memory. Only tensors on such a mesh are shared: on a larger
+    one, variables of one shape may be sharded differently.
     """
     initializer = as_initializer(initializer)
     tensors: dict[Shape, Tensor] = {}
@@ -144,6 +147,7 @@ def variance_scaling(
     check_floats(scale=scale)
     as_choice("mode", mode, get_args(Mode))
     as_choice("distribution", distribution, get_args(Distribution))
+    # Raises errors of the names now, not when a variable is made.
     names_of(reduced_dims, Shape(""), argument="reduced_dims")
     names_of(expert_dims, Shape(""), argument="expert_dims")
 
@@ -221,6 +225,7 @@ def _fan(
     """Returns the fan of one kernel: without the dimensions of experts and of repeated
     layers.
     """
+    # A `Repeat` sets `stacked_dims` while it makes variables.
     repeated_names = [d.name for d in current().stacked_dims]
     kernel = shape.without(*expert_names, *repeated_names)
     fan_in = kernel.only(reduced_names).size

@@ -135,7 +135,7 @@ def _pairs(rules: LayoutLike) -> list[tuple[str, tuple[str, ...]]]:
         raise ParseError(
             explain_error(
                 f"a layout is not made of {described(rules)}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out='Write it as "batch:data; d_ff:model", or as {"batch": '
                 '"data"}.',
             )

@@ -62,7 +62,7 @@ def refuse(
     raise error(
         explain_error(
             f'the argument "{name}" takes {takes}, not {described(value)}.',
-            **{"from": Source.of_caller()},
+            source=Source.of_caller(),
             way_out=way_out,
         )
     )

@@ -63,7 +63,7 @@ def check_call(
             explain_error(
                 f"{type(instance).__name__}: {mismatch}.",
                 takes=", ".join(map(_declaration, parameters)),
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out=f"Did you mean {similar}?" if similar else "",
             )
         ) from error

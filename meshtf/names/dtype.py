@@ -54,7 +54,7 @@ def dtype_name(dtype: object) -> str:
             explain_error(
                 f"{name!r} is not a data type that meshtf knows; it knows "
                 f"{', '.join(_BYTES)}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
             )
         )
     return name

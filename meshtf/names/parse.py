@@ -36,7 +36,7 @@ def parse_pairs(text: str, kind: str, values: bool = True) -> list[tuple[str, st
         raise ArgumentError(
             explain_error(
                 f"a {kind} is written as a string, not as {described(text)}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out=f"Write it as {_example(kind)!r}.",
             )
         )

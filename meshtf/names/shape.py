@@ -181,7 +181,7 @@ def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:
         raise ArgumentError(
             explain_error(
                 f"a shape is not made of {described(dims)}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out='Write it as "batch:8;d_model:512", as dimensions, or as pairs '
                 "of name and size.",
             )

@@ -38,7 +38,7 @@ def check_pairs(
         raise PlanError(
             explain_error(
                 f"there are {len(gradients)} gradients for {len(variables)} variables.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Give one for each variable, None where there is none.",
             )
         )
@@ -57,7 +57,7 @@ def check_gradient(grad: Tensor, variable: Variable) -> None:
             explain_error(
                 f"a gradient of {grad.shape!r} does not fit variable {variable.name!r} "
                 f"of {variable.shape!r}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Give gradients in the order of the variables.",
             )
         )
@@ -66,7 +66,7 @@ def check_gradient(grad: Tensor, variable: Variable) -> None:
             explain_error(
                 f"gradients are floats, but that of variable {variable.name!r} is "
                 f"{grad.dtype}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out='Convert it: mtf.cast(grad, "float32").',
             )
         )
@@ -99,7 +99,7 @@ def check_step(step: Any) -> Tensor:
         raise PlanError(
             explain_error(
                 "an update needs the step: 0 for the first one, 1 for the next.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Count in a variable, which a checkpoint saves as well: "
                 'count = mtf.Variable(mesh, "", "zeros", "count", dtype="int32"); '
                 "optimizer.apply_gradients(grads, variables, count.tensor()); "
@@ -119,7 +119,7 @@ def check_step(step: Any) -> Tensor:
         raise ShapeError(
             explain_error(
                 f"an update takes its step as a scalar, not as {step.shape!r}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Declare it without dimensions: step=''.",
             )
         )
@@ -142,7 +142,7 @@ def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
             explain_error(
                 f"{optimizer} has no update for complex numbers: variable "
                 f"{variable.name!r} is {variable.dtype}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Keep its real and its imaginary part as two variables, or "
                 "take SGD without momentum for it (see optimizers.ParameterGroups).",
             )
@@ -158,7 +158,7 @@ def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
             f"the optimizer_layout cannot shard the slots of {optimizer} for variable "
             f"{variable.name!r}: {problem}",
             variable=repr(variable.shape),
-            **{"from": Source.of_caller()},
+            source=Source.of_caller(),
             mesh=str(mesh),
             layout=f"{layout!r} (with the rules of layout and variable_layout)",
             way_out=f'{way_out}, or shard another dimension than "{conflicts[0].dim}".',

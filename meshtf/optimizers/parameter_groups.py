@@ -20,6 +20,7 @@ from typing import Any
 from meshtf.errors import ParseError, PlanError, explain_error
 from meshtf.graph import Source, Tensor
 from meshtf.graph.arguments import as_variables
+from meshtf.names import Shape
 from meshtf.names.arguments import (
     as_callable,
     as_sequence,
@@ -77,7 +78,7 @@ def as_pattern(name: str, pattern: Any) -> str:
         raise ParseError(
             explain_error(
                 f"the regular expression {pattern!r} cannot be read: {error}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Write a backslash before each character that is to be matched "
                 "literally.",
             )
@@ -110,8 +111,8 @@ class ParameterGroups(Optimizer):
     Args:
       variables: the variables to update.
       rules: pairs of a pattern and a function. The function takes the variables whose
-        first matching pattern is this one, and returns their optimizer. Two optimizers
-        of one class may have the same name, since slots are keyed by variable.
+        first matching pattern is this one, and returns their optimizer. The optimizers
+        may all have the same name: a slot is found by the name of its variable.
       name: the prefix of the names of all slots.
 
     Raises:
@@ -127,14 +128,19 @@ class ParameterGroups(Optimizer):
     ) -> None:
         variables = as_variables("variables", variables, "variables")
         rules = _as_rules(rules)
-        super().__init__(variables, 0.0, [{} for _ in variables], name)
+        # The base class checks the variables. It makes no slots, and its learning rate is
+        # never used: each group's optimizer has its own.
+        no_slots: list[dict[str, Shape]] = [{} for _ in variables]
+        super().__init__(variables, learning_rate=0.0, slots=no_slots, name=name)
         groups = _group_variables(variables, [pattern for pattern, _ in rules])
         with self.scope():
             self.optimizers = []
             for (_, make_optimizer), group in zip(rules, groups):
                 self.optimizers.append(make_optimizer(group))
         for optimizer in self.optimizers:
+            # An error names the argument `rules`, whose function returned no optimizer.
             check_record(Optimizer, rules=optimizer)
+        # The slots of all groups, by variable as in the base class.
         self.slots = {}
         for optimizer in self.optimizers:
             self.slots.update(optimizer.slots)

@@ -2,6 +2,8 @@
 explicit, for any number of devices.
 
 `build` passes the nodes to a `Builder` in the order in which they were recorded.
+Differentiation may replace a recorded node by one with more outputs, such as residuals:
+`latest(node)` is the replacement.
 
     steps = build(graph.nodes, results, mesh).steps
 """
@@ -20,6 +22,7 @@ from meshtf.partition.calls import plan_call
 from meshtf.partition.loops_and_branches import plan_branch, plan_loop
 from meshtf.partition.steps import Program
 
+# {type of op: function that plans a node of this type}, for ops that run other nodes.
 PLANNERS = {Loop: plan_loop, Branch: plan_branch, Call: plan_call}
 
 
@@ -57,7 +60,8 @@ def build(
             target = builder.placement_of(tensor)
             if finish:
                 target = reduced_placement(target)
-        values.append(builder.reshard_to(tensor, target, None))
+        values.append(builder.reshard_to(tensor, target, node=None))
+    # Remarks on dimensions that stay replicated, though the layout shards them.
     for note in builder.notes:
         log_once(mesh, note)
     return Program(
@@ -69,8 +73,11 @@ def build(
 
 
 def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
-    """Returns the nodes that results or effects (writes, host ops) need, in order."""
-    needed = {latest(t.node) for t in results}
+    """Returns the nodes that results or effects (writes, host ops) need, in order.
+
+    A node needs those that compute its inputs, and its control dependency `wait_for`.
+    """
+    needed = {latest(x.node) for x in results}
     live_nodes = []
     for node in map(latest, reversed(nodes)):
         if node in needed or isinstance(node.op, (WriteOp, HostOp)):

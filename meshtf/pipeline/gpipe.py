@@ -319,7 +319,7 @@ class GPipe(Module):
                     f'an output of the pipeline lacks "{self.dim}", so its '
                     "microbatches cannot be put together.",
                     tensor=repr(shape),
-                    **{"from": Source.of_caller()},
+                    source=Source.of_caller(),
                     way_out="Use pipe.loss for what is a mean over the batch.",
                 )
             )
@@ -336,7 +336,7 @@ class GPipe(Module):
                 explain_error(
                     "a pipeline needs the mesh before it is recorded, and its input has "
                     "none yet.",
-                    **{"from": Source.of_caller()},
+                    source=Source.of_caller(),
                     way_out="Write @mtf.function(mesh=mesh, ...).",
                 )
             )
@@ -347,7 +347,7 @@ class GPipe(Module):
                     f"a pipeline of {self.stages} stage{'s' * (self.stages != 1)} does "
                     f"not fit axis {mesh.stages!r} of size {num_stages}.",
                     mesh=str(mesh),
-                    **{"from": Source.of_caller()},
+                    source=Source.of_caller(),
                     way_out=f"Take stages={num_stages}, a mesh with "
                     f"{mesh.stages}:{self.stages}, or one without that axis, on which "
                     "all stages are one.",

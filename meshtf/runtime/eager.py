@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from meshtf.errors import MeshError, explain_error
 from meshtf.graph import (
-    OPERATORS,
     GradientBarrier,
     Node,
     Op,
@@ -23,6 +22,7 @@ from meshtf.graph import (
     Tensor,
     WriteOp,
     current,
+    register_operator,
 )
 from meshtf.graph.used_layouts import layout_use, record_layout_use
 from meshtf.mesh import Mesh, Placement
@@ -61,7 +61,7 @@ class Eager:
             raise MeshError(
                 explain_error(
                     "an op outside of a function has no mesh.",
-                    **{"from": node.source},
+                    source=node.source,
                     way_out="Pass the mesh.",
                 )
             )
@@ -144,4 +144,4 @@ def _run(program: Program) -> list[list[Any]]:
     return PlacedExecutor(program.mesh, segments, run_directly).run(program.results)
 
 
-OPERATORS["export"] = export
+register_operator("export", export)

@@ -166,7 +166,7 @@ def cast_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:
                 f"the initializer of variable {name!r} returned {value.dtype}, but the "
                 f"variable is {dtype}.",
                 shape=repr(value.shape),
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out='Take "zeros", "ones" or a constant that is exact, or write an '
                 "initializer: lambda mesh, shape, name: mtf.full(mesh, shape, 7, "
                 f'"{dtype}").',

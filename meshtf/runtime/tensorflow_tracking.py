@@ -46,7 +46,7 @@ def tracking_error(description: str, save_type: str) -> MeshtfError:
         return PlanError(
             explain_error(
                 f"tf.saved_model.save would save nothing of {description}.",
-                **{"from": line},
+                source=line,
                 way_out="Save a function of it: mtf.export_saved_model(function, "
                 "*arguments).save(path).",
             )
@@ -54,7 +54,7 @@ def tracking_error(description: str, save_type: str) -> MeshtfError:
     return CheckpointError(
         explain_error(
             f"tf.train.Checkpoint can neither save nor restore {description}.",
-            **{"from": line},
+            source=line,
             way_out="Call mtf.checkpoints.save(directory, step, {v.name: v for v in "
             "module.variables}) "
             "and mtf.checkpoints.restore(path, {v.name: v ...}).",

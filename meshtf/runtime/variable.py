@@ -352,7 +352,7 @@ def _check_outside_functions(name: str | None) -> None:
         raise PlanError(
             explain_error(
                 f"{variable} is made inside a mtf.function.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Make variables before the function is called, most often in a "
                 "module's __init__.",
             )

@@ -239,7 +239,7 @@ def _refuse_writes(nodes: Sequence[Node]) -> None:
                 explain_error(
                     f"the function writes variable {node.op.variables[0].name!r}, and a "
                     "SavedModel only reads variables.",
-                    **{"from": node.source},
+                    source=node.source,
                     way_out="Give a function that only computes, such as the forward "
                     "pass with training=False; for a training step see mtf.export.",
                 )

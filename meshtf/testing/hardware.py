@@ -20,7 +20,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from meshtf.mesh import Mesh
 from meshtf.ops.linear.einsum import einsum
+from meshtf.runtime.spmd.live.jax_host import devices_of_platform
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.report import Report
@@ -57,6 +59,20 @@ def describe(kind: str, devices: Sequence[str]) -> str:
     if not descriptions:
         return str(len(devices))
     return f"{len(devices)} ({', '.join(sorted(descriptions))})"
+
+
+def describe_live(devices: str) -> tuple[int, str]:
+    """Returns how many devices live meshes have, and the names of their models.
+
+    Args:
+      devices: the devices of a live mesh, such as "spmd:cuda".
+
+    Raises:
+      MeshError: jax is missing, or has no such devices.
+    """
+    live_devices = devices_of_platform(Mesh("", devices=devices))
+    models = {str(device.device_kind) for device in live_devices}
+    return len(live_devices), ", ".join(sorted(models))
 
 
 def check_placement(devices: Sequence[str]) -> Report:

@@ -23,17 +23,25 @@ import tensorflow as tf
 
 from meshtf.errors import near_misses
 from meshtf.graph import Op
+from meshtf.mesh import Mesh
 from meshtf.testing import small_training
 from meshtf.testing.conformance.eager_suite import check_op
+from meshtf.testing.conformance.exported_suite import check_live
 from meshtf.testing.conformance.recorded_suite import check_program
 from meshtf.testing.conformance.report import Report
 from meshtf.testing.conformance.samples import label, registered_ops
-from meshtf.testing.hardware import check_placement, describe, device_kinds
+from meshtf.testing.hardware import (
+    check_placement,
+    describe,
+    describe_live,
+    device_kinds,
+)
 from meshtf.testing.progress import Progress, duration_text
 
 Check: TypeAlias = Callable[[], Report]
 EAGER = ("x:2;y:2", "x:4")  # the axes of the meshes of eager ops
 RECORDED = ("x:2;y:2",)  # the axes of the meshes of ops in a mtf.function
+LIVE = ("", "x:2", "x:2;y:2")  # the axes of live meshes; the largest that fits is taken
 QUICK_EAGER = ("x:2",)  # the axes of the meshes of a quick check
 _MAX_SHOWN = 5  # the count of failures that are printed for one row
 _COLUMNS = ("eager", "refused", "recorded", "left out", "failures")
@@ -89,7 +97,7 @@ def choose(names: Sequence[str]) -> list[type[Op]]:
     Raises:
       ValueError: there is no op for one of the names.
     """
-    ops = [op for op in registered_ops() if op.samples]
+    ops = [op for op in registered_ops() if op.conformance_samples]
     if not names:
         return ops
     names_of_ops = {}
@@ -110,7 +118,9 @@ def choose(names: Sequence[str]) -> list[type[Op]]:
     return [op for op in ops if names_of_ops[op] & requested_names]
 
 
-def selfcheck(ops: Sequence[type[Op]], quick: bool = False, seed: int = 0) -> int:
+def selfcheck(
+    ops: Sequence[type[Op]], quick: bool = False, seed: int = 0, live: str = ""
+) -> int:
     """Checks ops and training on all kinds of devices, and prints a report.
 
     Args:
@@ -118,16 +128,23 @@ def selfcheck(ops: Sequence[type[Op]], quick: bool = False, seed: int = 0) -> in
       quick: whether to check ops only eagerly and on one mesh, and training under fewer
         layouts.
       seed: the seed of the random values and layouts.
+      live: the devices of live meshes to check instead, such as "spmd:cuda"; "": the
+        devices that TensorFlow lists.
 
     Returns:
       The exit code of a program: 1 if there is a failure, else 0.
     """
     start = time.monotonic()
-    kinds = device_kinds()
     print(
         f"meshtf {_version()}, TensorFlow {tf.__version__}, Python "
         f"{platform.python_version()}, {platform.platform()}; seed {seed}"
     )
+    if live:
+        rows = check_live_devices(live, ops, quick=quick, seed=seed)
+        _print_failures(live, rows)
+        _print_totals({live: rows}, [], time.monotonic() - start)
+        return 1 if any(row.failures for row in rows) else 0
+    kinds = device_kinds()
     for kind, devices in kinds.items():
         print(f"{kind}  {describe(kind, devices)}", flush=True)
     rows_by_kind = {}
@@ -189,7 +206,7 @@ def check_kind(
         f"{len(layouts)} layouts\n"
     )
     print(f"{'':<24}" + "".join(f"{column:>10}" for column in _COLUMNS))
-    num_samples = sum(len(op.samples) for op in ops)
+    num_samples = sum(len(op.conformance_samples) for op in ops)
     progress = Progress(num_samples + _TRAINING_SAMPLES)
     rows: list[Row] = []
 
@@ -212,9 +229,52 @@ def check_kind(
                 check_program, op, seed, recorded_meshes, devices=devices
             )
         check(label(op), check_eager, check_recorded)
-        progress.done(len(op.samples))
+        progress.done(len(op.conformance_samples))
     check_training = partial(small_training.check_training, seed, layouts, devices)
     check("training", None, check_training)
+    return rows
+
+
+def check_live_devices(
+    devices: str, ops: Sequence[type[Op]], quick: bool, seed: int
+) -> list[Row]:
+    """Checks ops and training on live meshes, prints a row for each, and returns the rows.
+
+    Args:
+      devices: the devices of the meshes, such as "spmd:cuda".
+      ops: the classes of the ops to check.
+      quick: whether meshes have at most two positions.
+      seed: the seed of the random values and layouts.
+    """
+    count, description = describe_live(devices)
+    print(f"{devices}  {count} ({description})", flush=True)
+    fitting = [axes for axes in LIVE if Mesh(axes).size <= (2 if quick else count)]
+    meshes = fitting[-1:]
+    layouts = [
+        layout
+        for layout in small_training.LAYOUTS
+        if Mesh(layout.axes).size <= Mesh(meshes[0]).size
+    ] or [small_training.MeshLayout("", "")]
+    print(
+        f"\n{devices}: {len(ops)} ops in programs on the mesh {meshes[0] or 'of one'}; "
+        f"training under {len(layouts)} layouts\n"
+    )
+    print(f"{'':<24}" + "".join(f"{column:>10}" for column in _COLUMNS))
+    progress = Progress(
+        sum(len(op.conformance_samples) for op in ops) + _TRAINING_SAMPLES
+    )
+    checks = {
+        label(op): partial(check_live, op, seed, meshes, devices=devices) for op in ops
+    }
+    checks["training"] = partial(small_training.check_training, seed, layouts, devices)
+    rows: list[Row] = []
+    for name, check in checks.items():
+        progress.begin(f"{len(rows)}/{len(checks)} done, {name}")
+        row = Row(name, Report(name, seed), _run_check(name, check))
+        progress.clear()
+        print(row, flush=True)
+        rows.append(row)
+        progress.done(1)
     return rows
 
 

@@ -80,7 +80,7 @@ class _Block(mtf.Module):
 def check_training(
     seed: int = 0,
     layouts: Sequence[MeshLayout] = LAYOUTS,
-    devices: Sequence[str] = (),
+    devices: str | Sequence[str] = (),
 ) -> Report:
     """Trains under several layouts, and returns a report whose failures are losses or
     variables that differ from those of one device.
@@ -88,8 +88,8 @@ def check_training(
     Args:
       seed: the seed of the initial values, of dropout and of the data.
       layouts: the meshes and layouts.
-      devices: names of devices that meshes use round-robin; empty: all devices of the
-        local machine.
+      devices: names of devices that meshes use round-robin, or the devices of live meshes
+        in one string; empty: all devices of the local machine.
     """
     report = Report("training", seed)
     expected = _train(mesh_on("", devices=devices), seed)

@@ -16,11 +16,11 @@ from meshtf.testing import (
 )
 from tests.support.subprocesses import Apart
 
-OPS = [op for op in registered_ops() if op.samples]
+OPS = [op for op in registered_ops() if op.conformance_samples]
 SAMPLES = [
     pytest.param(op, i, id=f"{label(op)}-{i}")
     for op in OPS
-    for i in range(len(op.samples))
+    for i in range(len(op.conformance_samples))
 ]
 
 
@@ -35,7 +35,7 @@ def test_every_op_has_samples():
     silent = [
         label(op)
         for op in registered_ops()
-        if not op.samples and not issubclass(op, EffectOp)
+        if not op.conformance_samples and not issubclass(op, EffectOp)
     ]
     assert not silent, f"ops without samples: {silent}"
 

@@ -62,8 +62,10 @@ def mutant(op, only=None, **lies):
     its samples.
     """
     if only is not None:
-        lies["samples"] = tuple(s for s in op.samples if only(s))
-        assert lies["samples"]
+        lies["conformance_samples"] = tuple(
+            s for s in op.conformance_samples if only(s)
+        )
+        assert lies["conformance_samples"]
     return type(op.__name__, (op,), lies)
 
 

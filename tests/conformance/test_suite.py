@@ -26,7 +26,7 @@ class NeighbourMin(WindowedOp):
     """
 
     dim: str
-    samples = (
+    conformance_samples = (
         Sample(("d",), ("positive b:2;d:8",), gradient=False),
         Sample(("d",), ("positive b:3;d:6",), gradient=False),
     )
@@ -87,7 +87,7 @@ class LateWindow(NeighbourMin):
 class NoSamples(NeighbourMin):
     """States nothing to try."""
 
-    samples = ()
+    conformance_samples = ()
 
 
 @pytest.mark.parametrize("check", [check_op, check_program, check_export])

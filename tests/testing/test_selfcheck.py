@@ -85,7 +85,7 @@ def test_an_op_that_raises_and_one_without_samples_fail(
     def no_kernel(*args, **kwargs):
         raise RuntimeError("no kernel for this device")
 
-    silent = type("Silent", (Softmax,), {"samples": ()})
+    silent = type("Silent", (Softmax,), {"conformance_samples": ()})
     rows = selfcheck.check_kind("CPU", ["/device:CPU:0"], [silent], True, 0)
     assert rows[1].failures[0].startswith("test_selfcheck.Silent has no samples")
     monkeypatch.setattr(selfcheck, "check_op", no_kernel)

@@ -172,6 +172,10 @@ def control(t: SimpleNamespace) -> dict[str, Call]:
         "function": call(t.fn, then=lambda f: f(t.x)),
         "explain": call(t.function, t.x, own=("args",)),
         "export": call(t.function, t.x, own=("args",)),
+        # It needs the compiler of devices that are not there.
+        "compile_for": call(
+            t.function, t.x, topology="v5e:8", own=("args",), runs=False
+        ),
         "export_saved_model": call(t.function, t.x, own=("args",)),
         "graph.apply": call(StopGradient(), t.x),
         "graph.apply_all": call(StopGradient(), t.x),

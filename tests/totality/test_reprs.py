@@ -90,7 +90,7 @@ def test_a_forecast_says_how_much_it_leaves_out():
 
 def test_reports_of_ops_show_reasons():
     class Wrong(mtf.graph.Op):
-        samples = (mtf.graph.Sample((), ("b:4;d:6",)),)
+        conformance_samples = (mtf.graph.Sample((), ("b:4;d:6",)),)
 
         def output_specs(self, x):
             return (x,)
@@ -102,7 +102,7 @@ def test_reports_of_ops_show_reasons():
             return [dy]
 
     class Empty(Wrong):
-        samples = ()
+        conformance_samples = ()
 
     report = check_op(Wrong)
     assert not report

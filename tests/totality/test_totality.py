@@ -38,6 +38,7 @@ RECORDS = {
     "Replicated",
     "Sharded",
     "Tensor",
+    "CompiledForecast",
     "Export",
     "Forecast",
     "layers.RotaryEmbedding",

@@ -14,6 +14,8 @@ import math
 import meshtf as mtf
 from transformer.models.architecture import Architecture
 
+# The dimension of the table's entries, if `Architecture.embedding_size` gives them a size of
+# their own (as in ALBERT); otherwise their dimension is d_model.
 _EMBEDDING = "d_embedding"
 
 
@@ -23,7 +25,15 @@ class Embeddings(mtf.Module):
 
     Args:
       mesh: the mesh of the variables.
-      architecture: sizes, and the kind of positions.
+      architecture: sizes, and the kind of positions: `Architecture.positions`.
+
+    Attributes:
+      tokens: the embedding of token ids, whose table `attend` shares.
+      project: the projection from d_embedding to d_model; None: the table has d_model.
+      positions: the embedding of positions; None: positions are not learned.
+      types: the embedding of token types; None: the architecture has none.
+      norm: the norm of the sum of the embeddings (post-norm); None: blocks normalize
+        their inputs (pre-norm).
     """
 
     def __init__(self, mesh: mtf.Mesh, architecture: Architecture) -> None:
@@ -94,7 +104,9 @@ class Embeddings(mtf.Module):
         if self.project is not None:
             x = self.project(x)
         if self.positions is not None:
-            self.check_length(tokens.shape.only(["length"]).size)
+            # In decoding there is no `length`, and the size of the empty shape is 1.
+            length = tokens.shape.only(["length"]).size
+            self.check_length(length)
             x = x + self.positions(positions)
         elif a.positions == "sinusoidal":
             x = x + mtf.layers.sinusoids(positions, a.dim("d_model"))
@@ -103,10 +115,12 @@ class Embeddings(mtf.Module):
                 token_types = mtf.zeros(tokens.mesh, tokens.shape, "int32")
             x = x + self.types(token_types)
         x = mtf.cast(x, a.dtype)
-        return x if self.norm is None else self.norm(x)
+        if self.norm is None:
+            return x
+        return self.norm(x)
 
     def check_length(self, positions: int) -> None:
-        """Raises ShapeError if this count of positions exceeds the learned positions."""
+        """Raises ShapeError if there are fewer learned positions than `positions`, a count."""
         max_length = self.architecture.max_length
         if self.positions is not None and positions > max_length:
             raise mtf.ShapeError(
@@ -119,12 +133,14 @@ class Embeddings(mtf.Module):
         with the embedding table (tied weights).
         """
         if self.architecture.scaled_logits:
+            # So logits start with the same variance for any d_model.
             x = x * (1 / math.sqrt(self.architecture.d_model))
         if self.project is not None:
             # The transpose of the projection: from d_model back to d_embedding.
             kernel = mtf.cast(self.project.kernel.tensor(), x.dtype)
             leading_dims = x.shape.without("d_model")
-            x = mtf.einsum([x, kernel], leading_dims + kernel.shape.only([_EMBEDDING]))
+            embedding_dim = kernel.shape.only([_EMBEDDING])
+            x = mtf.einsum([x, kernel], leading_dims + embedding_dim)
         return self.tokens.attend(x)
 
 

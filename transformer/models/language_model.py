@@ -45,6 +45,7 @@ class LanguageModel(Model):
       z_loss: the weight of the mean squared logsumexp of logits in the training loss.
     """
 
+    # `counts` is 1 for each example, or 0 if it only pads the last batch.
     features = {
         "tokens": _TOKENS,
         "targets": _TOKENS,
@@ -96,8 +97,8 @@ class LanguageModel(Model):
             from 1 in each example; 0 is padding. None: each example is one text.
           positions: the position of each token in its text, int32 [batch, length]; None:
             from 0 on in each example.
-          prefix: bool [batch, length]: True for tokens that earlier tokens attend to,
-            too. None: there are no such tokens.
+          prefix: bool [batch, length]: True for tokens that earlier tokens of the text
+            attend to as well. None: attention is causal everywhere.
         """
         token_info = TokenInfo.of(
             tokens, positions=positions, segments=segments, prefix=prefix
@@ -132,8 +133,9 @@ class LanguageModel(Model):
 
         Args:
           batch: `tokens` and `targets`, the token after each of `tokens`: int32 [batch,
-            length]. Optionally `weights` (float32), `segments`, `positions` and `prefix`
-            of the same shape, and `counts` [batch]: see `target_weights`.
+            length]. Optionally `weights`, of the targets: float32 [batch, length];
+            `counts`, weights of the examples, 1 or 0: [batch]; and `segments`,
+            `positions` and `prefix`, as in `__call__`.
           training: whether dropout is applied, and auxiliary losses are added.
         """
         logits, reports = self.logits_and_reports(
@@ -149,7 +151,9 @@ class LanguageModel(Model):
         return add_auxiliary_losses(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns the sums of `metric_sums`: nats, correct predictions and tokens."""
+        """Returns weighted sums over the targets, float32 scalars: "nats", the cross
+        entropy; "correct", the count of correct predictions; "tokens", that of targets.
+        """
         logits, _ = self.logits_and_reports(batch["tokens"], _token_info(batch))
         return metric_sums(logits, batch["targets"], target_weights(batch))
 
@@ -169,6 +173,7 @@ class LanguageModel(Model):
         """
         a = self.architecture
         self.embeddings.check_length(positions)
+        # Only the shape and data type of x are read.
         x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
         return self.decoder.init_cache(x, positions, window)
 
@@ -181,9 +186,12 @@ class LanguageModel(Model):
     ) -> KeyValueCache:
         """Returns the cache after the prompts; all their tokens are processed at once.
 
-        Without `prefix_lm`, decoding the prompts step by step returns the same cache. The
-        next step has position `length`, the padded length, for all prompts; or position
-        `length - 1`, if it decodes the last token of each prompt again, for its logits.
+        Without `prefix_lm`, decoding the prompts step by step returns the same cache.
+
+        After this, `decode_step` counts positions from the padded length, in all
+        examples. Position `length` is that of the first new token. A step at `length - 1`
+        may come before it: it decodes the last token of each prompt again, and so returns
+        the logits of the first new token.
 
         Args:
           tokens: the ids of the prompts, integers [batch, length], padded at the end.
@@ -203,9 +211,11 @@ class LanguageModel(Model):
 
         Args:
           position: the position of the tokens, common to all examples: int32, a scalar.
+            After `prefill` it includes the padding of the prompts.
           tokens: the token id of each example at this position, integers [batch].
           cache: the cache from `init_cache`, `prefill` or the previous step.
         """
+        # Without the padding of each prompt, for embeddings, rotations and masks.
         example_positions = self.decoder.example_positions(position, cache)
         x = self.embeddings(tokens, example_positions)
         x, cache = self.decoder.decode_step(x, cache, position, example_positions)

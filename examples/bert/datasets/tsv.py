@@ -22,7 +22,12 @@ from transformer.data.sources.formats import RecordError, Tsv
 
 @dataclasses.dataclass(frozen=True)
 class Labelled(Tsv):
-    """A format of lines whose label must be one of `classes`, if there are any."""
+    """A format of lines whose label must be one of `classes`.
+
+    Attributes:
+      label: the name of the column with the label.
+      classes: the allowed labels; (): all labels.
+    """
 
     label: str = ""
     classes: tuple[str, ...] = ()
@@ -54,7 +59,8 @@ def read(
       labelled: whether lines must have a label.
 
     Raises:
-      DataError: the file cannot be read or lacks a column, or a line is refused.
+      DataError: the file cannot be read, lacks a column or has no examples, or a line is
+        refused.
     """
     names = _names(Path(path), columns)
     required = [columns.text_a]
@@ -69,10 +75,17 @@ def read(
             "  Name those of this file: --label_column, --text_a_column, "
             "--text_b_column, --[no]header."
         )
+    # Examples without labels may lack the column, so their format checks no label.
+    allowed_labels = classes if labelled else ()
     line_format = Labelled(
-        names, columns.header, columns.label, classes if labelled else ()
+        columns=names,
+        header=columns.header,
+        label=columns.label,
+        classes=allowed_labels,
     )
-    return FileExamples([Path(path)], line_format, on_bad == "skip", str(path))
+    return FileExamples(
+        [Path(path)], line_format, skip=on_bad == "skip", pattern=str(path)
+    )
 
 
 def _names(path: Path, columns: Columns) -> tuple[str, ...]:
@@ -82,12 +95,20 @@ def _names(path: Path, columns: Columns) -> tuple[str, ...]:
             fields = file.readline().rstrip("\r\n").split("\t")
     except (OSError, UnicodeDecodeError) as error:
         raise data.DataError(f"{path} cannot be read: {error}.") from error
-    return tuple(fields) if columns.header else tuple(map(str, range(len(fields))))
+    if columns.header:
+        return tuple(fields)
+    return tuple(str(i) for i in range(len(fields)))
 
 
 def labels_of(examples: Examples, columns: Columns) -> tuple[str, ...]:
-    """Returns all labels of the examples, sorted. Raises DataError if there are fewer than
-    two.
+    """Returns all labels of the examples, sorted.
+
+    Args:
+      examples: the examples of a file, of which there is one at least (see `read`).
+      columns: the columns, of which `label` is read.
+
+    Raises:
+      DataError: all examples have the same label.
     """
     labels = tuple(sorted({example[columns.label] for example in examples}))
     if len(labels) < 2:

@@ -52,7 +52,7 @@ def as_cotangents(ys: Sequence[Tensor], grad_ys: Any) -> list[Tensor | None]:
         raise PlanError(
             explain_error(
                 f"there are {len(ys)} tensors, and {len(cotangents)} cotangents.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Give one for each of ys, None where it is ones.",
             )
         )

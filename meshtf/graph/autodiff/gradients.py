@@ -278,7 +278,7 @@ class _BackwardPass:
             raise PlanError(
                 explain_error(
                     f"{node.op.display_name} has no gradient.",
-                    **{"from": node.source},
+                    source=node.source,
                     tensors=" ".join(repr(x.shape) for x in node.inputs),
                     way_out="Wrap its input in mtf.stop_gradient if none should flow.",
                 )
@@ -302,7 +302,7 @@ class _BackwardPass:
                     f"a function with its own gradient uses {label} from outside, "
                     "by which the gradient is wanted, too.",
                     tensor=repr(x.shape),
-                    **{"from": node.source},
+                    source=node.source,
                     way_out="Pass it to the function as an argument, or wrap it in "
                     "mtf.stop_gradient there.",
                 )

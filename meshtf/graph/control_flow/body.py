@@ -76,7 +76,7 @@ class BodyGraph(Graph):
                 explain_error(
                     f"{node.op.display_name} has an effect, and bodies of loops, branches and "
                     "pipelines have none.",
-                    **{"from": node.source},
+                    source=node.source,
                     way_out="Return the value from the body, and write, print or "
                     "summarise it afterwards; mtf.once_per_batch writes what layers of "
                     "a pipeline keep.",
@@ -258,7 +258,7 @@ def record_body(
             explain_error(
                 "a loop or branch must know its mesh, and no tensor of this function "
                 "has one so far.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Write @mtf.function(mesh=mesh, ...).",
             )
         )

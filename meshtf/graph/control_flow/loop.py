@@ -129,7 +129,7 @@ def no_gradient_of_while(source: Source) -> PlanError:
     return PlanError(
         explain_error(
             "a while loop has no gradient: the number of its iterations is not known in advance.",
-            **{"from": source},
+            source=source,
             way_out="Use mtf.scan with a fixed number of iterations, or mtf.stop_gradient "
             "around it.",
         )

@@ -107,6 +107,7 @@ def blockwise_attention(
             dropout=dropout,
         )
 
+    # One block has all queries: no loop is needed.
     if q.shape[block_dim.name] <= block_dim.size:
         return attend(q, query_inputs)
     iterations = _iterations_dim(q, block_dim)
@@ -184,6 +185,7 @@ class BlockwiseAttention(MultiHeadAttention):
             mesh, model_dim, heads_dim, key_dim, length_dim=self.block.name, **settings
         )
 
+    # `type: ignore`: the base class takes the bias of all scores, this class a function.
     def __call__(
         self,
         x: Tensor,

@@ -4,7 +4,8 @@ of keys and values.
     cache = attention.init_cache(x, positions=128)              # x [batch, d_model]
     y, cache = attention.decode_step(x, cache, position)        # position 0, 1, 2...
 
-    # The same cache from a single pass over all positions of a prompt:
+    # The same cache from a single pass over a prompt, whose position `last` is decoded by
+    # step `step_index`:
     keys_values = attention.project_keys_values(xs)             # xs [batch, length, d_model]
     cache = attention.fill_cache(cache, keys_values, last, step_index)
 
@@ -40,7 +41,8 @@ from meshtf.ops.variables.fill import zeros
 
 
 class Cache(NamedTuple):
-    """Keys and values of the positions that queries attend to.
+    """Keys and values of the positions that queries attend to: a cache for decoding, or the
+    projections of a sequence.
 
     Attributes:
       keys: a tensor [batch, kv_heads, kv_length, key].
@@ -75,8 +77,8 @@ class Heads(Module):
       model_dim: the dimension of inputs and outputs, such as "d_model:512".
       heads_dim: the dimension of the heads, such as "heads:8".
       key_dim: the dimension of the elements of a head, such as "key:64".
-      kv_heads_dim: the dimensions of `heads_dim` that keys and values have; None: all
-        of them.
+      kv_heads_dim: the dimensions of `heads_dim` that keys and values have, such as
+        "groups:2" of "groups:2;heads:4" for grouped-query attention; None: all of them.
       length_dims: the names of the positions of queries.
       kv_length_dim: the name of the positions of keys and values.
       use_bias: whether the dense layers add a bias.
@@ -114,18 +116,19 @@ class Heads(Module):
         self.scale = scale
         self.kv_length_dim = as_dim("kv_length_dim", kv_length_dim)
         self.key_dim = Shape(key_dim)
+        # The new dimensions of the dense layers: [heads, key].
         self.heads = Shape(heads_dim) + key_dim
-        kv_heads = _kv_heads(heads_dim, kv_heads_dim)
-        if not set(kv_heads) <= set(self.heads):
+        kv_heads_shape = _kv_heads_shape(heads_dim, kv_heads_dim)
+        if not set(kv_heads_shape) <= set(self.heads):
             raise ShapeError(
                 explain_error(
-                    f"keys and values of heads {kv_heads!r} do not fit queries of "
+                    f"keys and values of heads {kv_heads_shape!r} do not fit queries of "
                     f"{Shape(heads_dim)!r}.",
                     way_out='Split the heads by names: heads_dim="groups:2;heads:4", '
                     'kv_heads_dim="groups:2".',
                 )
             )
-        self.kv_heads = kv_heads + key_dim
+        self.kv_heads = kv_heads_shape + key_dim
         with self.scope():
             self.query = Dense(mesh, model_dim, self.heads, use_bias, name="query")
             self.key = Dense(mesh, model_dim, self.kv_heads, use_bias, name="key")
@@ -151,9 +154,9 @@ class Heads(Module):
         check_tensors(x=x)
         check_ints(positions=positions)
         batch = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
-        kv_heads = self.kv_heads.without(*self.key_dim.names)
+        kv_heads_shape = self.kv_heads.without(*self.key_dim.names)
         slots = Shape([(self.kv_length_dim, positions)])
-        shape = batch + kv_heads + slots + self.key_dim
+        shape = batch + kv_heads_shape + slots + self.key_dim
         return Cache(zeros(x.mesh, shape, x.dtype), zeros(x.mesh, shape, x.dtype))
 
     def project_keys_values(
@@ -181,8 +184,8 @@ class Heads(Module):
           keys_values: keys and values from `project_keys_values`, of positions from 0 to
             `last` or further.
           last: the last position of each example: int32, a scalar or [batch].
-          step_index: the index of the step that decodes the last position. It is common
-            to all examples: those with an earlier last position start at a later step.
+          step_index: the index of the step that decodes the last position, common to all
+            examples. So step `step_index - last + p` decodes position p of an example.
         """
         check_record(Cache, cache=cache, keys_values=keys_values)
         check_tensors(last=last)
@@ -195,6 +198,7 @@ class Heads(Module):
         source = maximum(outer(last, age, subtract), 0)
         keys = take_along_axis(keys_values.keys, source, slots.name)
         values = take_along_axis(keys_values.values, source, slots.name)
+        # Adds batch dimensions that only the cache has, and restores its order.
         return Cache(
             keys=broadcast(keys, cache.keys.shape),
             values=broadcast(values, cache.values.shape),
@@ -331,10 +335,11 @@ class Heads(Module):
         """
         check_tensors(x=x)
         check_record(Dense, dense=dense)
-        length = x.shape.only(self.length_dims).names
-        batch = x.shape.without(*length, *dense.reduced_dims.names).names
-        heads = dense.new_dims.without(*self.key_dim.names).names
-        return dense(x, (*batch, *heads, *length, *self.key_dim.names))
+        length_names = x.shape.only(self.length_dims).names
+        batch_names = x.shape.without(*length_names, *dense.reduced_dims.names).names
+        head_names = dense.new_dims.without(*self.key_dim.names).names
+        order = (*batch_names, *head_names, *length_names, *self.key_dim.names)
+        return dense(x, order)
 
     def apply_rope(self, x: Tensor, rope: RotaryEmbedding | None) -> Tensor:
         """Returns queries or keys [..., heads, key], rotated by `rope` if given."""
@@ -344,9 +349,9 @@ class Heads(Module):
         return apply_rope(x, self.key_dim.names[0], rope)
 
 
-def _kv_heads(heads_dim: ShapeLike, kv_heads_dim: ShapeLike | None) -> Shape:
-    """Returns the dimensions of the heads of keys and values; names without sizes have
-    the sizes of `heads_dim`.
+def _kv_heads_shape(heads_dim: ShapeLike, kv_heads_dim: ShapeLike | None) -> Shape:
+    """Returns the dimensions of the heads of keys and values; names without sizes, as in
+    "groups", have the sizes of `heads_dim`.
     """
     heads = Shape(heads_dim)
     if kv_heads_dim is None:

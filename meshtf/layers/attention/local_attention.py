@@ -91,6 +91,7 @@ def local_attention(
         halo_after = i > 0 or not causal
         block_radius = radius_by_name.get(block.name)
         dims.append(BlockedDim(q.shape, block, block_radius, halo_after))
+    # The context of a block: the positions of the block and of its halo.
     blocked = BlockedPositions(dims, q.mesh)
     visible = blocked.visible(causal)
     if segments is not None:
@@ -129,8 +130,8 @@ class LocalAttention(Heads):
       use_bias: whether the dense layers add a bias.
       output_initializer: the initializer of the kernel of the output layer; default: that
         of `Dense`.
-      kv_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
-        all.
+      kv_heads_dim: the dimensions of `heads_dim` that keys and values have, such as
+        "groups:2" of "groups:2;heads:4" for grouped-query attention; default: all.
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
       name: the layer's name, a component of the names of its variables; see `mtf.Module`.
@@ -199,8 +200,9 @@ class LocalAttention(Heads):
           rope: a rotary embedding, by which queries and keys are rotated.
           training: whether dropout is applied to the attention weights.
           sink_logit: the score of one additional position of keys, whose value is zero.
-          cache: keys and values of x from `project_keys_values`; default: the layer
-            computes them.
+          cache: keys and values of x from `project_keys_values` with the same `rope`, if
+            the caller computes them, as it does to fill a cache for decoding; only for one
+            dimension of positions. Default: the layer computes them.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
@@ -260,5 +262,6 @@ class LocalAttention(Heads):
             is_near = age <= self.radius.size
         else:
             previous_block_start = (position // self.blocks.size - 1) * self.blocks.size
-            is_near = outer(position, age, subtract) >= previous_block_start
+            slot_position = outer(position, age, subtract)
+            is_near = slot_position >= previous_block_start
         return outer(is_near, super().is_visible(age, position), logical_and)

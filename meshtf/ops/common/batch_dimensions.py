@@ -238,7 +238,7 @@ def _ambiguity_error(dim: Dimension) -> PlanError:
             f'dimension "{dim.name}" of size {dim.size} is made of the batch '
             "in two ways, or was another dimension before. So it is ambiguous "
             "which random numbers are those of this microbatch.",
-            **{"from": Source.of_caller()},
+            source=Source.of_caller(),
             way_out="Give one of them another name where it is renamed, merged "
             "or split.",
         )

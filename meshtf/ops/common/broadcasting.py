@@ -138,7 +138,7 @@ def _no_common_shape(
             f"{function} takes tensors of which one has the dimensions of all others; "
             f'here none does: {longest!r} lacks "{absent}".{suggestion}',
             inputs=" ".join(map(repr, shapes)),
-            **{"from": Source.of_caller()},
+            source=Source.of_caller(),
             way_out=f"For all pairs of elements write mtf.outer(x, y, "
             f"{public_path(function)}), "
             "or mtf.einsum for products; mtf.broadcast adds dimensions, "

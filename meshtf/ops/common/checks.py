@@ -106,13 +106,13 @@ def tensor_along(
     axis = as_dim(dim_name, dim, x.shape)
     if axis not in x.shape:
         raise ShapeError(
-            explain_error(_absent(axis, x.shape), **{"from": Source.of_caller()})
+            explain_error(_absent(axis, x.shape), source=Source.of_caller())
         )
     if isinstance(dim, Dimension) and x.shape[axis] != dim.size:
         raise ShapeError(
             explain_error(
                 f"there is no dimension {dim!r} in {x.shape!r}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out=f'Give its size in the tensor, or only its name: "{axis}".',
             )
         )

@@ -122,8 +122,8 @@ class WhileResult(Op):
     does.
     """
 
-    linearity = "joint"
-    samples = (Sample((), ("b:4;h:6",), gradient=False),)
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (Sample((), ("b:4;h:6",), gradient=False),)
 
     @property
     def display_name(self) -> str:
@@ -236,7 +236,7 @@ def _boolean(x: Any) -> Tensor:
             explain_error(
                 "a condition is one boolean, bool [].",
                 tensor=repr(x),
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Reduce it: mtf.reduce_any(x) or mtf.reduce_all(x).",
             )
         )
@@ -244,7 +244,7 @@ def _boolean(x: Any) -> Tensor:
         raise DTypeError(
             explain_error(
                 f"a condition is bool, not {x.dtype}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Compare it: x > 0.",
             )
         )

@@ -53,8 +53,8 @@ class Result(Op):
     The op has no gradient rule: the user's `GradientRule` is attached to its node.
     """
 
-    linearity = "joint"
-    samples = (Sample((), ("b:4;h:6",), gradient=False),)
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (Sample((), ("b:4;h:6",), gradient=False),)
 
     @property
     def display_name(self) -> str:
@@ -137,7 +137,7 @@ def _result_and_rule(
             explain_error(
                 f"{getattr(fn, '__name__', repr(fn))} has a custom gradient, but does "
                 "not return it.",
-                **{"from": source},
+                source=source,
                 way_out="Return the result and a rule: return y, lambda dy: [dx].",
             )
         )
@@ -221,7 +221,7 @@ def _cotangents(
                 f"a custom gradient gave {len(dxs)} cotangents for {len(inputs)} "
                 "tensors.",
                 arguments=" ".join(repr(x.shape) for x in inputs),
-                **{"from": source},
+                source=source,
                 way_out="Return one for each tensor among the arguments, or None.",
             )
         )

@@ -73,7 +73,7 @@ def stage(index: int) -> AbstractContextManager[Any]:
 class Relayout(ReshardOp):
     """The inputs, resharded as the active layout rules say."""
 
-    samples = (
+    conformance_samples = (
         Sample((), ("b:4;h:8",)),
         Sample((), ("b:3;h:8;k:2",)),
         Sample((), ("int h:4",)),
@@ -143,7 +143,7 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
                 f"mtf.split shards a dimension along an axis of the mesh; {axis!r} is "
                 "no name of one.",
                 tensor=repr(x.shape),
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out=f'To get several tensors, write mtf.chunk(x, "{dim}", '
                 f"{axis!r}).",
             )
@@ -185,7 +185,7 @@ def _check_axes_exist(x: Tensor, dim: str, axes: Iterable[str]) -> None:
                     f"{axis!r}.{suggestion}",
                     mesh=str(mesh),
                     tensor=repr(x.shape),
-                    **{"from": Source.of_caller()},
+                    source=Source.of_caller(),
                     way_out="Name one of its axes; if it may be absent: Mesh(..., "
                     f'optional_axes="{axis}").',
                 )
@@ -199,7 +199,7 @@ def _as_layout(changes: LayoutLike, **facts: object) -> Layout:
       ParseError: they cannot be read, or a rule names several axes; it shows `facts`.
     """
     rules = Layout.changes(changes)
-    rules.check_axes(**facts, **{"from": Source.of_caller()})
+    rules.check_axes(**facts, source=Source.of_caller())
     return rules
 
 
@@ -221,7 +221,7 @@ def _check_names(x: Any, names: Iterable[str]) -> None:
                 explain_error(
                     f'the tensor has no dimension "{name}".{suggestion}',
                     tensor=repr(x.shape),
-                    **{"from": Source.of_caller()},
+                    source=Source.of_caller(),
                     way_out="Name one of its dimensions.",
                 )
             )

@@ -6,7 +6,7 @@
 
 All devices run one loop together, and the carry is sharded as the layout says. Outside of
 a mtf.function the body runs in Python, op by op, so it can be debugged. Random ops draw
-different numbers in each iteration, wherever the seed is set.
+different numbers in each iteration, whether the seed is set inside or outside of the loop.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _length(xs: Any, dim: str, length: int | None) -> int:
         raise ShapeError(
             explain_error(
                 f"a scan needs one number of iterations{detail}",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Give xs with dimension dim=, or length=.",
             )
         )
@@ -157,7 +157,7 @@ def _no_scan_dim(x: Tensor, dim: str) -> ShapeError:
         explain_error(
             f'xs of a scan lack "{dim}", the dimension that it scans over.',
             tensor=repr(x.shape),
-            **{"from": Source.of_caller()},
+            source=Source.of_caller(),
             way_out=way_out,
         )
     )
@@ -191,14 +191,18 @@ def _record(
 
     def record(index: Tensor, *arguments: Tensor) -> Sequence[Tensor]:
         nonlocal summands, outputs
+        # `pack_next` takes as many tensors as its structure has.
         remaining = iter(arguments)
         carry = pack_next(init, remaining)
         inputs = pack_next(xs, remaining)
+        # Random ops use this index as a seed.
         with iteration(index_in_batch(dim, index)):
             returned = body(carry, inputs)
         new_carry, summands, outputs = _triple(returned)
         flat_summands = _widen_summands(summands)
-        carry_tensors = tensors_of(next_carry(init, new_carry, carry_specs), "carry")
+        # Raises errors of the structure and specs, and restores the order of dimensions.
+        ordered_carry = next_carry(init, new_carry, carry_specs)
+        carry_tensors = tensors_of(ordered_carry, "carry")
         return [*carry_tensors, *flat_summands, *tensors_of(outputs, "result")]
 
     recorded_body = record_body(record, [ITERATION, *carry_specs, *slice_specs])
@@ -224,11 +228,11 @@ def _recorded_scan(
     loop_inputs = [_rename_dim(x, dim, loop_dim) for x in tensors_of(xs, "xs")]
     loop = Loop(
         recorded_body,
-        len(init_tensors),
-        len(loop_inputs),
-        num_sums,
-        loop_dim,
-        reverse,
+        num_carries=len(init_tensors),
+        num_scanned=len(loop_inputs),
+        num_sums=num_sums,
+        dim=loop_dim,
+        reverse=reverse,
     )
     results = apply_all(loop, *init_tensors, *loop_inputs, *recorded_body.captures)
     stacks = [_rename_dim(y, loop_dim, dim) for y in results[stack_start:]]
@@ -254,20 +258,20 @@ def _eager_scan(
     specs = [x.spec for x in tensors_of(init, "carry")]
     indices = list(range(dim.size))
     carry = init
-    summands = []  # in the order of iterations
-    outputs = {}  # by index along `dim`
+    all_summands = []  # nested structures, in the order of iterations
+    outputs = {}  # nested structures by index along `dim`
+    # Each iteration may have random ops of the same paths: their seeds differ by iteration.
     with alternatives() as alternative:
         for i in reversed(indices) if reverse else indices:
             inputs = pack(xs, [slices[i] for slices in slices_of_inputs])
             with alternative(), iteration(index_in_batch(dim, i)):
                 returned = body(carry, inputs)
-            new_carry, summand, outputs[i] = _triple(returned)
+            new_carry, summands, outputs[i] = _triple(returned)
             carry = next_carry(carry, new_carry, specs)
-            summands.append(summand)
-    totals = []
-    for terms in zip(*map(_widen_summands, summands)):
-        totals.append(functools.reduce(operator.add, terms))
-    sums = _pack_sums(summands[0], iter(totals))
+            all_summands.append(summands)
+    flat_summands = [_widen_summands(summands) for summands in all_summands]
+    totals = [functools.reduce(operator.add, terms) for terms in zip(*flat_summands)]
+    sums = _pack_sums(all_summands[0], iter(totals))
     flat_outputs = [tensors_of(outputs[i], "result") for i in indices]
     stacks = [stack(list(ys), dim.name) for ys in zip(*flat_outputs)]
     return carry, sums, pack(outputs[0], stacks)
@@ -312,7 +316,7 @@ def _triple(returned: Any) -> tuple[Any, Any, Any]:
             explain_error(
                 "the body of scan_and_sum returns three values: the next carry, the "
                 "summands, and the outputs to stack.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Return (carry, summands, None) to stack nothing.",
             )
         )
@@ -330,7 +334,7 @@ def _widen_summands(summands: Any) -> list[Tensor]:
                 explain_error(
                     "scan_and_sum sums numbers, not bool.",
                     tensor=repr(x),
-                    **{"from": Source.of_caller()},
+                    source=Source.of_caller(),
                     way_out='Convert it: mtf.cast(x, "int32").',
                 )
             )
@@ -354,7 +358,7 @@ def _pair(returned: Any) -> tuple[Any, Any]:
             explain_error(
                 "the body of a scan returns two values: the next carry, and the outputs "
                 "to stack.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Return (carry, None) to stack nothing.",
             )
         )

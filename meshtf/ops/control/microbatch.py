@@ -49,7 +49,7 @@ def split_into_microbatches(x: Tensor, dim: str, num_microbatches: int) -> Tenso
                 f'{num_microbatches} microbatches do not divide dimension "{dim}" of '
                 f"size {size}.",
                 tensor=repr(x.shape),
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out=f"Take one of {divisors[:12]}.",
             )
         )

@@ -40,7 +40,7 @@ def tensors_of(nest: Any, label: str) -> list[Tensor]:
                 explain_error(
                     f"the {label} of a loop or branch is made of tensors, not of "
                     f"{type(x).__name__}.",
-                    **{"from": Source.of_caller()},
+                    source=Source.of_caller(),
                     way_out='Make it one: mtf.full(mesh, "", value, dtype).',
                 )
             )
@@ -65,7 +65,7 @@ def flatten(nest: Any) -> list[Any]:
         raise PlanError(
             explain_error(
                 f"a nested structure of tensors cannot be flattened: {error}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Keys of a dict must be of one kind, such as strings.",
             )
         ) from None
@@ -124,7 +124,7 @@ def require_same_spec(old: Spec, new: Spec, message: str) -> None:
                 f"{message}.",
                 before=repr(old.shape),
                 after=repr(new.shape),
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out=way_out,
             )
         )
@@ -133,7 +133,7 @@ def require_same_spec(old: Spec, new: Spec, message: str) -> None:
             explain_error(
                 f"{message}: {old.dtype} is not {new.dtype}.",
                 tensor=repr(old.shape),
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out=f'Convert it: mtf.cast(x, "{old.dtype}").',
             )
         )
@@ -145,7 +145,7 @@ def require_same_structure(old: Any, new: Any, message: str) -> None:
         raise PlanError(
             explain_error(
                 f"{message}: {describe_structure(old)} is not {describe_structure(new)}.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Return the same nested structure of tensors.",
             )
         )

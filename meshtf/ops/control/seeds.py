@@ -180,7 +180,7 @@ def _active_seeds(path: str) -> tuple[Any, ...]:
         raise PlanError(
             explain_error(
                 f"{path!r} needs a seed, and there is none.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Write it inside of `with mtf.seed(run_seed, step):` (inside "
                 "of the mtf.function, with the step as an argument), or pass seed=.",
             )
@@ -192,7 +192,7 @@ def _active_seeds(path: str) -> tuple[Any, ...]:
             explain_error(
                 f"two random ops are called {path!r} under one seed: they would draw "
                 "the same numbers.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Give one of them another name=, or put each into its own "
                 "`with mtf.seed(run_seed, step, i):`.",
             )

@@ -49,7 +49,7 @@ class Slicewise(Op):
     fn: Callable[..., Any]
     result_specs: tuple[Spec, ...]
     shardable: frozenset[str]
-    samples = (
+    conformance_samples = (
         Sample(
             (
                 tf.math.softsign,
@@ -113,7 +113,7 @@ class Slicewise(Op):
             function=getattr(self.fn, "__name__", repr(self.fn)),
             inputs=inputs,
             result=" ".join(repr(spec.shape) for spec in self.result_specs),
-            **{"from": source},
+            source=source,
             way_out="Give the global shape and data type of what fn returns, as "
             "slicewise(..., shapes=, dtypes=): by default they are those of xs[0]. Or "
             "correct fn.",
@@ -147,7 +147,7 @@ class SlicewiseGrad(Op):
     input_specs: tuple[Spec, ...]
     has_cotangent: tuple[bool, ...]
     shardable: frozenset[str]
-    samples = (
+    conformance_samples = (
         Sample(
             (
                 tf.math.softsign,

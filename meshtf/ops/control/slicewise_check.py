@@ -109,7 +109,7 @@ def check_slices(
                 "small input, halves of it do not give halves of the result.",
                 function=getattr(fn, "__name__", repr(fn)),
                 inputs=" ".join(repr(x.shape) for x in inputs),
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out=f'Take "{mismatch}" out of `shardable`: fn then gets all of it. If the '
                 "results may differ, pass check=False.",
             )

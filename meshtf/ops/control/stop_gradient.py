@@ -13,7 +13,6 @@ from typing import Any, ParamSpec, TypeVar
 import tensorflow as tf
 
 from meshtf.graph import (
-    OPERATORS,
     Cotangents,
     GradientBarrier,
     LocalTensors,
@@ -25,6 +24,7 @@ from meshtf.graph import (
     Tensor,
     apply,
     context,
+    register_operator,
 )
 from meshtf.graph.recorder import RecomputeGroup
 from meshtf.names import Shape
@@ -37,8 +37,9 @@ R = TypeVar("R")
 class StopGradient(GradientBarrier):
     """The identity, through which no gradient flows."""
 
-    linearity = "joint"
-    samples = (Sample((), ("b:4;h:8",), gradient=False),)
+    linearity = "joint"  # partial sums stay partial sums
+    # Inputs for the conformance suite: see `Sample`.
+    conformance_samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
     def output_specs(self, *xs: Spec) -> Specs:
         return xs
@@ -55,14 +56,16 @@ class OrderingToken(Op):
     pipeline stages can wait for it instead of for the input.
     """
 
-    # Partial sums of zero are zeros, so the token needs no reduction.
-    linearity = "each"
-    samples = (Sample((), ("b:4;h:8",), gradient=False),)
+    # A device's token may be computed from its partial sum of the input, which so needs no
+    # reduction: the tokens are zeros, and so are partial sums of zero.
+    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    conformance_samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
     def output_specs(self, *xs: Spec) -> Specs:
         return (Spec(Shape(), xs[0].dtype),)
 
     def role(self, factor: str) -> Role:
+        # Each device computes the same zero from its own shard, without communication.
         return Role.SAME
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
@@ -83,7 +86,8 @@ def _ordering_token(x: Tensor) -> Tensor:
     return apply(OrderingToken(), x)
 
 
-OPERATORS["ordering_token"] = _ordering_token
+# For the backward pass in `meshtf.graph`, which must not import `meshtf.ops`.
+register_operator("ordering_token", _ordering_token)
 
 
 def recompute(fn: Callable[P, R]) -> Callable[P, R]:
@@ -96,6 +100,7 @@ def recompute(fn: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(fn)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        # `apply` adds the nodes of fn to the group; the backward pass recomputes them.
         with context(recompute_group=RecomputeGroup()):
             return fn(*args, **kwargs)
 

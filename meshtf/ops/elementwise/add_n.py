@@ -31,8 +31,8 @@ from meshtf.ops.common.checks import same_dtype
 class AddN(Op):
     """The sum of tensors of the same names."""
 
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample((), ("b:4;d:6", "d:6;b:4", "b:4;d:6")),
         Sample((), ("complex b:4", "complex b:4")),
         Sample((), ("int b:3;d:4", "int b:3;d:4"), gradient=False),

@@ -183,7 +183,7 @@ class Binary(Op):
 
     fn: str
 
-    samples = _samples()
+    conformance_samples = _samples()
 
     @property
     def display_name(self) -> str:
@@ -227,7 +227,7 @@ class BinaryGrad(Op):
 
     fn: str
 
-    samples = (
+    conformance_samples = (
         _grad_sample("maximum", "ties ", "ties ", gradient=False),
         _grad_sample("minimum", "ties ", "ties ", gradient=False),
         _grad_sample("pow", "ties ", "whole ", gradient=False),

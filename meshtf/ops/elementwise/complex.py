@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
-    OPERATORS,
     Cotangents,
     LocalContext,
     LocalTensors,
@@ -29,6 +28,7 @@ from meshtf.graph import (
     Specs,
     Tensor,
     apply,
+    register_operator,
 )
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import complex_dtype, is_complex, is_floating, real_dtype
@@ -47,8 +47,8 @@ from meshtf.ops.variables.fill import full
 class Conj(Op):
     """The conjugates of complex numbers."""
 
-    linearity = "joint"
-    samples = (Sample((), ("complex b:4;d:6",)),)
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (Sample((), ("complex b:4;d:6",)),)
 
     def output_specs(self, x: Spec) -> Specs:
         return (x,)
@@ -63,8 +63,11 @@ class Conj(Op):
 class Complex(Op):
     """Complex numbers from real and imaginary parts, broadcast by names."""
 
-    linearity = "joint"
-    samples = (Sample((), ("b:4;d:6", "b:4;d:6")), Sample((), ("d:5;b:4", "b:4")))
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
+        Sample((), ("b:4;d:6", "b:4;d:6")),
+        Sample((), ("d:5;b:4", "b:4")),
+    )
 
     def output_specs(self, re: Spec, im: Spec) -> Specs:
         dtype = same_dtype(re, im)
@@ -99,8 +102,8 @@ class RealOrImag(Op):
 
     imaginary: bool
 
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample((False,), ("complex b:4;d:6",)),
         Sample((True,), ("complex d:5;b:3",)),
     )
@@ -169,4 +172,4 @@ def conj(x: Any) -> Any:
     return x
 
 
-OPERATORS["real"] = real
+register_operator("real", real)

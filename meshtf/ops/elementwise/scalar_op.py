@@ -116,7 +116,7 @@ class Scalar(Op):
     value: bool | int | float | complex
     swapped: bool = False
 
-    samples = _samples()
+    conformance_samples = _samples()
 
     @property
     def display_name(self) -> str:

@@ -289,7 +289,7 @@ class Unary(Op):
 
     fn: str
 
-    samples = _samples()
+    conformance_samples = _samples()
 
     @property
     def display_name(self) -> str:
@@ -364,7 +364,7 @@ class UnaryGrad(Op):
 
     fn: str
 
-    samples = _grad_samples()
+    conformance_samples = _grad_samples()
 
     @property
     def display_name(self) -> str:

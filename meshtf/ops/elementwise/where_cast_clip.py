@@ -24,6 +24,7 @@ from meshtf.graph import (
     Specs,
     Tensor,
     apply,
+    register_operator,
 )
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import dtype_name, has_gradient, is_complex
@@ -55,7 +56,8 @@ class Where(Op):
     y: bool | int | float | complex | None = None
     dtype: str = ""
 
-    samples = (
+    # Inputs for the conformance suite: see `Sample`, also for words such as "bool".
+    conformance_samples = (
         Sample((), ("bool b:4;d:6", "b:4;d:6", "b:4;d:6")),
         Sample((), ("bool b:4", "b:4;d:6", "d:6;b:4")),
         Sample((), ("bool d:6;b:4", "b:4", "d:6")),
@@ -133,7 +135,7 @@ class Cast(Op):
     old: str
     new: str
 
-    samples = (
+    conformance_samples = (
         Sample(("float32", "float64"), ("ties b:4;d:6",)),
         Sample(("float32", "bfloat16"), ("b:4;d:6",)),
         Sample(("float32", "int32"), ("ties b:3;d:5",), gradient=False),
@@ -144,8 +146,9 @@ class Cast(Op):
 
     @property
     def linearity(self) -> Any:
-        """Partial sums may be converted to a wider type, which is exact. In a conversion to a
-        narrower type, each term would be rounded.
+        """Returns "joint" if partial sums may be converted before they are added up, and
+        None if not: see `Op`. They may if the new type represents all values of the old
+        one; a conversion to a narrower type would round each partial sum.
         """
         if (self.old, self.new) in _EXACT_CASTS:
             return "joint"
@@ -169,6 +172,7 @@ class Cast(Op):
         if not (has_gradient(self.old) and has_gradient(self.new)):
             return [None]
         if is_complex(self.new) and not is_complex(self.old):
+            # `mtf.math.real`, by the table, since its module imports this one.
             dy = OPERATORS["real"](dy)
         return [cast(dy, self.old)]
 
@@ -179,7 +183,7 @@ class Clip(Op):
     low: int | float | None = None
     high: int | float | None = None
 
-    samples = (
+    conformance_samples = (
         Sample((-0.5, 0.75), ("b:4;d:6",)),
         Sample((0.25, None), ("b:3;d:5",)),
         Sample((None, 0.25), ("d:5",)),
@@ -198,6 +202,7 @@ class Clip(Op):
             return (tf.minimum(x, tf.constant(self.high, x.dtype)),)
         if self.high is None:
             return (tf.maximum(x, tf.constant(self.low, x.dtype)),)
+        # One kernel; `tf.clip_by_value` runs two, minimum and maximum.
         y = tf.raw_ops.ClipByValue(
             t=x,
             clip_value_min=tf.constant(self.low, x.dtype),
@@ -217,12 +222,13 @@ class ClipGrad(Op):
     low: int | float | None = None
     high: int | float | None = None
 
-    samples = (Sample((-0.5, 0.75), ("b:4;d:6", "b:4;d:6")),)
+    conformance_samples = (Sample((-0.5, 0.75), ("b:4;d:6", "b:4;d:6")),)
 
     def output_specs(self, dy: Spec, x: Spec) -> Specs:
         return (dy,)
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
+        # Only floats have gradients, so an infinite bound can stand for none.
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
         clipped = tf.raw_ops.ClipByValue(
@@ -240,10 +246,10 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     """Returns x where the condition holds and y elsewhere, broadcast by names; x and y
     may be numbers.
 
-    An element that is not selected has a gradient of zero, whatever its value, and
-    functions with a singular point (log, sqrt, 1 / x and others) keep a cotangent of zero
-    at zero. So mtf.where(x > 0, mtf.log(x), 0.0) has no NaN in its gradient, and needs no
-    second `where` around the argument.
+    An element that is not selected has a gradient of zero, even if it is NaN or infinite.
+    At a singular point (of log, sqrt, 1 / x and others), the gradient for a cotangent of
+    zero is zero, not 0 * inf = NaN. So mtf.where(x > 0, mtf.log(x), 0.0) has no NaN in its
+    gradient, and needs no second `where` around the argument.
     """
     tensors = [value for value in (x, y) if not is_scalar(value)]
     x_value = python_scalar(x) if is_scalar(x) else None
@@ -263,7 +269,7 @@ def cast(x: Any, dtype: Any) -> Tensor:
     """Returns x as another data type, elementwise."""
     x = as_tensor("x", x)
     new = dtype_name(dtype)
-    if isinstance(x, Tensor) and x.dtype == new:
+    if x.dtype == new:
         return x
     return apply(Cast(x.dtype, new), x)
 
@@ -272,6 +278,7 @@ def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
     """Returns x bounded by `low` and `high`, elementwise: min(max(x, low), high). None is
     no bound.
     """
+    # `as_float` returns ints as ints, so tensors of integers can be clipped.
     if low is not None:
         low = as_float("low", low)
     if high is not None:
@@ -279,5 +286,5 @@ def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
     return apply(Clip(low, high), x)
 
 
-OPERATORS["cast"] = cast
-OPERATORS["where"] = where
+register_operator("cast", cast)
+register_operator("where", where)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from meshtf.errors import ArgumentError, ShapeError, explain_error
-from meshtf.graph import OPERATORS, Operators, Tensor
+from meshtf.graph import Operators, Tensor, register_operator
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Source
 from meshtf.names.arguments import as_dim, as_int, refuse
@@ -78,7 +78,7 @@ def _indices_by_name(x: Tensor, index: Any) -> list[tuple[str, Any]]:
             headline,
             tensor=repr(x.shape),
             index=repr(index),
-            **{"from": Source.of_caller()},
+            source=Source.of_caller(),
             way_out=way_out,
         )
     )
@@ -130,7 +130,7 @@ def _check_index(x: Tensor, dim: str, index: Any) -> DimIndex:
             explain_error(
                 f"index {integer} is out of range.",
                 dimension=repr(x.shape.dim(dim)),
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out=f"Indices are from {-size} to {size - 1}.",
             )
         )
@@ -161,7 +161,7 @@ def _entries_of_slice(x: Tensor, dim: str, index: slice) -> Tensor:
                 "a slice has no entries.",
                 dimension=repr(x.shape.dim(dim)),
                 slice=f"{index.start}:{index.stop}:{index.step}".replace("None", ""),
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
             )
         )
     if entries.step == 1:
@@ -193,4 +193,4 @@ def _entries_at(x: Tensor, dim: str, ids: Tensor) -> Tensor:
 
 
 # `Operators.__getitem__` calls it by this table: classes of `meshtf.graph` cannot import ops.
-OPERATORS["index_by_name"] = index_by_name
+register_operator("index_by_name", index_by_name)

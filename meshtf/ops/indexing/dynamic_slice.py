@@ -58,7 +58,7 @@ class DynamicUpdate(Op):
 
     dim: str
     update_dim: str
-    samples = (
+    conformance_samples = (
         Sample(("n", "r"), ("a:2;n:8", "int a:2", "a:2;r:2")),
         Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4"), below=6),
         Sample(("n", "r"), ("b:2;a:4;n:4", "int a:4", "b:2;a:4;r:1"), below=4),

@@ -66,7 +66,7 @@ class Gather(Op):
     dim: str
     out_of_range: OutOfRange = "error"
     linearity = "each"  # of the table; ids cannot be partial sums
-    samples = (
+    conformance_samples = (
         Sample(("v",), ("v:8;d:4", "int b:4")),
         Sample(("v", "negative"), ("d:3;v:8", "int b:4;c:2")),
         Sample(("v",), ("g:4;v:8;d:2", "int g:4;c:2")),
@@ -143,8 +143,8 @@ class SegmentSum(Op):
     dim: str
     like: Shape
     out_of_range: OutOfRange = "negative"
-    linearity = "each"
-    samples = (
+    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    conformance_samples = (
         Sample(("v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),
         Sample(("v", Shape("d:3;v:8")), ("d:3;b:4;c:2", "int c:2;b:4")),
         Sample(("v", Shape("g:4;v:8;d:2")), ("g:4;c:2;d:2", "int g:4;c:2")),

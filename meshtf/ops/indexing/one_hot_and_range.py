@@ -34,7 +34,7 @@ class OneHot(Op):
 
     dim: Dimension
     dtype: str = "float32"
-    samples = (
+    conformance_samples = (
         Sample((Dimension("v", 8),), ("int b:4",), gradient=False),
         Sample((Dimension("v", 4), "int32"), ("int b:4;c:3",), gradient=False),
         Sample((Dimension("v", 6), "bfloat16"), ("int b:2;c:2",), gradient=False),
@@ -65,7 +65,7 @@ class Range(Op):
 
     dim: Dimension
     dtype: str = "int32"
-    samples = (
+    conformance_samples = (
         Sample((Dimension("a", 8),), gradient=False),
         Sample((Dimension("a", 6), "float32"), gradient=False),
         Sample((Dimension("a", 5), "int64"), gradient=False),

@@ -69,7 +69,7 @@ class SegmentExtreme(Op):
     kind: str
     dim: str
     like: Shape
-    samples = (
+    conformance_samples = (
         Sample(("max", "v", Shape("v:8;d:4")), ("ties b:4;d:4", "int b:4")),
         Sample(("min", "v", Shape("d:2;v:8")), ("d:2;b:4;c:2", "int c:2;b:4")),
         Sample(

@@ -55,7 +55,7 @@ class TopK(OpWithStatistics):
 
     dim: str
     k: Dimension
-    samples = (
+    conformance_samples = (
         Sample(("v", Dimension("k", 3)), ("b:4;v:8",)),
         Sample(("v", Dimension("k", 2)), ("v:8;b:3",)),
         Sample(("v", Dimension("k", 6)), ("ties b:4;v:8",)),
@@ -138,7 +138,7 @@ class ArgMax(OpWithStatistics):
     """The index of the largest element along `dim`: x[*rest, dim] -> [*rest]."""
 
     dim: str
-    samples = (
+    conformance_samples = (
         Sample(("v",), ("b:4;v:8",), gradient=False),
         Sample(("v",), ("v:6;b:3",), gradient=False),
         Sample(("v",), ("ties b:4;v:8",), gradient=False),

@@ -42,8 +42,8 @@ class Einsum(Op):
     """
 
     names: tuple[str, ...]
-    linearity = "each"
-    samples = (
+    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    conformance_samples = (
         Sample((("b", "o"),), ("b:4;h:8", "h:8;o:8")),
         Sample((("o", "b"),), ("b:4;h:8", "h:8;o:8")),
         Sample((("h", "o"),), ("b:4;h:8", "b:4;o:8")),

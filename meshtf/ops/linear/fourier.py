@@ -11,6 +11,10 @@ dimensions are transformed one after the other, so that only sharded ones are re
 
 Coefficients and their order are those of numpy.fft: the forward transform has the factors
 exp(-2 pi i jk/n), and the inverse is divided by n.
+
+The gradient of a linear transform y = A x is dx = A^H dy, where a cotangent of complex numbers
+is dL/dRe + i dL/dIm. Since A^H of `fft` is n times the inverse transform, each gradient here is
+another transform with a factor.
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ from meshtf.ops.indexing.one_hot_and_range import range as index_range
 
 
 class _Transform(Op):
-    """The base of the transforms.
+    """The base of the transforms. The contract of ops (`role` of a factor, `linearity`,
+    `conformance_samples` for the conformance suite) is in `meshtf/graph/op.py`.
 
     Attributes:
       dim: the dimension that is transformed. It must not be sharded.
@@ -61,6 +66,8 @@ class _Transform(Op):
     def flops(self, *xs: Spec) -> int:
         x = xs[0]
         (y,) = self.output_specs(*xs)
+        # 5 n log2(n) is the usual count for n complex numbers. Of a real transform n is the
+        # size of the real side, which is the larger one. At least 2: log2(1) would be 0.
         n = max(2, x.shape[self.dim], y.shape[self.dim])
         flops_per_transform = round(5 * n * math.log2(n))
         num_transforms = x.shape.without(self.dim).size
@@ -70,9 +77,10 @@ class _Transform(Op):
         self, context: LocalContext, kernel: Callable[[Any], Any], x: Any
     ) -> tuple[Any, ...]:
         """Returns the output of the op, by a kernel that transforms the last axis."""
-        # The order of axes with that of `dim` as the last one.
-        order = list(range(len(x.shape)))
-        order.append(order.pop(context.axis(0, self.dim)))
+        # The order of axes in which that of `dim` is the last one.
+        axis = context.axis(0, self.dim)  # in input 0, which is x
+        order = [i for i in range(len(x.shape)) if i != axis]
+        order.append(axis)
         y = kernel(transpose(x, order))
         inverse_order = [order.index(i) for i in range(len(order))]
         return (transpose(y, inverse_order),)
@@ -89,8 +97,8 @@ class FFT(_Transform):
     dim: str
     inverse: bool = False
 
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # partial sums of x give partial sums of y
+    conformance_samples = (
         Sample(("d",), ("complex b:4;d:6",)),
         Sample(("d", True), ("complex d:5;b:4",)),
         Sample(("b",), ("complex c:2;b:4;d:2",)),
@@ -118,7 +126,8 @@ class FFT(_Transform):
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         n = x.shape[self.dim]
         dx = apply(FFT(self.dim, inverse=not self.inverse), dy)
-        return [multiply(dx, 1 / n if self.inverse else n)]
+        scale = 1 / n if self.inverse else n
+        return [multiply(dx, scale)]
 
 
 class RFFT(_Transform):
@@ -128,8 +137,8 @@ class RFFT(_Transform):
 
     dim: str
 
-    linearity = "joint"
-    samples = (Sample(("d",), ("b:4;d:6",)), Sample(("d",), ("d:5;b:4",)))
+    linearity = "joint"  # partial sums of x give partial sums of y
+    conformance_samples = (Sample(("d",), ("b:4;d:6",)), Sample(("d",), ("d:5;b:4",)))
 
     def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
@@ -147,6 +156,8 @@ class RFFT(_Transform):
         return self._apply_kernel(context, tf.signal.rfft, x)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
+        # dx is n * Re(ifft(dy, padded with zeros)). IRFFT adds to each paired coefficient its
+        # conjugate, which counts the real part twice: so these are halved first.
         n = x.shape[self.dim]
         halved = _scale_paired_coefficients(dy, self.dim, size=n, scale=0.5)
         return [multiply(apply(IRFFT(self.dim, n), halved), n)]
@@ -163,8 +174,8 @@ class IRFFT(_Transform):
     dim: str
     size: int
 
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # partial sums of x give partial sums of y
+    conformance_samples = (
         Sample(("d", 6), ("complex b:4;d:4",)),
         Sample(("d", 5), ("complex d:3;b:4",)),
     )
@@ -193,20 +204,22 @@ class IRFFT(_Transform):
         return self._apply_kernel(context, lambda v: tf.signal.irfft(v, [self.size]), x)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
+        # y contains each paired coefficient twice: itself and its conjugate.
         spectrum = multiply(apply(RFFT(self.dim), dy), 1 / self.size)
         dx = _scale_paired_coefficients(spectrum, self.dim, size=self.size, scale=2.0)
         return [dx]
 
 
 def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> Tensor:
-    """Returns coefficients, of which those with a conjugate are multiplied by a scale.
+    """Returns coefficients, of which the paired ones are multiplied by a scale.
 
-    These are all but the first one and, if `size` is even, the last one.
+    Coefficient k is paired if the whole spectrum also has its conjugate, as coefficient
+    size - k: for all k but 0 and, if `size` is even, size / 2.
 
     Args:
       z: the coefficients, [..., dim:size // 2 + 1, ...].
       dim: the dimension of the coefficients.
-      size: the number of real numbers.
+      size: the number of real numbers that the coefficients belong to.
       scale: the factor.
     """
     k = index_range(z.mesh, z.shape.dim(dim))
@@ -285,7 +298,7 @@ def _require_names(dims: Names, shape: Shape) -> tuple[str, ...]:
         raise ShapeError(
             explain_error(
                 "a Fourier transform of real numbers is along one dimension at least.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out='Name it, as in mtf.math.rfft(x, "length").',
             )
         )

@@ -35,7 +35,10 @@ class LeakyRelu(Op):
 
     alpha: float
 
-    samples = (Sample((0.2,), ("b:4;d:6",)), Sample((0.5,), ("ties d:5;b:3",)))
+    conformance_samples = (
+        Sample((0.2,), ("b:4;d:6",)),
+        Sample((0.5,), ("ties d:5;b:3",)),
+    )
 
     def output_specs(self, x: Spec) -> Specs:
         require_floating(x, "leaky_relu")
@@ -53,7 +56,7 @@ class LeakyReluGrad(Op):
 
     alpha: float
 
-    samples = (Sample((0.2,), ("b:4;d:6", "ties b:4;d:6")),)
+    conformance_samples = (Sample((0.2,), ("b:4;d:6", "ties b:4;d:6")),)
 
     def output_specs(self, dy: Spec, x: Spec) -> Specs:
         return (dy,)

@@ -79,7 +79,7 @@ class CrossEntropy(OpWithStatistics):
     dim: str
     z_loss: float = 0.0
     smoothing: float = 0.0
-    samples = (
+    conformance_samples = (
         Sample(("v",), ("b:4;v:8", "int b:4")),
         Sample(("v", 0.1), ("b:4;v:8", "int b:4")),
         Sample(("v", 0.0, 0.25), ("v:8;b:4;c:2", "int c:2;b:4")),
@@ -198,7 +198,7 @@ class CrossEntropyGrad(Op):
     dim: str
     z_loss: float = 0.0
     smoothing: float = 0.0
-    samples = (
+    conformance_samples = (
         Sample(("v",), ("b:4", "b:4;v:8", "int b:4", "b:4")),
         Sample(("v", 0.1, 0.25), ("b:4;c:2", "b:4;v:8;c:2", "int c:2;b:4", "b:4;c:2")),
         Sample(("v", 0.1), ("b:3", "b:3;v:5", "int b:3", "b:3"), below=5),

@@ -72,7 +72,7 @@ class Normalize(_NormalizeBase):
 
     epsilon: float
 
-    samples = (
+    conformance_samples = (
         Sample(("d", True, 1e-6), ("b:4;d:6",)),
         Sample(("d", False, 1e-6), ("b:4;d:6",)),
         Sample(("b", True, 1e-2), ("b:4;d:6",)),
@@ -159,7 +159,7 @@ class NormalizeGrad(_NormalizeBase):
     It is (dy - mean(dy) - y * mean(dy * y)) / std; without `center`, mean(dy) is left out.
     """
 
-    samples = (
+    conformance_samples = (
         Sample(("d", True), ("b:4;d:6", "b:4;d:6", "positive b:4")),
         Sample(("d", False), ("b:4;d:6", "b:4;d:6", "positive b:4")),
         Sample(("b", True), ("c:2;b:4;d:3", "c:2;b:4;d:3", "positive c:2;d:3")),

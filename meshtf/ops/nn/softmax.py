@@ -88,7 +88,7 @@ class Softmax(_SoftmaxBase):
 
     dim: str
 
-    samples = _SAMPLES
+    conformance_samples = _SAMPLES
     num_statistics = 2
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
@@ -118,7 +118,7 @@ class SoftmaxGrad(_SoftmaxBase):
 
     dim: str
 
-    samples = _GRAD_SAMPLES
+    conformance_samples = _GRAD_SAMPLES
 
     def local(self, context: LocalContext, dy: Any, y: Any) -> LocalTensors:
         return self._dx(self._total(context, dy, y), dy, y)
@@ -159,7 +159,7 @@ class LogSoftmax(_SoftmaxBase):
 
     dim: str
 
-    samples = _SAMPLES
+    conformance_samples = _SAMPLES
     num_statistics = 2
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
@@ -188,7 +188,7 @@ class LogSoftmaxGrad(_SoftmaxBase):
 
     dim: str
 
-    samples = _GRAD_SAMPLES
+    conformance_samples = _GRAD_SAMPLES
 
     def local(self, context: LocalContext, dy: Any, y: Any) -> LocalTensors:
         return self._dx(self._total(context, dy), dy, y)

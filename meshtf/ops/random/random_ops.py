@@ -77,7 +77,7 @@ class Random(Op):
     strided: tuple[Strided, ...] = ()
 
     share_trace = True
-    samples = (
+    conformance_samples = (
         _sample("uniform", Shape("b:4;d:8"), "float32"),
         _sample("uniform", Shape("b:3;c:5"), "float32", 2.0, -1.0, num_inputs=2),
         _sample("uniform", Shape("d:8"), "bfloat16"),
@@ -162,7 +162,7 @@ class DropoutMask(Op):
     strided: tuple[Strided, ...] = ()
 
     share_trace = True
-    samples = (
+    conformance_samples = (
         _sample(0.4, Shape("b:4;d:6")),
         _sample(0.5, Shape("d:5;b:3"), num_inputs=2),
         _sample(0.1, Shape("b:8;c:2;d:3")),
@@ -195,8 +195,8 @@ class Dropout(Op):
 
     scale: float
 
-    linearity = "each"
-    samples = (
+    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    conformance_samples = (
         Sample((2.0,), ("b:4;d:6", "bool b:4;d:6")),
         Sample((1.5,), ("d:5;b:3", "bool b:3")),
         Sample((2.0,), ("b:4;c:2;d:6", "bool c:2;d:6")),

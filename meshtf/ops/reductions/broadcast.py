@@ -34,8 +34,8 @@ class Broadcast(Op):
 
     shape: Shape
 
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample((Shape("b:4;d:6"),), ("b:4",)),
         Sample((Shape("b:4;d:6"),), ("d:6",)),
         Sample((Shape("c:2;d:3;b:5"),), ("b:5;c:2",)),

@@ -51,7 +51,7 @@ class LogSumExp(OpWithStatistics):
 
     dims: tuple[str, ...]
 
-    samples = (
+    conformance_samples = (
         Sample((("d",),), ("b:4;d:6",)),
         Sample((("b",),), ("b:4;d:6",)),
         Sample((("d", "b"),), ("b:4;c:2;d:6",)),

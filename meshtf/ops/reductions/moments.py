@@ -43,7 +43,7 @@ class Prod(OpWithStatistics):
 
     dim: str
 
-    samples = (
+    conformance_samples = (
         Sample(("d",), ("b:4;d:6",)),
         Sample(("b",), ("b:4;d:3",)),
         Sample(("d",), ("int d:4;b:3",), gradient=False),
@@ -101,7 +101,7 @@ class ProdGrad(OpWithStatistics):
 
     dim: str
 
-    samples = (
+    conformance_samples = (
         Sample(("d",), ("b:4", "ties b:4;d:6"), gradient=False),
         Sample(("b",), ("d:3;c:2", "ties b:4;c:2;d:3"), gradient=False),
     )

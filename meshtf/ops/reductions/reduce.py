@@ -103,7 +103,7 @@ class Reduce(Op):
     kind: str
     dims: tuple[str, ...]
 
-    samples = _samples()
+    conformance_samples = _samples()
 
     @property
     def linearity(self) -> Any:

@@ -61,8 +61,8 @@ class Cumsum(OpWithStatistics):
     exclusive: bool = False
     reverse: bool = False
 
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample(("d",), ("b:4;d:6",)),
         Sample(("b", True), ("b:4;d:6",)),
         Sample(("d", False, True), ("c:2;d:4;b:3",)),
@@ -131,7 +131,7 @@ class Scan(OpWithStatistics):
     kind: str
     dim: str
     reverse: bool = False
-    samples = (
+    conformance_samples = (
         Sample(("prod", "d"), ("b:4;d:8",)),
         Sample(("prod", "d", True), ("positive d:6;b:2",)),
         Sample(("max", "d"), ("ties b:2;d:8",)),

@@ -47,7 +47,7 @@ class LinearRecurrence(OpWithStatistics):
 
     dim: str
     reverse: bool = False
-    samples = (
+    conformance_samples = (
         Sample(("d",), ("b:4;d:8", "b:4;d:8")),
         Sample(("d", True), ("d:6;b:2", "d:6;b:2")),
         Sample(("d", True), ("d:4", "d:4")),

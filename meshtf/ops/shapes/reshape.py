@@ -23,7 +23,6 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
-    OPERATORS,
     Cotangents,
     LocalContext,
     LocalTensors,
@@ -35,6 +34,7 @@ from meshtf.graph import (
     Specs,
     Tensor,
     apply,
+    register_operator,
 )
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, name_of, names_of
@@ -66,8 +66,8 @@ class Rename(RenamingOp):
     """
 
     pairs: tuple[tuple[str, str], ...]
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample(((("a", "c"),),), ("a:4;b:3",)),
         Sample(((("a", "b"), ("b", "a")),), ("a:4;b:8",)),
         Sample(((("a", "c"), ("b", "d")),), ("int b:4;a:2;e:5",)),
@@ -102,8 +102,8 @@ class Reshape(RenamingOp):
 
     old: Shape
     new: Shape
-    linearity = "joint"
-    samples = tuple(
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = tuple(
         Sample((Shape(old), Shape(new)), (kind + old,))
         for old, new, kind in (
             ("a:4;b:8", "a:4;c:4;d:2", ""),
@@ -180,8 +180,8 @@ class Transpose(Op):
     """x with its dimensions in the order of `names`."""
 
     names: tuple[str, ...]
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample((("b", "a"),), ("a:4;b:3",)),
         Sample((("c", "a", "b"),), ("a:2;b:4;c:5",)),
         Sample((("b", "c", "a"),), ("int a:2;b:4;c:6",)),
@@ -354,4 +354,4 @@ def transpose(x: Tensor, dims: Names) -> Tensor:
     return apply(Transpose(names), x)
 
 
-OPERATORS["transpose"] = transpose
+register_operator("transpose", transpose)

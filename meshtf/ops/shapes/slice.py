@@ -51,8 +51,8 @@ class Slice(WindowedOp):
     dim: str
     begin: int
     size: int
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample(("b", 2, 4), ("a:4;b:8",)),
         Sample(("b", 5, 2), ("b:8;a:3",)),
         Sample(("a", 1, 3), ("a:5;b:4",)),
@@ -88,7 +88,7 @@ class Pad(WindowedOp):
     before: int
     after: int
     value: float = 0.0
-    samples = (
+    conformance_samples = (
         Sample(("b", 2, 2), ("a:4;b:4",)),
         Sample(("b", 0, 5, -1.5), ("b:3;a:4",)),
         Sample(("a", 3, 1), ("a:4;b:3",)),
@@ -135,8 +135,8 @@ class Concat(WindowedOp):
 
     dim: str
     sizes: tuple[int, ...]
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample(("b", (4, 8)), ("a:4;b:4", "b:8;a:4")),
         Sample(("b", (3, 5)), ("b:3;a:2", "b:5;a:2")),
         Sample(("a", (2, 4, 2)), ("a:2;b:3", "a:4;b:3", "a:2;b:3")),
@@ -195,8 +195,8 @@ class Chunk(Op):
 
     dim: str
     sizes: tuple[int, ...]
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample(("b", (4, 4)), ("a:4;b:8",)),
         Sample(("b", (3, 5)), ("b:8;a:2",)),
         Sample(("a", (2, 2, 2)), ("int b:4;a:6",)),

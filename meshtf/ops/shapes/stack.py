@@ -42,8 +42,8 @@ class Stack(Op):
 
     dim: str
     axis: int = 0
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample(("n",), ("a:4;b:3", "b:3;a:4")),
         Sample(("n", 2), ("a:4;b:2",) * 4),
         Sample(("n", 1), ("int a:4", "int a:4", "int a:4")),
@@ -75,8 +75,8 @@ class Unstack(Op):
     """A tensor for each index of one dimension."""
 
     dim: str
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample(("n",), ("n:3;a:4",)),
         Sample(("n",), ("a:4;n:2;b:3",)),
         Sample(("n",), ("int a:2;n:4",)),

@@ -63,7 +63,7 @@ class MergeSplit(WindowedOp):
     odd: bool
     descending: bool = False
     share_trace = True
-    samples = (
+    conformance_samples = (
         Sample(("b", "r", False), ("ties b:4;r:2", "int b:4;r:2"), gradient=False),
         Sample(("b", "r", True), ("ties a:2;b:4;r:3", "b:4;r:3;a:2"), gradient=False),
         Sample(("b", "r", True, True), ("int r:2;b:6", "int r:2;b:6"), gradient=False),
@@ -173,7 +173,9 @@ class WithGradientOf(Op):
     dim: str
     blocks: int
     back: bool = False
-    samples = (Sample(("d", 2), ("b:2;d:4", "b:2;d:4", "int b:2;d:4"), gradient=False),)
+    conformance_samples = (
+        Sample(("d", 2), ("b:2;d:4", "b:2;d:4", "int b:2;d:4"), gradient=False),
+    )
 
     def output_specs(self, x: Spec, y: Spec, order: Spec) -> Specs:
         return (y,)

@@ -37,7 +37,7 @@ class Sort(Op):
 
     dim: str
     descending: bool = False
-    samples = (
+    conformance_samples = (
         Sample(("d",), ("b:4;d:8",)),
         Sample(("d", True), ("ties d:6;b:4",)),
         Sample(("d",), ("ties b:2;d:4;a:2",)),
@@ -88,7 +88,7 @@ class Reorder(Op):
 
     dim: str
     back: bool = False
-    samples = (
+    conformance_samples = (
         Sample(("d",), ("b:4;d:6", "int b:4;d:6"), below=6),
         Sample(("d", True), ("d:4;b:2", "int b:2;d:4"), below=4),
         Sample(("d", True), ("d:4", "int d:4"), below=4),

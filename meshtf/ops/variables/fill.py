@@ -35,7 +35,7 @@ class Fill(ConstantOp):
     shape: Shape
     value: Number
     dtype: str
-    samples = (
+    conformance_samples = (
         Sample((Shape("b:4;h:8"), 1.5, "float32")),
         Sample((Shape(""), 3, "int32")),
         Sample((Shape("h:3"), True, "bool")),

@@ -47,7 +47,10 @@ class ReducePartialSums(Op):
     Sharded inputs stay sharded.
     """
 
-    samples = (Sample((), ("b:4;d:6",)), Sample((), ("int d:6;b:4",), gradient=False))
+    conformance_samples = (
+        Sample((), ("b:4;d:6",)),
+        Sample((), ("int d:6;b:4",), gradient=False),
+    )
 
     def output_specs(self, *xs: Spec) -> Specs:
         return xs

@@ -22,6 +22,7 @@ from meshtf.graph import (
     Tensor,
     WriteOp,
     apply,
+    register_operator,
 )
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape
@@ -126,6 +127,6 @@ def transpose_like(x: Tensor, shape: Shape) -> Tensor:
     return OPERATORS["transpose"](x, shape.names)
 
 
-OPERATORS["zeros"] = zeros
-OPERATORS["zeros_like"] = zeros_like
-OPERATORS["ones_like"] = ones_like
+register_operator("zeros", zeros)
+register_operator("zeros_like", zeros_like)
+register_operator("ones_like", ones_like)

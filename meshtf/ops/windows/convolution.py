@@ -143,8 +143,8 @@ class Conv(_ConvOp):
 
     geometry: Geometry
     names: tuple[str, ...]
-    linearity = "each"
-    samples = (
+    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    conformance_samples = (
         _sample("b:2;h:8;c:4", "k:3;c:4;o:2", "h:k"),
         _sample("h:8;c:4", "o:4;k:4;c:4", "h:k", stride=2),
         _sample("c:4;h:12", "k:2;c:4", "h:k", stride=3, padding="valid", dilation=2),
@@ -191,8 +191,8 @@ class ConvTranspose(_ConvOp):
 
     geometry: Geometry
     names: tuple[str, ...]
-    linearity = "each"
-    samples = (
+    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    conformance_samples = (
         _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", "yk", stride=2),
         _sample("h:8;c:2", "k:2;c:2;o:3", "h:k", "yk", stride=3, padding=(2, 2)),
         _sample("h:4;w:4;c:2", "i:3;j:2;c:2", "h:i;w:j", "yk", stride=2, groups="c"),
@@ -244,8 +244,8 @@ class ConvKernelGrad(_ConvOp):
 
     geometry: Geometry
     names: tuple[str, ...]
-    linearity = "each"
-    samples = (
+    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    conformance_samples = (
         _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", "yx", stride=2),
         _sample(
             "h:8;c:2", "c:2;m:2;k:2", "h:k", "yx", stride=3, padding=(2, 2), groups="c"

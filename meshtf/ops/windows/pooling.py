@@ -208,7 +208,7 @@ class MaxPool(_PoolOp):
     """The largest element of each window of x."""
 
     windows: tuple[SlidingWindow, ...]
-    samples = (
+    conformance_samples = (
         _sample("b:2;h:8;c:2", "h:2"),
         _sample("h:8;c:2", "h:3", values="ties ", stride=1, padding="same"),
         _sample("h:8;b:2", "h:3", values="ties ", stride=3, padding=(2, 2)),
@@ -238,7 +238,7 @@ class MaxPoolGrad(_PoolOp):
     """
 
     windows: tuple[SlidingWindow, ...]
-    samples = (
+    conformance_samples = (
         _sample("h:8;c:2", "h:3", "yx", stride=2, padding="same"),
         _sample("h:8", "h:3", "yx", stride=3, padding=(2, 2)),
     )
@@ -269,7 +269,7 @@ class MaxPoolPick(_PoolOp):
     """
 
     windows: tuple[SlidingWindow, ...]
-    samples = (
+    conformance_samples = (
         _sample("h:8;c:2", "h:3", "xx", stride=2, padding="same"),
         _sample("d:2;h:4;w:3", "d:2;h:3;w:2", "xx"),
     )
@@ -295,8 +295,8 @@ class AvgPool(_PoolOp):
     """The mean of each window of x, in which padding counts as zeros."""
 
     windows: tuple[SlidingWindow, ...]
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         _sample("b:2;h:8;c:2", "h:2"),
         _sample("h:8;c:2", "h:3", stride=3, padding=(2, 2)),
         _sample("b:2;w:4;h:8", "h:3;w:2", stride=2, padding="same"),
@@ -325,8 +325,8 @@ class AvgPoolGrad(_PoolOp):
     """
 
     windows: tuple[SlidingWindow, ...]
-    linearity = "joint"
-    samples = (_sample("h:8;c:2", "h:3", "y", stride=2, padding="same"),)
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (_sample("h:8;c:2", "h:3", "y", stride=2, padding="same"),)
 
     def output_specs(self, dy: Spec) -> Specs:
         return self._resized(dy, {w.dim: w.size for w in self.windows})

@@ -45,7 +45,7 @@ class Shift(WindowedOp):
     dim: str
     by: int
     value: float = 0
-    samples = (
+    conformance_samples = (
         Sample(("b", 1), ("a:4;b:8",)),
         Sample(("b", -3, -1.5), ("b:8;a:3",)),
         Sample(("b", 9), ("b:4",)),
@@ -80,8 +80,8 @@ class Roll(WindowedOp):
 
     dim: str
     by: int
-    linearity = "joint"
-    samples = (
+    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    conformance_samples = (
         Sample(("b", 1), ("a:4;b:8",)),
         Sample(("b", -3), ("b:8;a:3",)),
         Sample(("b", 5), ("b:4",)),

@@ -183,7 +183,7 @@ def _check_outputs(compute: Compute, context: DeviceContext, ys: Sequence[Any]) 
                 f"{compute.node.op.display_name}.local returned {y.dtype.name} "
                 f"{tuple(y.shape)}, but its `output_specs` announces {spec.dtype} "
                 f"{local_shape!r}.",
-                **{"from": compute.node.source},
+                source=compute.node.source,
                 inputs=" ".join(map(repr, context.inputs)),
                 way_out="Correct the op: `local` and `output_specs` must agree.",
             )
@@ -212,7 +212,7 @@ def _check_statistics(
             explain_error(
                 f"{op.display_name}.statistics exchanges {actual or 'nothing'}, but its "
                 f"`statistics_specs` announces {announced}.",
-                **{"from": compute.node.source},
+                source=compute.node.source,
                 inputs=" ".join(map(repr, context.inputs)),
                 way_out="Correct the op: `statistics` and `statistics_specs` must agree, "
                 "except for dimensions of size 1.",

@@ -162,7 +162,7 @@ def with_line(node: Node, problem: tf.errors.OpError) -> tf.errors.OpError:
     text = explain_error(
         f"{node.op.display_name} failed: {message}",
         inputs="\n".join(f"{x.spec.dtype} {x.shape!r}" for x in node.inputs),
-        **{"from": node.source},
+        source=node.source,
         **way_out,
     )
     return type(problem)(None, None, text)

@@ -56,7 +56,7 @@ def check_numerics() -> Iterator[None]:
             explain_error(
                 "mtf.check_numerics is used inside a mtf.function, which only records "
                 "its ops.",
-                **{"from": Source.of_caller()},
+                source=Source.of_caller(),
                 way_out="Put it around the call of the function: it checks all ops of "
                 "the function.",
             )
@@ -258,7 +258,7 @@ def _error(
             tensor=f"{spec.dtype} {spec.shape!r}",
             inputs="\n".join(map(_description, ins)) or "none",
             **facts,
-            **{"from": node.source},
+            source=node.source,
         )
     )
 

@@ -101,6 +101,6 @@ def _explain_mismatch(names: object, sizes: tuple[int, ...], source: object) -> 
         "the names do not fit the array.",
         names=names,
         array=list(sizes),
-        **{"from": source},
+        source=source,
         way_out="Give one name for each dimension of the array, in its order.",
     )

@@ -56,8 +56,8 @@ def check_op(
       devices: names of devices that meshes use round-robin; empty: all devices of the
         local machine.
     """
-    report = report_for(label(op_class), len(op_class.samples), seed)
-    for i in range(len(op_class.samples)):
+    report = report_for(label(op_class), len(op_class.conformance_samples), seed)
+    for i in range(len(op_class.conformance_samples)):
         sample_report = check_sample(
             op_class, i, seed=seed, meshes=meshes, fail_fast=fail_fast, devices=devices
         )
@@ -86,7 +86,7 @@ def check_sample(
       devices: names of devices, as in `check_op`.
     """
     report = Report(label(op_class), seed)
-    sample = op_class.samples[index]
+    sample = op_class.conformance_samples[index]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)  # unusual layouts are intended
         try:

@@ -3,7 +3,7 @@
 The gradient rule of the op is compared with a `tf.GradientTape` on one device. Results under
 layouts are then compared with the outputs and with the gradients of the rule on one device.
 
-    case = reference_case(MyOp, MyOp.samples[0], seed=0)
+    case = reference_case(MyOp, MyOp.conformance_samples[0], seed=0)
     assert not case.problems                # the rule agrees with the tape
     xs = case.inputs_on(mesh)               # the same inputs under a layout
     ys = apply_all(case.op, *xs, mesh=mesh)     # to be compared with case.outputs
@@ -24,7 +24,11 @@ from meshtf.names import Shape, has_gradient, is_complex
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.testing.conformance.compare import TOLERANCE, difference, is_close
 from meshtf.testing.conformance.layouts import mesh_on
-from meshtf.testing.conformance.samples import NamedArray, draw_inputs, generator
+from meshtf.testing.conformance.samples import (
+    NamedArray,
+    draw_inputs,
+    generator,
+)
 
 
 @dataclasses.dataclass

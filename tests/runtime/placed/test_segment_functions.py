@@ -20,7 +20,9 @@ from meshtf.testing import label, registered_ops
 from tests.support.refusals import refuses
 
 SHARING = [
-    op for op in registered_ops() if op.samples and issubclass(op, OpWithStatistics)
+    op
+    for op in registered_ops()
+    if op.conformance_samples and issubclass(op, OpWithStatistics)
 ]
 
 
@@ -55,7 +57,7 @@ def test_every_op_that_shares_says_what_it_statistics_specs():
 @pytest.mark.parametrize("op_class", SHARING, ids=label)
 def test_share_tells_what_tells_announces(op_class, dtype):
     ran = 0
-    for sample in op_class.samples:
+    for sample in op_class.conformance_samples:
         op = op_class(*sample.attributes)
         for dim in cuts(op, inputs(sample, mtf.Mesh("x:2"), dtype)):
             mesh = mtf.Mesh("x:2", f"{dim}:x")

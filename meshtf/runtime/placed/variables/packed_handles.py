@@ -4,6 +4,9 @@ A function of hundreds of variables that is called on many devices has thousands
 and each input is a node of the program. On CPUs of one process, a tensor of data type
 resource can contain several handles, so a device needs few inputs.
 
+A slot stores the shard of a variable at a mesh position. Positions of one device with equal
+shards share a slot; the first of them is called the owner of the slot.
+
     handles = PackedHandles(devices, stores)
     tensors, indices = handles.of(slots)
 """
@@ -22,12 +25,15 @@ from meshtf.runtime.tf_internals.variable_handles import pack_handles
 
 
 class _Pack(NamedTuple):
-    """The key of a tensor of handles. The first position that has a slot owns its handle;
-    a pack has the handles that one position owns, of all variables with equal owners.
+    """The key of a tensor of handles: those of all slots with the same owner, in variables
+    whose slots have the same set of owners.
+
+    So the packs of these owners have the same variables in the same order: a handle's index
+    does not depend on the position, and positions can call one traced function.
 
     Attributes:
-      position: the position that owns the handles.
-      owners: the positions that own handles of the variables.
+      position: the owner of the slots.
+      owners: the owners of all slots of each of the variables, in ascending order.
     """
 
     position: int
@@ -39,7 +45,7 @@ class PackedHandles:
 
     Args:
       devices: the device of each position.
-      stores: the variables.
+      stores: the variables whose handles are packed.
     """
 
     def __init__(self, devices: Sequence[str], stores: Sequence[Store]) -> None:
@@ -53,6 +59,7 @@ class PackedHandles:
         for store in stores:
             owner_of: dict[TensorFlowSlot, int] = {}
             for position, slot in enumerate(tensorflow_slots(store)):
+                # A position outside of the variable's pipeline stage has no slot.
                 if slot is not None:
                     owner_of.setdefault(slot, position)
             owners = tuple(sorted(owner_of.values()))
@@ -73,7 +80,11 @@ class PackedHandles:
     def of(self, slots: Sequence[TensorFlowSlot]) -> tuple[list[Any], list[int]]:
         """Returns (tensors of handles, index of each slot's handle in their
         concatenation).
+
+        Args:
+          slots: the slots that a function uses. The tensors may have handles of others too.
         """
+        # The packs of the slots, each once, in the order of their first slots.
         packs = list(dict.fromkeys(self._pack_of[slot] for slot in slots))
         start_of: dict[_Pack, int] = {}
         num_handles = 0

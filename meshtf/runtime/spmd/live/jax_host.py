@@ -104,7 +104,7 @@ def jax_mesh(mesh: Mesh) -> Any:
 def cpu_mesh(size: int, axis: str) -> Any:
     """Returns jax's mesh of the first CPU devices, with one axis. Raises MeshError."""
     jax = load_jax()
-    _start_cpu_devices(size)
+    ask_for_cpu_devices(size)
     devices = jax.devices("cpu")
     if len(devices) < size:
         raise _too_few_devices(f"{axis}:{size}", size, devices)
@@ -113,11 +113,25 @@ def cpu_mesh(size: int, axis: str) -> Any:
 
 def _find_devices(mesh: Mesh) -> tuple[Any, ...]:
     """Returns the jax devices that `mesh.devices` describes."""
+    ask_for_cpu_devices(mesh.size)
+    devices = devices_of_platform(mesh)
+    if devices[0].platform != "cpu":
+        _hide_gpus_from_tensorflow()
+    if len(devices) < mesh.size:
+        raise _too_few_devices(mesh, mesh.size, devices)
+    return tuple(devices[: mesh.size])
+
+
+def devices_of_platform(mesh: Mesh) -> list[Any]:
+    """Returns all of jax's devices of the platform of a live mesh.
+
+    Raises:
+      MeshError: jax is missing, or has no devices of this platform.
+    """
     jax = load_jax()
     platform = _platform(mesh)
-    _start_cpu_devices(mesh.size)
     try:
-        devices = jax.devices(platform) if platform else jax.devices()
+        return list(jax.devices(platform) if platform else jax.devices())
     except RuntimeError as error:
         raise MeshError(
             explain_error(
@@ -128,11 +142,6 @@ def _find_devices(mesh: Mesh) -> tuple[Any, ...]:
                 'devices="spmd:cpu" runs on CPU devices.',
             )
         ) from None
-    if devices[0].platform != "cpu":
-        _hide_gpus_from_tensorflow()
-    if len(devices) < mesh.size:
-        raise _too_few_devices(mesh, mesh.size, devices)
-    return tuple(devices[: mesh.size])
 
 
 def _platform(mesh: Mesh) -> str:
@@ -152,7 +161,7 @@ def _platform(mesh: Mesh) -> str:
     return platform
 
 
-def _start_cpu_devices(count: int) -> None:
+def ask_for_cpu_devices(count: int) -> None:
     """Asks jax for CPU devices, if it has not started, and the user has not done so."""
     jax = load_jax()
     by_user = _DEVICES_FLAG in os.environ.get("XLA_FLAGS", "")

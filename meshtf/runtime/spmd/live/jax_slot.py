@@ -56,14 +56,14 @@ class VariableArray:
 
     def shard(self, position: int) -> Any:
         """Returns the `jax.Array` of one position."""
-        if self._shards is None:
-            self._shards = self.layout.split(self._array)
-        return self._shards[position]
+        # It is not kept: a program could not take the memory of an array with views.
+        shards = self._shards or self.layout.split(self._array)
+        return shards[position]
 
     def set_shard(self, position: int, value: Any) -> None:
         """Replaces the shard of one position; None: it is freed."""
-        self.shard(position)
-        assert self._shards is not None
+        if self._shards is None:
+            self._shards = self.layout.split(self._array)
         self._shards[position] = value
         self._array = None
 

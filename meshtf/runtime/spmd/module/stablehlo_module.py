@@ -250,7 +250,7 @@ def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
                 explain_error(
                     f"{node.op.display_name} runs on stage {node.stage} only, but all "
                     "replicas run the same program.",
-                    **{"from": node.source},
+                    source=node.source,
                     mesh=str(mesh),
                     way_out='Run it with runtime="placed", or export it for a mesh '
                     f"without an axis {mesh.stages!r}.",

@@ -53,7 +53,7 @@ def refuse_effects(program: Program) -> None:
                     f"{step.op.display_name} has an effect on the host, which an exported "
                     "program cannot have.",
                     tensors=" ".join(repr(x.shape) for x in step.node.inputs),
-                    **{"from": step.node.source},
+                    source=step.node.source,
                     way_out="Return the value instead, or run the mtf.function without "
                     "exporting it.",
                 )
