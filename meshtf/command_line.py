@@ -61,8 +61,8 @@ COMMANDS = {
 # TensorFlow imports these packages if they are installed. Keras, which may import
 # scikit-learn, and JAX take almost half of the time of TensorFlow's import.
 _OPTIONAL_PACKAGES = ("keras", "jax")
-# These commands need none of the optional packages.
-_WITHOUT_OPTIONAL_PACKAGES = ("explain",)
+# These commands do not need Keras; none needs JAX while TensorFlow is imported.
+_WITHOUT_KERAS = ("explain",)
 _HELP = ("--help", "-help", "-h", "help", "-?")
 
 
@@ -83,8 +83,8 @@ def _shorten_imports(command: str) -> None:
     # The imports make a million objects and no garbage, and the collector would visit
     # them again and again.
     gc.disable()
-    if command in _WITHOUT_OPTIONAL_PACKAGES:
-        for package in _OPTIONAL_PACKAGES:
+    for package in _OPTIONAL_PACKAGES:
+        if package != "keras" or command in _WITHOUT_KERAS:
             # Python raises ImportError for a module that is None.
             sys.modules[package] = None  # type: ignore[assignment]
 

@@ -5,7 +5,7 @@ machine.
     python -m meshtf selfcheck --quick              # a minute or less
     python -m meshtf selfcheck --ops=einsum,softmax
     python -m meshtf selfcheck --logical=8          # the CPU as eight devices
-    python -m meshtf selfcheck --devices=spmd       # the devices that jax has
+    python -m meshtf selfcheck --live=spmd          # the devices that jax has
 
 For every kind of device that is present (CPU, GPU, TPU), small meshes use the devices of
 that kind round-robin. Every op runs under the layouts of these meshes and is compared with
@@ -39,8 +39,8 @@ _LOGICAL = flags.DEFINE_integer(
     "The number of logical devices that the CPU is split into.",
     lower_bound=0,
 )
-_DEVICES = flags.DEFINE_string(
-    "devices",
+_LIVE = flags.DEFINE_string(
+    "live",
     "",
     'The devices of live meshes to check, "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu", '
     "in place of those that TensorFlow lists.",
@@ -73,19 +73,17 @@ def main(argv: Sequence[str]) -> int:
         ops = choose(_OPS.value)
         if _LOGICAL.value:
             logical_devices(_LOGICAL.value)
-        if _DEVICES.value.startswith("spmd:cpu"):
+        if _LIVE.value.startswith("spmd:cpu"):
             ask_for_cpu_devices(4)
-        elif _DEVICES.value and not _DEVICES.value.startswith("spmd"):
-            raise ValueError(
-                '--devices is "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu".'
-            )
+        elif _LIVE.value and not _LIVE.value.startswith("spmd"):
+            raise ValueError('--live is "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu".')
     except (ValueError, MeshError) as error:
         print(error, file=sys.stderr)
         return 2
     # With TensorFloat-32, results correctly differ by 1e-3.
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
-        return selfcheck(ops, _QUICK.value, _SEED.value, _DEVICES.value)
+        return selfcheck(ops, _QUICK.value, _SEED.value, _LIVE.value)
     except MeshError as error:  # of the devices of live meshes
         print(error, file=sys.stderr)
         return 2

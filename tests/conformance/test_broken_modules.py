@@ -104,13 +104,13 @@ LIES = {
     "window one row late": (
         Concat,
         window_exchange,
-        "_take",
+        "_slice_axis",
         lambda real: lambda x, axis, start, length: real(x, axis, start + 1, length),
     ),
     "window not filled": (
         Pad,
         window_exchange,
-        "_filled",
+        "_fill_outside",
         lambda real: lambda x, axis, low, size, fill: x,
     ),
 }

@@ -21,7 +21,14 @@ DEVICES = 8
 
 def start_tensorflow() -> None:
     """Starts TensorFlow with logical devices, which are fixed from then on."""
+    # TensorFlow imports jax if it is there, which takes a fifth of its import.
+    without_jax = "jax" not in sys.modules
+    if without_jax:
+        sys.modules["jax"] = None
     import tensorflow as tf
+
+    if without_jax:
+        del sys.modules["jax"]
 
     import meshtf as mtf
 
@@ -31,7 +38,8 @@ def start_tensorflow() -> None:
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"
     # As many as the largest mesh has; jax cannot add devices later.
     flag = "--xla_force_host_platform_device_count=16"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+    if flag not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
     mtf.configure_process()

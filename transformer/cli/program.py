@@ -25,8 +25,13 @@ def run_main(main: Callable[[list[str]], Any]) -> None:
 
     def configure_and_run(argv: list[str]) -> Any:
         _exit_on_usage_error(argv)
+        # TensorFlow imports JAX if it is there, a fifth of its time, and goes on without
+        # it: Python raises ImportError for a module that is None.
+        without_jax = sys.modules.setdefault("jax", None) is None  # type: ignore[arg-type]
         import meshtf as mtf
 
+        if without_jax:
+            del sys.modules["jax"]
         mtf.configure_process()
         return main(argv)
 

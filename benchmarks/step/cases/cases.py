@@ -66,7 +66,7 @@ PEERS = {
     "mirrored": Peer("by hand {}, mirrored", ["8x1"]),
     "dtensor": Peer("DTensor {}", _EIGHT),
     "jax": Peer("JAX {}, NamedSharding", _EIGHT),
-    "spmd": Peer("meshtf {}, exported module", _EIGHT),
+    "spmd": Peer("meshtf {}, live SPMD", _EIGHT),
 }
 # Peers of other libraries, which may not support a model.
 FOREIGN = ("dtensor", "jax")
@@ -154,15 +154,14 @@ def sized(model: str, size: str) -> Config:
     return Config(model, **SIZES[size])
 
 
-def spmd_cases(
-    config: Config, grids: Iterable[str], with_jax: bool
-) -> Iterator[list[Case]]:
-    """Yields for each mesh the model in JAX, the exported module, and meshtf's placed
+def spmd_cases(config: Config, grids: Iterable[str]) -> Iterator[list[Case]]:
+    """Yields for each mesh the model in JAX, on a live mesh, and meshtf's placed
     runtime.
     """
     for grid in grids:
-        runtimes = ["jax", "spmd"] if with_jax else ["spmd"]
-        group = [Case(config, grid, jit=True, runtime=runtime) for runtime in runtimes]
+        group = [
+            Case(config, grid, jit=True, runtime=runtime) for runtime in ("jax", "spmd")
+        ]
         yield [*group, Case(config, grid, devices="logical:8")]
 
 

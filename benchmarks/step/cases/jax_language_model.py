@@ -1,6 +1,6 @@
 """The language model in JAX: one program on global arrays, sharded by NamedSharding.
 
-The exported module is compared with this program, so it is written as is usual in JAX:
+meshtf on a live mesh is compared with this program, so it is written as is usual in JAX:
 functions on a tree of parameters, `jax.jit` with shardings and donated buffers, and
 sharding constraints on activations. It does not use meshtf.
 

@@ -39,10 +39,11 @@ class MeshModel:
         warnings.simplefilter("ignore", mtf.LayoutWarning)
         if case.devices:
             mtf.logical_devices(8)
+        live = case.runtime == "spmd"
         self.mesh = mtf.Mesh(
             case.mesh,
             layout=case.layout,
-            devices=case.devices,
+            devices="spmd:cpu" if live else case.devices,
             variable_layout=case.variable_layout,
             optimizer_layout=case.optimizer_layout,
         )

@@ -31,7 +31,7 @@ _MODELS = {
     "dtensor": ("cases.dtensor", "DTensorModel"),
     "jax": ("cases.jax_language_model", "JaxLM"),
     "placed": ("cases.meshtf_model", "MeshModel"),
-    "spmd": ("cases.exported", "ExportedModel"),
+    "spmd": ("cases.meshtf_model", "MeshModel"),
 }
 # The libraries of runtimes that do not use TensorFlow alone.
 _LIBRARIES = {"jax": "jax", "spmd": "jax"}

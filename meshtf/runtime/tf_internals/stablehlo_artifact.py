@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tensorflow.compiler.mlir.stablehlo import stablehlo
-
 
 def serialize(text: str, version: str) -> bytes:
     """Returns a module as a portable artifact.
@@ -15,4 +13,7 @@ def serialize(text: str, version: str) -> bytes:
     Raises:
       ValueError: the text is not valid, or holds what StableHLO has not.
     """
+    # Imported here: its import registers a function with atexit.
+    from tensorflow.compiler.mlir.stablehlo import stablehlo
+
     return bytes(stablehlo.serialize_portable_artifact_str(text, version))

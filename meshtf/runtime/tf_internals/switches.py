@@ -109,6 +109,13 @@ PRIVATE = {
         gains="the spmd runtime, and recomputation under XLA",
         public=None,
     ),
+    "stablehlo_artifact": Private(
+        files=("stablehlo_artifact.py",),
+        uses="StableHLO's own serializer, which TensorFlow ships",
+        why="what TensorFlow's public call serializes is read by its own MLIR alone",
+        gains="exported and live modules, which every newer reader takes",
+        public=None,
+    ),
 }
 
 
