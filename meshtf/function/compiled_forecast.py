@@ -1,4 +1,4 @@
-"""A forecast beside what XLA makes of the same program."""
+"""A forecast, compared with what XLA makes of the same program."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CompiledForecast:
         if total:
             lines.append(
                 f"{len(compiled.collectives)} collectives in the program; "
-                f"{hidden / total:.0%} of their bytes move beside a matrix product"
+                f"{hidden / total:.0%} of their bytes move while a matrix product runs"
             )
         return "\n".join(lines)
 

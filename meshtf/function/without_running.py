@@ -3,7 +3,7 @@ it for other devices.
 
     mtf.explain(step, batch)                         # a Forecast
     mtf.export(step, batch).save("folder")           # a StableHLO module
-    mtf.compile_for(step, batch, topology="h100:8")  # XLA's memory beside the forecast
+    mtf.compile_for(step, batch, topology="h100:8")  # what XLA makes of it
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def compile_for(
     fn: Callable[..., Any], *args: Any, topology: str, **kwargs: Any
 ) -> CompiledForecast:
     """Returns what XLA makes of a call fn(*args, **kwargs) on devices that need not be
-    there: its peak of memory and its collectives, beside the forecast.
+    there: its peak of memory and its collectives, compared with the forecast.
 
     The mesh may be abstract; it must have as many positions as the topology has devices.
     Arguments are as those of `explain`.

@@ -95,7 +95,7 @@ def _describe(
         options["topology"] = name
     try:
         return list(topologies.get_topology_desc(name, **options).devices)
-    except Exception as error:  # of the plugin, which has classes of its own
+    except Exception as error:  # of a class that the plugin defines
         raise MeshError(
             explain_error(
                 f"nothing here compiles for {topology!r}.",

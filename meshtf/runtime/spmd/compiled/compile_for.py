@@ -1,8 +1,7 @@
 """Programs compiled for devices that are not there: what XLA makes of a plan.
 
-compiled = compile_for(recorded, arguments, forecast, "h100:8")
-print(compiled)                              # beside the forecast
-compiled.peak, compiled.hlo
+compiled = compile_for(recorded, arguments, "h100:8")
+compiled.peak, compiled.collectives, compiled.hlo
 """
 
 from __future__ import annotations

@@ -52,13 +52,14 @@ def compute_pending(mesh: Mesh) -> None:
     variables: list[Any] = []
     nodes: list[Node] = []
     values: list[Tensor] = []
-    for pending in _pending.pop(mesh, []):
+    for pending in _pending.get(mesh, []):
         variable = pending.variable()
         if variable is not None:
             variables.append(variable)
             nodes += pending.recorded.nodes
             values += pending.recorded.results
     if not variables:
+        _pending.pop(mesh, None)
         return
     program = LiveProgram(Recorded(nodes, values, mesh), ())
     for variable, result in zip(variables, program(()), strict=True):
@@ -67,3 +68,5 @@ def compute_pending(mesh: Mesh) -> None:
         assert isinstance(shards, DeviceShards)
         value = VariableArray(shards.layout, shards.array)
         variable.use_slots([JaxSlot(value, k) for k in range(mesh.size)])
+    # Only now: after an error the variables are still without values, and say so again.
+    _pending.pop(mesh)

@@ -252,8 +252,8 @@ def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
                     "replicas run the same program.",
                     source=node.source,
                     mesh=str(mesh),
-                    way_out='Run it with runtime="placed", or export it for a mesh '
-                    f"without an axis {mesh.stages!r}.",
+                    way_out="Run it on TensorFlow's devices (a mesh without "
+                    f'devices="spmd"), or take a mesh without an axis {mesh.stages!r}.',
                 )
             )
 
