@@ -94,11 +94,14 @@ class ControlPort:
                     if request["ask"] == "drive":
                         if self._accept_driver(connection, request):
                             is_driver = True
+                    # Decided before the response: the client may connect as a driver as
+                    # soon as it has read it, and that driver must not be released.
+                    must_release = self._must_release(request)
                     response = self._state() | {"granted": is_driver}
                     lines.write(json.dumps(response).encode() + b"\n")
                     lines.flush()
-                    if request["ask"] == "leave":
-                        self._release(request)
+                    if must_release:
+                        self._on_driver_end()
             except (OSError, ValueError, LookupError, TypeError):
                 pass  # not a client of ours, or the connection is lost
             finally:
@@ -115,10 +118,12 @@ class ControlPort:
         self._prepare(request)
         return True
 
-    def _release(self, request: Message) -> None:
-        """Releases the driver, unless the request is about an earlier life."""
-        if request["life"] == self._life and self._driver:
-            self._on_driver_end()
+    def _must_release(self, request: Message) -> bool:
+        """Returns whether a request asks to release the present driver, and is not about an
+        earlier life.
+        """
+        is_about_this_life = request.get("life") == self._life
+        return request["ask"] == "leave" and is_about_this_life and bool(self._driver)
 
     def _state(self) -> Message:
         """Returns the state of the worker."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import queue
 import socket
 import time
@@ -28,7 +30,7 @@ class Opened:
         self.where = LOOPBACK, free_ports(1)[0]
         self.asked = []
         self.left = queue.Queue()
-        ControlPort(
+        self.port = ControlPort(
             self.where, {"devices": 2}, self.asked.append, lambda: self.left.put(True)
         )
 
@@ -64,6 +66,32 @@ def test_it_ends_a_driver_on_request_of_the_same_incarnation(opened):
     time.sleep(0.1)
     assert opened.left.empty()
     release_driver(opened.where, drive.state["life"], 5.0)
+    assert opened.left.get(timeout=5.0)
+
+
+class LeaveThenDrive(io.BytesIO):
+    """A connection that asks to leave; as soon as it is answered, a driver connects."""
+
+    def __init__(self, opened):
+        life = ask(opened.where, 5.0)["life"]
+        super().__init__(json.dumps({"ask": "leave", "life": life}).encode() + b"\n")
+        self.opened = opened
+
+    def makefile(self, mode):
+        return self
+
+    def write(self, response):
+        return len(response)
+
+    def flush(self):
+        self.driver = DriverConnection(self.opened.where, QUESTION, 5.0)
+
+
+def test_a_release_leaves_the_next_driver_alone(opened):
+    connection = LeaveThenDrive(opened)
+    opened.port._answer(connection)
+    assert opened.left.empty()
+    connection.driver.close()
     assert opened.left.get(timeout=5.0)
 
 
