@@ -3,7 +3,7 @@ explicit, for any number of devices.
 
 `build` passes the nodes to a `Builder` in the order in which they were recorded.
 Differentiation may replace a recorded node by one with more outputs, such as residuals:
-`latest(node)` is the replacement.
+`latest_version(node)` is the replacement.
 
     steps = build(graph.nodes, results, mesh).steps
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from meshtf.graph import Branch, Call, HostOp, Loop, Node, Tensor, WriteOp
-from meshtf.graph.recorder import latest
+from meshtf.graph.recorder import latest_version
 from meshtf.mesh import Mesh, Placement
 from meshtf.mesh.once_per_mesh import log_once
 from meshtf.mesh.state import reduced_placement
@@ -50,7 +50,7 @@ def build(
     if prune:
         remaining_nodes = live(nodes, results)
     else:
-        remaining_nodes = [latest(node) for node in nodes]
+        remaining_nodes = [latest_version(node) for node in nodes]
     for node in remaining_nodes:
         builder.add_node(node)
     values = []
@@ -77,12 +77,12 @@ def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
 
     A node needs those that compute its inputs, and its control dependency `wait_for`.
     """
-    needed = {latest(x.node) for x in results}
+    needed = {latest_version(x.node) for x in results}
     live_nodes = []
-    for node in map(latest, reversed(nodes)):
+    for node in map(latest_version, reversed(nodes)):
         if node in needed or isinstance(node.op, (WriteOp, HostOp)):
             live_nodes.append(node)
-            needed.update(latest(x.node) for x in node.inputs)
+            needed.update(latest_version(x.node) for x in node.inputs)
             if node.wait_for is not None:
-                needed.add(latest(node.wait_for.node))
+                needed.add(latest_version(node.wait_for.node))
     return live_nodes[::-1]

@@ -2,8 +2,9 @@
 
     ys = call(body, arguments, call_id=CallId(chunk=0, microbatch=3))
 
-A pipeline calls the body of each stage chunk once for each microbatch. Likewise it calls
-the backward body of a chunk, which is recorded once.
+A pipeline calls the body of each stage chunk (consecutive layers on one pipeline stage) once
+for each microbatch. The gradient of a body, its backward body, is recorded once as well, and
+called once for each microbatch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from meshtf.graph.control_flow.body import (
 from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.recorder import latest
+from meshtf.graph.recorder import latest_version
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import accumulation_dtype, has_gradient
 
@@ -81,14 +82,16 @@ class Call(ControlFlowOp):
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         dys = dy if isinstance(dy, tuple) else (dy,)
         ys = y if isinstance(y, tuple) else (y,)
+        # The indices of the results that have a cotangent.
         indices = tuple(i for i, result_dy in enumerate(dys) if result_dy is not None)
         backward = _shared_backward_body(self.body, indices)
-        body, outputs = self._with_residuals(latest(ys[0].node), backward)
-        # Tensors of the forward body -> their values in this call.
+        body, outputs = self._with_residuals(latest_version(ys[0].node), backward)
+        # Tensors of the forward body -> the tensors of the caller that are their values.
         values = dict(zip((*body.arguments, *body.captures), xs))
         values.update(zip(body.results, outputs))
         residuals = [values[x] for x in backward.residuals]
         output_cotangents = [dys[i] for i in indices]
+        # Each call starts from zeros; the gradients of several calls are added outside.
         zero_sums = []
         for x in backward.captures:
             dtype = accumulation_dtype(x.dtype)
@@ -132,9 +135,9 @@ class BackwardBody:
     """The body that computes the gradient of a forward body.
 
     The arguments of the backward body are the residuals, the cotangents of the forward
-    results, and for each capture the sum of its cotangents so far. The results are the
-    cotangents of the forward arguments, and the new sums. Half floats are summed in
-    float32: in bfloat16 a sum over many microbatches stops growing.
+    results, and for each capture the sum of its cotangents over earlier calls. The results
+    are the cotangents of the forward arguments, and the new sums. Cotangents in bfloat16 and
+    float16 are summed in float32: in bfloat16 a sum over many microbatches stops growing.
 
     Attributes:
       body: the backward body.
@@ -175,12 +178,13 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
     """
     result_cotangents = [body.graph.new_argument(result.spec) for result in results]
     targets = [x for x in (*body.arguments, *body.captures) if has_gradient(x.dtype)]
-    # The backward body computes invariant nodes again, so their outputs need not be
-    # residuals of each call.
+    # Nodes that depend on no argument, such as casts of captured weights. The backward body
+    # computes them again, so their outputs need not be residuals of each call.
     invariant = invariant_nodes(body)
     sums = _CaptureSums(body)
 
     def gradient() -> list[Any]:
+        """Returns the cotangents of targets; of captures, the new sums."""
         dxs = gradients_within(
             set(body.nodes),
             ys=results,
@@ -193,7 +197,7 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
     gradient_nodes, dxs = record_on_body(body, gradient)
     cotangents = {x: dx for x, dx in zip(targets, dxs) if dx is not None}
     outputs = list(cotangents.values())
-    nodes = [*invariant, *_with_early_sums(gradient_nodes, sums.nodes)]
+    nodes = [*invariant, *_with_early_sums(gradient_nodes, sum_nodes=sums.nodes)]
     nodes = required_nodes(nodes, outputs)
     residuals = _residuals(body, nodes, outputs)
     arguments = (*residuals, *result_cotangents, *sums.before.values())
@@ -255,9 +259,10 @@ class _CaptureSums:
                 term = OPERATORS["cast"](dx, dtype)
                 total = self.before[x] + term
             cotangents[x] = total
-            # `cast` returns `dx` itself if it has the dtype already.
-            added = [total.node] if term is dx else [term.node, total.node]
-            self.nodes.setdefault(dx.node, []).extend(added)
+            nodes = [total.node]
+            if term is not dx:  # `cast` returns `dx` itself if it has the dtype already
+                nodes.insert(0, term.node)
+            self.nodes.setdefault(dx.node, []).extend(nodes)
         return list(cotangents.values())
 
 
@@ -279,6 +284,7 @@ def _with_early_sums(
         if node not in moved:
             ordered.append(node)
             ordered += sum_nodes.get(node, ())
+    # The sums of cotangents that none of `nodes` computes come last.
     return [*ordered, *moved.difference(ordered)]
 
 
@@ -312,5 +318,5 @@ def call(
     """
     replacements = {} if captures is None else captures
     captured_values = [replacements.get(x, x) for x in body.captures]
-    op = Call(body, tuple(wait_for), call_id)
+    op = Call(body, wait_for=tuple(wait_for), call_id=call_id)
     return apply_unchecked(op, *arguments, *captured_values)
