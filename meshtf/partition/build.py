@@ -1,11 +1,11 @@
 """Turns a graph into a program: the same computation with its communication made
 explicit, for any number of devices.
 
+    steps = build(graph.nodes, results, mesh).steps
+
 `build` passes the nodes to a `Builder` in the order in which they were recorded.
 Differentiation may replace a recorded node by one with more outputs, such as residuals:
 `latest_version(node)` is the replacement.
-
-    steps = build(graph.nodes, results, mesh).steps
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def build(
             if finish:
                 target = reduced_placement(target)
         values.append(builder.reshard_to(tensor, target, node=None))
-    # Remarks on dimensions that stay replicated, though the layout shards them.
+    # A note is a remark on a dimension that stays replicated though the layout shards it.
     for note in builder.notes:
         log_once(mesh, note)
     return Program(

@@ -1,5 +1,5 @@
-"""The builder of a program: it plans one node after another, and appends the node's
-reshards and its computation to the steps of the program.
+"""The builder of a program: it plans one node (application of an op) after another, and
+appends the node's reshards and its computation to the steps of the program.
 
 A tensor is resharded to each placement at most once, from its value that costs the fewest
 bytes to reshard. One exception: a parameter that is gathered for the forward pass is
@@ -7,7 +7,8 @@ freed, and gathered again for the backward pass, unless the mesh has `keep_gathe
 
     builder = Builder(mesh, planners)
     builder.add_node(node)
-    builder.steps, builder.reshard_to(tensor, placement, None)
+    value = builder.reshard_to(tensor, placement, node=None)   # a result of the program
+    builder.steps
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Builder:
 
     Args:
       mesh: the mesh on which the program runs.
-      planners: {type of op: function that plans a node of this type and appends its
-        steps}, for ops with bodies: loops, branches and calls.
+      planners: {type of op: function (builder, node) that plans a node of this type and
+        appends its steps}, for ops with bodies: loops, branches and calls.
       notes: the notes of the surrounding program, to which the builder of a body adds
         its own; None: this is not the builder of a body.
 
@@ -191,7 +192,7 @@ class Builder:
             values[placement] = Value(tensor.spec, placement)
             wait_for = None
             if reshard.kind == "all_gather" and is_freed(tensor):
-                wait_for = self.control_dependencies.of_gathering(placement)
+                wait_for = self.control_dependencies.of_all_gather(placement)
             self.steps.append(
                 ReshardStep(
                     reshard=reshard,
@@ -215,7 +216,7 @@ class Builder:
         is_backward = node is not None and bool(node.primals)
         if not is_backward or not is_freed(tensor):
             return values
-        # The dict keeps its order: first comes the value that was read from the variable.
+        # The first value in the dict is the one that was read from the variable.
         placement, stored_value = next(iter(values.items()))
         return self.backward_values.setdefault(tensor, {placement: stored_value})
 
@@ -229,8 +230,8 @@ class Builder:
         return num_reshards * 1e-3 + received_elements(self.mesh, spec, old, new)
 
     def _read(self, tensor: Tensor, store: Any) -> None:
-        """Appends the step that reads a store as `tensor`, replicated if the store is on
-        another mesh.
+        """Appends the step that reads a store, such as a variable, as `tensor`; a store of
+        another mesh is read as replicated.
         """
         placement = self.mesh.replicated
         if store.mesh is self.mesh:
@@ -292,8 +293,8 @@ class Builder:
         )
         if uses_gathered_parameter:
             self.control_dependencies.add_user(outs[0])
-        for y, value, final in zip(node.outputs, outs, plan.finals):
-            self.add_tensor(y, {value.placement: value}, final)
+        for y, value, placement in zip(node.outputs, outs, plan.finals):
+            self.add_tensor(y, {value.placement: value}, placement)
 
     def _plan(self, node: Node) -> NodePlan:
         preferred = [self.preferred.placement(node, y) for y in node.outputs]
@@ -321,7 +322,7 @@ class Builder:
         computed_placements = [list(self.values[x]) for x in node.inputs]
         if any(len(candidates) > 1 for candidates in computed_placements):
             return placements
-        return [only_placement for (only_placement,) in computed_placements]
+        return [candidates[0] for candidates in computed_placements]
 
     def _exchange_statistics(
         self,

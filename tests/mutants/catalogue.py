@@ -55,7 +55,7 @@ MISSED = (
         "gathers of variables not gated",
         PROGRAM,
         "Builder._append_reshards",
-        "self.control_dependencies.of_gathering(placement)",
+        "self.control_dependencies.of_all_gather(placement)",
         "None",
         TEST_PROGRAM,
     ),
@@ -129,7 +129,7 @@ PLANNING = (
     Mutant(
         "the largest transfer is chosen",
         PLAN,
-        "_Planner._fewest_bytes",
+        "_Planner._cheapest_factor",
         "min(choices, key=lambda factor: self._num_received(factor, axis))",
         "max(choices, key=lambda factor: self._num_received(factor, axis))",
         TEST_PLAN,
@@ -138,8 +138,8 @@ PLANNING = (
         "a factor without a transfer is not seen",
         PLAN,
         "_Planner._choose_factors",
-        "self._free(axis, states) or self._fewest_bytes(axis, states)",
-        "self._fewest_bytes(axis, states)",
+        "self._free_factor(axis, states)",
+        "None",
         TEST_PLAN,
     ),
     Mutant(
@@ -161,7 +161,7 @@ PLANNING = (
     Mutant(
         "an output stays sharded though another axis shards it",
         PLAN,
-        "final",
+        "final_placement",
         "preferred_state == Replicated and not is_sharded_elsewhere",
         "preferred_state == Replicated",
         ("tests/partition/test_planner.py", "tests/partition/test_build.py"),
