@@ -28,6 +28,7 @@ from pathlib import Path
 from meshtf.errors import near_misses
 
 _MESH_TENSORFLOW_NAMES = Path(__file__).with_name("mesh_tensorflow_names.txt")
+# The packages that are searched for the name, within `meshtf`.
 _PACKAGES = (
     "math",
     "graph",

@@ -6,7 +6,7 @@
 The backward function of a trace is recorded when a gradient is first taken, once for each
 set of results that have cotangents. It recomputes the forward pass from the arguments of
 the call, so the results of a call keep its arguments alive. The backward function is a
-trace as well, so gradients can be differentiated again.
+trace as well, so that second derivatives work.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Trace:
       name: the name of the function.
       graph: the graph that the function was recorded in.
       recorded: the nodes, results and mesh of the function.
-      stores: the stores of the function's arguments, in order.
+      stores: the stores from which the program reads the arguments, in order.
       compile_recorded: compiles recorded nodes for the stores of arguments; it compiles
         backward functions as well.
       outer_reads: read of a variable in the function -> read of the same variable outside
@@ -197,7 +197,7 @@ class Trace:
             compile_recorded=self.compile_recorded,
             outer_reads=self.outer_reads,
         )
-        return BackwardTrace(trace, [dx is not None for dx in gradients])
+        return BackwardTrace(trace, is_present=[dx is not None for dx in gradients])
 
 
 class BackwardTrace(NamedTuple):
@@ -269,7 +269,8 @@ class TraceCall:
             stores.append(store)
             cotangents.append(dy)
             flat_values += shards
-        trace, is_present = self.trace.backward(tuple(indices), stores)
+        # The backward function returns only the gradients that are present.
+        trace, is_present = self.trace.backward(tuple(indices), cotangents=stores)
         for variable in trace.variables:
             if changed_since(variable, self.called_at):
                 raise _written_since(self.trace.name, variable)
@@ -286,6 +287,7 @@ class WritingTraceCall(TraceCall):
 
     def __init__(self, trace: Trace, tensors: Sequence[Tensor]) -> None:
         super().__init__(trace, flat_values=(), tensors=())
+        # (weak reference, whether the tensor is a leaf) for each argument.
         self._argument_references = [(weakref.ref(x), _is_leaf(x)) for x in tensors]
 
     @property
