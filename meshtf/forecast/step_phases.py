@@ -104,4 +104,6 @@ def _mark_inputs_of_updates(
         if phase_of[node] == "forward" and node not in outputs and only_updates:
             phase_of[node] = "update"
         for x in node.inputs:
-            phases_of_users.setdefault(latest_version(x.node), set()).add(phase_of[node])
+            phases_of_users.setdefault(latest_version(x.node), set()).add(
+                phase_of[node]
+            )

@@ -120,8 +120,8 @@ class LocalContext(Protocol):
 
     @property
     def kernels_refuse(self) -> bool:
-        """Whether TensorFlow's kernels raise errors for indices out of range: they do on
-        CPUs, and return zeros on GPUs.
+        """Whether TensorFlow's kernels raise errors for indices out of range: on CPUs, unless
+        XLA compiles the ops.
         """
 
     def local_size(self, factor: str) -> int:

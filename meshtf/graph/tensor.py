@@ -27,9 +27,7 @@ _serial = itertools.count()
 
 
 def next_serial() -> int:
-    """Returns a serial number above that of every earlier node, and below that of every
-    later node.
-    """
+    """Returns a serial number, which is larger than those of all earlier nodes."""
     return next(_serial)
 
 
@@ -197,6 +195,8 @@ class Tensor(Operators["Tensor"]):
         x.sum("length;d_model")            # also mean, max, min
         x.astype("bfloat16"), x.ndim, x.shape["length"]
         x.numpy(), float(loss), f"{loss:.3f}", x.placement       # of an eager tensor
+
+    It is output `index` of `node`. An eager tensor has a value, `sharded_value`, as well.
     """
 
     __slots__ = ("node", "index", "spec", "sharded_value", "__weakref__")

@@ -7,8 +7,7 @@ freed, and gathered again for the backward pass, unless the mesh has `keep_gathe
 
     builder = Builder(mesh, planners)
     builder.add_node(node)
-    value = builder.reshard_to(tensor, placement, node=None)   # a result of the program
-    builder.steps
+    builder.steps, builder.reshard_to(tensor, placement, node=None)
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from meshtf.partition.control_dependencies import ControlDependencies, is_freed
 from meshtf.partition.cost import reads_local_only
 from meshtf.partition.planner import NodePlan, plan_node, received_elements
 from meshtf.partition.preferred_placement import PreferredPlacement
-from meshtf.partition.reshard_table import placement_after, reshards
+from meshtf.partition.reshard_table import creates_partial, placement_after, reshards
 from meshtf.partition.steps import (
     Compute,
     GatherStatisticsStep,
@@ -67,7 +66,7 @@ class PlannedBody(NamedTuple):
 
 
 class Builder:
-    """Plans nodes and appends their steps; knows the values of each tensor.
+    """Plans nodes, appends their steps, and records the values of each tensor.
 
     Args:
       mesh: the mesh on which the program runs.
@@ -224,7 +223,7 @@ class Builder:
         """Returns the cost of a reshard: the elements that a device receives, and 0.001
         for each collective. It is infinite if `new` is a partial sum that `old` is not.
         """
-        if any(isinstance(n, Partial) and n != o for o, n in zip(old, new)):
+        if creates_partial(old, new):
             return float("inf")
         num_reshards = len(reshards(self.mesh.axes, old, new))
         return num_reshards * 1e-3 + received_elements(self.mesh, spec, old, new)
@@ -344,9 +343,10 @@ class Builder:
         axes = tuple(axis for axis, factor in plan.sharded_factors if factor in dims)
         if not axes:
             return None, None
-        statistics = Value(None, self.mesh.replicated, is_tuple=True)
-        residuals = Value(None, self.mesh.replicated, is_tuple=True)
-        gathered = Value(None, self.mesh.replicated, is_tuple=True)
+        replicated = self.mesh.replicated
+        statistics = Value(spec=None, placement=replicated, is_tuple=True)
+        residuals = Value(spec=None, placement=replicated, is_tuple=True)
+        gathered = Value(spec=None, placement=replicated, is_tuple=True)
         self.steps.append(
             Compute(
                 node=node,

@@ -53,6 +53,16 @@ class Reshard(NamedTuple):
     other_axis: str = ""
 
 
+def creates_partial(old: Placement, new: Placement) -> bool:
+    """Returns whether `new` is a partial sum along an axis where `old` is not the same
+    partial sum: no reshard does that.
+    """
+    for old_state, new_state in zip(old, new):
+        if isinstance(new_state, Partial) and new_state != old_state:
+            return True
+    return False
+
+
 def placement_after(
     axes: Iterable[str], placement: Placement, reshard: Reshard
 ) -> Placement:
@@ -79,7 +89,7 @@ def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Re
     """
     if old == new:
         return []
-    if any(isinstance(n, Partial) and n != o for o, n in zip(old, new)):
+    if creates_partial(old, new):
         raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
     permute = _permute(axes, old, new)
     if permute is None:

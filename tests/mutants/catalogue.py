@@ -46,8 +46,8 @@ MISSED = (
     Mutant(
         "partial sums permuted",
         MOVES,
-        "reshards",
-        "any(isinstance(n, Partial) and n != o for o, n in zip(old, new))",
+        "creates_partial",
+        "isinstance(new_state, Partial) and new_state != old_state",
         "False",
         TEST_MOVES,
     ),

@@ -120,12 +120,14 @@ def _differentiable_inputs(node: Node) -> Sequence[Tensor]:
 class _BackwardPass:
     """The state of one backward pass.
 
+    The serial of a node is a number that increases in the order in which nodes are applied.
+
     Args:
       targets: the tensors and variables to differentiate by.
       not_recomputed: nodes whose outputs are read, not recomputed.
 
     Attributes:
-      target_ids: the ids of the targets.
+      target_ids: Python's ids of the targets.
       nodes: the nodes between targets and ys, in the order in which they were applied.
       cotangents: the cotangents of tensors so far.
       recomputed: for each output of a recomputed node, the recomputed tensor.
@@ -183,6 +185,7 @@ class _BackwardPass:
           ys: the tensors to differentiate.
           allowed: the nodes that gradients flow through; None: all nodes.
         """
+        # Gradients flow through nodes of the current executor and of the outer ones.
         owners = set(with_outer(current_executor()))
         # Serials, since `Graph.replace` replaces a node by one of the same serial.
         allowed_serials = None

@@ -80,15 +80,17 @@ class Call(ControlFlowOp):
         return self.call_id.label
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
+        """Returns the cotangents of the inputs, which a call of the backward body computes."""
         dys = dy if isinstance(dy, tuple) else (dy,)
         ys = y if isinstance(y, tuple) else (y,)
         # The indices of the results that have a cotangent.
         indices = tuple(i for i, result_dy in enumerate(dys) if result_dy is not None)
         backward = _shared_backward_body(self.body, indices)
-        body, outputs = self._with_residuals(latest_version(ys[0].node), backward)
+        forward_node = latest_version(ys[0].node)
+        extended_body, outputs = self._with_residuals(forward_node, backward)
         # Tensors of the forward body -> the tensors of the caller that are their values.
-        values = dict(zip((*body.arguments, *body.captures), xs))
-        values.update(zip(body.results, outputs))
+        values = dict(zip((*extended_body.arguments, *extended_body.captures), xs))
+        values.update(zip(extended_body.results, outputs))
         residuals = [values[x] for x in backward.residuals]
         output_cotangents = [dys[i] for i in indices]
         # Each call starts from zeros; the gradients of several calls are added outside.
@@ -197,15 +199,15 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
     gradient_nodes, dxs = record_on_body(body, gradient)
     cotangents = {x: dx for x, dx in zip(targets, dxs) if dx is not None}
     outputs = list(cotangents.values())
-    nodes = [*invariant, *_with_early_sums(gradient_nodes, sum_nodes=sums.nodes)]
+    nodes = [*invariant, *_with_early_sums(gradient_nodes, sum_nodes=sums.sum_nodes)]
     nodes = required_nodes(nodes, outputs)
     residuals = _residuals(body, nodes, outputs)
-    arguments = (*residuals, *result_cotangents, *sums.before.values())
+    arguments = (*residuals, *result_cotangents, *sums.previous_sums.values())
     return BackwardBody(
         body=Body.of(body.graph, arguments=arguments, nodes=nodes, results=outputs),
         residuals=residuals,
-        arguments=tuple(x for x in cotangents if x not in sums.before),
-        captures=tuple(sums.before),
+        arguments=tuple(x for x in cotangents if x not in sums.previous_sums),
+        captures=tuple(sums.previous_sums),
     )
 
 
@@ -233,15 +235,16 @@ class _CaptureSums:
       body: the forward body.
 
     Attributes:
-      before: for each capture with a cotangent, the argument of the backward body that is
-        the sum of its cotangents before the call.
-      nodes: for each node that computes such a cotangent, the nodes that add it to the sum.
+      previous_sums: for each capture with a cotangent, the argument of the backward body
+        that is the sum of its cotangents over earlier calls.
+      sum_nodes: for each node that computes such a cotangent, the nodes that add it to the
+        sum.
     """
 
     def __init__(self, body: Body) -> None:
         self.body = body
-        self.before: dict[Tensor, Tensor] = {}
-        self.nodes: dict[Node, list[Node]] = {}
+        self.previous_sums: dict[Tensor, Tensor] = {}
+        self.sum_nodes: dict[Node, list[Node]] = {}
 
     def add(self, cotangents: dict[Tensor, Any]) -> list[Any]:
         """Replaces the cotangents of captures by their new sums, and returns all cotangents.
@@ -254,15 +257,15 @@ class _CaptureSums:
             if dx is None:
                 continue
             dtype = accumulation_dtype(x.dtype)
-            self.before[x] = self.body.graph.new_argument(Spec(x.shape, dtype))
+            self.previous_sums[x] = self.body.graph.new_argument(Spec(x.shape, dtype))
             with context(primals=(x,)):
                 term = OPERATORS["cast"](dx, dtype)
-                total = self.before[x] + term
+                total = self.previous_sums[x] + term
             cotangents[x] = total
             nodes = [total.node]
             if term is not dx:  # `cast` returns `dx` itself if it has the dtype already
                 nodes.insert(0, term.node)
-            self.nodes.setdefault(dx.node, []).extend(nodes)
+            self.sum_nodes.setdefault(dx.node, []).extend(nodes)
         return list(cotangents.values())
 
 

@@ -186,18 +186,16 @@ class _BackwardLoop:
       xs: the inputs of the forward loop.
 
     Attributes:
-      loop: the forward loop.
       body: the forward body.
-      ys: the outputs of the forward loop.
       carries: the arguments of the forward body that are carries.
       entries: the arguments of the forward body that are entries of scanned inputs.
-      scanned: for each tensor that is an entry in the backward body, the stacked tensor
-        outside of the loop: a scanned input, stacked residuals, or the cotangent of a
-        stacked output.
-      carried: for each tensor that is a carry of the backward body (the cotangent of a
-        forward carry), the initial value.
-      captured: for each tensor that is a capture of the backward body, the tensor outside
-        of the loop: a capture of the forward loop, or the cotangent of a sum.
+      scanned_values: for each tensor that is an entry in the backward body, the stacked
+        tensor outside of the loop: a scanned input, stacked residuals, or the cotangent of
+        a stacked output.
+      initial_carries: for each tensor that is a carry of the backward body (the cotangent of
+        a forward carry), the initial value.
+      captured_values: for each tensor that is a capture of the backward body, the tensor
+        outside of the loop: a capture of the forward loop, or the cotangent of a sum.
       inputs: the tensors of the forward body that correspond to `xs`.
       node: the node of the forward loop.
     """
@@ -211,9 +209,9 @@ class _BackwardLoop:
         self.ys = ys
         self.carries = arguments[: loop.num_carries]
         self.entries = arguments[loop.num_carries :]
-        self.scanned = dict(zip(self.entries, scanned))
-        self.captured = dict(zip(body.captures, captures))
-        self.carried: dict[Tensor, Tensor] = {}
+        self.scanned_values = dict(zip(self.entries, scanned))
+        self.captured_values = dict(zip(body.captures, captures))
+        self.initial_carries: dict[Tensor, Tensor] = {}
         self.inputs = (*arguments, *body.captures)
         self.node = latest_version(ys[0].node)
 
@@ -228,7 +226,7 @@ class _BackwardLoop:
         result_cotangents = self._result_cotangents(dys)
         gradient = self._record_backward(result_cotangents, targets)
         carries = [x for x in self.carries if x in gradient.cotangents]
-        summed = [x for x in self.captured if x in gradient.cotangents]
+        summed = [x for x in self.captured_values if x in gradient.cotangents]
         stacked = [x for x in self.entries if x in gradient.cotangents]
         with_cotangent = (*carries, *summed, *stacked)
         outputs = self._run(
@@ -240,7 +238,7 @@ class _BackwardLoop:
         cotangents = dict(zip(with_cotangent, outputs))
         for x in summed:
             # bfloat16 was summed in float32, since in bfloat16 a long sum stops growing.
-            value = self.captured[x]
+            value = self.captured_values[x]
             cotangents[x] = _cast_cotangent(cotangents[x], x.dtype, value)
         # The initial value of a carry that no iteration reads has no cotangent. But without
         # any iteration it is the loop's result, so its cotangent is that of the result.
@@ -253,7 +251,7 @@ class _BackwardLoop:
         self, dys: Sequence[Tensor | None]
     ) -> list[_ResultCotangent]:
         """Returns symbolic cotangents of results of the forward body, and adds them to
-        `carried`, `captured` or `scanned`.
+        `initial_carries`, `captured_values` or `scanned_values`.
 
         The cotangent of a carry is a carry of the backward loop, which starts from zeros if
         the last carry has no cotangent. The cotangent of a sum is equal in all iterations.
@@ -270,13 +268,13 @@ class _BackwardLoop:
             cotangent = self.body.graph.new_argument(result.spec)
             result_cotangents.append(_ResultCotangent(result, cotangent))
             if dy is None:
-                self.carried[cotangent] = OPERATORS["zeros_like"](y)
+                self.initial_carries[cotangent] = OPERATORS["zeros_like"](y)
             elif is_carry:
-                self.carried[cotangent] = dy
+                self.initial_carries[cotangent] = dy
             elif i < num_unstacked:
-                self.captured[cotangent] = dy
+                self.captured_values[cotangent] = dy
             else:
-                self.scanned[cotangent] = dy
+                self.scanned_values[cotangent] = dy
         return result_cotangents
 
     def _record_backward(
@@ -306,7 +304,7 @@ class _BackwardLoop:
                 if dx is None and x in carries:
                     unread_carries.append(x)
                     cotangents[i] = OPERATORS["zeros_like"](x)
-                elif dx is not None and x in self.captured:
+                elif dx is not None and x in self.captured_values:
                     cotangents[i] = _cast_cotangent(dx, accumulation_dtype(x.dtype), x)
             return cotangents
 
@@ -336,10 +334,10 @@ class _BackwardLoop:
         nodes = required_nodes([*invariant_nodes(self.body), *nodes], results)
         used = used_tensors(nodes, results)
         residuals = self._residuals(nodes, used)
-        self.scanned.update(zip(residuals, self._stack_residuals(residuals)))
-        scanned = [x for x in self.scanned if x in used]
+        self.scanned_values.update(zip(residuals, self._stack_residuals(residuals)))
+        scanned = [x for x in self.scanned_values if x in used]
         index = self.body.arguments[0]
-        arguments = [index, *self.carried, *scanned]
+        arguments = [index, *self.initial_carries, *scanned]
         graph = self.body.graph
         body = Body.of(graph, arguments=arguments, nodes=nodes, results=results)
         loop = Loop(
@@ -350,9 +348,9 @@ class _BackwardLoop:
             dim=self.loop.dim,
             reverse=not self.loop.reverse,
         )
-        initial_carries = self.carried.values()
-        stacked_values = [self.scanned[x] for x in scanned]
-        captured_values = [self.captured.get(x, x) for x in body.captures]
+        initial_carries = self.initial_carries.values()
+        stacked_values = [self.scanned_values[x] for x in scanned]
+        captured_values = [self.captured_values.get(x, x) for x in body.captures]
         return apply_all(
             loop,
             *initial_carries,
@@ -367,7 +365,7 @@ class _BackwardLoop:
         """Returns the tensors of the forward body that the forward loop must stack, given
         the nodes of the backward body and the tensors that it uses.
         """
-        available = {*outputs_of_nodes(nodes), *self.scanned}
+        available = {*outputs_of_nodes(nodes), *self.scanned_values}
         forward_tensors = {
             *self.carries,
             *self.entries,
