@@ -134,7 +134,7 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
     return PlannedBody(
         program=program,
         arguments=tuple(arguments),
-        captures=captured_values([program], varying),
+        captures=captured_values([program], inner_values=varying),
     )
 
 

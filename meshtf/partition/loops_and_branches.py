@@ -6,7 +6,7 @@ fits all iterations. Partial sums are reduced before the loop. Steps that comput
 values in all iterations, such as the cast of a weight or its all_gather, run once, before
 the loop. Sums over iterations stay partial sums until after the loop.
 
-The elements of a scanned input are its slices without the scanned dimension, one for each
+The entries of a scanned input are its slices without the scanned dimension, one for each
 iteration.
 """
 
@@ -48,10 +48,10 @@ def plan_loop(builder: Builder, node: Node) -> None:
         for x, placement in zip(node.inputs, carry_placements)
     ]
     scanned_inputs = _scanned_inputs(builder, node, op)
-    iteration, carries, elements = _body_arguments(
+    iteration, carries, entries = _body_arguments(
         builder, op, carry_placements, scanned_inputs
     )
-    arguments = (iteration, *carries, *elements)
+    arguments = (iteration, *carries, *entries)
     body = _plan_loop_body(
         builder, node, op, arguments=arguments, carry_placements=carry_placements
     )
@@ -73,10 +73,10 @@ def plan_loop(builder: Builder, node: Node) -> None:
             test=test,
             iteration=iteration,
             carries=carries,
-            elements=elements,
+            entries=entries,
             initial_values=tuple(initial_values),
             scanned_inputs=tuple(scanned_inputs),
-            captured_values=captured_values([body, test], varying),
+            captured_values=captured_values([body, test], inner_values=varying),
             outs=outs,
             wait_for=builder.control_dependencies.of_node(node),
         )
@@ -102,24 +102,24 @@ def _body_arguments(
     scanned_inputs: Sequence[Value],
 ) -> tuple[Value, tuple[Value, ...], tuple[Value, ...]]:
     """Returns the arguments of a loop's body: (index of the iteration, carries,
-    elements of scanned inputs).
+    entries of scanned inputs).
 
     Args:
       builder: the builder of the program around the loop.
       op: the loop.
       carry_placements: the placements of the carries.
-      scanned_inputs: the values from which the elements are taken.
+      scanned_inputs: the values from which the entries are taken.
     """
     iteration, *arguments = op.body.arguments
     carries = tuple(
         Value(x.spec, placement)
         for x, placement in zip(arguments[: op.num_carries], carry_placements)
     )
-    elements = tuple(
+    entries = tuple(
         Value(x.spec, scanned.placement)
         for x, scanned in zip(arguments[op.num_carries :], scanned_inputs)
     )
-    return Value(iteration.spec, builder.mesh.replicated), carries, elements
+    return Value(iteration.spec, builder.mesh.replicated), carries, entries
 
 
 def _plan_loop_body(
@@ -219,7 +219,7 @@ def plan_branch(builder: Builder, node: Node) -> None:
             node=node,
             predicate=predicate,
             bodies=(programs[0], programs[1]),
-            captured_values=captured_values(programs, arguments=set()),
+            captured_values=captured_values(programs, inner_values=set()),
             outs=outs,
             wait_for=builder.control_dependencies.of_node(node),
         )
@@ -304,15 +304,16 @@ def hoist_invariant_steps(
 
 
 def captured_values(
-    programs: Iterable[Program | None], arguments: set[Value]
+    programs: Iterable[Program | None], inner_values: set[Value]
 ) -> tuple[Value, ...]:
     """Returns the values of the surrounding program that bodies use, each once.
 
     Args:
       programs: the bodies; None is skipped.
-      arguments: the arguments of the bodies, which are not captured.
+      inner_values: arguments of the bodies, and perhaps values that depend on them: they are
+        not captured.
     """
-    captures: dict[Value, None] = {}
+    captures: dict[Value, None] = {}  # used as an ordered set
     for program in programs:
         if program is None:
             continue
@@ -323,10 +324,9 @@ def captured_values(
         computed_values = {
             value for step in program.steps for value in outputs_of(step)
         }
-        local_values = computed_values | arguments
-        captures |= dict.fromkeys(
-            value for value in used_values if value not in local_values
-        )
+        for value in used_values:
+            if value not in computed_values and value not in inner_values:
+                captures[value] = None
     return tuple(captures)
 
 

@@ -183,7 +183,7 @@ class _Levels:
       counter: decides when partial sums start a new level.
 
     Attributes:
-      before: for each level, the steps that run before its segments.
+      before: for each level, the reads, writes and reshards that run before its segments.
       groups: for each level, its computations; each group becomes a segment.
       group_of: {value: the group that computes it}.
       available_from: {value: the first level before whose segments it exists}, for values
@@ -265,7 +265,7 @@ class _Levels:
         index = last_needed + 1
         while index < len(groups) and len(groups[index].axes) <= len(axes):
             index += 1
-        groups.insert(index, _Group(step.plan.stage, axes, []))
+        groups.insert(index, _Group(stage=step.plan.stage, axes=axes, computes=[]))
         return groups[index]
 
     def _varying_axes(self, step: Compute) -> tuple[str, ...]:
@@ -283,13 +283,15 @@ class _Levels:
         return tuple(varying)
 
     def _level_after(self, value: Value) -> int:
-        """Returns the first level before whose segments a step can use a value."""
+        """Returns the first level at which a read, write or reshard can use a value: these
+        run before the segments of a level.
+        """
         if value in self.computed_at:
             return self.computed_at[value] + 1
         return self.available_from.get(value, 0)
 
     def _level_with(self, value: Value) -> int:
-        """Returns the first level whose segments can use a value."""
+        """Returns the first level at which a computation of a segment can use a value."""
         if value in self.computed_at:
             return self.computed_at[value]
         return self.available_from.get(value, 0)

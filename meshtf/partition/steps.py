@@ -225,7 +225,7 @@ class Program:
 class LoopStep:
     """A program that runs once for each iteration of a loop; see `graph.Loop`.
 
-    The arguments of the body are `iteration`, `carries` and `elements`. Its results are
+    The arguments of the body are `iteration`, `carries` and `entries`. Its results are
     the next carries, terms of sums, and outputs to be stacked.
 
     Attributes:
@@ -235,9 +235,10 @@ class LoopStep:
         number of iterations is known.
       iteration: the argument of the body that is the index of the iteration.
       carries: the arguments of the body that each iteration passes to the next one.
-      elements: the arguments of the body that are one element of each scanned input.
+      entries: the arguments of the body that are one entry of each scanned input (a slice
+        without the scanned dimension).
       initial_values: the values of `carries` in the first iteration.
-      scanned_inputs: the tensors from which `elements` are taken.
+      scanned_inputs: the tensors from which `entries` are taken.
       captured_values: the values of the surrounding program that the body and the test
         use.
       outs: the last carries, the sums, and the stacked outputs.
@@ -248,7 +249,7 @@ class LoopStep:
     test: Program | None
     iteration: Value
     carries: tuple[Value, ...]
-    elements: tuple[Value, ...]
+    entries: tuple[Value, ...]
     initial_values: tuple[Value, ...]
     scanned_inputs: tuple[Value, ...]
     captured_values: tuple[Value, ...]
