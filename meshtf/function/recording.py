@@ -204,6 +204,7 @@ class PythonFunction:
         """Records a call as if its tensors and variables were on another mesh."""
 
         def on_mesh(x: Any) -> Any:
+            """Returns a tensor without data on the other mesh; anything else unchanged."""
             if isinstance(x, Tensor):
                 return _abstract_tensor(x, mesh)
             return x

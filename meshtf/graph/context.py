@@ -50,7 +50,7 @@ class Context:
     Attributes:
       region: changes of the mesh's layout.
       path: the names of the enclosing modules, the outermost first: for seeds and names of
-        variables. A name may be pending, see `runtime/module_paths.py`.
+        variables. A name may still be unknown, see `runtime/module_paths.py`.
       seeds: the seeds of random ops; None: no seed was set.
       random_paths: the module paths of the random ops that drew numbers with these seeds;
         see `ops/control/seeds.py`.

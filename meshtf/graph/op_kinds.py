@@ -21,7 +21,14 @@ from meshtf.mesh import Mesh, Placement
 
 
 class Store(Protocol):
-    """The storage that an op reads or writes: a variable, or an argument of a function."""
+    """The storage that an op reads or writes: a variable, or an argument of a function.
+
+    Attributes:
+      name: the name of the variable or argument.
+      spec: the global shape and the dtype.
+      placement: the state along each mesh axis, such as sharded or replicated.
+      mesh: the mesh; None: it is not known yet.
+    """
 
     @property
     def name(self) -> str: ...

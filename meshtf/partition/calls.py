@@ -222,6 +222,7 @@ def _sum_placement(term: Placement, preferred: Placement) -> Placement:
     reduced = reduced_placement(final_placement(term, preferred))
 
     def sum_state(term_state: State, reduced_state: State) -> State:
+        """Returns the state of the sum along one axis."""
         if term_state == Partial("sum") or isinstance(term_state, Sharded):
             return term_state
         return reduced_state

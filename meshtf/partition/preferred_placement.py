@@ -107,6 +107,7 @@ class PreferredPlacement:
         """
 
         def state_of_y(axis: str, primal_state: State) -> State:
+            """Returns the state of y along an axis, from the state of the primal."""
             if isinstance(primal_state, OnStage):
                 return primal_state
             if not isinstance(primal_state, Sharded) or primal_state.dim not in y.shape:

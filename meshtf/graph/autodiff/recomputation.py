@@ -87,6 +87,7 @@ def rule_on_recomputed(
     """
 
     def gradient(dys: Sequence[Any]) -> Sequence[Any]:
+        """Calls the rule, whose ops read recomputed tensors."""
         # If this backward pass has recomputed a recomputed tensor y again, it takes the
         # place of y.
         outer_substitutes = current().substitutes or {}
@@ -96,13 +97,14 @@ def rule_on_recomputed(
         with context(substitutes=substitutes):
             return rule.gradient(dys)
 
-    def replaced(xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def substituted(xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Returns tensors, with recomputed ones in place of those of the forward pass."""
         return tuple(recomputed.get(x, x) for x in xs)
 
     return CustomGradientRule(
-        inputs=replaced(rule.inputs),
-        captures=replaced(rule.captures),
+        inputs=substituted(rule.inputs),
+        captures=substituted(rule.captures),
         num_results=rule.num_results,
-        intermediates=replaced(rule.intermediates),
+        intermediates=substituted(rule.intermediates),
         gradient=gradient,
     )

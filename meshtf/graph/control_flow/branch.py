@@ -148,6 +148,7 @@ def branch_gradient(body: Body, dys: Sequence[Tensor | None]) -> BranchGradient:
     captures = [x for x in body.captures if has_gradient(x.dtype)]
 
     def backward() -> list[Tensor | None]:
+        """Returns the cotangents of captures."""
         return gradients_within(
             set(body.nodes), ys=results, xs=captures, grad_ys=list(outer_cotangents)
         )
@@ -172,13 +173,15 @@ def _gradient_body(
         cotangent of a target of the other branch is zeros.
     """
 
-    def cotangents() -> list[Tensor]:
-        return [
-            branch.cotangents[x]
-            if capturing_branch is branch
-            else OPERATORS["zeros_like"](x)
-            for capturing_branch, x in targets
-        ]
+    def target_cotangents() -> list[Tensor]:
+        """Returns the cotangents of targets, in order."""
+        cotangents = []
+        for capturing_branch, x in targets:
+            if capturing_branch is branch:
+                cotangents.append(branch.cotangents[x])
+            else:
+                cotangents.append(OPERATORS["zeros_like"](x))
+        return cotangents
 
-    nodes, results = record_on_body(branch.forward, cotangents)
+    nodes, results = record_on_body(branch.forward, target_cotangents)
     return branch.body(results, extra_nodes=nodes)
