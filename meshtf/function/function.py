@@ -220,11 +220,13 @@ class Function(Generic[P, R]):
         """Runs a call: as part of the calling function, op by op, or as a program."""
         executor = current_executor()
         runs_eagerly = current().functions_run_eagerly
-        is_recording = isinstance(executor, Graph)
-        # Another `mtf.function` calls this one.
-        if is_recording or (runs_eagerly and isinstance(executor, InPlace)):
+        # Another `mtf.function` calls this one: it is being recorded, or runs op by op.
+        is_recorded = isinstance(executor, Graph)
+        runs_in_caller = runs_eagerly and isinstance(executor, InPlace)
+        if is_recorded or runs_in_caller:
             return self._run_in_place(args, kwargs)
         if runs_eagerly or not is_traceable(current()):
+            # Op by op, but with the settings that a trace would have.
             with context(**RESET_IN_TRACES):
                 return self._run_in_place(args, kwargs)
         call = self._python.bind(args, kwargs)

@@ -133,7 +133,7 @@ class Graph:
         """Records a node, and returns its outputs."""
         if self.mesh is None and node.mesh is not None:
             self.mesh = node.mesh
-            self.settle_mesh()
+            self._propagate_mesh()
         if isinstance(node.op, ReadOp):
             self._reads[node.op.store] = node
         elif isinstance(node.op, WriteOp):
@@ -142,7 +142,7 @@ class Graph:
         self.nodes.append(node)
         return node.outputs
 
-    def settle_mesh(self) -> None:
+    def _propagate_mesh(self) -> None:
         """Gives the mesh to arguments that were recorded before it was known, and checks all
         nodes against the mesh's layout.
 

@@ -48,7 +48,7 @@ def build(
     """
     builder = Builder(mesh, PLANNERS)
     if prune:
-        remaining_nodes = live(nodes, results)
+        remaining_nodes = live_nodes(nodes, results)
     else:
         remaining_nodes = [latest_version(node) for node in nodes]
     for node in remaining_nodes:
@@ -72,17 +72,17 @@ def build(
     )
 
 
-def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
+def live_nodes(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
     """Returns the nodes that results or effects (writes, host ops) need, in order.
 
-    A node needs those that compute its inputs, and its control dependency `wait_for`.
+    A node needs the nodes that compute its inputs and its control dependency `wait_for`.
     """
     needed = {latest_version(x.node) for x in results}
-    live_nodes = []
+    reversed_nodes = []
     for node in map(latest_version, reversed(nodes)):
         if node in needed or isinstance(node.op, (WriteOp, HostOp)):
-            live_nodes.append(node)
+            reversed_nodes.append(node)
             needed.update(latest_version(x.node) for x in node.inputs)
             if node.wait_for is not None:
                 needed.add(latest_version(node.wait_for.node))
-    return live_nodes[::-1]
+    return reversed_nodes[::-1]

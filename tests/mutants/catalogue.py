@@ -193,7 +193,7 @@ PLANNING = (
     Mutant(
         "prints are left out",
         "meshtf.partition.build",
-        "live",
+        "live_nodes",
         "(WriteOp, HostOp)",
         "(WriteOp,)",
         ("tests/ops/variables/test_print_and_summary.py",),
@@ -201,7 +201,7 @@ PLANNING = (
     Mutant(
         "writes are left out",
         "meshtf.partition.build",
-        "live",
+        "live_nodes",
         "(WriteOp, HostOp)",
         "(HostOp,)",
         TEST_PROGRAM,
