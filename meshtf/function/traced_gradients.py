@@ -104,22 +104,24 @@ class Trace:
         self.differentiable = has_sources and any(
             has_gradient(result.dtype) for result in self.results
         )
-        # By the indices and placements of the results' cotangents; see `backward`.
+        # (indices, placements) of the results' cotangents -> trace; see `backward`.
         self._backward_traces: dict[Any, BackwardTrace] = {}
 
-    def call(self, values: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor]:
+    def call(
+        self, flat_values: Sequence[Any], tensors: Sequence[Tensor]
+    ) -> list[Tensor]:
         """Runs the function, and returns its results.
 
         Args:
-          values: all arguments, as TensorFlow tensors.
+          flat_values: all arguments, as TensorFlow tensors.
           tensors: the arguments that are named tensors and can have gradients.
         """
         if self.write_time is not None:
             self.write_time.record()
-        outputs = self.executable(values)
+        outputs = self.executable(flat_values)
         trace_call: TraceCall | None = None
         if self.differentiable and self.write_time is None:
-            trace_call = TraceCall(self, values, tensors)
+            trace_call = TraceCall(self, flat_values, tensors)
         elif self.differentiable:
             trace_call = WritingTraceCall(self, tensors)
         return [
@@ -287,7 +289,6 @@ class WritingTraceCall(TraceCall):
 
     def __init__(self, trace: Trace, tensors: Sequence[Tensor]) -> None:
         super().__init__(trace, flat_values=(), tensors=())
-        # (weak reference, whether the tensor is a leaf) for each argument.
         self._argument_references = [(weakref.ref(x), _is_leaf(x)) for x in tensors]
 
     @property
@@ -327,7 +328,7 @@ class WritingTraceCall(TraceCall):
 
 
 def _written_since(name: str, variable: Any) -> PlanError:
-    """Returns the error for a variable that was written after a call of function `name`."""
+    """Returns the error for a variable that was written after function `name` was called."""
     return PlanError(
         explain_error(
             f"the gradient of a result of the function {name!r} needs the value that "
