@@ -220,10 +220,10 @@ class Function(Generic[P, R]):
         """Runs a call: as part of the calling function, op by op, or as a program."""
         executor = current_executor()
         runs_eagerly = current().functions_run_eagerly
-        # Another `mtf.function` calls this one: it is being recorded, or runs op by op.
-        is_recorded = isinstance(executor, Graph)
-        runs_in_caller = runs_eagerly and isinstance(executor, InPlace)
-        if is_recorded or runs_in_caller:
+        # The caller is another `mtf.function`, which is being recorded, or runs op by op.
+        caller_is_recorded = isinstance(executor, Graph)
+        caller_runs_eagerly = runs_eagerly and isinstance(executor, InPlace)
+        if caller_is_recorded or caller_runs_eagerly:
             return self._run_in_place(args, kwargs)
         if runs_eagerly or not is_traceable(current()):
             # Op by op, but with the settings that a trace would have.

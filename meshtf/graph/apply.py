@@ -139,11 +139,12 @@ def _apply_all(
         source = primals[-1].node.source
     else:
         source = Source.of_caller()
+    if mesh is not None:
+        mesh = as_mesh("mesh", mesh)
+    # Reads variables, which may determine the mesh of the executor.
+    tensors = _as_inputs(op, inputs, context)
     if mesh is None:
         mesh = executor.mesh
-    else:
-        mesh = as_mesh("mesh", mesh)
-    tensors = _as_inputs(op, inputs, context)
     if context.mesh is None:
         mesh = common_mesh(tensors, mesh, source)
     else:
