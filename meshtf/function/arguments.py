@@ -240,6 +240,7 @@ class CallArguments:
         value = leaf.sharded_value
         assert leaf.mesh is not None and value is not None
         store: DeviceStore | ShardsStore
+        facts: tuple[Any, ...]
         # A live mesh runs on the devices of jax. The shards of a result of a program are one
         # object there (`DeviceShards`); any other tensor has a list of shards.
         if leaf.mesh.live and not isinstance(value.values, list):
