@@ -312,7 +312,7 @@ class _BackwardPass:
                 label = repr(op.store.name)
             raise PlanError(
                 explain_error(
-                    f"a function with a custom gradient uses {label} from outside, and the "
+                    f"a function with its own gradient uses {label} from outside, and the "
                     "gradient with respect to it is wanted, too.",
                     tensor=repr(x.shape),
                     source=node.source,
