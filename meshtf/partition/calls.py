@@ -81,16 +81,11 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
     The placements of sums over calls are known only once the body is planned. If they
     differ from the placements of the corresponding arguments, the body is planned again.
     """
-    stage = builder.preferred.stage(node)
-    # The placement of each argument of the body, in order.
-    placements: dict[Tensor, Placement] = {}
+    placements = _argument_placements(builder, node, op)
     # The arguments of the body that are zeros at the first call: sums over calls, perhaps.
-    zeros = set()
-    for x, argument in zip(node.inputs, op.body.arguments):
-        placement = reduced_placement(builder.placement_of(x))
-        placements[argument] = with_stage(builder.mesh, placement, stage)
-        if _is_zero(x):
-            zeros.add(argument)
+    zeros = {
+        argument for x, argument in zip(node.inputs, op.body.arguments) if _is_zero(x)
+    }
     captures = node.inputs[len(op.body.arguments) :]
 
     def plan() -> tuple[list[Value], Builder]:
@@ -99,11 +94,7 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
         for x, placement in placements.items():
             arguments.append(Value(x.spec, placement))
         body_builder = plan_body(
-            builder,
-            node=node,
-            body=op.body,
-            arguments=arguments,
-            captures=captures,
+            builder, node=node, body=op.body, arguments=arguments, captures=captures
         )
         return arguments, body_builder
 
@@ -136,6 +127,20 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
         arguments=tuple(arguments),
         captures=captured_values([program], inner_values=varying),
     )
+
+
+def _argument_placements(
+    builder: Builder, node: Node, op: Call
+) -> dict[Tensor, Placement]:
+    """Returns the placement of each argument of a call's body, in order: that of the input
+    of the first call, on the stage of the call, and with partial sums reduced.
+    """
+    stage = builder.preferred.stage(node)
+    placements = {}
+    for x, argument in zip(node.inputs, op.body.arguments):
+        placement = reduced_placement(builder.placement_of(x))
+        placements[argument] = with_stage(builder.mesh, placement, stage)
+    return placements
 
 
 def _share_captures(
