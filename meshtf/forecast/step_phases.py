@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 
 from meshtf.forecast.report_data import Phase
 from meshtf.graph import Body, Call, ControlFlowOp, Node, Tensor, WriteOp
-from meshtf.graph.recorder import latest
+from meshtf.graph.recorder import latest_version
 
 
 def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase]:
@@ -29,7 +29,7 @@ def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase
     }
     for node in nodes:
         phase_of[node] = _phase(node, phase_of, training_loops)
-    outputs = training_loops | {latest(tensor.node) for tensor in results}
+    outputs = training_loops | {latest_version(tensor.node) for tensor in results}
     _mark_inputs_of_updates(nodes, outputs, phase_of)
     for node in nodes:
         _add_bodies(node, phase_of)
@@ -81,7 +81,7 @@ def _phase(node: Node, phase_of: dict[Node, Phase], training_loops: Set[Node]) -
     if isinstance(op, WriteOp) and op.variables[0].kind == "parameter":
         return "update"
     for x in node.inputs:
-        producer = latest(x.node)
+        producer = latest_version(x.node)
         if producer in training_loops or phase_of.get(producer, "forward") != "forward":
             return "update"
     return "forward"
@@ -104,4 +104,6 @@ def _mark_inputs_of_updates(
         if phase_of[node] == "forward" and node not in outputs and only_updates:
             phase_of[node] = "update"
         for x in node.inputs:
-            phases_of_users.setdefault(latest(x.node), set()).add(phase_of[node])
+            phases_of_users.setdefault(latest_version(x.node), set()).add(
+                phase_of[node]
+            )

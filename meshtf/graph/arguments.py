@@ -1,7 +1,7 @@
 """Checks and conversions of the tensors, meshes and variables that users pass to public
 functions. For arguments of Python types see `names/arguments.py`.
 
-    x = as_tensor("x", x)             # a tensor; a variable is read
+    x = as_tensor("x", x)             # a tensor, or the value of a variable
 
 `name` is always the name of the argument, for the error.
 """
@@ -85,7 +85,7 @@ def check_tensors(**xs: Any) -> None:
 
 
 def check_nest(name: str, nest: Any, missing: bool = True) -> None:
-    """Raises ArgumentError for a nesting that has anything but tensors and variables.
+    """Raises ArgumentError if a nesting contains anything but tensors and variables.
 
     Args:
       name: the name of the argument.
@@ -98,7 +98,7 @@ def check_nest(name: str, nest: Any, missing: bool = True) -> None:
         nest = list(nest.values())
     if isinstance(nest, (tuple, list)):
         for x in nest:
-            check_nest(name, x, missing)
+            check_nest(name, x, missing=missing)
     elif not isinstance(nest, Operators):
         refuse_tensor(name, nest)
 
@@ -106,9 +106,8 @@ def check_nest(name: str, nest: Any, missing: bool = True) -> None:
 def as_mesh(name: str, mesh: Any) -> Mesh:
     """Returns `mesh`. Raises ArgumentError if it is no mesh."""
     if not isinstance(mesh, Mesh):
-        refuse(
-            name, mesh, "a mesh", 'Make one first: mesh = mtf.Mesh("data:4;model:2").'
-        )
+        way_out = 'Make one first: mesh = mtf.Mesh("data:4;model:2").'
+        refuse(name, mesh, "a mesh", way_out)
     return mesh
 
 
@@ -120,7 +119,7 @@ def as_variables(
     Args:
       name: the name of the argument.
       variables: the value of the argument.
-      expected: what the error says is expected.
+      expected: a description of the elements, for the error.
 
     Raises:
       ArgumentError: `variables` is no sequence, or an element is neither a variable nor a

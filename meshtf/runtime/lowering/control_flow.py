@@ -197,7 +197,7 @@ class _Loop:
         index = self._index(iteration)
         # Takes the carries; the sums and stacked outputs remain.
         inputs = self._body_inputs(index, remaining_variables)
-        for value, shards in zip(self.step.elements, self.scanned):
+        for value, shards in zip(self.step.entries, self.scanned):
             elements = [_element(x, index) for x in shards]
             inputs[value] = self.executor.to_positions(value, elements)
         body = self.step.body
