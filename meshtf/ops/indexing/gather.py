@@ -60,12 +60,16 @@ class Gather(Op):
 
     Attributes:
       dim: the dimension of the table that ids index.
-      out_of_range: the policy for indices outside of [0, size of `dim`).
+      out_of_range: the policy for indices outside of [0, size of `dim`): "error";
+        "negative": negative ones give zeros, others are errors; "zeros": all give zeros;
+        "trusted": there are none.
     """
 
     dim: str
     out_of_range: OutOfRange = "error"
-    linearity = "each"  # of the table; ids cannot be partial sums
+    linearity = "each"  # if the table is a partial sum over shards, so is the output
+    # Test inputs: the attributes (dim, out_of_range), then each input's kind of values and
+    # shape. Integers are less than `below`.
     conformance_samples = (
         Sample(("v",), ("v:8;d:4", "int b:4")),
         Sample(("v", "negative"), ("d:3;v:8", "int b:4;c:2")),
@@ -83,6 +87,8 @@ class Gather(Op):
         return (Spec(ids.shape + rest, table.dtype),)
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension of an input or of the output, does: shards of
+        # `dim` give partial sums; with others sharded, the output is sharded too.
         return Role.SUM if factor == self.dim else Role.MAP
 
     def local(self, context: LocalContext, table: Any, ids: Any) -> LocalTensors:
@@ -90,18 +96,20 @@ class Gather(Op):
         is_sharded = context.num_shards(self.dim) > 1
         ignores_ids = self.out_of_range in ("negative", "zeros")
         gives_zeros = is_sharded or ignores_ids
+        # `kernels_refuse`: TensorFlow's kernels check the bounds themselves.
         if gives_zeros or not context.kernels_refuse:
             ids = check_bounds(context, self.dim, ids, self.out_of_range)
         if gives_zeros:
             ids, is_local = to_local_ids(context, self.dim, ids)
             # Ids outside of the shard look up element 0, which is replaced by zero.
             y = self._lookup(context, table, tf.where(is_local, ids, 0))
-            ids_sizes = context.inputs[1].sizes
-            num_rest = len(y.shape) - len(ids_sizes)
-            is_local = tf.reshape(is_local, [*ids_sizes, *[1] * num_rest])
+            _table_shape, ids_shape = context.inputs
+            num_rest = len(y.shape) - len(ids_shape)
+            is_local = tf.reshape(is_local, [*ids_shape.sizes, *[1] * num_rest])
             y = tf.where(is_local, y, tf.zeros([], y.dtype))
         else:
             y = self._lookup(context, table, ids)
+        # XLA cannot raise errors: there the result for an id out of range is NaN.
         return (mark_out_of_range(context, self.dim, y, global_ids, self.out_of_range),)
 
     def _lookup(self, context: LocalContext, table: Any, ids: Any) -> Any:
@@ -134,16 +142,20 @@ class SegmentSum(Op):
     """The sums of x by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] ->
     [*batch, dim, *rest].
 
+    A segment consists of the elements of x that have the same id.
+
     Attributes:
       dim: the new dimension, which ids index.
       like: the shape of the output, [*batch, dim, *rest] in any order.
-      out_of_range: the policy for indices outside of [0, size of `dim`).
+      out_of_range: the policy for indices outside of [0, size of `dim`), as in `Gather`;
+        elements whose ids give zeros there are dropped.
     """
 
     dim: str
     like: Shape
     out_of_range: OutOfRange = "negative"
     linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    # Attributes: (dim, like, out_of_range).
     conformance_samples = (
         Sample(("v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),
         Sample(("v", Shape("d:3;v:8")), ("d:3;b:4;c:2", "int c:2;b:4")),
@@ -162,14 +174,13 @@ class SegmentSum(Op):
         return Role.MAP if factor in self.like else Role.SUM
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
-        widened = widen(x)  # sums of ones in bfloat16 would stop at 256
         sums = reduce_segments(
             tf.math.unsorted_segment_sum,
             context,
-            self.dim,
-            widened,
-            ids,
-            self.out_of_range,
+            dim=self.dim,
+            x=widen(x),  # to float32: in bfloat16, sums of ones would stop at 256
+            ids=ids,
+            out_of_range=self.out_of_range,
         )
         return (tf.cast(sums, x.dtype),)
 
@@ -194,7 +205,7 @@ def check_segments(op_name: str, dim: str, like: Shape, x: Spec, ids: Spec) -> N
 
     Raises:
       ShapeError: `like` is not [*batch, dim, *rest], in any order.
-      DTypeError: ids are no integers, or x is bool.
+      DTypeError: ids are not integers, or x is bool.
     """
     check_ids(ids, dim)
     require_dim(x.shape, *ids.shape.names)
@@ -212,7 +223,7 @@ def check_segments(op_name: str, dim: str, like: Shape, x: Spec, ids: Spec) -> N
 def segments_like(
     x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names
 ) -> tuple[str, Shape]:
-    """Returns the attributes `dim` and `like` of a segment op.
+    """Returns the attributes `dim` and `like` of `SegmentSum` or a similar op.
 
     Args:
       x: the values, [*batch, *reduced, *rest].
@@ -266,13 +277,12 @@ def gather(
 
     Raises:
       ShapeError: the table lacks `dim`, ids have it, or a shared name has two sizes.
-      DTypeError: ids are no integers.
+      DTypeError: ids are not integers.
       PlanError: `out_of_range` is neither "error" nor "zeros".
     """
     check_bools(zero_negative=zero_negative)
-    as_choice("out_of_range", out_of_range, ("error", "zeros"))
     policy: OutOfRange = "negative" if zero_negative else "error"
-    if out_of_range == "zeros":
+    if as_choice("out_of_range", out_of_range, ("error", "zeros")) == "zeros":
         policy = "zeros"
     return gather_with_bounds(table, ids, dim, policy)
 
@@ -309,7 +319,7 @@ def take_along_axis(
 
     Raises:
       ShapeError: x or ids lack `dim`, or another name has two sizes.
-      DTypeError: ids are no integers.
+      DTypeError: ids are not integers.
     """
     ids, dim = tensor_along(ids, dim, "ids")
     x = as_tensor("x", x)
@@ -335,6 +345,7 @@ def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
 
     Raises:
       ShapeError: x lacks a name of ids, or has `dim`.
-      DTypeError: ids are no integers, or x is bool.
+      DTypeError: ids are not integers, or x is bool.
     """
-    return apply(SegmentSum(*segments_like(x, ids, dim, batch)), x, ids)
+    dim_name, like = segments_like(x, ids, dim, batch)
+    return apply(SegmentSum(dim_name, like), x, ids)

@@ -54,11 +54,14 @@ _SEGMENT_KERNELS = {
     "max": tf.math.unsorted_segment_max,
     "min": tf.math.unsorted_segment_min,
 }
+_SCATTERED = ".updates"  # the temporary name of the merged dimensions of updates
 
 
 class SegmentExtreme(Op):
     """The maximum or minimum of x by segment: x [*batch, *reduced, *rest], ids
     [*batch, *reduced] -> [*batch, dim, *rest].
+
+    A segment consists of the elements of x that have the same id.
 
     Attributes:
       kind: "max" or "min".
@@ -69,6 +72,8 @@ class SegmentExtreme(Op):
     kind: str
     dim: str
     like: Shape
+    # Test inputs: the attributes (kind, dim, like), then each input's kind of values and
+    # shape. Integers are less than `below`.
     conformance_samples = (
         Sample(("max", "v", Shape("v:8;d:4")), ("ties b:4;d:4", "int b:4")),
         Sample(("min", "v", Shape("d:2;v:8")), ("d:2;b:4;c:2", "int c:2;b:4")),
@@ -83,6 +88,8 @@ class SegmentExtreme(Op):
         return (Spec(self.like, x.dtype),)
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension of x or of the output, does: the output is
+        # sharded too, or each shard has a partial maximum or minimum.
         if factor in self.like:
             return Role.MAP
         return Role(self.kind)
@@ -110,7 +117,7 @@ class SegmentExtreme(Op):
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
         def at_elements(segments: Tensor) -> Tensor:
             """Returns the value of each element's segment, in the shape of x."""
-            values = gather_with_bounds(segments, ids, self.dim, "zeros")
+            values = gather_with_bounds(segments, ids, self.dim, out_of_range="zeros")
             return transpose(values, x.shape)
 
         # If several elements are the extreme of a segment, each gets an equal share of the
@@ -133,7 +140,7 @@ def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     gradient. Arguments and errors are those of `segment_sum`.
     """
     dim_name, like = segments_like(x, ids, dim, batch)
-    return apply(SegmentExtreme("max", dim_name, like), x, ids)
+    return apply(SegmentExtreme(kind="max", dim=dim_name, like=like), x, ids)
 
 
 def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
@@ -144,7 +151,7 @@ def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     gradient. Arguments and errors are those of `segment_sum`.
     """
     dim_name, like = segments_like(x, ids, dim, batch)
-    return apply(SegmentExtreme("min", dim_name, like), x, ids)
+    return apply(SegmentExtreme(kind="min", dim=dim_name, like=like), x, ids)
 
 
 def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
@@ -155,7 +162,7 @@ def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> T
     """
     x = as_tensor("x", x)
     ids = as_tensor("ids", ids)
-    # bfloat16 could count to 256 only.
+    # In bfloat16, counts would stop at 256.
     dtype = accumulation_dtype(x.dtype)
     count = segment_sum(ones(ids.mesh, ids.shape, dtype), ids, dim, batch)
     total = segment_sum(cast(x, dtype), ids, dim, batch)
@@ -171,7 +178,7 @@ def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> 
 
     Raises:
       ShapeError: updates lack a name of ids, or have `dim`.
-      DTypeError: ids are no integers.
+      DTypeError: ids are not integers.
     """
     updates = as_tensor("updates", updates)
     ids = as_tensor("ids", ids)
@@ -193,7 +200,7 @@ def scatter_add(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
 
     Raises:
       ShapeError: the shapes do not fit.
-      DTypeError: ids are no integers, or the types of x and updates differ.
+      DTypeError: ids are not integers, or the types of x and updates differ.
     """
     x = as_tensor("x", x)
     ids = as_tensor("ids", ids)
@@ -236,14 +243,13 @@ def _last_updates(
     ids = _merge_scattered(ids, scattered)
     updates = _merge_scattered(updates, scattered)
     (update_dim,) = (d for d in ids.shape if d.name not in like)
+    # The last update of an element is the maximum of the indices of its updates.
     indices = broadcast(index_range(ids.mesh, update_dim), ids.shape)
     batch = like.only(ids.shape.names)
-    last = apply(SegmentExtreme("max", dim, batch + like.dim(dim)), indices, ids)
-    y = gather_with_bounds(updates, last, update_dim.name, "zeros")
+    last_op = SegmentExtreme(kind="max", dim=dim, like=batch + like.dim(dim))
+    last = apply(last_op, indices, ids)
+    y = gather_with_bounds(updates, last, update_dim.name, out_of_range="zeros")
     return transpose(y, like), last
-
-
-_SCATTERED = ".updates"
 
 
 def _merge_scattered(x: Tensor, scattered: list[str]) -> Tensor:

@@ -1,13 +1,14 @@
 """The largest and smallest elements along a dimension: top_k, argmax, argmin, top_1,
-nth_largest, nth_smallest. Of equal elements, the one with the lowest index comes first.
+nth_largest, nth_smallest. Among equal elements, the one with the lowest index comes first.
 
     values, indices = mtf.top_k(logits, "vocab", "k:3")      # [batch vocab] -> both [batch k]
     label = mtf.argmax(logits, "vocab")                      # [batch]
     third = mtf.math.nth_largest(logits, "vocab", 2)         # [batch]
 
-Where the dimension is sharded, shards exchange their k largest elements, and every device
-selects the k largest of all exchanged ones. The gradient of top_k adds dvalues at the
-indices, which is a segment_sum.
+If the dimension is not sharded, the method `local` of an op computes its outputs. If it is,
+`statistics` returns the k largest elements of a shard, which all shards exchange, and
+`local_sharded` selects the k largest of all exchanged ones. The gradient of top_k adds
+dvalues at the indices, which is a segment_sum.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ from meshtf.ops.indexing.gather import SegmentSum
 from meshtf.ops.shapes.reshape import arrange, reshape
 from meshtf.ops.shapes.slice import slice as slice_
 
-_K = ".k"  # the name of the dimension k where the result drops it
+# The name of the dimension of the k largest where only one of them is returned. Names that
+# begin with a dot are internal, and no layout shards them.
+_K = ".k"
 
 
 class TopK(OpWithStatistics):
@@ -55,6 +58,7 @@ class TopK(OpWithStatistics):
 
     dim: str
     k: Dimension
+    # Test inputs: the attributes (dim, k), then the input's kind of values and shape.
     conformance_samples = (
         Sample(("v", Dimension("k", 3)), ("b:4;v:8",)),
         Sample(("v", Dimension("k", 2)), ("v:8;b:3",)),
@@ -76,8 +80,9 @@ class TopK(OpWithStatistics):
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension of x or of the outputs, does.
         if factor == self.dim:
-            return Role.SAME
+            return Role.SAME  # each shard computes the same outputs, after the exchange
         if factor == self.k.name:
             return Role.UNSHARDED
         return Role.MAP
@@ -117,7 +122,8 @@ class TopK(OpWithStatistics):
         """Returns the k largest elements of the local shard and their local indices, both
         [*rest, min(k, local size)].
         """
-        names = context.inputs[0].names
+        (x_shape,) = context.inputs
+        names = x_shape.names
         rest = [n for n in names if n != self.dim]
         x = arrange(x, names, [*rest, self.dim])
         local_k = min(self.k.size, context.local_size(self.dim))
@@ -189,7 +195,12 @@ class ArgMax(OpWithStatistics):
 
 
 def _check_ordered(x: Spec, dim: str) -> None:
-    """Checks that x has a largest element along `dim`. Raises ShapeError or DTypeError."""
+    """Checks that x has a largest element along `dim`.
+
+    Raises:
+      ShapeError: x lacks `dim`, or `dim` has no elements.
+      DTypeError: x is boolean or complex.
+    """
     require_dim(x.shape, dim)
     if x.dtype == "bool" or x.dtype.startswith("complex"):
         raise DTypeError(f"{x.dtype} has no largest.")
@@ -244,7 +255,7 @@ def top_1(x: Tensor, dim: str) -> tuple[Tensor, Tensor]:
     elements. Errors are those of `top_k`.
     """
     values, indices = top_k(x, dim, Dimension(_K, 1))
-    return _select(values, 0), _select(indices, 0)
+    return _select(values, n=0), _select(indices, n=0)
 
 
 def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
@@ -286,15 +297,17 @@ def nth_smallest(x: Tensor, dim: str, n: int) -> Tensor:
 
 def _select(x: Tensor, n: int) -> Tensor:
     """Returns element n of x along the dimension `_K`: [..., _K] -> [...]."""
-    return reshape(slice_(x, _K, n, 1), x.shape.without(_K))
+    element = slice_(x, _K, begin=n, size=1)
+    return reshape(element, x.shape.without(_K))
 
 
 def _reverse_order(x: Tensor) -> Tensor:
-    """Returns numbers whose order is the reverse of that of x: -x for floats, and for
-    integers a difference that does not overflow. It is its own inverse.
+    """Returns numbers whose order is the reverse of that of x: -x for floats, max - x for
+    unsigned integers, and -1 - x for signed ones, since -x would overflow for the smallest
+    integer. The function is its own inverse.
     """
     if is_floating(x.dtype):
         return negative(x)
-    is_unsigned = x.dtype.startswith("u")
-    total = np.iinfo(x.dtype).max if is_unsigned else -1
-    return subtract(total, x)
+    if x.dtype.startswith("u"):
+        return subtract(np.iinfo(x.dtype).max, x)
+    return subtract(-1, x)

@@ -1,7 +1,9 @@
-"""Kernels of one device for integer labels of logits (see `cross_entropy`).
+"""Computations of one device for `cross_entropy` with integer labels, the indices of classes.
 
-local = to_local_labels(labels, context, "vocab")      # [batch], from the shard's start
-logit = logits_at_labels(logits, local, axis=1)        # [batch], 0 in other shards
+The dimension of classes may be sharded, so labels may lie in the shard of another device.
+
+local_labels = to_local_labels(labels, context, "vocab")        # [batch]
+label_logits = logits_at_labels(logits, local_labels, axis=1)   # [batch], 0 in other shards
 """
 
 from __future__ import annotations
@@ -24,20 +26,29 @@ def arrange_labels(labels: Any, labels_shape: Shape, shape: Shape) -> Any:
 
 
 def to_local_labels(labels: Any, context: LocalContext, dim: str) -> Any:
-    """Returns labels relative to the start of the local shard of `dim`."""
+    """Returns labels relative to the start of the local shard of `dim`, which are negative or
+    too large for labels of other shards.
+    """
     if context.num_shards(dim) > 1:
         return labels - context.shard_offset(dim)
     return labels
 
 
 def logits_at_labels(logits: Any, local_labels: Any, axis: int) -> Any:
-    """Returns the logit of each label, [*batch]; 0 if the label lies in another shard."""
+    """Returns the logit of each label, [*batch]; 0 if the label lies in another shard.
+
+    Args:
+      logits: the local shard, [*batch] with the classes inserted at `axis`.
+      local_labels: labels relative to the start of the shard, [*batch].
+      axis: the axis of the classes.
+    """
     size = logits.shape[axis]
     if axis == len(logits.shape) - 1:
         is_local = (local_labels >= 0) & (local_labels < size)
         indices = tf.where(is_local, local_labels, 0)
-        values = widen(tf.gather(logits, indices, batch_dims=axis))
-        return tf.where(is_local, values, tf.zeros([], values.dtype))
+        label_logits = widen(tf.gather(logits, indices, batch_dims=axis))
+        return tf.where(is_local, label_logits, tf.zeros([], label_logits.dtype))
+    # tf.gather would transpose the logits.
     one_hot = tf.one_hot(
         local_labels, size, on_value=True, off_value=False, axis=axis, dtype=tf.bool
     )
@@ -61,10 +72,10 @@ def subtract_at(x: Any, local_labels: Any, amount: Any, context: LocalContext) -
 
     Args:
       x: the tensor, [*batch, size].
-      local_labels: the index along the last axis, [*batch]. Nothing is subtracted for a
+      local_labels: the indices along the last axis, [*batch]. Nothing is subtracted for a
         label that lies in another shard, and so is out of range.
       amount: the numbers to subtract, [*batch].
-      context: the shard.
+      context: the shard; says whether XLA compiles the program.
     """
     size = x.shape[-1]
     batch_size = local_labels.shape.num_elements()

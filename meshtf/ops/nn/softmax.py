@@ -4,11 +4,12 @@ If it is sharded, shards exchange two numbers for each element of the other dime
 maximum and the sum of exponentials of a shard. They keep their exponentials as residuals, so
 that each element is exponentiated once:
 
-    m, s = max(x), sum(exp(x - m))            of each shard
-    M, S = max(m), sum(s * exp(m - M))        over the shards
-    y    = exp(x - m) * (exp(m - M) / S)      log: (x - m) + ((m - M) - log(S))
+    m, s = max(x), sum(exp(x - m))            of each shard: `statistics`
+    M, S = max(m), sum(s * exp(m - M))        over the shards: `local_sharded`
+    y    = exp(x - m) * (exp(m - M) / S)      softmax
+    y    = (x - m) + ((m - M) - log(S))       log-softmax
 
-Half floats are computed in float32 and rounded once, at the end.
+For float16 and bfloat16, the result is computed in float32 and rounded once, at the end.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.logsumexp import check_sink_logit
 from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
 
+# Test inputs: the attribute `dim`, then each input's kind of values and shape.
 _SAMPLES = (
     Sample(("d",), ("b:4;d:6",)),
     Sample(("b",), ("b:4;d:6",)),
@@ -55,7 +57,7 @@ _GRAD_SAMPLES = (
 
 
 class _SoftmaxBase(OpWithStatistics):
-    """The base of the four ops. All inputs have the shape of the output.
+    """The base of the four ops below. All inputs have the shape of the output.
 
     Attributes:
       dim: the dimension along which the softmax is computed.
@@ -133,7 +135,7 @@ class SoftmaxGrad(_SoftmaxBase):
         return self._dx(tf.reduce_sum(totals, 0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any, y: Any) -> Any:
-        """Returns the local sum of dy * y along `dim`, in which it has size 1."""
+        """Returns the local sum of dy * y along `dim`, which is kept with size 1."""
         return tf.reduce_sum(
             widen(dy) * widen(y), context.axis(0, self.dim), keepdims=True
         )
@@ -203,7 +205,7 @@ class LogSoftmaxGrad(_SoftmaxBase):
         return self._dx(tf.reduce_sum(totals, 0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any) -> Any:
-        """Returns the local sum of dy along `dim`, in which it has size 1."""
+        """Returns the local sum of dy along `dim`, which is kept with size 1."""
         return tf.reduce_sum(widen(dy), context.axis(0, self.dim), keepdims=True)
 
     def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
@@ -212,6 +214,7 @@ class LogSoftmaxGrad(_SoftmaxBase):
         return (tf.cast(dx, dy.dtype),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> Cotangents:
+        # exp(y) are the probabilities.
         weighted = multiply(dz, exp(y))
         dy_gradient = subtract(dz, reduce_sum(weighted, self.dim))
         y_gradient = negative(multiply(weighted, reduce_sum(dy, self.dim)))
@@ -219,8 +222,8 @@ class LogSoftmaxGrad(_SoftmaxBase):
 
 
 def _subtract_max(x: Any, axis: int) -> tuple[Any, Any]:
-    """Returns x - max, and max: the maximum of x along `axis`, in which it has size 1. The
-    maximum is finite even if all elements are -inf.
+    """Returns x - max, and max: the maximum of x along `axis`, which is kept with size 1.
+    The maximum is finite even if all elements are -inf.
     """
     largest = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)
     return x - largest, largest
@@ -270,13 +273,13 @@ def softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
     Args:
       x: the logits, floats [..., dim, ...].
       dim: the name of the dimension along which the probabilities sum to 1.
-      sink_logit: a logit that is added to each sum, a number or a tensor of names of x
-        other than `dim`. Then the probabilities sum to less than 1, so that attention may
-        attend to nothing. None: there is none.
+      sink_logit: a logit whose exponential is added to each sum: a number, or a tensor of
+        names of x other than `dim`. Then the probabilities sum to less than 1, so that
+        attention may attend to nothing. None: there is none.
 
     Raises:
       ShapeError: x lacks `dim`, or the sink logit has it.
-      DTypeError: x is not of floats.
+      DTypeError: x is not of a floating type.
     """
     x, dim = tensor_along(x, dim)
     if sink_logit is None:
