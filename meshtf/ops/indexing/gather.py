@@ -154,7 +154,7 @@ class SegmentSum(Op):
     dim: str
     like: Shape
     out_of_range: OutOfRange = "negative"
-    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    linearity = "each"  # if one input is a partial sum, so is the output
     # Attributes: (dim, like, out_of_range).
     conformance_samples = (
         Sample(("v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),

@@ -1,4 +1,5 @@
-"""The contraction of two TensorFlow tensors with named axes, as one matmul.
+"""The contraction of two TensorFlow tensors with named axes, as one matmul: their product,
+summed over the names that the output lacks.
 
 There are four kinds of names:
 
@@ -94,6 +95,7 @@ def _contract_matrices(
     left_free = [name for name in out if name in left.free_names]
     right_free = [name for name in out if name in right.free_names]
     summed = [n for n in left.names if n in right.names and n not in out]
+    # Whether an input is a matrix, transposed or not, without a copy.
     is_left_matrix = _is_transposed(left.names, batch, left_free, summed) is not None
     is_right_matrix = _is_transposed(right.names, batch, summed, right_free) is not None
     if not is_left_matrix and not is_right_matrix:
@@ -102,7 +104,9 @@ def _contract_matrices(
         summed = [name for name in right.names if name in summed]
     a, transpose_a = _as_matrix(left, batch, left_free, summed, sizes)
     b, transpose_b = _as_matrix(right, batch, summed, right_free, sizes)
-    z = fast_matmul(a, b, transpose_a, transpose_b, context)
+    z = fast_matmul(
+        a, b, transpose_a=transpose_a, transpose_b=transpose_b, context=context
+    )
     z_names = (*batch, *left_free, *right_free)
     z = reshape(z, [sizes[name] for name in z_names])
     return _transpose_to(z, z_names, out)
@@ -180,7 +184,8 @@ def _dot(
     """
     dtype = x.dtype
     if dtype in (tf.bfloat16, tf.float16):
-        # A matmul accumulates in float32. In the half type each term would be rounded.
+        # As in a matmul, which accumulates in float32. In x's type each term would be
+        # rounded.
         x = tf.cast(x, tf.float32)
         y = tf.cast(y, tf.float32)
     terms = x * _align(y, y_names, x_names)

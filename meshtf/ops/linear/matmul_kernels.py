@@ -31,30 +31,29 @@ _COLUMNS_4_KIB = 1024
 _COLUMNS_2_KIB = 512
 _PAD_COLUMNS = 16  # one cache line
 
-# When padding pays. Copies of inputs with fewer elements of a, or sums of fewer terms, cost
-# more than they save.
+# Bounds within which padding saves time, in a matmul of matrices a and b.
+# Elements of a, and terms of each sum: with fewer, the copy costs more than it saves.
 _MIN_ELEMENTS = 2**15
 _MIN_TERMS = 256
-# The number of rows of the output up to which the default kernel reads b in place; for more, it
-# copies b into blocks.
+# Rows of the output: with more, the default kernel does not read b in place, but copies it
+# into blocks.
 _MAX_ROWS_READ_IN_PLACE = 384
-_MAX_COPY = 2**22  # elements: a larger copy would show in the peak memory of a step
-_MAX_COLUMNS = (
-    512  # columns of the output: with more, memory access is little of the work
-)
+# Elements of the copy: a larger one would show in the peak memory of a step.
+_MAX_COPY = 2**22
+# Columns of the output: with more, memory access takes little of the time.
+_MAX_COLUMNS = 512
 
-# When oneDNN's kernel is faster.
-_MIN_SIZE = 8  # the smallest number of rows and of columns of the output
-_MIN_BATCHED_WORK = 2**15  # multiply-adds of one matmul of a batch
-_MIN_SHARED_WORK = (
-    2**22
-)  # multiply-adds of a batch: with fewer, threads wait for each other
-_MAX_BATCHED_ELEMENTS = (
-    2**18
-)  # elements of one matrix b of a batch, which oneDNN copies
-_MANY_ROWS = (
-    512  # rows of the output: with more, a transpose of b is little of the work
-)
+# Bounds within which oneDNN's kernel is faster.
+# Rows and columns of the output.
+_MIN_SIZE = 8
+# Multiply-adds of one matmul of a batch.
+_MIN_BATCHED_WORK = 2**15
+# Multiply-adds of a batch: with fewer, threads wait for each other.
+_MIN_SHARED_WORK = 2**22
+# Elements of one matrix b of a batch, which oneDNN copies.
+_MAX_BATCHED_ELEMENTS = 2**18
+# Rows of the output from which on a transpose of b takes little of the time.
+_MANY_ROWS = 512
 
 
 def fast_matmul(
@@ -77,9 +76,15 @@ def fast_matmul(
     if a.dtype == tf.bfloat16 and not _kernel_rounds(context):
         wide_a = tf.cast(a, tf.float32)
         wide_b = tf.cast(b, tf.float32)
-        y = fast_matmul(wide_a, wide_b, transpose_a, transpose_b, context)
+        y = fast_matmul(
+            wide_a,
+            wide_b,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+            context=context,
+        )
         return tf.cast(y, a.dtype)
-    kernels = None
+    kernels = None  # TensorFlow selects
     if context is not None and a.dtype == tf.float32:
         kernels = context.matmul_kernels
     if kernels and not tf.executing_eagerly():
@@ -129,9 +134,9 @@ def _form_of(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> _Form:
 def _suits_onednn(form: _Form, threads: int) -> bool:
     """Returns whether oneDNN's kernel is faster if `threads` threads share a matmul.
 
-    It also reads matrices in place, and so is slow if the rows of b lie 4 KiB apart. If
-    several threads share a matmul of many rows, the default kernel is as fast and takes
-    less memory.
+    Like the default kernel, it reads matrices in place, and so is slow if the rows of b lie
+    4 KiB apart. If several threads share a matmul of many rows, the default kernel is as
+    fast and takes less memory.
     """
     if min(form.m, form.n) < _MIN_SIZE:
         return False
@@ -154,11 +159,11 @@ def _suits_onednn_batch(form: _Form, batch_size: int, threads: int) -> bool:
 
 
 def _transpose_b_pays(form: _Form) -> bool:
-    """Returns whether oneDNN's kernel is so slow for a transposed b that it pays to
-    transpose b first.
+    """Returns whether oneDNN's kernel is so slow for a transposed b that a transpose of b
+    before the matmul saves time.
 
-    It is if the output has few columns. With more, the kernel uses each row that it has
-    loaded into the cache more often.
+    This is so if the output has few columns. With more columns, the kernel uses each row
+    that it has loaded into the cache more often.
     """
     return (
         form.transpose_b
@@ -174,16 +179,18 @@ def _transpose_b_pays(form: _Form) -> bool:
 def _batch_matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
     """Returns the matmul by TensorFlow's op for batches."""
     if a.dtype.is_complex:
-        # The op also conjugates the matrices that it transposes, so these are conjugated
-        # twice.
-        a = tf.math.conj(a) if transpose_a else a
-        b = tf.math.conj(b) if transpose_b else b
+        # The op also conjugates the matrices that it transposes; a conjugate before it
+        # cancels that.
+        if transpose_a:
+            a = tf.math.conj(a)
+        if transpose_b:
+            b = tf.math.conj(b)
     return tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_a, adj_y=transpose_b)
 
 
 def _kernel_rounds(context: LocalContext | None) -> bool:
-    """Returns whether the kernel rounds the results of matmuls of bfloat16. The default
-    kernel of CPUs truncates them, so that all are too small.
+    """Returns whether the kernel rounds the results of bfloat16 matmuls to nearest. The
+    default kernel of CPUs truncates them, so that all magnitudes are too small.
     """
     if context is None or tf.executing_eagerly() or _has_gpus():
         return _rounds(rewritten=True)
@@ -199,8 +206,10 @@ def _has_gpus() -> bool:
 
 @functools.cache
 def _rounds(rewritten: bool) -> bool:
-    """Returns whether a matmul of bfloat16 is rounded: 1 + 1.5 * 2**-8, which is between 1
-    and 1 + 2**-7, is truncated to 1.
+    """Returns whether TensorFlow rounds a bfloat16 matmul to nearest, tested by an example.
+
+    The exact result, 1 + 1.5 * 2**-8, is between the bfloat16 numbers 1 and 1 + 2**-7. The
+    latter is nearer; truncation gives 1.
 
     Args:
       rewritten: whether TensorFlow may rewrite the op to oneDNN's, as it does outside of
@@ -212,6 +221,7 @@ def _rounds(rewritten: bool) -> bool:
         if rewritten:
             y = tf.matmul(a, b)
         else:
+            # TensorFlow does not rewrite the ops of a branch.
             branch = tf.function(tf.matmul).get_concrete_function(a, b)
             (y,) = tf.raw_ops.StatelessCase(
                 branch_index=0, input=[a, b], Tout=[a.dtype], branches=[branch]
@@ -222,7 +232,9 @@ def _rounds(rewritten: bool) -> bool:
 def _padded_matmul(
     a: Any, b: Any, transpose_a: bool, transpose_b: bool, threads: int
 ) -> Any:
-    """Returns the matmul by the default kernel, with inputs padded by columns if that pays."""
+    """Returns the matmul by the default kernel, with columns added to the inputs if that
+    saves time.
+    """
     form = _form_of(a, b, transpose_a, transpose_b)
     pad_a = _padding_a_pays(form)
     pad_b = _padding_b_pays(form, threads)

@@ -195,7 +195,7 @@ class Dropout(Op):
 
     scale: float
 
-    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    linearity = "each"  # if one input is a partial sum, so is the output
     conformance_samples = (
         Sample((2.0,), ("b:4;d:6", "bool b:4;d:6")),
         Sample((1.5,), ("d:5;b:3", "bool b:3")),

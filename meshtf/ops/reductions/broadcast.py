@@ -34,7 +34,8 @@ class Broadcast(Op):
 
     shape: Shape
 
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if x is a partial sum, so is the output
+    # Test inputs: the attribute `shape`, then the input's kind of values and shape.
     conformance_samples = (
         Sample((Shape("b:4;d:6"),), ("b:4",)),
         Sample((Shape("b:4;d:6"),), ("d:6",)),

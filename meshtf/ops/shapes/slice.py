@@ -46,12 +46,18 @@ __all__ = ["chunk", "concat", "pad", "slice"]
 
 @dataclasses.dataclass(frozen=True)
 class Slice(WindowedOp):
-    """Elements [begin, begin + size) of one dimension."""
+    """Elements [begin, begin + size) of one dimension.
+
+    A `WindowedOp` declares the range of input elements that a shard of the output needs, its
+    window, and `context.window` returns them, with those that other devices have sent.
+    """
 
     dim: str
     begin: int
     size: int
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Test inputs: the attributes (dim, begin, size), then the input's kind of values and
+    # shape.
     conformance_samples = (
         Sample(("b", 2, 4), ("a:4;b:8",)),
         Sample(("b", 5, 2), ("b:8;a:3",)),
@@ -82,12 +88,20 @@ class Slice(WindowedOp):
 
 
 class Pad(WindowedOp):
-    """x with elements of one value before and after those of one dimension."""
+    """x with elements of one value before and after those of one dimension.
+
+    Attributes:
+      dim: the dimension.
+      before: the number of elements that are added before the first one.
+      after: the number of elements that are added after the last one.
+      value: the value of the added elements.
+    """
 
     dim: str
     before: int
     after: int
     value: float = 0.0
+    # Attributes: (dim, before, after, value).
     conformance_samples = (
         Sample(("b", 2, 2), ("a:4;b:4",)),
         Sample(("b", 0, 5, -1.5), ("b:3;a:4",)),
@@ -98,7 +112,7 @@ class Pad(WindowedOp):
 
     @property
     def linearity(self) -> Any:
-        # Padded partial sums would add `value` once for each of them.
+        # If partial sums were padded, their sum would contain `value` several times.
         return None if self.value else "joint"
 
     def output_specs(self, x: Spec) -> Specs:
@@ -135,7 +149,8 @@ class Concat(WindowedOp):
 
     dim: str
     sizes: tuple[int, ...]
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Attributes: (dim, sizes).
     conformance_samples = (
         Sample(("b", (4, 8)), ("a:4;b:4", "b:8;a:4")),
         Sample(("b", (3, 5)), ("b:3;a:2", "b:5;a:2")),
@@ -167,7 +182,7 @@ class Concat(WindowedOp):
         ordered = []
         for i, x in enumerate(xs):
             if is_sharded:
-                # The range of this device's shard of the output, padded.
+                # The elements of x in this device's range of the output; 0 where x has none.
                 x = context.window(i, self.dim, x)
             ordered.append(arrange(x, context.inputs[i].names, names))
         if not is_sharded:
@@ -195,7 +210,8 @@ class Chunk(Op):
 
     dim: str
     sizes: tuple[int, ...]
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if the input is a partial sum, so are the outputs
+    # Attributes: (dim, sizes).
     conformance_samples = (
         Sample(("b", (4, 4)), ("a:4;b:8",)),
         Sample(("b", (3, 5)), ("b:8;a:2",)),
@@ -214,6 +230,7 @@ class Chunk(Op):
         )
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension, does: with MAP, the outputs are sharded too.
         if factor == self.dim:
             return Role.UNSHARDED
         return Role.MAP

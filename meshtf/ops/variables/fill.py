@@ -35,6 +35,7 @@ class Fill(ConstantOp):
     shape: Shape
     value: Number
     dtype: str
+    # Test inputs: the attributes (shape, value, dtype); there are no input tensors.
     conformance_samples = (
         Sample((Shape("b:4;h:8"), 1.5, "float32")),
         Sample((Shape(""), 3, "int32")),
