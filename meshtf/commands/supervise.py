@@ -3,10 +3,11 @@
     python -m meshtf supervise --cluster=host1:4000,host2:4000 --restarts=3 -- \\
         python -m transformer.train --gin_file=lm_stdlib.gin --model_dir=runs/two_hosts
 
-A worker that dies is detected within a second or two; one that hangs or has lost its
-network, after --timeout; each is named. A driver that hangs in a call is detected after
---timeout as well, and killed. With --restarts=N the command is restarted up to N times,
-once all workers are available; it continues from its last checkpoint.
+The command is the driver: it runs its program on the devices that workers, processes on
+other hosts, offer. A worker that dies is detected within a second or two; a worker that hangs
+or has lost its network, after --timeout. The report names the worker. A driver that hangs in
+a call is detected after --timeout as well, and killed. With --restarts=N the command is
+restarted up to N times, once all workers are available; it continues from its last checkpoint.
 
 Exit code: that of the command; 69 if a worker was lost, 70 if the driver was stuck, 128 + N
 if signal N ended the driver, in each case with no restart left; 2 without workers or a
@@ -23,7 +24,7 @@ from absl import flags
 from meshtf.commands import timeouts
 from meshtf.errors import ParseError
 
-# Supervised commands may define a flag of this name as well.
+# `allow_override`, since supervised commands may define a flag of this name as well.
 _CLUSTER = flags.DEFINE_string(
     "cluster", None, "The workers: host1:port,host2:port.", allow_override=True
 )
