@@ -6,7 +6,7 @@ The ids of a sequence before the loop, with eos_id=1:
     initial_ids [batch, length]    7 4 9  1  1  1    filled with eos_id
 
 A position is an index of `length`. The loop calls the step function for one position after
-another; `batch` stands for any dimensions of the prompt other than `length`.
+another; `batch` means any dimensions of the prompt other than `length`.
 """
 
 from __future__ import annotations

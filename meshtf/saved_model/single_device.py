@@ -42,8 +42,8 @@ class SingleDevice(SingleReplica):
     def _read(self, store: Store) -> Any:
         """Returns the value of a store as a tensor; the base class calls it for each read."""
         if store.kind == "number":
-            (number,) = store.read()  # a tensor for each position of the mesh
-            return number
+            (value,) = store.read()  # a tensor for each position of the mesh
+            return value
         return tf.convert_to_tensor(self.store_values[store])
 
 

@@ -80,7 +80,7 @@ class DynamicUpdate(Op):
         self, context: LocalContext, x: Any, begin: Any, updates: Any
     ) -> LocalTensors:
         x_shape, begin_shape, _ = context.inputs
-        axis = context.axis(0, self.dim)
+        axis = context.axis(0, self.dim)  # in the shape of x, input 0
         outer_shape = x_shape.only(x_shape.names[:axis])
         local_size = context.local_size(self.dim)
         num_updates = context.local_size(self.update_dim)

@@ -169,7 +169,8 @@ class ArgMax(OpWithStatistics):
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (tf.argmax(x, context.axis(0, self.dim), output_type=tf.int32),)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        return (tf.argmax(x, axis, output_type=tf.int32),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)

@@ -117,7 +117,7 @@ class CrossEntropy(OpWithStatistics):
         return self._outputs(context, lse, label_logit, statistics.residuals, labels)
 
     def statistics(self, context: LocalContext, logits: Any, labels: Any) -> Statistics:
-        axis = context.axis(0, self.dim)
+        axis = context.axis(0, self.dim)  # in the shape of logits, input 0
         logits = widen(logits)
         logits_shape, labels_shape = context.inputs
         labels = arrange_labels(labels, labels_shape, logits_shape.without(self.dim))

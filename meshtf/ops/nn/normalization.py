@@ -105,7 +105,7 @@ class Normalize(_NormalizeBase):
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         x = widen(x)
-        axis = context.axis(0, self.dim)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
         if not self.center:
             mean_square = _mean(tf.square(x), axis)
             return Statistics(exchanged=(mean_square,), residuals=(x,))

@@ -94,7 +94,8 @@ class Softmax(_SoftmaxBase):
     num_statistics = 2
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (tf.cast(_softmax(widen(x), context.axis(0, self.dim)), x.dtype),)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        return (tf.cast(_softmax(widen(x), axis), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
@@ -136,9 +137,8 @@ class SoftmaxGrad(_SoftmaxBase):
 
     def _total(self, context: LocalContext, dy: Any, y: Any) -> Any:
         """Returns the local sum of dy * y along `dim`, which is kept with size 1."""
-        return tf.reduce_sum(
-            widen(dy) * widen(y), context.axis(0, self.dim), keepdims=True
-        )
+        axis = context.axis(0, self.dim)
+        return tf.reduce_sum(widen(dy) * widen(y), axis, keepdims=True)
 
     def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
         """Returns the output of the op from the global total."""
@@ -165,7 +165,8 @@ class LogSoftmax(_SoftmaxBase):
     num_statistics = 2
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (tf.cast(_log_softmax(widen(x), context.axis(0, self.dim)), x.dtype),)
+        axis = context.axis(0, self.dim)
+        return (tf.cast(_log_softmax(widen(x), axis), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)

@@ -92,7 +92,7 @@ class LogSumExp(OpWithStatistics):
 
     def _local_logsumexp(self, context: LocalContext, x: Any) -> Any:
         """Returns the log-sum-exp of the local shard of x, at least in float32."""
-        axes = [context.axis(0, d) for d in self.dims]
+        axes = [context.axis(0, d) for d in self.dims]  # in the shape of input 0
         return log_sum_exp(widen(x), axes)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:

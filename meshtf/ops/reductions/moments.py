@@ -77,8 +77,8 @@ class Prod(OpWithStatistics):
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        y = tf.reduce_prod(widen(x), context.axis(0, self.dim))
-        return (tf.cast(y, x.dtype),)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        return (tf.cast(tf.reduce_prod(widen(x), axis), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         product = tf.reduce_prod(widen(x), context.axis(0, self.dim))

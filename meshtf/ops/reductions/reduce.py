@@ -131,7 +131,7 @@ class Reduce(Op):
         return Role.MAP  # the output is sharded too
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        axes = [context.axis(0, d) for d in self.dims]
+        axes = [context.axis(0, d) for d in self.dims]  # in the shape of input 0
         if self.kind == "sum":
             y = sum_over(x, axes, context)
         else:

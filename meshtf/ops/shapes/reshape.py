@@ -82,7 +82,7 @@ class Rename(RenamingOp):
 
     def factor(self, dim: str) -> str:
         # A dimension of x and the dimension of the output that it becomes are one factor:
-        # they are sharded alike. The factor has the new name.
+        # they are sharded in the same way. The factor has the new name.
         return dict(self.pairs).get(dim, dim)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:

@@ -80,7 +80,7 @@ class Slice(WindowedOp):
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (context.window(0, self.dim, x),)
+        return (context.window(0, self.dim, x),)  # of input 0
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         after = x.shape[self.dim] - self.begin - self.size
@@ -236,7 +236,8 @@ class Chunk(Op):
         return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return tuple(tf.split(x, self.sizes, context.axis(0, self.dim)))
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        return tuple(tf.split(x, self.sizes, axis))
 
     def gradient(self, dy: Any, y: Any, x: Tensor) -> Cotangents:
         return [transpose(concat(fill_gaps(dy, y), self.dim), x.shape)]

@@ -101,7 +101,8 @@ class Unstack(Op):
         return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return tuple(tf.unstack(x, axis=context.axis(0, self.dim)))
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        return tuple(tf.unstack(x, axis=axis))
 
     def gradient(self, dy: Any, y: Any, x: Tensor) -> Cotangents:
         has_several_outputs = isinstance(y, tuple)
