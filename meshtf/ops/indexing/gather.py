@@ -96,7 +96,7 @@ class Gather(Op):
         is_sharded = context.num_shards(self.dim) > 1
         ignores_ids = self.out_of_range in ("negative", "zeros")
         gives_zeros = is_sharded or ignores_ids
-        # `kernels_refuse`: TensorFlow's kernels check the bounds themselves.
+        # If `context.kernels_refuse`, TensorFlow's kernel checks the bounds itself.
         if gives_zeros or not context.kernels_refuse:
             ids = check_bounds(context, self.dim, ids, self.out_of_range)
         if gives_zeros:
@@ -119,6 +119,7 @@ class Gather(Op):
         table_shape, ids_shape = context.inputs
         batch = [n for n in ids_shape.names if n in table_shape]
         lookups = [n for n in ids_shape.names if n not in table_shape]
+        # `dim` may be anywhere among the rest.
         dim_and_rest = [n for n in table_shape.names if n not in ids_shape]
         axis = dim_and_rest.index(self.dim)
         y = tf.gather(
@@ -146,16 +147,16 @@ class SegmentSum(Op):
 
     Attributes:
       dim: the new dimension, which ids index.
-      like: the shape of the output, [*batch, dim, *rest] in any order.
+      output_shape: the shape of the output, [*batch, dim, *rest] in any order.
       out_of_range: the policy for indices outside of [0, size of `dim`), as in `Gather`;
         elements whose ids give zeros there are dropped.
     """
 
     dim: str
-    like: Shape
+    output_shape: Shape
     out_of_range: OutOfRange = "negative"
     linearity = "each"  # if one input is a partial sum, so is the output
-    # Attributes: (dim, like, out_of_range).
+    # Attributes: (dim, output_shape, out_of_range).
     conformance_samples = (
         Sample(("v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),
         Sample(("v", Shape("d:3;v:8")), ("d:3;b:4;c:2", "int c:2;b:4")),
@@ -167,11 +168,11 @@ class SegmentSum(Op):
     )
 
     def output_specs(self, x: Spec, ids: Spec) -> Specs:
-        check_segments("segment_sum", self.dim, self.like, x, ids)
-        return (Spec(self.like, x.dtype),)
+        check_segments("segment_sum", self.dim, self.output_shape, x, ids)
+        return (Spec(self.output_shape, x.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.like else Role.SUM
+        return Role.MAP if factor in self.output_shape else Role.SUM
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
         sums = reduce_segments(
@@ -185,6 +186,7 @@ class SegmentSum(Op):
         return (tf.cast(sums, x.dtype),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
+        # An element that the sum has dropped has the gradient zero.
         policy: OutOfRange = "zeros" if self.out_of_range == "zeros" else "negative"
         dx = apply(Gather(self.dim, policy), dy, ids)
         return [transpose(dx, x.shape), None]
@@ -193,18 +195,20 @@ class SegmentSum(Op):
         return x.shape.size
 
 
-def check_segments(op_name: str, dim: str, like: Shape, x: Spec, ids: Spec) -> None:
+def check_segments(
+    op_name: str, dim: str, output_shape: Shape, x: Spec, ids: Spec
+) -> None:
     """Checks the inputs of a segment op.
 
     Args:
       op_name: the name of the op, for errors.
       dim: the dimension that ids index.
-      like: the shape of the output.
+      output_shape: the shape of the output.
       x: the spec of the values, [*batch, *reduced, *rest].
       ids: the spec of the segment ids, [*batch, *reduced].
 
     Raises:
-      ShapeError: `like` is not [*batch, dim, *rest], in any order.
+      ShapeError: `output_shape` is not [*batch, dim, *rest], in any order.
       DTypeError: ids are not integers, or x is bool.
     """
     check_ids(ids, dim)
@@ -212,18 +216,20 @@ def check_segments(op_name: str, dim: str, like: Shape, x: Spec, ids: Spec) -> N
     _check_sizes(x.shape, ids.shape)
     if x.dtype == "bool":
         raise DTypeError(f"{op_name} takes numbers, not bool.")
-    output_dims = like.without(dim)
+    output_dims = output_shape.without(dim)
     lost_dims = [
         d for d in x.shape if d.name not in ids.shape and d.name not in output_dims
     ]
     if dim in x.shape or lost_dims or not set(output_dims) <= set(x.shape):
-        raise ShapeError(f'{op_name} into {like!r} along "{dim}" takes no {x.shape!r}.')
+        raise ShapeError(
+            f'{op_name} into {output_shape!r} along "{dim}" takes no {x.shape!r}.'
+        )
 
 
-def segments_like(
+def segment_dim_and_output_shape(
     x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names
 ) -> tuple[str, Shape]:
-    """Returns the attributes `dim` and `like` of `SegmentSum` or a similar op.
+    """Returns the attributes `dim` and `output_shape` of a segment op.
 
     Args:
       x: the values, [*batch, *reduced, *rest].
@@ -347,5 +353,5 @@ def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
       ShapeError: x lacks a name of ids, or has `dim`.
       DTypeError: ids are not integers, or x is bool.
     """
-    dim_name, like = segments_like(x, ids, dim, batch)
-    return apply(SegmentSum(dim_name, like), x, ids)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    return apply(SegmentSum(dim_name, output_shape), x, ids)

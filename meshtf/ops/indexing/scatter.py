@@ -41,8 +41,8 @@ from meshtf.ops.indexing.gather import (
     SegmentSum,
     check_segments,
     gather_with_bounds,
+    segment_dim_and_output_shape,
     segment_sum,
-    segments_like,
 )
 from meshtf.ops.indexing.index_bounds import reduce_segments
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
@@ -66,13 +66,13 @@ class SegmentExtreme(Op):
     Attributes:
       kind: "max" or "min".
       dim: the new dimension, which ids index.
-      like: the shape of the output, [*batch, dim, *rest] in any order.
+      output_shape: the shape of the output, [*batch, dim, *rest] in any order.
     """
 
     kind: str
     dim: str
-    like: Shape
-    # Test inputs: the attributes (kind, dim, like), then each input's kind of values and
+    output_shape: Shape
+    # Test inputs: the attributes (kind, dim, output_shape), then each input's kind of values and
     # shape. Integers are less than `below`.
     conformance_samples = (
         Sample(("max", "v", Shape("v:8;d:4")), ("ties b:4;d:4", "int b:4")),
@@ -84,13 +84,13 @@ class SegmentExtreme(Op):
     )
 
     def output_specs(self, x: Spec, ids: Spec) -> Specs:
-        check_segments(f"segment_{self.kind}", self.dim, self.like, x, ids)
-        return (Spec(self.like, x.dtype),)
+        check_segments(f"segment_{self.kind}", self.dim, self.output_shape, x, ids)
+        return (Spec(self.output_shape, x.dtype),)
 
     def role(self, factor: str) -> Role:
         # What sharding `factor`, a dimension of x or of the output, does: the output is
         # sharded too, or each shard has a partial maximum or minimum.
-        if factor in self.like:
+        if factor in self.output_shape:
             return Role.MAP
         return Role(self.kind)
 
@@ -123,7 +123,7 @@ class SegmentExtreme(Op):
         # If several elements are the extreme of a segment, each gets an equal share of the
         # cotangent, as in TensorFlow.
         is_extreme = equal(x, at_elements(y))
-        count_op = SegmentSum(self.dim, self.like, out_of_range="zeros")
+        count_op = SegmentSum(self.dim, self.output_shape, out_of_range="zeros")
         count = apply(count_op, cast(is_extreme, x.dtype), ids)
         share = divide(dy, maximum(count, 1.0))
         return [where(is_extreme, at_elements(share), 0.0), None]
@@ -139,8 +139,10 @@ def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     Empty segments are -inf, or the smallest integer. Equal largest elements share the
     gradient. Arguments and errors are those of `segment_sum`.
     """
-    dim_name, like = segments_like(x, ids, dim, batch)
-    return apply(SegmentExtreme(kind="max", dim=dim_name, like=like), x, ids)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    return apply(
+        SegmentExtreme(kind="max", dim=dim_name, output_shape=output_shape), x, ids
+    )
 
 
 def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
@@ -150,8 +152,10 @@ def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     Empty segments are inf, or the largest integer. Equal smallest elements share the
     gradient. Arguments and errors are those of `segment_sum`.
     """
-    dim_name, like = segments_like(x, ids, dim, batch)
-    return apply(SegmentExtreme(kind="min", dim=dim_name, like=like), x, ids)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    return apply(
+        SegmentExtreme(kind="min", dim=dim_name, output_shape=output_shape), x, ids
+    )
 
 
 def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
@@ -182,8 +186,8 @@ def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> 
     """
     updates = as_tensor("updates", updates)
     ids = as_tensor("ids", ids)
-    dim_name, like = segments_like(updates, ids, dim, batch)
-    y, _ = _last_updates(updates, ids, dim_name, like)
+    dim_name, output_shape = segment_dim_and_output_shape(updates, ids, dim, batch)
+    y, _ = _last_updates(updates, ids, dim_name, output_shape)
     return y
 
 
@@ -225,7 +229,7 @@ def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
 
 
 def _last_updates(
-    updates: Tensor, ids: Tensor, dim: str, like: Shape
+    updates: Tensor, ids: Tensor, dim: str, output_shape: Shape
 ) -> tuple[Tensor, Tensor]:
     """Returns the last update of each element of `dim`, and the index of that update.
 
@@ -233,23 +237,25 @@ def _last_updates(
       updates: the updates, [*batch, *scattered, *rest].
       ids: the index of each update in `dim`, [*batch, *scattered].
       dim: the name of the updated dimension.
-      like: the shape of the result, [*batch, dim, *rest].
+      output_shape: the shape of the result, [*batch, dim, *rest].
 
     Returns:
-      The updates, of shape `like`; 0 where there is none. Their indices in the merged
+      The updates, of shape `output_shape`; 0 where there is none. Their indices in the merged
       scattered dimensions, [*batch, dim]; negative where there is none.
     """
-    scattered = [n for n in ids.shape.names if n not in like]
+    scattered = [n for n in ids.shape.names if n not in output_shape]
     ids = _merge_scattered(ids, scattered)
     updates = _merge_scattered(updates, scattered)
-    (update_dim,) = (d for d in ids.shape if d.name not in like)
+    (update_dim,) = (d for d in ids.shape if d.name not in output_shape)
     # The last update of an element is the maximum of the indices of its updates.
     indices = broadcast(index_range(ids.mesh, update_dim), ids.shape)
-    batch = like.only(ids.shape.names)
-    last_op = SegmentExtreme(kind="max", dim=dim, like=batch + like.dim(dim))
+    batch = output_shape.only(ids.shape.names)
+    last_op = SegmentExtreme(
+        kind="max", dim=dim, output_shape=batch + output_shape.dim(dim)
+    )
     last = apply(last_op, indices, ids)
     y = gather_with_bounds(updates, last, update_dim.name, out_of_range="zeros")
-    return transpose(y, like), last
+    return transpose(y, output_shape), last
 
 
 def _merge_scattered(x: Tensor, scattered: list[str]) -> Tensor:
