@@ -1,4 +1,5 @@
-"""Decoding: generates sequences by sampling or beam search, in one loop on the mesh.
+"""Decoding: generates sequences of token ids by sampling or beam search, in one loop on the
+mesh.
 
 A step function takes a position in the sequences, the ids at this position and a state, and
 returns the logits of the next ids and the next state. A state consists of named tensors in any

@@ -1,5 +1,5 @@
-"""Beam search: finds sequences of high probability by extending the `beam` best sequences
-in parallel.
+"""Beam search: finds sequences of token ids of high probability by extending the `beam` best
+sequences in parallel.
 
     ids, scores = mtf.decoding.beam_search(step, prompt, "beam:4", cache, eos_id=1)
 

@@ -1,4 +1,4 @@
-"""Sampling: autoregressive generation, one id per step.
+"""Sampling: autoregressive generation of token ids, one per step.
 
     ids, log_probs = mtf.decoding.sample(step, prompt, eos_id=1, temperature=0)   # greedy
     with mtf.seed(7):
@@ -144,7 +144,7 @@ def sample(
         position = add(carry.position, 1)
         prompt_ids = sequences.read(sequences.prompt, position)
         is_generated = less(prompt_ids, 0)
-        drawn_ids = _draw(logits, vocab, temperature, top_k, top_p)
+        drawn_ids = _draw(logits, vocab, temperature, top_k=top_k, top_p=top_p)
         drawn_ids = where(carry.has_ended, sequences.fill_id, drawn_ids)
         new_ids = where(is_generated, drawn_ids, prompt_ids)
         log_prob = _log_probs(logits, new_ids, vocab)

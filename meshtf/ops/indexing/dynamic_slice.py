@@ -103,7 +103,7 @@ class DynamicUpdate(Op):
                 # this index modulo the local size is written back.
                 is_local = (begin >= 0) & (begin < local_size)
                 begin = begin % local_size
-                current = tf.expand_dims(tf.gather(x_3d, begin, axis=1), 1)
+                current = tf.expand_dims(tf.gather(x_3d, begin, axis=1), axis=1)
                 updates = tf.where(is_local, updates, current)
             y = _write_slice(x_3d, begin, updates)
         return (tf.reshape(y, x.shape),)
@@ -223,7 +223,9 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, updates: Tensor) -> Tenso
         remaining = [name for name in order if name not in begin.shape]
         order = [*begin.shape.names, *remaining]
     new_name = "." + dim
-    updates = _arrange_updates(updates, update_dim, dim, new_name, order)
+    updates = _arrange_updates(
+        updates, update_dim, dim=dim, new_name=new_name, order=order
+    )
     op = DynamicUpdate(dim, update_dim=new_name)
     y = apply(op, transpose(x, order), begin, updates)
     return transpose(y, x.shape)

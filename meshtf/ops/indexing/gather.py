@@ -168,7 +168,7 @@ class SegmentSum(Op):
     )
 
     def output_specs(self, x: Spec, ids: Spec) -> Specs:
-        check_segments("segment_sum", self.dim, self.output_shape, x, ids)
+        check_segments("segment_sum", self.dim, self.output_shape, x=x, ids=ids)
         return (Spec(self.output_shape, x.dtype),)
 
     def role(self, factor: str) -> Role:

@@ -84,7 +84,8 @@ class SegmentExtreme(Op):
     )
 
     def output_specs(self, x: Spec, ids: Spec) -> Specs:
-        check_segments(f"segment_{self.kind}", self.dim, self.output_shape, x, ids)
+        op_name = f"segment_{self.kind}"
+        check_segments(op_name, self.dim, self.output_shape, x=x, ids=ids)
         return (Spec(self.output_shape, x.dtype),)
 
     def role(self, factor: str) -> Role:
@@ -98,9 +99,9 @@ class SegmentExtreme(Op):
         y = reduce_segments(
             _SEGMENT_KERNELS[self.kind],
             context,
-            self.dim,
-            x,
-            ids,
+            dim=self.dim,
+            x=x,
+            ids=ids,
             out_of_range="negative",
         )
         if y.dtype.is_floating:

@@ -112,8 +112,8 @@ class TopK(OpWithStatistics):
         # Values and indices of all shards, [shards, *rest, k], are concatenated along k in
         # the order of the shards, so that the lowest index comes first among equals.
         shard_values, shard_indices = gathered
-        all_values = tf.concat(tf.unstack(shard_values), -1)
-        all_indices = tf.concat(tf.unstack(shard_indices), -1)
+        all_values = tf.concat(tf.unstack(shard_values), axis=-1)
+        all_indices = tf.concat(tf.unstack(shard_indices), axis=-1)
         values, selected = tf.math.top_k(all_values, self.k.size)
         batch_dims = len(selected.shape) - 1
         return values, tf.gather(all_indices, selected, batch_dims=batch_dims)
@@ -183,8 +183,8 @@ class ArgMax(OpWithStatistics):
     ) -> LocalTensors:
         # The largest element of each shard and its index, both [shards, *rest].
         largest, indices = gathered
-        indices = tf.stack(tf.unstack(indices), -1)  # [*rest, shards]
-        best_shard = tf.argmax(largest, 0, output_type=tf.int32)  # [*rest]
+        indices = tf.stack(tf.unstack(indices), axis=-1)  # [*rest, shards]
+        best_shard = tf.argmax(largest, axis=0, output_type=tf.int32)  # [*rest]
         rank = len(best_shard.shape)
         return (tf.gather(indices, best_shard, batch_dims=rank, axis=rank),)
 

@@ -68,15 +68,16 @@ def contract(
     x_free = [name for name in x_names if name not in shared]
     y_free = [name for name in y_names if name not in shared]
     if not summed:
+        # An elementwise or outer product.
         return _align(x, x_names, out) * _align(y, y_names, out)
     if not x_free and not y_free:
-        return _dot(x, x_names, y, y_names, summed, out)
+        return _dot(x, x_names, y, y_names, summed=summed, out=out)
     left = _Operand(x, x_names, x_free)
     right = _Operand(y, y_names, y_free)
     if _starts_with(out, batch + y_free) and not _starts_with(out, batch + x_free):
         # The matmul of y and x is the output without a transpose.
         left, right = right, left
-    return _contract_matrices(left, right, batch, out, context)
+    return _contract_matrices(left, right, batch=batch, out=out, context=context)
 
 
 def _contract_matrices(
@@ -102,8 +103,12 @@ def _contract_matrices(
         # Both inputs would be copied. With summed names in the order of the right input,
         # perhaps only the left one is.
         summed = [name for name in right.names if name in summed]
-    a, transpose_a = _as_matrix(left, batch, left_free, summed, sizes)
-    b, transpose_b = _as_matrix(right, batch, summed, right_free, sizes)
+    a, transpose_a = _as_matrix(
+        left, batch, row_names=left_free, column_names=summed, sizes=sizes
+    )
+    b, transpose_b = _as_matrix(
+        right, batch, row_names=summed, column_names=right_free, sizes=sizes
+    )
     z = fast_matmul(
         a, b, transpose_a=transpose_a, transpose_b=transpose_b, context=context
     )

@@ -87,6 +87,8 @@ def fast_matmul(
     kernels = None  # TensorFlow selects
     if context is not None and a.dtype == tf.float32:
         kernels = context.matmul_kernels
+    # `kernels.onednn` calls oneDNN's kernel by name; `kernels.all_onednn`: TensorFlow uses
+    # oneDNN for all matmuls of a graph.
     if kernels and not tf.executing_eagerly():
         form = _form_of(a, b, transpose_a, transpose_b)
         if kernels.all_onednn and _transpose_b_pays(form):
@@ -128,7 +130,14 @@ def _form_of(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> _Form:
         m, k = k, m
     n = b.shape[-2] if transpose_b else b.shape[-1]
     batch_size = math.prod(batch) if batch else None
-    return _Form(m, k, n, transpose_a, transpose_b, batch_size)
+    return _Form(
+        m=m,
+        k=k,
+        n=n,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+        batch_size=batch_size,
+    )
 
 
 def _suits_onednn(form: _Form, threads: int) -> bool:

@@ -141,9 +141,9 @@ class CrossEntropy(OpWithStatistics):
         logits: Any,
         labels: Any,
     ) -> LocalTensors:
-        lses, label_logits = gathered
-        lse = log_sum_exp(lses, [0])
-        label_logit = tf.reduce_sum(label_logits, 0)
+        lses, label_logits = gathered  # both [shards, *batch]
+        lse = log_sum_exp(lses, axes=[0])
+        label_logit = tf.reduce_sum(label_logits, axis=0)
         return self._outputs(context, lse, label_logit, residuals, labels)
 
     def _outputs(
@@ -337,8 +337,10 @@ def cross_entropy(
             f"{label_smoothing}."
         )
     if is_floating(labels.dtype):
-        return _soft_cross_entropy(logits, labels, dim, z_loss, label_smoothing)
-    op = CrossEntropy(dim, float(z_loss), float(label_smoothing))
+        return _soft_cross_entropy(
+            logits, labels, dim, z_loss=z_loss, smoothing=label_smoothing
+        )
+    op = CrossEntropy(dim, z_loss=float(z_loss), smoothing=float(label_smoothing))
     loss, _lse, _p = apply_all(op, logits, labels)
     return loss
 

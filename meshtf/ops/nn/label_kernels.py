@@ -84,7 +84,7 @@ def subtract_at(x: Any, local_labels: Any, amount: Any, context: LocalContext) -
     amount = tf.where(is_local, amount, tf.zeros([], amount.dtype))
     amount = reshape(amount, [batch_size])
     batch_index = tf.range(batch_size, dtype=last_index.dtype)
-    indices = tf.stack([batch_index, last_index], 1)
+    indices = tf.stack([batch_index, last_index], axis=1)
     x = reshape(x, [batch_size, size])
     if context.compiled:
         # XLA lacks ScatterNdNonAliasingAdd.

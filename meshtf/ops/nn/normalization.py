@@ -121,13 +121,13 @@ class Normalize(_NormalizeBase):
         if not self.center:
             (mean_squares,) = gathered
             (wide_x,) = residuals
-            mean_square = tf.reduce_mean(mean_squares, 0)
+            mean_square = tf.reduce_mean(mean_squares, axis=0)
             return self._scale(context, wide_x, mean_square, x)
         centered, mean = residuals
         means, variances = gathered  # of all shards: [shards, ...]
-        global_mean = tf.reduce_mean(means, 0)
+        global_mean = tf.reduce_mean(means, axis=0)
         centered = centered + (mean - global_mean)
-        variance = tf.reduce_mean(variances + tf.square(means - global_mean), 0)
+        variance = tf.reduce_mean(variances + tf.square(means - global_mean), axis=0)
         return self._scale(context, centered, variance, x)
 
     def _scale(
@@ -181,9 +181,8 @@ class NormalizeGrad(_NormalizeBase):
         self, context: LocalContext, dy: Any, y: Any, inverse_std: Any
     ) -> LocalTensors:
         statistics = self.statistics(context, dy, y, inverse_std)
-        return self._dx(
-            context, statistics.exchanged, statistics.residuals, inverse_std, dy
-        )
+        means = statistics.exchanged
+        return self._dx(context, means, statistics.residuals, inverse_std, like=dy)
 
     def statistics(
         self, context: LocalContext, dy: Any, y: Any, inverse_std: Any
@@ -205,8 +204,8 @@ class NormalizeGrad(_NormalizeBase):
         y: Any,
         inverse_std: Any,
     ) -> LocalTensors:
-        means = tuple(tf.reduce_mean(t, 0) for t in gathered)
-        return self._dx(context, means, residuals, inverse_std, dy)
+        means = tuple(tf.reduce_mean(t, axis=0) for t in gathered)
+        return self._dx(context, means, residuals, inverse_std, like=dy)
 
     def _dx(
         self,

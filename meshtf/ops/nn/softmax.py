@@ -133,7 +133,7 @@ class SoftmaxGrad(_SoftmaxBase):
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> LocalTensors:
         (totals,) = gathered
-        return self._dx(tf.reduce_sum(totals, 0), dy, y)
+        return self._dx(tf.reduce_sum(totals, axis=0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any, y: Any) -> Any:
         """Returns the local sum of dy * y along `dim`, which is kept with size 1."""
@@ -203,7 +203,7 @@ class LogSoftmaxGrad(_SoftmaxBase):
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> LocalTensors:
         (totals,) = gathered
-        return self._dx(tf.reduce_sum(totals, 0), dy, y)
+        return self._dx(tf.reduce_sum(totals, axis=0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any) -> Any:
         """Returns the local sum of dy along `dim`, which is kept with size 1."""
@@ -237,8 +237,8 @@ def _combine_shards(maxima: Any, totals: Any) -> tuple[Any, Any]:
       maxima: the maximum of each shard, [shards, ...].
       totals: the sum of exponentials of x - maximum of each shard, [shards, ...].
     """
-    global_max = tf.reduce_max(maxima, 0)
-    total = tf.reduce_sum(totals * tf.exp(maxima - global_max), 0)
+    global_max = tf.reduce_max(maxima, axis=0)
+    total = tf.reduce_sum(totals * tf.exp(maxima - global_max), axis=0)
     return global_max, total
 
 

@@ -126,7 +126,7 @@ def _tensor_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
     `_array_words`.
     """
     if len(indices) > 1:
-        index = tf.concat(indices, 0)
+        index = tf.concat(indices, axis=0)
     else:
         index = indices[0]
     hashed = _avalanche(index + key)

@@ -70,8 +70,8 @@ def _normal(dtype: str, scale: float, shift: float) -> Draw:
         return tf.sqrt(-2.0 * tf.math.log(u))
 
     def draw(a: Any, b: Any) -> Any:
-        u = _upper_float(mix(a, b), 24)
-        angle = _upper_float(mix(b, a), 24)
+        u = _upper_float(mix(a, b), count=24)
+        angle = _upper_float(mix(b, a), count=24)
         u += 1.0  # in place for NumPy, a new tensor for TensorFlow
         u *= 2.0**-24
         angle *= 2 * math.pi * 2.0**-24
@@ -90,7 +90,7 @@ def _truncated(dtype: str, scale: float, shift: float) -> Draw:
     def quantile(bits: Any) -> Any:
         # Midpoints of 2**23 intervals of equal probability, in (-mass, mass).
         interval = mass * 2.0**-22
-        midpoints = (_upper_float(bits, 23) + 0.5) * interval - mass
+        midpoints = (_upper_float(bits, count=23) + 0.5) * interval - mass
         return tf.math.erfinv(midpoints) * math.sqrt(2)
 
     def draw(a: Any, b: Any) -> Any:
@@ -106,7 +106,7 @@ def _gumbel(dtype: str, scale: float, shift: float) -> Draw:
 
     def double_log(bits: Any) -> Any:
         # log1p keeps all digits of a small p, which gives the upper tail.
-        midpoints = _upper_float(bits, 31) + 0.5
+        midpoints = _upper_float(bits, count=31) + 0.5
         minus_p = midpoints * -(2.0**-31)
         exponential = -tf.math.log1p(minus_p)
         return -tf.math.log(exponential)

@@ -66,7 +66,14 @@ def _draw(
     # In a microbatch, examples get the numbers that they would get in the entire batch.
     microbatch = microbatch_inputs(mesh, shape)
     return apply(
-        Random(kind, shape, dtype, scale, shift, strided=microbatch.strided),
+        Random(
+            kind,
+            shape,
+            dtype,
+            scale=scale,
+            shift=shift,
+            strided=microbatch.strided,
+        ),
         *seeds_of(mesh, seed, name),
         *microbatch.seeds,
         *microbatch.indices,

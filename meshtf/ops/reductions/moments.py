@@ -88,7 +88,7 @@ class Prod(OpWithStatistics):
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
         (products,) = gathered
-        return (tf.cast(tf.reduce_prod(products, 0), x.dtype),)
+        return (tf.cast(tf.reduce_prod(products, axis=0), x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(ProdGrad(self.dim), dy, x)]

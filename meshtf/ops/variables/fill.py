@@ -81,12 +81,12 @@ def full(
 
 def zeros(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
     """Returns zeros [*shape]."""
-    return full(mesh, shape, 0, dtype)
+    return full(mesh, shape, value=0, dtype=dtype)
 
 
 def ones(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
     """Returns ones [*shape]."""
-    return full(mesh, shape, 1, dtype)
+    return full(mesh, shape, value=1, dtype=dtype)
 
 
 def zeros_like(x: Tensor) -> Tensor:
