@@ -85,7 +85,7 @@ class TopK(OpWithStatistics):
             return Role.SAME  # each shard computes the same outputs, after the exchange
         if factor == self.k.name:
             return Role.UNSHARDED
-        return Role.MAP
+        return Role.MAP  # the outputs are sharded too
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)

@@ -8,9 +8,9 @@ label, which is 0 if the label lies in another shard. The op also returns the gl
 log-sum-exp and the probabilities p. So the gradient needs no communication, no exponentials
 and no logits:
 
-    loss    lse - logits[label]  +  z_loss * lse**2
-    p       exp(logits - lse)
-    dx      p * dloss * (1 + 2 * z_loss * lse), minus dloss at the label
+    loss       lse - logits[label]  +  z_loss * lse**2
+    p          exp(logits - lse)
+    dlogits    p * dloss * (1 + 2 * z_loss * lse), minus dloss at the label
 
 With label smoothing s, logits[label] in the loss is replaced by (1 - s) times itself plus s
 times the mean of all logits.
@@ -229,17 +229,17 @@ class CrossEntropyGrad(Op):
         scale = dloss
         if self.z_loss:
             scale = dloss * (1 + 2 * self.z_loss * lse)
-        dx = p * expand(scale, axis)
+        dlogits = p * expand(scale, axis)
         if self.smoothing:
             share_of_class = self.smoothing / context.global_size(self.dim)
-            dx = dx - tf.expand_dims(dloss * share_of_class, axis)
+            dlogits = dlogits - tf.expand_dims(dloss * share_of_class, axis)
             dloss = dloss * (1 - self.smoothing)
         local_labels = to_local_labels(labels, context, self.dim)
         if axis == len(p.shape) - 1:
-            return (subtract_at(dx, local_labels, dloss, context),)
+            return (subtract_at(dlogits, local_labels, dloss, context),)
         local_size = context.local_size(self.dim)
-        one_hot = tf.one_hot(local_labels, local_size, axis=axis, dtype=dx.dtype)
-        return (dx - one_hot * tf.expand_dims(dloss, axis),)
+        one_hot = tf.one_hot(local_labels, local_size, axis=axis, dtype=p.dtype)
+        return (dlogits - one_hot * tf.expand_dims(dloss, axis),)
 
     def gradient(
         self, dz: Any, z: Any, dloss: Any, p: Any, labels: Any, lse: Any

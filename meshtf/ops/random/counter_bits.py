@@ -15,8 +15,8 @@ In eager mode NumPy computes keys and words. On a CPU it computes the elements a
 blocks that fit the cache, which is faster than TensorFlow's ops one by one.
 
     key = random_key([seed])                                # seed: int32 []
-    words = index_words(context, ("batch", "d"), key)
-    bits = map_elements(mix, words, sizes=[8, 4])           # uint32 [batch, d]
+    words = index_words(context, ("batch", "length"), key)
+    bits = map_elements(mix, words, sizes=[8, 4])           # uint32 [batch, length]
 """
 
 from __future__ import annotations
@@ -91,12 +91,14 @@ def index_words(
       key: the result of `random_key`.
       strides: the strides of dimensions that count examples of a microbatch, by name.
     """
-    sizes = [context.local_size(name) for name in names] or [1]
-    indices = [
-        _distinct_indices(context, name, d, strides.get(name))
-        for d, name in enumerate(names)
-    ]
-    if not names:
+    if names:
+        sizes = [context.local_size(name) for name in names]
+        indices = [
+            _distinct_indices(context, name, d, strides.get(name))
+            for d, name in enumerate(names)
+        ]
+    else:
+        sizes = [1]
         indices = [_zero_index()]
     if isinstance(key, np.ndarray):
         return _array_words(indices, key, sizes)
@@ -303,11 +305,11 @@ def _map_blocks(function: Callable[[Any, Any], Any], words: Words) -> Any:
     words_a, words_b = words
     a_leading, a_last = _leading_sums_and_last(words_a)
     b_leading, b_last = _leading_sums_and_last(words_b)
-    step = max(1, _BLOCK // a_last.size)  # the number of rows of a block
+    block_size = max(1, _BLOCK // a_last.size)  # in rows
 
     def block(start: int) -> Any:
-        """Returns the rows from `start` on of one block."""
-        stop = start + step
+        """Returns the rows of the block that starts at row `start`."""
+        stop = start + block_size
         a = a_leading[start:stop] + a_last
         b = b_leading[start:stop] + b_last
         return np.asarray(function(a, b))
@@ -315,9 +317,9 @@ def _map_blocks(function: Callable[[Any, Any], Any], words: Words) -> Any:
     # The first block has the data type of the result.
     first_block = block(0)
     result = np.empty([len(a_leading), *first_block.shape[1:]], first_block.dtype)
-    result[:step] = first_block
-    for start in range(step, len(a_leading), step):
-        result[start : start + step] = block(start)
+    result[:block_size] = first_block
+    for start in range(block_size, len(a_leading), block_size):
+        result[start : start + block_size] = block(start)
     return result
 
 

@@ -76,7 +76,7 @@ class Slice(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _shifted_window(self.begin)
+            return _shifted_window(by=self.begin)
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
@@ -84,7 +84,7 @@ class Slice(WindowedOp):
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         after = x.shape[self.dim] - self.begin - self.size
-        return [pad(dy, self.dim, self.begin, after)]
+        return [pad(dy, self.dim, before=self.begin, after=after)]
 
 
 class Pad(WindowedOp):
@@ -129,14 +129,14 @@ class Pad(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _shifted_window(-self.before, self.value)
+            return _shifted_window(by=-self.before, fill=self.value)
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (context.window(0, self.dim, x),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [slice(dy, self.dim, self.before, x.shape[self.dim])]
+        return [slice(dy, self.dim, begin=self.before, size=x.shape[self.dim])]
 
 
 class Concat(WindowedOp):
@@ -172,7 +172,8 @@ class Concat(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _shifted_window(-self._begins()[input_index])
+            begin = self._begins()[input_index]
+            return _shifted_window(by=-begin)
         return None
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
@@ -200,7 +201,7 @@ class Concat(WindowedOp):
     def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
         dxs = []
         for begin, x in zip(self._begins(), xs):
-            dx = slice(dy, self.dim, begin, x.shape[self.dim])
+            dx = slice(dy, self.dim, begin, size=x.shape[self.dim])
             dxs.append(transpose(dx, x.shape))
         return dxs
 
@@ -247,7 +248,7 @@ def _shifted_window(by: int, fill: float = 0.0) -> Window:
     """Returns the window of an op whose element i reads element i + by of an input, or
     `fill` where the input has no such element.
     """
-    return Window(lambda a: a + by, lambda b: b + by, fill=fill)
+    return Window(low=lambda first: first + by, high=lambda stop: stop + by, fill=fill)
 
 
 def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
@@ -292,12 +293,15 @@ def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
     xs = as_sequence("xs", xs, "a list of tensors")
     if not xs:
         raise ShapeError("concat takes at least one tensor.")
-    xs = [tensor_along(x, dim, "xs")[0] for x in xs]
+    tensors = []
+    for x in xs:
+        tensor, _dim_name = tensor_along(x, dim, "xs")
+        tensors.append(tensor)
     dim = as_dim("dim", dim)
-    if len(xs) == 1:
-        return xs[0]
-    sizes = tuple(x.shape[dim] for x in xs)
-    return apply(Concat(dim, sizes), *xs)
+    if len(tensors) == 1:
+        return tensors[0]
+    sizes = tuple(x.shape[dim] for x in tensors)
+    return apply(Concat(dim, sizes), *tensors)
 
 
 def chunk(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]:
