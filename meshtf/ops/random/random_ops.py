@@ -138,7 +138,8 @@ def _words(
     strided: Sequence[Strided],
     inputs: Sequence[Any],
 ) -> Words:
-    """Returns the words of each index of each dimension of a random tensor.
+    """Returns the words of each index of each dimension of a random tensor: hashes of the
+    seeds and the index (`counter_bits.py`).
 
     Args:
       context: the shard for which the op runs.
@@ -149,10 +150,13 @@ def _words(
     """
     num_seeds = len(inputs) - len(strided)
     key = random_key(inputs[:num_seeds])
-    strides = {
-        s.dim: IndexStride(s.num_microbatches, s.inner_size, microbatch)
-        for s, microbatch in zip(strided, inputs[num_seeds:])
-    }
+    strides = {}
+    for mapping, microbatch in zip(strided, inputs[num_seeds:]):
+        strides[mapping.dim] = IndexStride(
+            num_microbatches=mapping.num_microbatches,
+            inner_size=mapping.inner_size,
+            microbatch=microbatch,
+        )
     return index_words(context, shape.names, key, strides)
 
 

@@ -107,6 +107,7 @@ class Reshape(RenamingOp):
     old: Shape
     new: Shape
     linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Attributes: (old, new).
     conformance_samples = tuple(
         Sample((Shape(old), Shape(new)), (kind_of_values + old,))
         for old, new, kind_of_values in (
@@ -135,12 +136,12 @@ class Reshape(RenamingOp):
 
     def _leading(self) -> dict[str, str]:
         """Returns the leading new dimension of each block, by its leading old dimension."""
-        old_starts = _starts(self.old)
-        new_starts = _starts(self.new)
+        old_names = _names_by_start(self.old)
+        new_names = _names_by_start(self.new)
         leading = {}
-        for start, name in old_starts.items():
-            if start in new_starts:
-                leading[name] = new_starts[start]
+        for start, old_name in old_names.items():
+            if start in new_names:
+                leading[old_name] = new_names[start]
         return leading
 
     def factor(self, dim: str) -> str:
@@ -166,21 +167,21 @@ class Reshape(RenamingOp):
         return 0
 
 
-def _starts(shape: Shape) -> dict[int, str]:
-    """Returns the name of each dimension larger than 1, by the product of the sizes of the
-    dimensions before it; {} for a shape without elements.
+def _names_by_start(shape: Shape) -> dict[int, str]:
+    """Returns the name of each dimension larger than 1, by its start: the product of the
+    sizes of the dimensions before it. It is {} for a shape without elements.
 
-    Where both shapes of a reshape have a dimension with the same product, a block begins.
+    Where both shapes of a reshape have a dimension with the same start, a block begins.
     """
-    starts = {}
-    size_before = 1
+    names = {}
+    start = 1
     for dim in shape:
         if dim.size > 1:
-            starts[size_before] = dim.name
-        size_before *= dim.size
-    if size_before == 0:
+            names[start] = dim.name
+        start *= dim.size
+    if start == 0:
         return {}
-    return starts
+    return names
 
 
 class Transpose(Op):
@@ -188,6 +189,7 @@ class Transpose(Op):
 
     names: tuple[str, ...]
     linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Attribute: names.
     conformance_samples = (
         Sample((("b", "a"),), ("a:4;b:3",)),
         Sample((("c", "a", "b"),), ("a:2;b:4;c:5",)),
@@ -226,21 +228,25 @@ def rename(
     """
     x = as_tensor("x", x)
     if isinstance(old, Mapping):
-        new_names = {}
+        mapping = {}
         for old_name, new_name in old.items():
-            new_names[as_dim("old", old_name)] = as_dim("new", new_name)
+            mapping[as_dim("old", old_name)] = as_dim("new", new_name)
     else:
-        new_names = _new_names(x, old, () if new is None else new)
-    require_dim(x.shape, *new_names)
-    pairs = tuple((a, b) for a, b in new_names.items() if a != b)
+        mapping = _name_mapping(x, old, () if new is None else new)
+    require_dim(x.shape, *mapping)
+    changes = {
+        old_name: new_name
+        for old_name, new_name in mapping.items()
+        if old_name != new_name
+    }
     # For random ops in microbatches, which need the batch indices of renamed dimensions.
-    record_rename(x.shape, dict(pairs))
-    if not pairs:
+    record_rename(x.shape, changes)
+    if not changes:
         return x
-    return apply(Rename(pairs), x)
+    return apply(Rename(tuple(changes.items())), x)
 
 
-def _new_names(x: Tensor, old: Names, new: Names) -> dict[str, str]:
+def _name_mapping(x: Tensor, old: Names, new: Names) -> dict[str, str]:
     """Returns the new name of each old name, for the arguments of `rename`.
 
     Raises:
@@ -255,10 +261,10 @@ def _new_names(x: Tensor, old: Names, new: Names) -> dict[str, str]:
             f"rename needs a new name for each old one, not {new_names!r} for "
             f"{old_names!r}."
         )
-    pairs = dict(zip(old_names, new_names))
-    renamed = Shape((new_name, x.shape.get(name)) for name, new_name in pairs.items())
+    mapping = dict(zip(old_names, new_names))
+    renamed = Shape((new_name, x.shape.get(name)) for name, new_name in mapping.items())
     names_of(new, renamed)  # raises if `new` has a name with another size
-    return pairs
+    return mapping
 
 
 def flatten(x: Tensor, dims: Names, new: str) -> Tensor:

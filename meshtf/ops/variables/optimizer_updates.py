@@ -73,7 +73,7 @@ class OptimizerUpdate(WriteOp):
     `slots_only`, the variable's value is a third input, and its next value is the output.
 
     Attributes:
-      variable: the variable that is updated.
+      variable: the variable that is updated; `Store` is the interface of variables for ops.
       slots_only: whether only the slots are written, and not the variable.
     """
 
@@ -195,7 +195,7 @@ class DescentUpdate(OptimizerUpdate):
 
     def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
         if self.variable.spec.dtype != self.dtype:
-            return False
+            return False  # the fused op takes a single data type
         (variable,) = handles
         tf.raw_ops.ResourceApplyGradientDescent(
             var=variable, delta=gradient, alpha=rate
