@@ -252,9 +252,9 @@ def _mask_unlikely(logits: Tensor, dim: str, temperature: Any, top_p: float) -> 
         temperature = full(logits.mesh, shape="", value=temperature)
     # The largest logit becomes 0 before the division, so it stays finite if a temperature of
     # a tensor is 0.
-    shifted = subtract(logits, reduce_max(logits, dim))
-    scaled = divide(shifted, maximum(temperature, 1e-30))
+    shifted_logits = subtract(logits, reduce_max(logits, dim))
+    scaled_logits = divide(shifted_logits, maximum(temperature, 1e-30))
     # For each id, the sum of the probabilities of all likelier ids: less than top_p for every
     # id of the nucleus.
-    preceding = cumsum(softmax(scaled, dim), dim, exclusive=True)
-    return where(less(preceding, top_p), logits, -float("inf"))
+    preceding_probability = cumsum(softmax(scaled_logits, dim), dim, exclusive=True)
+    return where(less(preceding_probability, top_p), logits, -float("inf"))

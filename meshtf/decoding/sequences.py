@@ -29,7 +29,7 @@ from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.fill import full
 
-# logits, state = step(position, ids, state): see `sample`.
+# A function (position [], ids [*batch], state) -> (logits [*batch, vocab], next state).
 Step: TypeAlias = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
 
 
@@ -87,12 +87,14 @@ class Sequences:
         self.state = _state_tensors(state)
 
     def read(self, x: Tensor, position: Tensor) -> Tensor:
-        """Returns the entries of x [*dims, length] at a position: [*dims]."""
+        """Returns the entries of x [*dims, length] at a position: [*dims], which are the
+        dimensions of the batch and, in a beam search, of the beams.
+        """
         return gather(x, position, self.length)
 
-    def write(self, x: Tensor, position: Tensor, new: Tensor) -> Tensor:
-        """Returns x [*dims, length] with the entries `new` [*dims] at a position."""
-        return dynamic_update(x, self.length, position, new)
+    def write(self, x: Tensor, position: Tensor, entries: Tensor) -> Tensor:
+        """Returns x [*dims, length] with `entries` [*dims] at a position."""
+        return dynamic_update(x, self.length, position, entries)
 
     def is_eos(self, ids: Tensor) -> Tensor:
         """Returns whether each id ends a sequence: bool, of the shape of `ids`."""
@@ -249,12 +251,12 @@ def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
             prompt=prompt,
         )
     if length not in prompt.shape:
-        similar = near_misses(length, prompt.shape.names)
+        similar_name = near_misses(length, prompt.shape.names)
         raise _error(
             ShapeError,
             f'the prompt has no dimension "{length}".',
             prompt=prompt,
-            way_out=f'Name it: length="{similar or "length"}".',
+            way_out=f'Name it: length="{similar_name or "length"}".',
         )
     if prompt.shape[length] < 1:
         raise _error(
@@ -375,10 +377,10 @@ def _state_tensors(state: Any) -> list[Tensor]:
 
 def _pack_state(structure: Any, tensors: Sequence[Tensor]) -> Any:
     """Returns the tensors nested like `structure`, with None where `structure` has None."""
-    remaining = iter(tensors)
+    remaining_tensors = iter(tensors)
     leaves = []
     for old_leaf in tf.nest.flatten(structure):
-        leaves.append(None if old_leaf is None else next(remaining))
+        leaves.append(None if old_leaf is None else next(remaining_tensors))
     return tf.nest.pack_sequence_as(structure, leaves)
 
 

@@ -151,9 +151,9 @@ def _grid(title: str, axes: Mapping[str, int], labels: Sequence[str]) -> str:
 
 def _colours(labels: Sequence[str]) -> dict[str, str]:
     """Returns a light colour of a different hue for each label, and grey for ""."""
-    distinct = list(dict.fromkeys(label for label in labels if label))
+    distinct_labels = list(dict.fromkeys(label for label in labels if label))
     colours = {"": "#e8e8e8"}
-    for i, label in enumerate(distinct):
-        hue = 360 * i // len(distinct)
+    for i, label in enumerate(distinct_labels):
+        hue = 360 * i // len(distinct_labels)
         colours[label] = f"hsl({hue},65%,80%)"
     return colours

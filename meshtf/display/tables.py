@@ -39,13 +39,13 @@ def _text_row(texts: Sequence[str], widths: Sequence[int], first_numeric: int) -
       widths: the width of each column.
       first_numeric: the index of the first column that is aligned to the right.
     """
-    padded = []
+    padded_texts = []
     for i, text in enumerate(texts):
         if i >= first_numeric:
-            padded.append(text.rjust(widths[i]))
+            padded_texts.append(text.rjust(widths[i]))
         else:
-            padded.append(text.ljust(widths[i]))
-    return "  ".join(padded).rstrip()
+            padded_texts.append(text.ljust(widths[i]))
+    return "  ".join(padded_texts).rstrip()
 
 
 def html_table(

@@ -10,8 +10,8 @@ The function is called again, to record its program for a mesh of one position. 
 has no meshes, layouts or pipeline stages: it is a graph of TensorFlow's ops on unsharded
 tensors.
 
-A store is anything that a program reads: a variable, an argument of the function, an array of
-the model, or a Python number.
+A store is anything that a program reads: a variable, an argument of the function, a tensor that
+the function captures, or a Python number.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ class SavedModel:
         function, args = as_function(fn, args)
         mesh = Mesh("")  # without axes: one position
         recording = function.record_on(mesh, args, kwargs)
-        recorded = recording.recorded
-        _refuse_writes(recorded.nodes)
-        program = build(recorded.nodes, recorded.results, mesh)
+        recorded_graph = recording.recorded
+        _refuse_writes(recorded_graph.nodes)
+        program = build(recorded_graph.nodes, recorded_graph.results, mesh)
         refuse_effects(program)
         input_names = _identifiers(store.name for store in recording.arguments)
         output_names = _identifiers(name for name, _ in recording.named_results)

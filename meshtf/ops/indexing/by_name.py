@@ -43,11 +43,11 @@ def index_by_name(x: Any, index: Any) -> Tensor:
             tensor_indices[dim] = dim_index
         else:
             constant_indices[dim] = dim_index
-    for dim, constant in constant_indices.items():
-        if isinstance(constant, slice):
-            x = _entries_of_slice(x, dim, constant)
+    for dim, constant_index in constant_indices.items():
+        if isinstance(constant_index, slice):
+            x = _entries_of_slice(x, dim, constant_index)
         else:
-            ids = full(x.mesh, shape="", value=constant, dtype="int32")
+            ids = full(x.mesh, shape="", value=constant_index, dtype="int32")
             x = gather_with_bounds(x, ids, dim, out_of_range="trusted")
     # Tensors are last, since they may have dimensions that integers have removed from x.
     for dim, ids in tensor_indices.items():

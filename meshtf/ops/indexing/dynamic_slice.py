@@ -220,8 +220,8 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, updates: Tensor) -> Tenso
     order = list(x.shape.names)
     axis = order.index(dim)
     if any(order.index(name) > axis for name in begin.shape.names):
-        remaining = [name for name in order if name not in begin.shape]
-        order = [*begin.shape.names, *remaining]
+        remaining_names = [name for name in order if name not in begin.shape]
+        order = [*begin.shape.names, *remaining_names]
     new_name = "." + dim
     updates = _arrange_updates(
         updates, update_dim, dim=dim, new_name=new_name, order=order

@@ -244,9 +244,9 @@ def _last_updates(
       The updates, of shape `output_shape`; 0 where there is none. Their indices in the merged
       scattered dimensions, [*batch, dim]; negative where there is none.
     """
-    scattered = [n for n in ids.shape.names if n not in output_shape]
-    ids = _merge_scattered(ids, scattered)
-    updates = _merge_scattered(updates, scattered)
+    scattered_names = [n for n in ids.shape.names if n not in output_shape]
+    ids = _merge_scattered(ids, scattered_names)
+    updates = _merge_scattered(updates, scattered_names)
     (update_dim,) = (d for d in ids.shape if d.name not in output_shape)
     # The last update of an element is the maximum of the indices of its updates.
     indices = broadcast(index_range(ids.mesh, update_dim), ids.shape)
@@ -259,15 +259,15 @@ def _last_updates(
     return transpose(y, output_shape), last
 
 
-def _merge_scattered(x: Tensor, scattered: list[str]) -> Tensor:
-    """Returns x with the dimensions `scattered` merged into one, or with an added dimension
+def _merge_scattered(x: Tensor, scattered_names: list[str]) -> Tensor:
+    """Returns x with the dimensions `scattered_names` merged into one, or with an added dimension
     of size 1 if there are none.
     """
-    if not scattered:
+    if not scattered_names:
         return reshape(x, [Dimension(_SCATTERED, 1), *x.shape])
-    if len(scattered) == 1:
+    if len(scattered_names) == 1:
         return x
-    return flatten(x, scattered, _SCATTERED)
+    return flatten(x, scattered_names, _SCATTERED)
 
 
 def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:

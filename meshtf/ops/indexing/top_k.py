@@ -114,9 +114,9 @@ class TopK(OpWithStatistics):
         shard_values, shard_indices = gathered
         all_values = tf.concat(tf.unstack(shard_values), axis=-1)
         all_indices = tf.concat(tf.unstack(shard_indices), axis=-1)
-        values, selected = tf.math.top_k(all_values, self.k.size)
-        batch_dims = len(selected.shape) - 1
-        return values, tf.gather(all_indices, selected, batch_dims=batch_dims)
+        values, selected_indices = tf.math.top_k(all_values, self.k.size)
+        batch_dims = len(selected_indices.shape) - 1
+        return values, tf.gather(all_indices, selected_indices, batch_dims=batch_dims)
 
     def _local_top_k(self, context: LocalContext, x: Any) -> tuple[Any, Any]:
         """Returns the k largest elements of the local shard and their local indices, both

@@ -62,16 +62,16 @@ def contract(
       out: the names of the axes of the result. It includes all names of only one input.
       context: the shard, whose device selects the matmul kernel; None: TensorFlow does.
     """
-    shared = [name for name in x_names if name in y_names]
-    summed = [name for name in shared if name not in out]
-    batch = [name for name in out if name in shared]
-    x_free = [name for name in x_names if name not in shared]
-    y_free = [name for name in y_names if name not in shared]
-    if not summed:
+    shared_names = [name for name in x_names if name in y_names]
+    summed_names = [name for name in shared_names if name not in out]
+    batch = [name for name in out if name in shared_names]
+    x_free = [name for name in x_names if name not in shared_names]
+    y_free = [name for name in y_names if name not in shared_names]
+    if not summed_names:
         # An elementwise or outer product.
         return _align(x, x_names, out) * _align(y, y_names, out)
     if not x_free and not y_free:
-        return _dot(x, x_names, y, y_names, summed=summed, out=out)
+        return _dot(x, x_names, y, y_names, summed_names=summed_names, out=out)
     left = _Operand(x, x_names, x_free)
     right = _Operand(y, y_names, y_free)
     if _starts_with(out, batch + y_free) and not _starts_with(out, batch + x_free):
@@ -95,19 +95,23 @@ def _contract_matrices(
     # Free names are in the order of the output, so that it need not be transposed.
     left_free = [name for name in out if name in left.free_names]
     right_free = [name for name in out if name in right.free_names]
-    summed = [n for n in left.names if n in right.names and n not in out]
+    summed_names = [n for n in left.names if n in right.names and n not in out]
     # Whether an input is a matrix, transposed or not, without a copy.
-    is_left_matrix = _is_transposed(left.names, batch, left_free, summed) is not None
-    is_right_matrix = _is_transposed(right.names, batch, summed, right_free) is not None
+    is_left_matrix = (
+        _is_transposed(left.names, batch, left_free, summed_names) is not None
+    )
+    is_right_matrix = (
+        _is_transposed(right.names, batch, summed_names, right_free) is not None
+    )
     if not is_left_matrix and not is_right_matrix:
         # Both inputs would be copied. With summed names in the order of the right input,
         # perhaps only the left one is.
-        summed = [name for name in right.names if name in summed]
+        summed_names = [name for name in right.names if name in summed_names]
     a, transpose_a = _as_matrix(
-        left, batch, row_names=left_free, column_names=summed, sizes=sizes
+        left, batch, row_names=left_free, column_names=summed_names, sizes=sizes
     )
     b, transpose_b = _as_matrix(
-        right, batch, row_names=summed, column_names=right_free, sizes=sizes
+        right, batch, row_names=summed_names, column_names=right_free, sizes=sizes
     )
     z = fast_matmul(
         a, b, transpose_a=transpose_a, transpose_b=transpose_b, context=context
@@ -182,10 +186,10 @@ def _align(x: Any, names: Names, out: Names) -> Any:
 
 
 def _dot(
-    x: Any, x_names: Names, y: Any, y_names: Names, summed: list[str], out: Names
+    x: Any, x_names: Names, y: Any, y_names: Names, summed_names: list[str], out: Names
 ) -> Any:
     """Returns the contraction of two tensors without free names, computed as a product and
-    a sum over `summed`.
+    a sum over `summed_names`.
     """
     dtype = x.dtype
     if dtype in (tf.bfloat16, tf.float16):
@@ -194,10 +198,10 @@ def _dot(
         x = tf.cast(x, tf.float32)
         y = tf.cast(y, tf.float32)
     terms = x * _align(y, y_names, x_names)
-    axes = [x_names.index(name) for name in summed]
+    axes = [x_names.index(name) for name in summed_names]
     z = tf.cast(tf.reduce_sum(terms, axes), dtype)
-    remaining = tuple(name for name in x_names if name not in summed)
-    return _transpose_to(z, remaining, out)
+    remaining_names = tuple(name for name in x_names if name not in summed_names)
+    return _transpose_to(z, remaining_names, out)
 
 
 def _transpose_to(x: Any, names: Names, out: Names) -> Any:

@@ -54,6 +54,6 @@ def _normalize(x: Tensor, dims: Names, epsilon: float) -> Tensor:
     accumulation.
     """
     x = cast(x, accumulation_dtype(x.dtype))
-    centered = x - reduce_mean(x, dims)
-    sum_of_squares = reduce_sum(square(centered), dims)
-    return centered * rsqrt(maximum(sum_of_squares, epsilon))
+    centered_x = x - reduce_mean(x, dims)
+    sum_of_squares = reduce_sum(square(centered_x), dims)
+    return centered_x * rsqrt(maximum(sum_of_squares, epsilon))

@@ -70,10 +70,10 @@ class Einsum(Op):
             )
         for name in self.names:
             if name not in sizes:
-                close = near_misses(name, sizes)
+                similar_name = near_misses(name, sizes)
                 suggestion = ""
-                if close:
-                    suggestion = f" Did you mean {close}?"
+                if similar_name:
+                    suggestion = f" Did you mean {similar_name}?"
                 raise ShapeError(
                     f'no input has the dimension "{name}" of the output.{suggestion}'
                 )

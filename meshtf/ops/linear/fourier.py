@@ -160,8 +160,8 @@ class RFFT(_Transform):
         # dx is n * Re(ifft(dy, padded with zeros)). IRFFT adds to each paired coefficient its
         # conjugate, which counts the real part twice; so paired coefficients are halved first.
         n = x.shape[self.dim]
-        halved = _scale_paired_coefficients(dy, self.dim, size=n, scale=0.5)
-        return [multiply(apply(IRFFT(self.dim, size=n), halved), n)]
+        scaled_dy = _scale_paired_coefficients(dy, self.dim, size=n, scale=0.5)
+        return [multiply(apply(IRFFT(self.dim, size=n), scaled_dy), n)]
 
 
 class IRFFT(_Transform):

@@ -255,8 +255,8 @@ class CrossEntropyGrad(Op):
             mean = where(is_valid, reduce_mean(dz, self.dim), 0.0)
             dz_times_target = multiply(dz_times_target, 1 - self.smoothing)
             dz_times_target = add(dz_times_target, multiply(mean, self.smoothing))
-        scaled = where(is_valid, multiply(slope, dz_times_p), 0.0)
-        ddloss = subtract(scaled, dz_times_target)
+        p_term = where(is_valid, multiply(slope, dz_times_p), 0.0)
+        ddloss = subtract(p_term, dz_times_target)
         dp = multiply(dz, multiply(valid_dloss, slope))
         dlse = multiply(multiply(valid_dloss, 2 * self.z_loss), dz_times_p)
         return [ddloss, dp, None, dlse]

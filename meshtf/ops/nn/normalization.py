@@ -97,11 +97,11 @@ class Normalize(_NormalizeBase):
         statistics = self.statistics(context, x)
         if self.center:
             _mean_of_x, variance = statistics.exchanged
-            centered, _ = statistics.residuals
+            centered_x, _ = statistics.residuals
         else:
             (variance,) = statistics.exchanged
-            (centered,) = statistics.residuals
-        return self._scale(context, centered, variance, x)
+            (centered_x,) = statistics.residuals
+        return self._scale(context, centered_x, variance, x)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         x = widen(x)
@@ -110,10 +110,10 @@ class Normalize(_NormalizeBase):
             mean_square = _mean(tf.square(x), axis)
             return Statistics(exchanged=(mean_square,), residuals=(x,))
         mean = _mean(x, axis)
-        centered = x - mean
-        variance = _mean(tf.square(centered), axis)
+        centered_x = x - mean
+        variance = _mean(tf.square(centered_x), axis)
         # Residuals stay on the device, for `local_sharded`.
-        return Statistics(exchanged=(mean, variance), residuals=(centered, mean))
+        return Statistics(exchanged=(mean, variance), residuals=(centered_x, mean))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
@@ -123,19 +123,19 @@ class Normalize(_NormalizeBase):
             (wide_x,) = residuals
             mean_square = tf.reduce_mean(mean_squares, axis=0)
             return self._scale(context, wide_x, mean_square, x)
-        centered, mean = residuals
+        centered_x, mean = residuals
         means, variances = gathered  # of all shards: [shards, ...]
         global_mean = tf.reduce_mean(means, axis=0)
-        centered = centered + (mean - global_mean)
+        centered_x = centered_x + (mean - global_mean)
         variance = tf.reduce_mean(variances + tf.square(means - global_mean), axis=0)
-        return self._scale(context, centered, variance, x)
+        return self._scale(context, centered_x, variance, x)
 
     def _scale(
-        self, context: LocalContext, centered: Any, variance: Any, x: Any
+        self, context: LocalContext, centered_x: Any, variance: Any, x: Any
     ) -> tuple[Any, ...]:
-        """Returns the outputs of the op: centered / std in the data type of x, and 1/std."""
+        """Returns the outputs of the op: centered_x / std in the data type of x, and 1/std."""
         inverse_std = tf.math.rsqrt(variance + self.epsilon)
-        y = tf.cast(centered * inverse_std, x.dtype)
+        y = tf.cast(centered_x * inverse_std, x.dtype)
         return y, squeeze(inverse_std, context.axis(0, self.dim))
 
     def gradient(self, dys: Any, ys: Any, x: Any) -> Cotangents:

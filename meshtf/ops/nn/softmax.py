@@ -99,8 +99,8 @@ class Softmax(_SoftmaxBase):
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        shifted, largest = _subtract_max(widen(x), axis)
-        exponentials = tf.exp(shifted)
+        shifted_x, largest = _subtract_max(widen(x), axis)
+        exponentials = tf.exp(shifted_x)
         total = tf.reduce_sum(exponentials, axis, keepdims=True)
         return Statistics(exchanged=(largest, total), residuals=(exponentials, largest))
 
@@ -170,16 +170,16 @@ class LogSoftmax(_SoftmaxBase):
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        shifted, largest = _subtract_max(widen(x), axis)
-        total = tf.reduce_sum(tf.exp(shifted), axis, keepdims=True)
-        return Statistics(exchanged=(largest, total), residuals=(shifted, largest))
+        shifted_x, largest = _subtract_max(widen(x), axis)
+        total = tf.reduce_sum(tf.exp(shifted_x), axis, keepdims=True)
+        return Statistics(exchanged=(largest, total), residuals=(shifted_x, largest))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
-        shifted, largest = residuals
+        shifted_x, largest = residuals
         global_max, total = _combine_shards(*gathered)
-        y = shifted + ((largest - global_max) - tf.math.log(total))
+        y = shifted_x + ((largest - global_max) - tf.math.log(total))
         return (tf.cast(y, x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
@@ -216,9 +216,9 @@ class LogSoftmaxGrad(_SoftmaxBase):
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> Cotangents:
         # exp(y) are the probabilities.
-        weighted = multiply(dz, exp(y))
-        dy_gradient = subtract(dz, reduce_sum(weighted, self.dim))
-        y_gradient = negative(multiply(weighted, reduce_sum(dy, self.dim)))
+        weighted_dz = multiply(dz, exp(y))
+        dy_gradient = subtract(dz, reduce_sum(weighted_dz, self.dim))
+        y_gradient = negative(multiply(weighted_dz, reduce_sum(dy, self.dim)))
         return [dy_gradient, y_gradient]
 
 
@@ -249,8 +249,8 @@ def _softmax(x: Any, axis: int) -> Any:
         return x * tf.constant(0.0, x.dtype) + tf.constant(1.0, x.dtype)
     if axis != len(x.shape) - 1:
         # tf.nn.softmax would transpose x twice.
-        shifted, _ = _subtract_max(x, axis)
-        exponentials = tf.exp(shifted)
+        shifted_x, _ = _subtract_max(x, axis)
+        exponentials = tf.exp(shifted_x)
         return exponentials / tf.reduce_sum(exponentials, axis, keepdims=True)
     if len(x.shape) > 5:
         # TensorFlow with oneDNN raises an error for more than 5 dimensions.
@@ -263,9 +263,9 @@ def _log_softmax(x: Any, axis: int) -> Any:
     """Returns the log-softmax of a TensorFlow tensor along an axis."""
     if axis == len(x.shape) - 1:
         return tf.nn.log_softmax(x)
-    shifted, _ = _subtract_max(x, axis)
-    total = tf.reduce_sum(tf.exp(shifted), axis, keepdims=True)
-    return shifted - tf.math.log(total)
+    shifted_x, _ = _subtract_max(x, axis)
+    total = tf.reduce_sum(tf.exp(shifted_x), axis, keepdims=True)
+    return shifted_x - tf.math.log(total)
 
 
 def softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
@@ -285,8 +285,8 @@ def softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
     x, dim = tensor_along(x, dim)
     if sink_logit is None:
         return apply(Softmax(dim), x)
-    shifted, total = _with_sink_logit(x, dim, sink_logit)
-    return cast(divide(exp(shifted), total), x.dtype)
+    shifted_x, total = _with_sink_logit(x, dim, sink_logit)
+    return cast(divide(exp(shifted_x), total), x.dtype)
 
 
 def log_softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
@@ -296,8 +296,8 @@ def log_softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
     x, dim = tensor_along(x, dim)
     if sink_logit is None:
         return apply(LogSoftmax(dim), x)
-    shifted, total = _with_sink_logit(x, dim, sink_logit)
-    return cast(subtract(shifted, log(total)), x.dtype)
+    shifted_x, total = _with_sink_logit(x, dim, sink_logit)
+    return cast(subtract(shifted_x, log(total)), x.dtype)
 
 
 def _with_sink_logit(x: Tensor, dim: str, sink_logit: Any) -> tuple[Tensor, Tensor]:
@@ -311,6 +311,6 @@ def _with_sink_logit(x: Tensor, dim: str, sink_logit: Any) -> tuple[Tensor, Tens
     if not is_scalar(sink_logit):
         sink_logit = cast(sink_logit, x.dtype)
     largest = stop_gradient(maximum(reduce_max(x, dim), sink_logit))
-    shifted = subtract(x, largest)
-    total = reduce_sum(exp(shifted), dim)
-    return shifted, add(total, exp(subtract(sink_logit, largest)))
+    shifted_x = subtract(x, largest)
+    total = reduce_sum(exp(shifted_x), dim)
+    return shifted_x, add(total, exp(subtract(sink_logit, largest)))

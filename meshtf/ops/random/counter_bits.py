@@ -114,9 +114,9 @@ def _array_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
       sizes: the size of each dimension.
     """
     index = np.concatenate(indices)
-    hashed = _avalanche(index + key)  # [2, sum of sizes]
+    hashes = _avalanche(index + key)  # [2, sum of sizes]
     # Each row is hashed once more, with the other word of the key.
-    words_a, words_b = _avalanche(hashed + key[::-1] + _SALT)
+    words_a, words_b = _avalanche(hashes + key[::-1] + _SALT)
     *ends, _total = np.cumsum(sizes)
     split_a = np.split(words_a, ends)
     split_b = np.split(words_b, ends)
@@ -131,8 +131,8 @@ def _tensor_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
         index = tf.concat(indices, axis=0)
     else:
         index = indices[0]
-    hashed = _avalanche(index + key)
-    words = _avalanche(hashed + tf.reverse(key, [0]) + _SALT)
+    hashes = _avalanche(index + key)
+    words = _avalanche(hashes + tf.reverse(key, [0]) + _SALT)
     words_a, words_b = tf.unstack(words)
     if len(sizes) == 1:
         return [words_a], [words_b]

@@ -120,7 +120,7 @@ def _gumbel(dtype: str, scale: float, shift: float) -> Draw:
 def _scale_and_shift(draw: Draw, scale: float, shift: float) -> Draw:
     """Returns a function whose result is draw(a, b) * scale + shift."""
 
-    def scaled(a: Any, b: Any) -> Any:
+    def scaled_draw(a: Any, b: Any) -> Any:
         y = draw(a, b)
         if scale != 1:
             y *= scale
@@ -128,7 +128,7 @@ def _scale_and_shift(draw: Draw, scale: float, shift: float) -> Draw:
             y += shift
         return y
 
-    return scaled
+    return scaled_draw
 
 
 def _upper_float(bits: Any, count: int) -> Any:

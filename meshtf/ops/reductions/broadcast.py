@@ -60,8 +60,8 @@ class Broadcast(Op):
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         (input_shape,) = context.inputs
         (output_shape,) = context.outputs
-        aligned = align(x, input_shape, output_shape)
-        return (tf.broadcast_to(aligned, output_shape.sizes),)
+        aligned_x = align(x, input_shape, output_shape)
+        return (tf.broadcast_to(aligned_x, output_shape.sizes),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [sum_to_shape(dy, x)]

@@ -165,11 +165,11 @@ def check_sink_logit(sums: Shape, sink_logit: Any) -> None:
     if is_scalar(sink_logit):
         return
     shape = as_tensor("sink_logit", sink_logit).shape
-    unknown = [n for n in shape.names if n not in sums]
-    if unknown:
+    unknown_names = [n for n in shape.names if n not in sums]
+    if unknown_names:
         raise ShapeError(
             explain_error(
-                f'the sink logit has the dimension "{unknown[0]}", which is summed or '
+                f'the sink logit has the dimension "{unknown_names[0]}", which is summed or '
                 "absent.",
                 sink_logit=repr(shape),
                 sums=repr(sums),

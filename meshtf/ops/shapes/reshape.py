@@ -262,8 +262,10 @@ def _name_mapping(x: Tensor, old: Names, new: Names) -> dict[str, str]:
             f"{old_names!r}."
         )
     mapping = dict(zip(old_names, new_names))
-    renamed = Shape((new_name, x.shape.get(name)) for name, new_name in mapping.items())
-    names_of(new, renamed)  # raises if `new` has a name with another size
+    renamed_shape = Shape(
+        (new_name, x.shape.get(name)) for name, new_name in mapping.items()
+    )
+    names_of(new, renamed_shape)  # raises if `new` has a name with another size
     return mapping
 
 

@@ -180,21 +180,21 @@ class Concat(WindowedOp):
         names = context.outputs[0].names
         axis = names.index(self.dim)
         is_sharded = context.num_shards(self.dim) > 1
-        ordered = []
+        arranged_xs = []
         for i, x in enumerate(xs):
             if is_sharded:
                 # The elements of x in this device's range of the output; 0 where x has none.
                 x = context.window(i, self.dim, x)
-            ordered.append(arrange(x, context.inputs[i].names, names))
+            arranged_xs.append(arrange(x, context.inputs[i].names, names))
         if not is_sharded:
-            return (tf.concat(ordered, axis),)
+            return (tf.concat(arranged_xs, axis),)
         # Each element of the output is selected from the input that has its global index.
         index_shape = [1] * len(names)
         index_shape[axis] = -1
         local_index = tf.range(context.local_size(self.dim))
         index = tf.reshape(local_index + context.shard_offset(self.dim), index_shape)
-        y = ordered[0]
-        for x, begin in zip(ordered[1:], self._begins()[1:]):
+        y = arranged_xs[0]
+        for x, begin in zip(arranged_xs[1:], self._begins()[1:]):
             y = tf.where(index < begin, y, x)
         return (y,)
 

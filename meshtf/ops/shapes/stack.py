@@ -69,10 +69,10 @@ class Stack(Op):
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         names = context.inputs[0].names
-        ordered = [
+        arranged_xs = [
             arrange(x, shape.names, names) for x, shape in zip(xs, context.inputs)
         ]
-        return (tf.stack(ordered, self.axis),)
+        return (tf.stack(arranged_xs, self.axis),)
 
     def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
         return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]

@@ -52,20 +52,20 @@ class Write(WriteOp):
         return (self.variable,)
 
     def output_specs(self, *xs: Spec) -> Specs:
-        (new,) = xs
-        if new.dtype != self.variable.spec.dtype:
+        (new_value,) = xs
+        if new_value.dtype != self.variable.spec.dtype:
             raise DTypeError(
                 f"variable {self.variable.name!r} is {self.variable.spec.dtype}; a "
-                f"value of {new.dtype} needs mtf.cast."
+                f"value of {new_value.dtype} needs mtf.cast."
             )
         return ()
 
-    def new_values(self, new: Any, old: Any) -> LocalTensors:
-        return (new,)
+    def new_values(self, new_value: Any, old_value: Any) -> LocalTensors:
+        return (new_value,)
 
-    def write_in_place(self, handles: Sequence[Any], new: Any) -> bool:
+    def write_in_place(self, handles: Sequence[Any], new_value: Any) -> bool:
         (variable,) = handles
-        tf.raw_ops.AssignVariableOp(resource=variable, value=new)
+        tf.raw_ops.AssignVariableOp(resource=variable, value=new_value)
         return True
 
 
