@@ -274,33 +274,34 @@ class _BeamSearch:
         vocab = self.sequences.vocab
         num_candidates = 2 * self.beam.size
         # Only these ids of each beam can be among the best of all beams.
-        best = Dimension(f"{vocab}_best", min(num_candidates, logits.shape[vocab]))
-        best_logits, best_ids = top_k(logits, vocab, [best])
+        num_best = min(num_candidates, logits.shape[vocab])
+        best_dim = Dimension(f"{vocab}_best", num_best)
+        best_logits, best_ids = top_k(logits, vocab, [best_dim])
         is_possible = greater(best_logits, ABSENT)  # for others, -inf - -inf may be NaN
         id_log_probs = subtract(best_logits, reduce_logsumexp(logits, vocab))
         id_log_probs = where(is_possible, id_log_probs, ABSENT)
         # Where the prompt has the next id, it is the only extension of a beam.
-        is_first = equal(index_range(logits.mesh, best), 0)
+        is_first = equal(index_range(logits.mesh, best_dim), 0)
         prompt_log_probs = where(is_first, 0.0, ABSENT)
         is_generated = less(prompt_ids, 0)
         id_log_probs = where(is_generated, id_log_probs, prompt_log_probs)
         best_ids = where(is_generated, best_ids, prompt_ids)
-        extended_log_probs = self._flatten_beams(add(id_log_probs, log_probs), best)
+        extended_log_probs = self._flatten_beams(add(id_log_probs, log_probs), best_dim)
         num_extensions = extended_log_probs.shape[self.extensions_dim]
         pool = Dimension(self.pool_dim, min(num_candidates, num_extensions))
         pool_log_probs, indices = top_k(extended_log_probs, self.extensions_dim, [pool])
-        extension_ids = self._flatten_beams(best_ids, best)
+        extension_ids = self._flatten_beams(best_ids, best_dim)
         return _Candidates(
             log_probs=pool_log_probs,
             new_ids=gather(extension_ids, indices, self.extensions_dim),
-            # Each beam has `best.size` consecutive extensions.
-            parents=floordiv(indices, best.size),
+            # Each beam has `best_dim.size` consecutive extensions.
+            parents=floordiv(indices, best_dim.size),
         )
 
-    def _flatten_beams(self, x: Tensor, best: Dimension) -> Tensor:
-        """Returns x [*batch, beam, best] as [*batch, extensions_dim]."""
-        x = transpose(x, self.shape + best)
-        return flatten(x, (self.beam.name, best.name), self.extensions_dim)
+    def _flatten_beams(self, x: Tensor, best_dim: Dimension) -> Tensor:
+        """Returns x [*batch, beam, best_dim] as [*batch, extensions_dim]."""
+        x = transpose(x, self.shape + best_dim)
+        return flatten(x, (self.beam.name, best_dim.name), self.extensions_dim)
 
     def concat_candidates(self, finished: Tensor, candidates: Tensor) -> Tensor:
         """Returns finished sequences [*batch, beam, ...] and candidates [*batch, pool, ...]

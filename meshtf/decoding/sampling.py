@@ -227,15 +227,17 @@ def _draw(
     num_candidates = logits.shape[vocab]
     if top_k is not None:
         num_candidates = min(top_k, num_candidates)
-    candidates = Dimension(f"{vocab}_best", num_candidates)
+    candidates_dim = Dimension(f"{vocab}_best", num_candidates)
     # In descending order of the logits.
-    candidate_logits, candidate_ids = select_top_k(logits, vocab, [candidates])
+    candidate_logits, candidate_ids = select_top_k(logits, vocab, [candidates_dim])
     if top_p is not None and top_p != 1:
         candidate_logits = _mask_unlikely(
-            candidate_logits, candidates.name, temperature, top_p
+            candidate_logits, candidates_dim.name, temperature, top_p
         )
-    choice = categorical(candidate_logits, candidates.name, temperature, name="sample")
-    return gather(candidate_ids, choice, candidates.name)
+    choice = categorical(
+        candidate_logits, candidates_dim.name, temperature, name="sample"
+    )
+    return gather(candidate_ids, choice, candidates_dim.name)
 
 
 def _mask_unlikely(logits: Tensor, dim: str, temperature: Any, top_p: float) -> Tensor:

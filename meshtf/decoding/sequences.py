@@ -81,8 +81,8 @@ class Sequences:
             # A negative eos_id is an error, which `_check_ids` raises once the step has
             # returned logits.
             self.fill_id = max(self.eos_ids[0], 0)
-        to_generate = less(self.prompt, 0)
-        self.initial_ids = where(to_generate, self.fill_id, self.prompt)
+        is_generated = less(self.prompt, 0)
+        self.initial_ids = where(is_generated, self.fill_id, self.prompt)
         self.state_structure = state
         self.state = _state_tensors(state)
 

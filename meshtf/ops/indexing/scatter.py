@@ -254,9 +254,11 @@ def _last_updates(
     last_op = SegmentExtreme(
         kind="max", dim=dim, output_shape=batch + output_shape.dim(dim)
     )
-    last = apply(last_op, indices, ids)
-    y = gather_with_bounds(updates, last, update_dim.name, out_of_range="zeros")
-    return transpose(y, output_shape), last
+    last_update_index = apply(last_op, indices, ids)
+    new_values = gather_with_bounds(
+        updates, last_update_index, update_dim.name, out_of_range="zeros"
+    )
+    return transpose(new_values, output_shape), last_update_index
 
 
 def _merge_scattered(x: Tensor, scattered_names: list[str]) -> Tensor:

@@ -44,7 +44,7 @@ from meshtf.ops.shapes.slice import slice as slice_
 
 # The name of the dimension of the k largest where only one of them is returned. Names that
 # begin with a dot are internal, and no layout shards them.
-_K = ".k"
+_K_NAME = ".k"
 
 
 class TopK(OpWithStatistics):
@@ -255,7 +255,7 @@ def top_1(x: Tensor, dim: str) -> tuple[Tensor, Tensor]:
     Only the element at that index gets a gradient; `reduce_max` divides it among equal
     elements. Errors are those of `top_k`.
     """
-    values, indices = top_k(x, dim, Dimension(_K, 1))
+    values, indices = top_k(x, dim, Dimension(_K_NAME, 1))
     return _select(values, n=0), _select(indices, n=0)
 
 
@@ -282,7 +282,7 @@ def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
                 way_out=f"Count from 0, the largest, to {x.shape[dim] - 1}.",
             )
         )
-    values, _ = top_k(x, dim, Dimension(_K, n + 1))
+    values, _ = top_k(x, dim, Dimension(_K_NAME, n + 1))
     return _select(values, n)
 
 
@@ -297,9 +297,9 @@ def nth_smallest(x: Tensor, dim: str, n: int) -> Tensor:
 
 
 def _select(x: Tensor, n: int) -> Tensor:
-    """Returns element n of x along the dimension `_K`: [..., _K] -> [...]."""
-    element = slice_(x, _K, begin=n, size=1)
-    return reshape(element, x.shape.without(_K))
+    """Returns element n of x along the dimension `_K_NAME`: [..., k] -> [...]."""
+    element = slice_(x, _K_NAME, begin=n, size=1)
+    return reshape(element, x.shape.without(_K_NAME))
 
 
 def _reverse_order(x: Tensor) -> Tensor:

@@ -267,8 +267,8 @@ def rfft(x: Tensor, dims: Names) -> Tensor:
       LayoutError: the layout cannot shard n // 2 + 1 elements.
     """
     x = as_tensor("x", x)
-    *rest, last = _require_names(dims, x.shape)
-    return fft(apply(RFFT(last), x), rest)
+    *other_dims, last_dim = _require_names(dims, x.shape)
+    return fft(apply(RFFT(last_dim), x), other_dims)
 
 
 def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
@@ -285,12 +285,12 @@ def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
       DTypeError: x is not of complex numbers.
     """
     x = as_tensor("x", x)
-    *rest, last = _require_names(dims, x.shape)
-    require_dim(x.shape, last)
-    x = ifft(x, rest)
+    *other_dims, last_dim = _require_names(dims, x.shape)
+    require_dim(x.shape, last_dim)
+    x = ifft(x, other_dims)
     if size is None:
-        size = 2 * x.shape[last] - 2
-    return apply(IRFFT(last, size), x)
+        size = 2 * x.shape[last_dim] - 2
+    return apply(IRFFT(last_dim, size), x)
 
 
 def _require_names(dims: Names, shape: Shape) -> tuple[str, ...]:

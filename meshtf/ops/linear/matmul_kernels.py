@@ -202,9 +202,9 @@ def _kernel_rounds(context: LocalContext | None) -> bool:
     default kernel of CPUs truncates them, so that all magnitudes are too small.
     """
     if context is None or tf.executing_eagerly() or _has_gpus():
-        return _rounds(rewritten=True)
+        return _rounds(may_rewrite=True)
     kernels = context.matmul_kernels
-    return _rounds(rewritten=kernels is not None and kernels.all_onednn)
+    return _rounds(may_rewrite=kernels is not None and kernels.all_onednn)
 
 
 @functools.cache
@@ -214,20 +214,20 @@ def _has_gpus() -> bool:
 
 
 @functools.cache
-def _rounds(rewritten: bool) -> bool:
+def _rounds(may_rewrite: bool) -> bool:
     """Returns whether TensorFlow rounds a bfloat16 matmul to nearest, tested by an example.
 
     The exact result, 1 + 1.5 * 2**-8, is between the bfloat16 numbers 1 and 1 + 2**-7. The
     latter is nearer; truncation gives 1.
 
     Args:
-      rewritten: whether TensorFlow may rewrite the op to oneDNN's, as it does outside of
+      may_rewrite: whether TensorFlow may rewrite the op to oneDNN's, as it does outside of
         branches.
     """
     with tf.init_scope():
         a = tf.constant([[1.0, 2.0**-8]], tf.bfloat16)
         b = tf.constant([[1.0], [1.5]], tf.bfloat16)
-        if rewritten:
+        if may_rewrite:
             y = tf.matmul(a, b)
         else:
             # TensorFlow does not rewrite the ops of a branch.
