@@ -160,6 +160,12 @@ def _is_transposed(
 
     It is True for [*batch, columns, rows], False for [*batch, rows, columns], and None for
     other orders, which have to be transposed.
+
+    Args:
+      names: the names of the tensor's axes.
+      batch: the batch names.
+      row_names: the names that are merged into the rows.
+      column_names: the names that are merged into the columns.
     """
     if list(names) == [*batch, *row_names, *column_names]:
         return False

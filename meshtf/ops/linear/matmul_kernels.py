@@ -186,7 +186,9 @@ def _transpose_b_pays(form: _Form) -> bool:
 
 
 def _batch_matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
-    """Returns the matmul by TensorFlow's op for batches."""
+    """Returns the matmul by TensorFlow's op for batches; the arguments are those of
+    `fast_matmul`.
+    """
     if a.dtype.is_complex:
         # The op also conjugates the matrices that it transposes; a conjugate before it
         # cancels that.
@@ -242,7 +244,7 @@ def _padded_matmul(
     a: Any, b: Any, transpose_a: bool, transpose_b: bool, threads: int
 ) -> Any:
     """Returns the matmul by the default kernel, with columns added to the inputs if that
-    saves time.
+    saves time. The arguments are those of `fast_matmul`, and the number of threads.
     """
     form = _form_of(a, b, transpose_a, transpose_b)
     pad_a = _padding_a_pays(form)

@@ -21,7 +21,13 @@ from meshtf.ops.shapes.reshape import arrange
 
 
 def arrange_labels(labels: Any, labels_shape: Shape, shape: Shape) -> Any:
-    """Returns labels as int32, with the dimensions in the order of `shape`."""
+    """Returns labels as int32, with the dimensions in the order of `shape`.
+
+    Args:
+      labels: the labels, a TensorFlow tensor.
+      labels_shape: the named shape of the labels.
+      shape: a shape with the same names.
+    """
     return arrange(tf.cast(labels, tf.int32), labels_shape.names, shape.names)
 
 
@@ -59,6 +65,12 @@ def logits_at_labels(logits: Any, local_labels: Any, axis: int) -> Any:
 def mask_invalid(loss: Any, labels: Any, context: LocalContext, dim: str) -> Any:
     """Returns the loss, or its cotangent, with 0 for negative labels. Under XLA, which
     cannot raise errors, it is NaN for labels that are too large.
+
+    Args:
+      loss: the loss or its cotangent, [*batch].
+      labels: the global labels, [*batch].
+      context: the shard; says whether XLA compiles the program.
+      dim: the dimension of classes.
     """
     loss = tf.where(labels < 0, tf.zeros([], loss.dtype), loss)
     if not context.compiled:

@@ -133,7 +133,14 @@ class Normalize(_NormalizeBase):
     def _scale(
         self, context: LocalContext, centered_x: Any, variance: Any, x: Any
     ) -> tuple[Any, ...]:
-        """Returns the outputs of the op: centered_x / std in the data type of x, and 1/std."""
+        """Returns the outputs of the op: centered_x / std in the data type of x, and 1/std.
+
+        Args:
+          context: the shard.
+          centered_x: x - mean or, without `center`, x, in the data type of statistics.
+          variance: the global variance or, without `center`, the mean square.
+          x: the input of the op.
+        """
         inverse_std = tf.math.rsqrt(variance + self.epsilon)
         y = tf.cast(centered_x * inverse_std, x.dtype)
         return y, squeeze(inverse_std, context.axis(0, self.dim))

@@ -302,7 +302,7 @@ def log_softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
 
 def _with_sink_logit(x: Tensor, dim: str, sink_logit: Any) -> tuple[Tensor, Tensor]:
     """Returns x - max, and the sum of its exponentials along `dim`. Both the maximum and
-    the sum include the sink logit.
+    the sum include the sink logit. The arguments are those of `softmax`.
     """
     require_dim(x.shape, dim)
     require_floating(x.spec, "softmax")

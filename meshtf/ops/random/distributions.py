@@ -26,6 +26,10 @@ _UNIFORM_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 31}
 Draw = Callable[[Any, Any], Any]
 
 
+# Each of these functions takes the data type of the numbers, and the scale and shift of the
+# standard distribution.
+
+
 def _uniform(dtype: str, scale: float, shift: float) -> Draw:
     """Returns a function that draws floats, uniform in [shift, shift + scale)."""
     num_bits = _UNIFORM_BITS[dtype]

@@ -255,6 +255,12 @@ def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
     """Returns elements [begin, begin + size) of one dimension of x: [..., dim, ...] ->
     [..., size, ...].
 
+    Args:
+      x: a tensor or variable.
+      dim: the name of the dimension; the result has it too, with another size.
+      begin: the index of the first element.
+      size: the number of elements.
+
     Raises:
       ShapeError: x lacks `dim`, or an element is out of range.
     """
@@ -269,6 +275,13 @@ def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
 def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Tensor:
     """Returns x with elements of `value` before and after those of one dimension:
     [..., dim, ...] -> [..., before + dim + after, ...].
+
+    Args:
+      x: a tensor or variable.
+      dim: the name of the dimension.
+      before: the number of elements that are added before the first one.
+      after: the number of elements that are added after the last one.
+      value: the value of the added elements.
 
     Raises:
       ShapeError: x lacks `dim`, or `before` or `after` is negative.
@@ -285,6 +298,10 @@ def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Ten
 def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
     """Returns tensors [..., dim, ...] concatenated along `dim`, with dimensions in the
     order of the first tensor.
+
+    Args:
+      xs: the tensors, with the same dimensions, in any order, except for the size of `dim`.
+      dim: the name of the dimension.
 
     Raises:
       ShapeError: there are no tensors, or they differ in more than the size of `dim`.

@@ -80,12 +80,12 @@ def full(
 
 
 def zeros(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns zeros [*shape]."""
+    """Returns zeros [*shape]. Arguments are those of `full`."""
     return full(mesh, shape, value=0, dtype=dtype)
 
 
 def ones(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns ones [*shape]."""
+    """Returns ones [*shape]. Arguments are those of `full`."""
     return full(mesh, shape, value=1, dtype=dtype)
 
 
