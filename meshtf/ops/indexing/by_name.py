@@ -33,12 +33,17 @@ DimIndex: TypeAlias = int | slice | Tensor  # an index into one dimension
 
 
 def index_by_name(x: Any, index: Any) -> Tensor:
-    """Returns entries of x [batch, length, ...]: see `Operators.__getitem__`."""
+    """Returns x[index], entries of x [batch, length, ...].
+
+    Args:
+      x: a tensor or variable.
+      index: the name of a dimension and its index, or a mapping of indices by name.
+    """
     x = as_tensor("x", x)
     tensor_indices = {}
     constant_indices = {}
-    for dim, value in _indices_by_name(x, index):
-        dim_index = _check_index(x, dim, value)
+    for dim, dim_index in _indices_by_name(x, index):
+        dim_index = _as_dim_index(x, dim, dim_index)
         if isinstance(dim_index, Tensor):
             tensor_indices[dim] = dim_index
         else:
@@ -105,7 +110,7 @@ def _suggest_names(x: Tensor, index: Any) -> str:
     return 'Write x["length", 0], x["length", 0:8] or x[{"batch": 0, "length": ids}].'
 
 
-def _check_index(x: Tensor, dim: str, index: Any) -> DimIndex:
+def _as_dim_index(x: Tensor, dim: str, index: Any) -> DimIndex:
     """Returns an index of a dimension of x: an integer that is not negative, a slice of
     integers, or a tensor.
 

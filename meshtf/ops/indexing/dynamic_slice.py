@@ -302,7 +302,7 @@ def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor
     """
     x, dim = tensor_along(x, dim)
     check_bools(wrap=wrap)
-    by = _check_index(x, dim, by)
+    by = _as_index(x, dim, by)
     size = x.shape[dim]
     sources = outer(index_range(x.mesh, Dimension("." + dim, size)), by, subtract)
     if wrap:
@@ -337,10 +337,10 @@ def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
     elements of `dim` lies within x.
 
     Raises:
-      ShapeError: the slice is longer than the dimension, or as in `_check_index`.
+      ShapeError: the slice is longer than the dimension, or as in `_as_index`.
       DTypeError: `begin` is not an integer.
     """
-    begin = _check_index(x, dim, begin)
+    begin = _as_index(x, dim, begin)
     if not 0 < size <= x.shape[dim]:
         raise ShapeError(
             explain_error(
@@ -350,7 +350,7 @@ def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
     return clip(begin, 0, x.shape[dim] - size)
 
 
-def _check_index(x: Tensor, dim: str, index: Tensor) -> Tensor:
+def _as_index(x: Tensor, dim: str, index: Tensor) -> Tensor:
     """Returns an index into `dim` of x as an int32 tensor.
 
     Raises:

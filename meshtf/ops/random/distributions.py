@@ -19,15 +19,15 @@ import tensorflow as tf
 from meshtf.ops.random.counter_bits import by_packets, mix, upper_bits
 
 # The number of random bits of a number in [0, 1), by data type: at most the precision of the
-# type, since with more bits a number could be rounded up to 1.
+# type, since with more bits a number could be rounded up to 1; and at most 31, since
+# `upper_bits` returns int32.
 _UNIFORM_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 31}
 
 # A function (a, b) -> random numbers, all of one shape.
 Draw = Callable[[Any, Any], Any]
 
 
-# Each of these functions takes the data type of the numbers, and the scale and shift of the
-# standard distribution.
+# Each of the next five functions takes the data type of the numbers, a scale and a shift.
 
 
 def _uniform(dtype: str, scale: float, shift: float) -> Draw:
