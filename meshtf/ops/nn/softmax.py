@@ -70,7 +70,7 @@ class _SoftmaxBase(OpWithStatistics):
 
     def output_specs(self, *xs: Spec) -> Specs:
         require_dim(xs[0].shape, self.dim)
-        require_floating(xs[0], type(self).__name__.lower())
+        require_floating(xs[0], function=self.display_name)
         return (xs[0],)
 
     def statistics_dims(self) -> tuple[str, ...]:
@@ -87,8 +87,6 @@ class _SoftmaxBase(OpWithStatistics):
 
 class Softmax(_SoftmaxBase):
     """exp(x) / sum(exp(x)) along `dim`; the input is x."""
-
-    dim: str
 
     conformance_samples = _SAMPLES
     num_statistics = 2
@@ -118,8 +116,6 @@ class Softmax(_SoftmaxBase):
 
 class SoftmaxGrad(_SoftmaxBase):
     """The gradient of `Softmax`, (dy - sum(dy * y)) * y; the inputs are dy and y."""
-
-    dim: str
 
     conformance_samples = _GRAD_SAMPLES
 
@@ -159,8 +155,6 @@ class SoftmaxGrad(_SoftmaxBase):
 class LogSoftmax(_SoftmaxBase):
     """x - log(sum(exp(x))) along `dim`; the input is x."""
 
-    dim: str
-
     conformance_samples = _SAMPLES
     num_statistics = 2
 
@@ -188,8 +182,6 @@ class LogSoftmax(_SoftmaxBase):
 
 class LogSoftmaxGrad(_SoftmaxBase):
     """The gradient of `LogSoftmax`, dy - exp(y) * sum(dy); the inputs are dy and y."""
-
-    dim: str
 
     conformance_samples = _GRAD_SAMPLES
 
