@@ -12,7 +12,7 @@ Without batch names it is one 2-D matmul, which TensorFlow runs up to twice as f
 of small ones. Transposes are added only where the order of names needs them.
 
     contract(x, ("batch", "length", "d"), w, ("d", "heads", "key"),
-             out=("batch", "length", "heads", "key"))
+             out_names=("batch", "length", "heads", "key"))
 """
 
 from __future__ import annotations
@@ -49,42 +49,48 @@ def contract(
     x_names: Names,
     y: Any,
     y_names: Names,
-    out: Names,
+    out_names: Names,
     context: LocalContext | None = None,
 ) -> Any:
-    """Returns the product of x and y, summed over the names that `out` lacks.
+    """Returns the product of x and y, summed over the names that `out_names` lacks.
 
     Args:
       x: a TensorFlow tensor.
       x_names: the names of the axes of x.
       y: a TensorFlow tensor.
       y_names: the names of the axes of y.
-      out: the names of the axes of the result. It includes all names of only one input.
+      out_names: the names of the axes of the result. It includes all names of only one input.
       context: the shard, whose device selects the matmul kernel; None: TensorFlow does.
     """
     shared_names = [name for name in x_names if name in y_names]
-    summed_names = [name for name in shared_names if name not in out]
-    batch = [name for name in out if name in shared_names]
-    x_free = [name for name in x_names if name not in shared_names]
-    y_free = [name for name in y_names if name not in shared_names]
+    summed_names = [name for name in shared_names if name not in out_names]
+    batch = [name for name in out_names if name in shared_names]
+    x_free_names = [name for name in x_names if name not in shared_names]
+    y_free_names = [name for name in y_names if name not in shared_names]
     if not summed_names:
         # An elementwise or outer product.
-        return _align(x, x_names, out) * _align(y, y_names, out)
-    if not x_free and not y_free:
-        return _dot(x, x_names, y, y_names, summed_names=summed_names, out=out)
-    left = _Operand(x, x_names, x_free)
-    right = _Operand(y, y_names, y_free)
-    if _starts_with(out, batch + y_free) and not _starts_with(out, batch + x_free):
+        return _align(x, x_names, out_names) * _align(y, y_names, out_names)
+    if not x_free_names and not y_free_names:
+        return _dot(
+            x, x_names, y, y_names, summed_names=summed_names, out_names=out_names
+        )
+    left = _Operand(x, x_names, x_free_names)
+    right = _Operand(y, y_names, y_free_names)
+    if _starts_with(out_names, batch + y_free_names) and not _starts_with(
+        out_names, batch + x_free_names
+    ):
         # The matmul of y and x is the output without a transpose.
         left, right = right, left
-    return _contract_matrices(left, right, batch=batch, out=out, context=context)
+    return _contract_matrices(
+        left, right, batch=batch, out_names=out_names, context=context
+    )
 
 
 def _contract_matrices(
     left: _Operand,
     right: _Operand,
     batch: list[str],
-    out: Names,
+    out_names: Names,
     context: LocalContext | None,
 ) -> Any:
     """Returns the contraction, computed as a matmul [batch, left free names, summed] times
@@ -93,9 +99,9 @@ def _contract_matrices(
     sizes = dict(zip(left.names, left.x.shape))
     sizes.update(zip(right.names, right.x.shape))
     # Free names are in the order of the output, so that it need not be transposed.
-    left_free = [name for name in out if name in left.free_names]
-    right_free = [name for name in out if name in right.free_names]
-    summed_names = [n for n in left.names if n in right.names and n not in out]
+    left_free = [name for name in out_names if name in left.free_names]
+    right_free = [name for name in out_names if name in right.free_names]
+    summed_names = [n for n in left.names if n in right.names and n not in out_names]
     # Whether an input is a matrix, transposed or not, without a copy.
     is_left_matrix = (
         _is_transposed(left.names, batch, left_free, summed_names) is not None
@@ -118,7 +124,7 @@ def _contract_matrices(
     )
     z_names = (*batch, *left_free, *right_free)
     z = reshape(z, [sizes[name] for name in z_names])
-    return _transpose_to(z, z_names, out)
+    return _transpose_to(z, z_names, out_names)
 
 
 def _as_matrix(
@@ -174,25 +180,30 @@ def _is_transposed(
     return None
 
 
-def _starts_with(out: Names, names: Sequence[str]) -> bool:
-    """Returns whether `names` are the first names of `out`."""
-    return list(out[: len(names)]) == list(names)
+def _starts_with(out_names: Names, names: Sequence[str]) -> bool:
+    """Returns whether `names` are the first names of `out_names`."""
+    return list(out_names[: len(names)]) == list(names)
 
 
-def _align(x: Any, names: Names, out: Names) -> Any:
-    """Returns x transposed, and with added axes of size 1, so that it broadcasts to `out`."""
-    order = tuple(name for name in out if name in names)
+def _align(x: Any, names: Names, out_names: Names) -> Any:
+    """Returns x transposed, and with added axes of size 1, so that it broadcasts to `out_names`."""
+    order = tuple(name for name in out_names if name in names)
     x = _transpose_to(x, names, order)
-    last_names = out[len(out) - len(order) :]
+    last_names = out_names[len(out_names) - len(order) :]
     if order == last_names:
         # TensorFlow adds leading axes of size 1.
         return x
     sizes = dict(zip(order, x.shape))
-    return reshape(x, [sizes.get(name, 1) for name in out])
+    return reshape(x, [sizes.get(name, 1) for name in out_names])
 
 
 def _dot(
-    x: Any, x_names: Names, y: Any, y_names: Names, summed_names: list[str], out: Names
+    x: Any,
+    x_names: Names,
+    y: Any,
+    y_names: Names,
+    summed_names: list[str],
+    out_names: Names,
 ) -> Any:
     """Returns the contraction of two tensors without free names, computed as a product and
     a sum over `summed_names`.
@@ -207,12 +218,12 @@ def _dot(
     axes = [x_names.index(name) for name in summed_names]
     z = tf.cast(tf.reduce_sum(terms, axes), dtype)
     remaining_names = tuple(name for name in x_names if name not in summed_names)
-    return _transpose_to(z, remaining_names, out)
+    return _transpose_to(z, remaining_names, out_names)
 
 
-def _transpose_to(x: Any, names: Names, out: Names) -> Any:
-    """Returns x with its axes in the order of `out`, which has the same names."""
-    if names == out:
+def _transpose_to(x: Any, names: Names, out_names: Names) -> Any:
+    """Returns x with its axes in the order of `out_names`, which has the same names."""
+    if names == out_names:
         return x
-    order = [names.index(name) for name in out]
+    order = [names.index(name) for name in out_names]
     return transpose(x, order)

@@ -92,7 +92,7 @@ class Einsum(Op):
         if len(xs) == 2 and self._is_contraction(*input_names):
             x, y = xs
             x_names, y_names = input_names
-            z = contract(x, x_names, y, y_names, out=self.names, context=context)
+            z = contract(x, x_names, y, y_names, out_names=self.names, context=context)
             return (z,)
         equation = _equation(input_names, self.names)
         z = tf.einsum(equation, *map(widen, xs))

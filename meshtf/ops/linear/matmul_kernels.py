@@ -11,7 +11,7 @@ of a float32 matrix of 1,024 columns lie 4 KiB apart, so all elements of a colum
 the same set, and a kernel that reads matrices in place takes up to twice as long. For the
 default kernel such a matrix is padded by a few columns, which costs a copy and adds nothing to
 the result. oneDNN's kernel is slow if it reads the second matrix by columns; for it, that
-matrix is transposed first (`python -m benchmarks.ops.matmuls`).
+matrix is transposed first. `python -m benchmarks.ops.matmuls` measures this.
 
     fast_matmul(a, b, transpose_a=True, transpose_b=False, context=context)   # a^T b
 """
@@ -275,8 +275,9 @@ def _padding_a_pays(form: _Form) -> bool:
 def _padding_b_pays(form: _Form, threads: int) -> bool:
     """Returns whether the matmul is faster if b is padded.
 
-    One thread reads b in place if the output has few rows. Each of several threads copies
-    its share of the columns of b. The rows of the copy are as far apart as it has columns.
+    One thread reads b in place if the output has few rows; then rows of b that lie a
+    multiple of 4 KiB apart conflict. Each of several threads copies its share of the columns
+    of b, n / threads; then rows of the copy that are a multiple of 8 KiB long conflict.
     """
     if form.transpose_b:
         return False
