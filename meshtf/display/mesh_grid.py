@@ -129,9 +129,8 @@ def _grid(title: str, axes: Mapping[str, int], labels: Sequence[str]) -> str:
       labels: a text for each position that is drawn.
     """
     num_positions = math.prod(axes.values())
-    num_rows = next(
-        iter(axes.values()), 1
-    )  # the size of the first axis, if there is one
+    # A row for each coordinate of the first axis; one row if there are no axes.
+    num_rows = next(iter(axes.values()), 1)
     num_columns = num_positions // num_rows
     labels = labels[:MAX_POSITIONS]
     colours = _colours(labels)

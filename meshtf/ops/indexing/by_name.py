@@ -42,8 +42,8 @@ def index_by_name(x: Any, index: Any) -> Tensor:
     x = as_tensor("x", x)
     tensor_indices = {}
     constant_indices = {}
-    for dim, dim_index in _indices_by_name(x, index):
-        dim_index = _as_dim_index(x, dim, dim_index)
+    for dim, raw_index in _indices_by_name(x, index):
+        dim_index = _as_dim_index(x, dim, raw_index)
         if isinstance(dim_index, Tensor):
             tensor_indices[dim] = dim_index
         else:

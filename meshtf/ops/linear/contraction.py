@@ -76,9 +76,9 @@ def contract(
         )
     left = _Operand(x, x_names, x_free_names)
     right = _Operand(y, y_names, y_free_names)
-    if _starts_with(out_names, batch + y_free_names) and not _starts_with(
-        out_names, batch + x_free_names
-    ):
+    is_x_first = _starts_with(out_names, batch + x_free_names)
+    is_y_first = _starts_with(out_names, batch + y_free_names)
+    if is_y_first and not is_x_first:
         # The matmul of y and x is the output without a transpose.
         left, right = right, left
     return _contract_matrices(

@@ -80,9 +80,8 @@ class Random(Op):
     shift: float = 0.0
     strided: tuple[Strided, ...] = ()
 
-    share_trace = (
-        True  # equal ops are traced once, since they consist of many TensorFlow ops
-    )
+    # Equal ops are traced once, since they consist of many TensorFlow ops.
+    share_trace = True
     # Attributes: (kind, shape, dtype, scale, shift, strided).
     # Strided: (dim, num_microbatches, inner_size).
     conformance_samples = (
