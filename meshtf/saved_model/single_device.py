@@ -59,9 +59,8 @@ def unsharded_value(store: Store) -> Any:
             shards = ShardedValue(store.placement, store.read())
             tensor = tensor_of_value(store.spec, shards, store.mesh)
             return export(tensor).numpy()
-        regions = (
-            store.regions()
-        )  # pairs of a range of elements and the slot that stores it
+        # Pairs of a region, the elements of a shard, and the slot that stores the shard.
+        regions = store.regions()
         if len(regions) == 1:
             # Replicated. The value may share the slot's memory, which saves a copy.
             ((_region, slot),) = regions

@@ -102,16 +102,12 @@ def _contract_matrices(
     left_free = [name for name in out_names if name in left.free_names]
     right_free = [name for name in out_names if name in right.free_names]
     summed_names = [n for n in left.names if n in right.names and n not in out_names]
-    # Whether an input is a matrix, transposed or not, without a copy.
-    is_left_matrix = (
-        _is_transposed(left.names, batch, left_free, summed_names) is not None
-    )
-    is_right_matrix = (
-        _is_transposed(right.names, batch, summed_names, right_free) is not None
-    )
-    if not is_left_matrix and not is_right_matrix:
-        # Both inputs would be copied. With summed names in the order of the right input,
-        # perhaps only the left one is.
+    # None: the input has to be copied to become a batch of matrices.
+    left_order = _is_transposed(left.names, batch, left_free, summed_names)
+    right_order = _is_transposed(right.names, batch, summed_names, right_free)
+    if left_order is None and right_order is None:
+        # With summed names in the order of the right input, perhaps only the left one has
+        # to be copied.
         summed_names = [name for name in right.names if name in summed_names]
     a, transpose_a = _as_matrix(
         left, batch, row_names=left_free, column_names=summed_names, sizes=sizes
