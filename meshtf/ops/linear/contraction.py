@@ -102,10 +102,10 @@ def _contract_matrices(
     left_free = [name for name in out_names if name in left.free_names]
     right_free = [name for name in out_names if name in right.free_names]
     summed_names = [n for n in left.names if n in right.names and n not in out_names]
-    # None: the input has to be copied to become a batch of matrices.
-    left_order = _is_transposed(left.names, batch, left_free, summed_names)
-    right_order = _is_transposed(right.names, batch, summed_names, right_free)
-    if left_order is None and right_order is None:
+    # None: a tensor in another order, which has to be copied to become a batch of matrices.
+    left_is_transposed = _is_transposed(left.names, batch, left_free, summed_names)
+    right_is_transposed = _is_transposed(right.names, batch, summed_names, right_free)
+    if left_is_transposed is None and right_is_transposed is None:
         # With summed names in the order of the right input, perhaps only the left one has
         # to be copied.
         summed_names = [name for name in right.names if name in summed_names]
