@@ -234,6 +234,6 @@ def names_or_all(x: Tensor, dims: Names | None) -> tuple[str, ...]:
     return names_of(dims, x.shape)
 
 
-# For modules that look them up by name, since importing them would be a circular import.
+# For modules of folders that come before this one in the order of imports.
 for _function in (reduce_sum, reduce_mean, reduce_max, reduce_min):
     OPERATORS[_function.__name__] = _function

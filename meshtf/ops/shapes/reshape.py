@@ -372,5 +372,5 @@ def transpose(x: Tensor, dims: Names) -> Tensor:
     return apply(Transpose(names), x)
 
 
-# For modules that look it up by this name, since importing it would be a circular import.
+# For modules of folders that come before this one in the order of imports.
 register_operator("transpose", transpose)

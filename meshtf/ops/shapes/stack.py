@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import (
+    OPERATORS,
     Cotangents,
     LocalContext,
     LocalTensors,
@@ -33,7 +34,6 @@ from meshtf.names import Dimension, Shape, name_of
 from meshtf.names.arguments import as_dim, as_int
 from meshtf.ops.common.checks import require_dim, tensor_along
 from meshtf.ops.shapes.reshape import arrange, transpose
-from meshtf.ops.variables.fill import zeros_like
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +113,9 @@ class Unstack(Op):
 
 def fill_gaps(dys: Sequence[Tensor | None], ys: Sequence[Tensor]) -> list[Tensor]:
     """Returns the cotangents of ys [...], with zeros in place of those that are None."""
+    # Looked up by its name: folders of ops import in one direction, and `variables` comes
+    # after `shapes`.
+    zeros_like = OPERATORS["zeros_like"]
     return [zeros_like(y) if dy is None else dy for dy, y in zip(dys, ys)]
 
 

@@ -139,7 +139,7 @@ def transpose_like(x: Tensor, shape: Shape) -> Tensor:
     return OPERATORS["transpose"](x, shape.names)
 
 
-# For modules that look them up by name, since importing them would be a circular import.
+# For modules of folders that come before this one in the order of imports.
 register_operator("zeros", zeros)
 register_operator("zeros_like", zeros_like)
 register_operator("ones_like", ones_like)
