@@ -148,7 +148,13 @@ def _words(
         for each entry of `strided`.
     """
     num_seeds = len(inputs) - len(strided)
-    key = random_key(inputs[:num_seeds])
+    seeds = inputs[:num_seeds]
+    if context.compiled:
+        # Otherwise TensorFlow would compute all that depends on constant seeds while it
+        # lowers a program, and the text of the program would contain the numbers, such as
+        # the initial values of a model.
+        seeds = [context.optimization_barrier(seed) for seed in seeds]
+    key = random_key(seeds)
     strides = {}
     for mapping, microbatch in zip(strided, inputs[num_seeds:]):
         strides[mapping.dim] = IndexStride(
