@@ -116,7 +116,10 @@ def fill_gaps(dys: Sequence[Tensor | None], ys: Sequence[Tensor]) -> list[Tensor
     # Looked up by its name: folders of ops import in one direction, and `variables` comes
     # after `shapes`.
     zeros_like = OPERATORS["zeros_like"]
-    return [zeros_like(y) if dy is None else dy for dy, y in zip(dys, ys)]
+    cotangents = []
+    for dy, y in zip(dys, ys):
+        cotangents.append(zeros_like(y) if dy is None else dy)
+    return cotangents
 
 
 def require_alike(xs: Sequence[Spec], op_name: str, dim: str) -> None:
