@@ -126,8 +126,8 @@ CONSTRUCTS = (
         "the first of several updates stays",
         "meshtf.ops.indexing.scatter",
         "_last_updates",
-        'SegmentExtreme("max", dim, batch + like.dim(dim))',
-        'SegmentExtreme("min", dim, batch + like.dim(dim))',
+        'SegmentExtreme(kind="max", dim=dim, output_shape=batch + output_shape.dim(dim))',
+        'SegmentExtreme(kind="min", dim=dim, output_shape=batch + output_shape.dim(dim))',
         TEST_SCATTER,
     ),
 )
