@@ -67,7 +67,7 @@ class Embedding(Module):
         self.output_dim = Shape(output_dim)
         self.dtype = dtype
         if dtype is not None:
-            dtype_name(dtype)
+            dtype_name(dtype)  # a check: raises if there is no such data type
         with self.scope():
             self.table = Variable(
                 mesh,

@@ -2,7 +2,7 @@
 
     loss = softmax_cross_entropy(logits, labels, "vocab", z_loss=1e-4)
     loss = softmax_cross_entropy(logits, labels, "vocab", weights=weights_nonzero(labels))
-    loss = sigmoid_cross_entropy(logits, truths)          # independent binary labels
+    loss = sigmoid_cross_entropy(logits, targets)         # independent binary labels
     loss = mean_squared_error(predictions, targets)
 
 For the cross entropy of each position, take `mtf.cross_entropy`.
@@ -77,7 +77,7 @@ def mean_squared_error(
 
     Args:
       predictions: floats [...]; for float16 and bfloat16 the loss is float32.
-      targets: numbers with the dimensions of the predictions.
+      targets: a tensor with the dimensions of the predictions.
       weights: the weight of each position, [...] or a subset of these dimensions;
         default: 1.
     """

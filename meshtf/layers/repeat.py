@@ -97,7 +97,7 @@ class Repeat(Module):
         check_nest("x", x)
         as_callable("fn", fn)
         # Variables of modules that were made outside of `make` lack the dimension of the
-        # layers: all layers share them. Identity, since another Repeat may have an equal
+        # layers: all layers share them. `is`, not `==`: another Repeat may have an equal
         # dimension.
         variables = [
             v for v in self.layer.variables if any(d is self.dim for d in v.stack)

@@ -85,12 +85,14 @@ def local_attention(
     require_dim(Shape(blocks), *radius_by_name)
     dims = []
     for i, block in enumerate(Shape(blocks)):
-        # A causal query attends to no position of a later block along the first
-        # dimension. Along the others it may: in an image, it attends to all columns of
-        # the previous row.
-        halo_after = i > 0 or not causal
+        # `two_sided`: whether keys include a halo after the block. A causal query attends
+        # to no later block along the first dimension. Along the others it may: in an
+        # image, it attends to all columns of the previous row.
+        two_sided = i > 0 or not causal
         block_radius = radius_by_name.get(block.name)
-        dims.append(BlockedDim(q.shape, block, block_radius, halo_after))
+        dims.append(
+            BlockedDim(q.shape, block, radius=block_radius, two_sided=two_sided)
+        )
     # The context of a block: the positions of the block and of its halo.
     blocked = BlockedPositions(dims, q.mesh)
     visible = blocked.visible(causal)
@@ -234,7 +236,8 @@ class LocalAttention(Heads):
         Args:
           x: the input of a step, [batch, model_dim]; only its mesh, shape and data type
             are read.
-          positions: the count of slots; default: as many as a position attends to.
+          positions: the count of slots (entries of the cache along the positions of
+            keys); default: as many as a position attends to.
 
         Raises:
           ShapeError: attention is not causal, or has several dimensions of positions.
