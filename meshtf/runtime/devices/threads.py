@@ -1,4 +1,5 @@
-"""The number of threads of an op if several mesh positions share the CPU.
+"""The number of threads of an op if several mesh positions (elements of the mesh's grid)
+share the CPU.
 
 The positions of a mesh run in parallel and keep all cores busy. If, in addition, each op
 used all cores, ops would wait for each other: eight positions on two cores then take 25 %
@@ -14,7 +15,7 @@ import os
 import tensorflow as tf
 from absl import logging
 
-_VARIABLE = "TF_NUM_INTRAOP_THREADS"
+_VARIABLE = "TF_NUM_INTRAOP_THREADS"  # the environment variable that TensorFlow reads
 _sharing = False  # set by `enable_sharing`
 
 

@@ -1,9 +1,13 @@
 """Runs loops, branches and calls: a loop is one `tf.while_loop`, and a branch one
 `tf.cond`, for all devices together.
 
-The loop variables are the index of the iteration, the distinct shards of each carry and
-sum, and a tf.TensorArray for each distinct shard of each stacked output. Positions of one
-device with the same shard share one loop variable.
+    run_loop(executor, step)       # sets executor.values[y] for each result y of the loop
+
+The body of a loop returns new carries (values that the next iteration takes), terms of sums
+over all iterations, and outputs that are stacked. The loop variables of `tf.while_loop` are
+the index of the iteration, the distinct shards of each carry and sum, and a tf.TensorArray
+for each distinct shard of each stacked output. Shards are *distinct* if their devices or
+contents differ: mesh positions of one device with the same shard share one loop variable.
 """
 
 from __future__ import annotations
@@ -46,7 +50,9 @@ class BodyRunner(Protocol):
         inputs: dict[Value, Any],
         once: bool = False,
     ) -> list[Any]:
-        """Returns the results of a body; `once`: the program has this body only once."""
+        """Returns the results of a body for the shards of its inputs; `once`: whether the
+        program runs this body in a single place.
+        """
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which new ops run only after `tensors` are computed."""
@@ -64,6 +70,7 @@ class BodyRunner(Protocol):
 def run_loop(executor: BodyRunner, step: LoopStep) -> None:
     """Executes a loop and stores its results in `executor.values`."""
     loop = _Loop(executor, step)
+    # `wait_for` is a value that must be computed before the loop starts; None: there is none.
     with _after(executor, step.wait_for):
         initial_variables = loop.initial_variables()
     final_variables = tf.while_loop(
@@ -79,6 +86,7 @@ def run_branch(executor: BodyRunner, step: BranchStep) -> None:
     """Executes a branch and stores its results in `executor.values`."""
 
     def run(index: int) -> list[Any]:
+        """Returns the distinct shards of all results of the body with this index."""
         captured = _captured_values(executor, step)
         results = executor.run_body(step.bodies[index], captured)
         return [
@@ -92,10 +100,11 @@ def run_branch(executor: BodyRunner, step: BranchStep) -> None:
         # The predicate is equal on all devices, so any shard will do.
         any_shard, *_ = executor.distinct_shards(step.predicate, shards)
         predicate = tf.identity(any_shard)
-    results = tf.cond(predicate, lambda: run(0), lambda: run(1))
-    remaining_results = iter(tf.nest.flatten(results))
+    all_shards = tf.cond(predicate, lambda: run(0), lambda: run(1))
+    # `_next_value` takes the shards of one value after another.
+    remaining_shards = iter(tf.nest.flatten(all_shards))
     for value in step.outs:
-        executor.values[value] = _next_value(executor, value, remaining_results)
+        executor.values[value] = _next_value(executor, value, remaining_shards)
 
 
 def run_call(executor: BodyRunner, step: CallStep) -> None:
@@ -121,7 +130,8 @@ class _Loop:
     Attributes:
       executor: the executor, which runs the body.
       step: the loop.
-      num_iterations: the number of iterations; None: the test decides.
+      num_iterations: the number of iterations; None: the loop runs while the test of the
+        step returns True.
       reverse: whether the loop scans from the last element to the first.
       carries: the arguments of the body that are carries.
       sums: the results of the body that are terms of sums.
@@ -153,10 +163,10 @@ class _Loop:
             for carry, initial in zip(self.carries, self.step.initial_values)
             for x in self.executor.distinct_shards(carry, values[initial])
         ]
-        sums = [
-            tf.zeros(*_local_shape_and_dtype(value, self.executor))
-            for value in self._on_shard_devices(self.sums)
-        ]
+        sums = []
+        for value in self._on_shard_devices(self.sums):
+            sizes, dtype = _local_shape_and_dtype(value, self.executor)
+            sums.append(tf.zeros(sizes, dtype))
         arrays = [
             self._empty_array(value) for value in self._on_shard_devices(self.stacked)
         ]
@@ -173,7 +183,9 @@ class _Loop:
                     yield value
 
     def _empty_array(self, value: Value) -> tf.TensorArray:
-        """Returns the list for the elements of one shard of a stacked output."""
+        """Returns an empty tf.TensorArray for the elements of one shard of a stacked output;
+        an element is the output of one iteration.
+        """
         sizes, dtype = _local_shape_and_dtype(value, self.executor)
         return tf.TensorArray(
             dtype, size=self.num_iterations, element_shape=sizes, clear_after_read=False
@@ -195,7 +207,7 @@ class _Loop:
         """Returns the loop variables after an iteration."""
         remaining_variables = iter(variables)
         index = self._index(iteration)
-        # Takes the carries; the sums and stacked outputs remain.
+        # Takes the carries from the iterator; the sums and stacked outputs remain in it.
         inputs = self._body_inputs(index, remaining_variables)
         for value, shards in zip(self.step.elements, self.scanned):
             elements = [_element(x, index) for x in shards]
@@ -226,9 +238,10 @@ class _Loop:
         """
         inputs = _captured_values(self.executor, self.step)
         devices = self.executor.shard_devices(self.step.iteration)
-        copies = [index] * len(devices)
+        # The index is a tensor with equal shards on all devices.
+        index_shards = [index] * len(devices)
         inputs[self.step.iteration] = self.executor.to_positions(
-            self.step.iteration, copies
+            self.step.iteration, index_shards
         )
         for value in self.carries:
             inputs[value] = _next_value(self.executor, value, variables)
@@ -241,8 +254,8 @@ class _Loop:
         for value in self.step.outs:
             devices = self.executor.shard_devices(value)
             shards = list(itertools.islice(remaining_variables, len(devices)))
-            is_list = isinstance(shards[0], tf.TensorArray)
-            if is_list and value not in self.executor.unstacked_values:
+            is_stacked_output = isinstance(shards[0], tf.TensorArray)
+            if is_stacked_output and value not in self.executor.unstacked_values:
                 shards = [x.stack() for x in shards]
             self.executor.values[value] = self.executor.to_positions(value, shards)
 
@@ -259,7 +272,9 @@ def _accumulated(variable: Any, index: Any, x: Any) -> Any:
 def _captured_values(
     executor: BodyRunner, step: LoopStep | BranchStep | CallStep
 ) -> dict[Value, Any]:
-    """Returns {value that a body captures: its shards}."""
+    """Returns the values that a body captures (reads without being passed them), as
+    {value: its shards}.
+    """
     return {value: executor.values[value] for value in step.captured_values}
 
 
@@ -287,7 +302,7 @@ def _with_leading_dim(executor: BodyRunner, value: Value, dim: str) -> list[Any]
 
 
 def _element(x: Any, index: Any) -> Any:
-    """Returns element `index` of a list or, along the first dimension, of a tensor."""
+    """Returns element `index` of a tf.TensorArray or, along the first axis, of a tensor."""
     if isinstance(x, tf.TensorArray):
         return x.read(index)
     return x[index]

@@ -1,4 +1,9 @@
-"""The `LocalContext` that ops get when they run on one device.
+"""The `LocalContext` that ops get when they run on one device: the sizes and offsets of the
+local shards.
+
+Sizes and shards are given by *factor*: a name in the op's formula, such as "m" in the
+matmul "m k, k n -> m n", which stands for one dimension of several tensors. A sharded
+factor is split along mesh axes.
 
 Mesh coordinates are scalar tensors, so that one traced function fits all devices.
 `MeshCoordinates` records which coordinates are read: a segment that reads none computes
@@ -32,7 +37,8 @@ from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 
 class MeshCoordinates:
-    """The coordinates of a mesh position, which records which of them are read.
+    """The coordinates of a mesh position (an element of the mesh's grid). It records which
+    of them are read.
 
     Attributes:
       tensors: {mesh axis: coordinate, a scalar int32 tensor}.
@@ -49,11 +55,12 @@ class MeshCoordinates:
 
 
 class DeviceContext:
-    """The shards of one node on one device (see `meshtf.graph.LocalContext`).
+    """The shards of one node on one device (see `meshtf.graph.LocalContext`). A node is an
+    op with its inputs in the graph.
 
     Args:
       node: the node.
-      plan: how the node runs.
+      plan: the sizes of the op's factors, and the mesh axes that shard them.
       mesh: the mesh of the program.
       coords: the coordinates of the device's mesh position.
       xs: the shards of the node's inputs.
@@ -87,7 +94,8 @@ class DeviceContext:
             for x, t in zip(node.inputs, xs)
         )
         self.outputs = tuple(
-            local_shape(y.shape, p, mesh) for y, p in zip(node.outputs, plan.results)
+            local_shape(y.shape, placement, mesh)
+            for y, placement in zip(node.outputs, plan.results)
         )
 
     @property
@@ -99,7 +107,7 @@ class DeviceContext:
 
     @property
     def kernels_refuse(self) -> bool:
-        """Whether TensorFlow's kernels raise for sizes that are too large."""
+        """Whether TensorFlow's kernels raise for sizes that are too large: those of CPUs."""
         return (
             not self.compiled
             and not self._anywhere
@@ -125,7 +133,7 @@ class DeviceContext:
         return self.global_size(factor) // self.num_shards(factor)
 
     def shard_index(self, factor: str) -> Any:
-        """Returns the index of this shard; 0 if the factor is not sharded."""
+        """Returns the index of this shard along a factor; 0 if the factor is not sharded."""
         axes = self._plan.axes_of(factor)
         if not axes:
             return 0
@@ -162,15 +170,17 @@ class DeviceContext:
         window = window_of(self._node.op, i, dim)
         if window is None or self.num_shards(factor) > 1:
             return x
+        # The range that the windows of all outputs read; it may extend beyond the ends.
         start = window.low(0)
         stop = window.high(self._sizes[factor])
         axis = self.axis(i, dim)
         if not window.wrap:
-            return take_elements(x, axis, start, stop, window.fill)
+            return take_elements(x, axis, start=start, stop=stop, fill=window.fill)
+        # Indices wrap around: each span is a range that lies within the axis.
         size = x.shape[axis]
         slices = [
-            take_elements(x, axis, low, high, fill=0.0)
-            for _, low, high in spans(start, stop, size, num_shards=1, wrap=True)
+            take_elements(x, axis, start=low, stop=high, fill=0.0)
+            for _shard, low, high in spans(start, stop, size, num_shards=1, wrap=True)
         ]
         return tf.concat(slices, axis)
 

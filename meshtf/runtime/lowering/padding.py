@@ -38,6 +38,7 @@ def element_range(
     """
     size = shape[axis]
     length = stop - start
+    # The elements of the range that exist: [low, high).
     low = min(max(start, 0), size)
     high = max(min(stop, size), low)
     sizes = list(shape)

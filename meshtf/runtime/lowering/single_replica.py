@@ -1,5 +1,6 @@
-"""Runs a program on one shard of each value: on one replica, or on a single device. A value
-is one tensor, the local shard.
+"""Runs a program on one shard of each value: on one replica, which is the program of one
+mesh position, or on a single device. A value of the program is then one tensor, the local
+shard.
 
     class MyReplica(SingleReplica):
         def _read(self, store): ...  # and _write, _reshard, _exchange_window, ...
@@ -50,7 +51,7 @@ class SingleReplica(StepExecutor):
 
     def run(self) -> list[Any]:
         """Runs all steps and returns the results."""
-        return self.run_body(self.program, {})
+        return self.run_body(self.program, inputs={})
 
     def run_body(
         self,
