@@ -51,7 +51,7 @@ class BodyRunner(Protocol):
         once: bool = False,
     ) -> list[Any]:
         """Returns the results of a body for the shards of its inputs; `once`: whether the
-        program runs this body in a single place.
+        program contains this body only once.
         """
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:

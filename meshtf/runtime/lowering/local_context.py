@@ -1,9 +1,8 @@
 """The `LocalContext` that ops get when they run on one device: the sizes and offsets of the
 local shards.
 
-Sizes and shards are given by *factor*: a name in the op's formula, such as "m" in the
-matmul "m k, k n -> m n", which stands for one dimension of several tensors. A sharded
-factor is split along mesh axes.
+Sizes and shards are given by *factor*: a dimension of an op's formula, which several of its
+tensors may have. Its name is the name of the dimension, unless the op renames dimensions.
 
 Mesh coordinates are scalar tensors, so that one traced function fits all devices.
 `MeshCoordinates` records which coordinates are read: a segment that reads none computes

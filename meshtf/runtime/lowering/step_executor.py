@@ -88,7 +88,7 @@ class StepExecutor:
         Args:
           program: the program of the body.
           inputs: the shards of the body's arguments and captured values.
-          once: whether the program runs this body in a single place.
+          once: whether the entire program contains this body only once.
         """
         raise NotImplementedError
 

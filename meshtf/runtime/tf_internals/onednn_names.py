@@ -1,7 +1,9 @@
 """TensorFlow's oneDNN ops, which have no public functions and are created by name.
 
-if onednn_kernel("_MklMatMul"):
-    y = onednn_matmul(a, b, flip_a=False, flip_b=True)        # a [m, k], b [n, k]
+    if onednn_kernel("_MklMatMul"):
+        y = onednn_matmul(a, b, flip_a=False, flip_b=True)        # a [m, k], b [n, k]
+
+oneDNN is Intel's library of fast CPU kernels, formerly called MKL-DNN.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ def serialize(text: str, version: str) -> bytes:
       version: the version of StableHLO from which on readers take it, such as "1.10.0".
 
     Raises:
-      ValueError: the text is not valid, or holds what StableHLO has not.
+      ValueError: the text is not valid, or has ops of other dialects than StableHLO.
     """
     # Imported here: its import registers a function with atexit.
     from tensorflow.compiler.mlir.stablehlo import stablehlo
