@@ -3,6 +3,8 @@ memories.
 
     totals = all_reduce(ring, [(x0, y0), (x1, y1)], devices, "sum")     # [(x, y), (x, y)]
 
+Here x0 is the tensor of x on device 0, and x the sum of x0 and x1. The tensors of one
+device, such as (x0, y0), are a *bundle*.
 Packing and unpacking copy each element within a device, but the latency of a collective is
 paid only once.
 """
@@ -36,10 +38,10 @@ def all_reduce(
     packed = []
     for bundle, device in zip(bundles, devices):
         flat_tensors = [reshape(x, [-1], device) for x in bundle]
-        packed.append(concat(flat_tensors, 0, device))
+        packed.append(concat(flat_tensors, axis=0, device=device))
     shapes = [x.shape for x in bundles[0]]
     reduced = algorithms.all_reduce(packed, devices, kind)
-    return [_unpacked(x, shapes, device) for x, device in zip(reduced, devices)]
+    return [_unpack(x, shapes, device) for x, device in zip(reduced, devices)]
 
 
 def reduce_scatter(
@@ -56,15 +58,15 @@ def reduce_scatter(
     # Packed tensors are [num_shards, elements of one shard of each tensor].
     packed = []
     for bundle, device in zip(bundles, devices):
-        flat = [
+        flat_tensors = [
             _flat_shards(x, axis, num_shards, device) for x, axis in zip(bundle, axes)
         ]
-        packed.append(concat(flat, 1, device))
+        packed.append(concat(flat_tensors, axis=1, device=device))
     shapes = [
         _shard_shape(x.shape, axis, num_shards) for x, axis in zip(bundles[0], axes)
     ]
-    reduced = algorithms.reduce_scatter(packed, devices, kind, 0)
-    return [_unpacked(x, shapes, device) for x, device in zip(reduced, devices)]
+    reduced = algorithms.reduce_scatter(packed, devices, kind, axis=0)
+    return [_unpack(x, shapes, device) for x, device in zip(reduced, devices)]
 
 
 def _shard_shape(shape: Sequence[int], axis: int, num_shards: int) -> list[int]:
@@ -87,9 +89,9 @@ def _flat_shards(
     return reshape(shards, [num_shards, -1], device)
 
 
-def _unpacked(packed: Any, shapes: Sequence[Any], device: str) -> Bundle:
+def _unpack(packed: Any, shapes: Sequence[Any], device: str) -> Bundle:
     """Returns the tensors of these shapes that were packed into one tensor."""
     sizes = [math.prod(shape) for shape in shapes]
     flat = reshape(packed, [-1], device)
-    tensors = split(flat, sizes, 0, device)
+    tensors = split(flat, sizes, axis=0, device=device)
     return tuple(reshape(x, shape, device) for x, shape in zip(tensors, shapes))
