@@ -3,6 +3,11 @@
 If an op fails on one of several devices, TensorFlow often reports only the other devices,
 whose ops it cancelled. So the program is run again, op by op, until the op fails again or
 the first update of a variable is reached.
+
+    raise explain_failure(error, mesh, segments, program.results)
+
+A segment is a sequence of computations without communication. A node is an op with its
+inputs in the graph; it has the user's line.
 """
 
 from __future__ import annotations
@@ -81,7 +86,7 @@ def explain_failure(
       segments: the segments of the program.
       results: the results of the program.
     """
-    num_hosts = len(set(map(host_of, devices_of(mesh))))
+    num_hosts = len({host_of(device) for device in devices_of(mesh)})
     if not isinstance(error, _CAUSED_BY_VALUES) or num_hosts > 1:
         return error
     make_caller = _caller_of_ops
@@ -106,7 +111,7 @@ def _caller_of_ops(segment: Segment, mesh: Mesh) -> Caller:
         for compute in segment.computes:
             try:
                 with tf.device(device):
-                    run_compute(compute, mesh, coordinates, values)
+                    run_compute(compute, mesh, coordinates, shard_of=values)
             except tf.errors.OpError as problem:
                 raise _RerunStopped(compute.node, problem) from problem
         outputs = [values[v] for v in segment.outs]
@@ -141,7 +146,7 @@ def _compiled_op(compute: Compute, mesh: Mesh, coords: dict[str, Any]) -> Any:
 
     def body(arguments: list[Any]) -> list[Any]:
         values: dict[Value, Any] = dict(zip(compute.inputs, arguments))
-        run_compute(compute, mesh, MeshCoordinates(coords), values)
+        run_compute(compute, mesh, MeshCoordinates(coords), shard_of=values)
         return [values[v] for v in compute.outs]
 
     return tf.function(body, autograph=False, jit_compile=True)
@@ -165,4 +170,4 @@ def with_line(node: Node, problem: tf.errors.OpError) -> tf.errors.OpError:
         source=node.source,
         **way_out,
     )
-    return type(problem)(None, None, text)
+    return type(problem)(node_def=None, op=None, message=text)

@@ -1,8 +1,12 @@
 """Segments as TensorFlow functions: traced once, and called on every device.
 
-A segment is a pure function from shards and mesh coordinates to a list of tensors. It is
-called on each device with the shards of that device, so tracing costs O(ops), not O(ops x
-devices). It is never inlined, except into the body of a loop on a single device.
+A segment is a sequence of computations without communication: a pure function from shards
+and mesh coordinates to a list of tensors. It is called on each device with the shards of
+that device, so tracing costs O(ops), not O(ops x devices). It is never inlined, except into
+the body of a loop on a single device.
+
+    call_segment = Tracer(jit=False, as_branch=True)(segment, mesh)
+    outputs, axes_used = call_segment(device, coordinates, shards)
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ class SegmentResult(NamedTuple):
     axes_used: set[str]
 
 
-# caller(device, coordinates, shards) runs a segment on one device.
+# A function (device, coordinates, shards) -> result, which runs a segment on one device.
 Caller = Callable[[str, dict[str, Any], TensorList], SegmentResult]
 MakeCaller = Callable[[Segment, Mesh], Caller]
 
@@ -88,34 +92,36 @@ class TracedSegment:
         """Calls the segment on a device: in the program that is written or, if `program`
         is None, in the graph that TensorFlow traces. See `Caller`.
         """
-        flat = tf.nest.flatten(shards)
+        # The shard of a value may be a tuple of tensors, such as statistics.
+        tensors = tf.nest.flatten(shards)
         if self.function is None:
-            self._trace(shards, flat)
+            self._trace(shards, tensors)
         coordinates = [coords[axis] for axis in sorted(self.mesh.axes)]
-        outputs = call_on(self.function, [*flat, *coordinates], device, program)
+        args = [*tensors, *coordinates]
+        outputs = call_on(self.function, args, device, program)
         is_nested = any(item != 0 for item in self.structure)
         if is_nested:
             outputs = tf.nest.pack_sequence_as(self.structure, outputs)
-        return SegmentResult(outputs, self.axes_used)
+        return SegmentResult(outputs, axes_used=self.axes_used)
 
-    def _trace(self, shards: TensorList, flat: TensorList) -> None:
-        """Traces the function for inputs like `shards`, whose tensors are `flat`; sets
+    def _trace(self, shards: TensorList, tensors: TensorList) -> None:
+        """Traces the function for inputs like `shards`, which consist of `tensors`; sets
         `function`, `axes_used` and `structure`.
         """
         axes = sorted(self.mesh.axes)
         tracer = self.tracer
-        specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
+        num_tensors = len(tensors)
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
         specs += [tf.TensorSpec([], tf.int32) for _ in axes]
 
         def body(*args: Any) -> list[Any]:
-            tensors = args[: len(flat)]
-            coords = args[len(flat) :]
+            coords = args[num_tensors:]
             coordinates = MeshCoordinates(dict(zip(axes, coords)))
             outputs = run_segment(
                 self.segment,
                 self.mesh,
                 coordinates,
-                tf.nest.pack_sequence_as(shards, tensors),
+                tf.nest.pack_sequence_as(shards, args[:num_tensors]),
                 jit=tracer.jit,
                 outline=tracer.outline,
             )
@@ -145,7 +151,9 @@ class Tracer:
         self.jit = jit
         self.as_branch = as_branch and not jit
         self.program = program
+        # The functions that ops share, by the key of `outline`.
         self._outlined: dict[Any, GraphFunction] = {}
+        # The traced segments, by `Segment.key`.
         self._by_key: dict[Any, TracedSegment] = {}
         # Computing and comparing keys takes long, so it is done once for each segment.
         self._by_segment: dict[Segment, TracedSegment] = {}

@@ -19,6 +19,9 @@ from typing import Any
 from meshtf.runtime.placed.program.tensor_ops import concat, reshape, split, stack
 
 Bundle = tuple[Any, ...]  # the tensors of one device, one for each reduction
+# Packed tensors of `reduce_scatter` are [num_shards, elements of one shard of each tensor].
+_SHARD_AXIS = 0
+_ELEMENT_AXIS = 1
 
 
 def all_reduce(
@@ -55,17 +58,16 @@ def reduce_scatter(
     axes[k]; the other arguments are those of `all_reduce`.
     """
     num_shards = len(devices)
-    # Packed tensors are [num_shards, elements of one shard of each tensor].
     packed = []
     for bundle, device in zip(bundles, devices):
         flat_tensors = [
             _flat_shards(x, axis, num_shards, device) for x, axis in zip(bundle, axes)
         ]
-        packed.append(concat(flat_tensors, axis=1, device=device))
+        packed.append(concat(flat_tensors, axis=_ELEMENT_AXIS, device=device))
     shapes = [
         _shard_shape(x.shape, axis, num_shards) for x, axis in zip(bundles[0], axes)
     ]
-    reduced = algorithms.reduce_scatter(packed, devices, kind, axis=0)
+    reduced = algorithms.reduce_scatter(packed, devices, kind, _SHARD_AXIS)
     return [_unpack(x, shapes, device) for x, device in zip(reduced, devices)]
 
 

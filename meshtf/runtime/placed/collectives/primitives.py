@@ -5,7 +5,7 @@ to a device.
 >>> shard(tf.range(6), axis=0, index=1, num_shards=3, device="/device:CPU:0").numpy()
 array([2, 3], dtype=int32)
 
-The last argument of a function, `device`, is the device that runs the op.
+The argument `device` is the device that runs the op.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+# The ops that take a variable handle and never write the variable.
 _READ_OPS = ("ReadVariableOp", "ResourceGather", "VariableShape")
 
 
@@ -69,7 +70,9 @@ class SectionNodes:
         self.must_run = [self._prefix + x for x in definition.control_ret.values()]
         handles = [x.name for x in inputs if x.type == tf.resource.as_datatype_enum]
         self.resources = list(dict.fromkeys(self._arguments[x] for x in handles))
-        resource_users = {name for x in self.resources for name in self.users(x)}
+        resource_users = set()
+        for resource in self.resources:
+            resource_users.update(self.users(resource))
         self.host_effects = [x for x in self.must_run if x not in resource_users]
 
     def _prepare(self, node_def: Any) -> None:
@@ -91,12 +94,12 @@ class SectionNodes:
         """Returns whether a node may write a variable: a node that takes the handle and is
         not known to only read.
         """
-        return not all(
-            node.op in _READ_OPS
-            or resource not in node.input
-            or _only_reads(node, resource)
-            for node in self.nodes
-        )
+        for node in self.nodes:
+            if resource not in node.input:
+                continue
+            if node.op not in _READ_OPS and not _only_reads(node, resource):
+                return True
+        return False
 
     def add_controls(self, names: Iterable[str], controls: Sequence[str]) -> None:
         """Adds control inputs: nodes of this function run after nodes of the other one.
@@ -221,6 +224,7 @@ def share_constants(definition: Any) -> None:
         inputs = constants.inputs(node)
         if inputs != list(node.input):
             node.input[:] = inputs
+    # Backwards, so that deletions do not change the indices of the remaining nodes.
     for k in reversed(range(len(nodes))):
         if constants.renamed(nodes[k].name) != nodes[k].name:
             del nodes[k]
