@@ -81,7 +81,8 @@ def mean_squared_error(
       weights: the weight of each position, [...] or a subset of these dimensions;
         default: 1.
     """
-    return _mean(squared_difference(*_as_same_type(predictions, targets)), weights)
+    predictions, targets = _as_same_type(predictions, targets)
+    return _mean(squared_difference(predictions, targets), weights)
 
 
 def weights_nonzero(labels: Tensor, dtype: object = "float32") -> Tensor:
@@ -118,4 +119,5 @@ def _mean(losses: Tensor, weights: Tensor | None) -> Tensor:
     # Each weight applies to every entry of the dimensions that weights lack.
     losses_per_weight = losses.shape.without(*weights.shape.names).size
     total_weight = reduce_sum(weights) * float(losses_per_weight)
+    # If all weights are 0, the mean is 0, not NaN.
     return reduce_sum(losses * weights) / maximum(total_weight, 1e-9)

@@ -70,7 +70,11 @@ class Repeat(Module):
         """Returns the output of the last layer, with the shape of x; `args` and `kwargs`
         are passed to every layer.
         """
-        y, _ = self.each(lambda layer, h, _: (layer(h, *args, **kwargs), None), x)
+
+        def apply_layer(layer: Any, h: Any, _xs: Any) -> tuple[Any, None]:
+            return layer(h, *args, **kwargs), None
+
+        y, _stacked_outputs = self.each(apply_layer, x)
         return y
 
     def each(

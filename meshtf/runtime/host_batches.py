@@ -121,7 +121,7 @@ class HostReader:
             function = tf.function(self._read, autograph=False)
             self._function = function.get_concrete_function()
         try:
-            outputs = call_with(PLAIN_CONFIG, self._function, ())
+            outputs = call_with(config=PLAIN_CONFIG, function=self._function, args=())
         except tf.errors.OutOfRangeError:
             raise StopIteration from None
         batch = {}
@@ -253,6 +253,7 @@ def _shard(
     local_examples = slice(
         examples.start - section.start, examples.stop - section.start
     )
+    # The same region, in indices of x.
     local_region = (local_examples, *other_slices)
     covers_x = all(
         (s.start, s.stop) == (0, size) for s, size in zip(local_region, x.shape)

@@ -100,7 +100,7 @@ def recorded_initial_value(
     layout_changes = _layout_changes_of(variable)
     with executing(graph):
         value = _initial_value(initializer, variable, variable.mesh, layout_changes)
-        # `Relayout` is the identity; its output is sharded by the layout in force.
+        # `Relayout` is the identity; its output is sharded by the changed layout.
         with context(region=layout_changes):
             value = apply(Relayout(), value)
     return Recorded(graph.nodes, [value], variable.mesh)

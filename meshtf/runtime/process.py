@@ -90,7 +90,7 @@ def _keep_freed_memory() -> str:
     setting as text for the log, as the functions below do.
     """
     if ALLOCATOR not in os.environ:
-        _refuse_if_started("keep_freed_memory", f"{ALLOCATOR}=1")
+        _refuse_if_started(name="keep_freed_memory", variable=f"{ALLOCATOR}=1")
         os.environ[ALLOCATOR] = "1"
         if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
             memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -103,11 +103,11 @@ def _keep_freed_memory() -> str:
 
 def _share_threads() -> str:
     """Makes the first mesh divide the cores among its positions."""
-    fixed = device_threads.fixed_by_user()
-    if fixed:
-        return f"threads of an op as {fixed} says"
+    user_setting = device_threads.fixed_by_user()
+    if user_setting:
+        return f"threads of an op as {user_setting} says"
     if not device_threads.sharing():
-        _refuse_if_started("threads", "TF_NUM_INTRAOP_THREADS=NUMBER")
+        _refuse_if_started(name="threads", variable="TF_NUM_INTRAOP_THREADS=NUMBER")
         device_threads.enable_sharing()
     return "positions of a mesh share the cores"
 

@@ -1,7 +1,9 @@
 """Variables: tensors that keep their values between calls, stored as shards on devices.
 
 A *slot* stores one shard on one device. Mesh positions (elements of the mesh's grid) that
-are on the same device and have the same shard share a slot, which is updated once.
+are on the same device and have the same shard share a slot, which is updated once. On a
+*live* mesh, on whose devices jax runs programs, initial values are computed at the first use
+of a variable.
 
     w = Variable(mesh, "d_model:512;d_ff:2048", initializer, name="w")
     w.assign(w - 0.1 * dw)
@@ -147,7 +149,7 @@ class Variable(Operators[Tensor], Untracked):
         if initializer is None:
             return
         if self.mesh.live:
-            # The devices compute it with those of other variables, at the first use.
+            # The devices compute all initial values of the mesh together.
             defer(self, recorded_initial_value(initializer, self))
             self._initializer = None
         else:

@@ -43,7 +43,7 @@ def causal_mask(
         the key is visible where the last of them is not after the query.
     """
     check_ints(stride=stride)
-    # The last of the positions that each key stands for.
+    # The last of the positions that each key is the mean of; for stride 1, its position.
     last_position = index_range(mesh, kv_length_dim, "int32")
     if stride > 1:
         last_position = last_position * stride + (stride - 1)

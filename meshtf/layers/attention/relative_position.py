@@ -27,7 +27,7 @@ from meshtf.ops.indexing.gather import gather
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.runtime.variable import Variable
 
-_BUCKETS = "buckets"
+_BUCKETS = "buckets"  # the dimension of the table that has an entry for each bucket
 
 
 class RelativeBias(Module):

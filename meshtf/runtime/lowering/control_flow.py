@@ -89,11 +89,11 @@ def run_branch(executor: BodyRunner, step: BranchStep) -> None:
         """Returns the distinct shards of all results of the body with this index."""
         captured = _captured_values(executor, step)
         results = executor.run_body(step.bodies[index], captured)
-        return [
-            tf.identity(x)
-            for value, shards in zip(step.outs, results)
-            for x in executor.distinct_shards(value, shards)
-        ]
+        all_shards = []
+        for value, shards in zip(step.outs, results):
+            for x in executor.distinct_shards(value, shards):
+                all_shards.append(tf.identity(x))
+        return all_shards
 
     with _after(executor, step.wait_for):
         shards = executor.values[step.predicate]
@@ -101,10 +101,10 @@ def run_branch(executor: BodyRunner, step: BranchStep) -> None:
         any_shard, *_ = executor.distinct_shards(step.predicate, shards)
         predicate = tf.identity(any_shard)
     all_shards = tf.cond(predicate, lambda: run(0), lambda: run(1))
-    # `_next_value` takes the shards of one value after another.
+    # `_take_value` takes the shards of one value after another.
     remaining_shards = iter(tf.nest.flatten(all_shards))
     for value in step.outs:
-        executor.values[value] = _next_value(executor, value, remaining_shards)
+        executor.values[value] = _take_value(executor, value, remaining_shards)
 
 
 def run_call(executor: BodyRunner, step: CallStep) -> None:
@@ -158,11 +158,11 @@ class _Loop:
     def initial_variables(self) -> list[Any]:
         """Returns the loop variables before the first iteration."""
         values = self.executor.values
-        carries = [
-            tf.identity(x)
-            for carry, initial in zip(self.carries, self.step.initial_values)
-            for x in self.executor.distinct_shards(carry, values[initial])
-        ]
+        carries = []
+        for carry, initial in zip(self.carries, self.step.initial_values):
+            for x in self.executor.distinct_shards(carry, values[initial]):
+                # A new op, which waits for the control dependencies of the caller.
+                carries.append(tf.identity(x))
         sums = []
         for value in self._on_shard_devices(self.sums):
             sizes, dtype = _local_shape_and_dtype(value, self.executor)
@@ -244,7 +244,7 @@ class _Loop:
             self.step.iteration, index_shards
         )
         for value in self.carries:
-            inputs[value] = _next_value(self.executor, value, variables)
+            inputs[value] = _take_value(self.executor, value, variables)
         return inputs
 
     def finish(self, final_variables: Sequence[Any]) -> None:
@@ -278,9 +278,9 @@ def _captured_values(
     return {value: executor.values[value] for value in step.captured_values}
 
 
-def _next_value(executor: BodyRunner, value: Value, shards: Iterator[Any]) -> Any:
-    """Returns the entry of `values` for a value, whose distinct shards are taken from
-    `shards`.
+def _take_value(executor: BodyRunner, value: Value, shards: Iterator[Any]) -> Any:
+    """Takes the distinct shards of a value from an iterator, and returns the entry of
+    `values` for these shards.
     """
     num_shards = len(executor.shard_devices(value))
     return executor.to_positions(value, list(itertools.islice(shards, num_shards)))

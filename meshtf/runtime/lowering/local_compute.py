@@ -128,7 +128,7 @@ def _local_outputs(
     outline: Outline | None,
 ) -> Sequence[Any]:
     """Returns the outputs of an op on one device; or (statistics, residuals) if the step
-    computes the statistics of an op.
+    computes the statistics of the op.
     """
     op = compute.node.op
     if isinstance(op, OpWithStatistics) and compute.makes_statistics:
@@ -157,23 +157,25 @@ def _outlined_outputs(
     """Returns the outputs of `Op.local`, called as a function that all equal nodes
     share.
     """
-    # The mesh axes that shard the op, and the coordinates of this device along them.
+    # The mesh axes that shard the op, and the coordinates of this device along them, which
+    # are arguments of the function, since devices share it.
     axes = [axis for axis, _factor in compute.plan.sharded_factors]
-    coords = [context.coordinates[axis] for axis in axes]
+    coordinates = [context.coordinates[axis] for axis in axes]
     dtypes = tuple(x.dtype for x in xs)
     key = (compute.node.op, compute.plan, context.inputs, dtypes)
 
-    def body(*inputs_and_coords: Any) -> list[Any]:
-        inputs = inputs_and_coords[: len(xs)]
-        inner_coords = inputs_and_coords[len(xs) :]
-        inner_context = context.with_coordinates(dict(zip(axes, inner_coords)))
+    def body(*traced: Any) -> list[Any]:
+        inputs = traced[: len(xs)]
+        inner_coordinates = dict(zip(axes, traced[len(xs) :]))
+        inner_context = context.with_coordinates(inner_coordinates)
         ys = compute.node.op.local(inner_context, *inputs)
         _check_outputs(compute, inner_context, ys)
         return list(ys)
 
-    specs = [tf.TensorSpec(x.shape, x.dtype) for x in (*xs, *coords)]
+    arguments = [*xs, *coordinates]
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
     function = outline(key, body, specs)
-    return function([*xs, *coords])
+    return function(arguments)
 
 
 def _check_outputs(compute: Compute, context: DeviceContext, ys: Sequence[Any]) -> None:

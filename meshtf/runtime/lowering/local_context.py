@@ -89,8 +89,8 @@ class DeviceContext:
         self._mesh = mesh
         self._sizes = dict(plan.sizes)
         self.inputs = tuple(
-            Shape(map(Dimension, x.shape.names, t.shape))
-            for x, t in zip(node.inputs, xs)
+            Shape(map(Dimension, x.shape.names, local_x.shape))
+            for x, local_x in zip(node.inputs, xs)
         )
         self.outputs = tuple(
             local_shape(y.shape, placement, mesh)
@@ -113,10 +113,10 @@ class DeviceContext:
             and only_cpus(devices_of(self._mesh))
         )
 
-    def with_coordinates(self, coords: Mapping[str, Any]) -> DeviceContext:
-        """Returns the same context with other tensors for its coordinates."""
+    def with_coordinates(self, tensors: Mapping[str, Any]) -> DeviceContext:
+        """Returns the same context with other tensors for the mesh coordinates."""
         context = copy.copy(self)
-        context.coordinates = MeshCoordinates(coords)
+        context.coordinates = MeshCoordinates(tensors)
         return context
 
     def global_size(self, factor: str) -> int:
@@ -125,7 +125,7 @@ class DeviceContext:
 
     def num_shards(self, factor: str) -> int:
         """Returns the number of shards of a factor; 1 if it is not sharded."""
-        return math.prod(self._mesh.axes[a] for a in self._plan.axes_of(factor))
+        return math.prod(self._mesh.axes[axis] for axis in self._plan.axes_of(factor))
 
     def local_size(self, factor: str) -> int:
         """Returns the size of this shard along a factor, in elements."""
@@ -136,6 +136,7 @@ class DeviceContext:
         axes = self._plan.axes_of(factor)
         if not axes:
             return 0
+        # A mixed-radix number, whose digits are the coordinates along the axes.
         major_axis, *minor_axes = axes
         index = self.coordinates[major_axis]
         for axis in minor_axes:

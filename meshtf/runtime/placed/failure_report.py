@@ -105,17 +105,19 @@ def explain_failure(
 def _caller_of_ops(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that runs ops one by one. It raises `_RerunStopped`."""
 
-    def call(device: str, coords: dict[str, Any], inputs: TensorList) -> SegmentResult:
-        coordinates = MeshCoordinates(coords)
+    def call(
+        device: str, coordinates: dict[str, Any], inputs: TensorList
+    ) -> SegmentResult:
+        mesh_coordinates = MeshCoordinates(coordinates)
         values: dict[Value, Any] = dict(zip(segment.ins, inputs))
         for compute in segment.computes:
             try:
                 with tf.device(device):
-                    run_compute(compute, mesh, coordinates, shard_of=values)
+                    run_compute(compute, mesh, mesh_coordinates, shard_of=values)
             except tf.errors.OpError as problem:
                 raise _RerunStopped(compute.node, problem) from problem
         outputs = [values[v] for v in segment.outs]
-        return SegmentResult(outputs, axes_used=coordinates.used)
+        return SegmentResult(outputs, axes_used=mesh_coordinates.used)
 
     return call
 
@@ -126,27 +128,29 @@ def _caller_of_compiled_ops(segment: Segment, mesh: Mesh) -> Caller:
     """
     call_ops = _caller_of_ops(segment, mesh)
 
-    def call(device: str, coords: dict[str, Any], inputs: TensorList) -> SegmentResult:
+    def call(
+        device: str, coordinates: dict[str, Any], inputs: TensorList
+    ) -> SegmentResult:
         values: dict[Value, Any] = dict(zip(segment.ins, inputs))
         for compute in segment.computes:
             arguments = [values[v] for v in compute.inputs]
-            compiled_op = _compiled_op(compute, mesh, coords)
+            compiled_op = _compiled_op(compute, mesh, coordinates)
             try:
                 with tf.device(device):
                     values.update(zip(compute.outs, compiled_op(arguments)))
             except tf.errors.OpError as problem:
                 raise _RerunStopped(compute.node, problem) from problem
-        return call_ops(device, coords, inputs)
+        return call_ops(device, coordinates, inputs)
 
     return call
 
 
-def _compiled_op(compute: Compute, mesh: Mesh, coords: dict[str, Any]) -> Any:
+def _compiled_op(compute: Compute, mesh: Mesh, coordinates: dict[str, Any]) -> Any:
     """Returns the function of a computation's inputs that XLA compiles."""
 
     def body(arguments: list[Any]) -> list[Any]:
         values: dict[Value, Any] = dict(zip(compute.inputs, arguments))
-        run_compute(compute, mesh, MeshCoordinates(coords), shard_of=values)
+        run_compute(compute, mesh, MeshCoordinates(coordinates), shard_of=values)
         return [values[v] for v in compute.outs]
 
     return tf.function(body, autograph=False, jit_compile=True)

@@ -115,7 +115,7 @@ class CheckingExecutor(PlacedExecutor):
             self._iterations = outer_iterations
 
     def _call(self, segment: Segment) -> None:
-        """Runs each computation of a segment as a segment of its own, and checks its
+        """Runs each computation of a segment as a separate segment, and checks its
         outputs.
         """
         for compute in segment.computes:

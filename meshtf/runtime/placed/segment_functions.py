@@ -46,11 +46,13 @@ MakeCaller = Callable[[Segment, Mesh], Caller]
 def run_directly(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that runs the ops one by one, for eager mode."""
 
-    def call(device: str, coords: dict[str, Any], shards: TensorList) -> SegmentResult:
-        coordinates = MeshCoordinates(coords)
+    def call(
+        device: str, coordinates: dict[str, Any], shards: TensorList
+    ) -> SegmentResult:
+        mesh_coordinates = MeshCoordinates(coordinates)
         with tf.device(device):
-            outputs = run_segment(segment, mesh, coordinates, shards)
-        return SegmentResult(outputs, axes_used=coordinates.used)
+            outputs = run_segment(segment, mesh, mesh_coordinates, shards)
+        return SegmentResult(outputs, axes_used=mesh_coordinates.used)
 
     return call
 
@@ -86,7 +88,7 @@ class TracedSegment:
         self,
         program: ProgramWriter | None,
         device: str,
-        coords: dict[str, Any],
+        coordinates: dict[str, Any],
         shards: TensorList,
     ) -> SegmentResult:
         """Calls the segment on a device: in the program that is written or, if `program`
@@ -96,8 +98,8 @@ class TracedSegment:
         tensors = tf.nest.flatten(shards)
         if self.function is None:
             self._trace(shards, tensors)
-        coordinates = [coords[axis] for axis in sorted(self.mesh.axes)]
-        args = [*tensors, *coordinates]
+        sorted_coordinates = [coordinates[axis] for axis in sorted(self.mesh.axes)]
+        args = [*tensors, *sorted_coordinates]
         outputs = call_on(self.function, args, device, program)
         is_nested = any(item != 0 for item in self.structure)
         if is_nested:
@@ -115,8 +117,7 @@ class TracedSegment:
         specs += [tf.TensorSpec([], tf.int32) for _ in axes]
 
         def body(*args: Any) -> list[Any]:
-            coords = args[num_tensors:]
-            coordinates = MeshCoordinates(dict(zip(axes, coords)))
+            coordinates = MeshCoordinates(dict(zip(axes, args[num_tensors:])))
             outputs = run_segment(
                 self.segment,
                 self.mesh,
