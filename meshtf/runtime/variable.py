@@ -125,6 +125,7 @@ class Variable(Operators[Tensor], Untracked):
             source=f"{path_text(self._path)!r}, {Source.of_caller()}",
             kind="variable",
         )
+        # For the report of rules that match no dimension.
         record_layout_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
         self.placement: Placement
         self.placement, _conflicts = mesh.place(

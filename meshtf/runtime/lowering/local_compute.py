@@ -94,6 +94,7 @@ def run_compute(
       anywhere: whether the op may run on other devices than those of the mesh.
     """
     inputs = [shard_of[v] for v in compute.ins]
+    # `wait_for`: a value that must be computed before the op runs.
     awaited_tensors = []
     if compute.wait_for is not None:
         awaited_tensors = [shard_of[compute.wait_for]]

@@ -13,8 +13,8 @@ tensor.
         ...                                            # remaining
         values.update(variables.write(writes, values))
 
-A slot stores one shard of a variable on one device, behind a handle. Positions of one
-device with the same shard share a slot.
+A phase has steps that may run in this order. A slot stores one shard of a variable on one
+device, behind a handle. Positions of one device with the same shard share a slot.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class BatchedVariables:
         """Returns, for the output of each read, the shard of each position."""
         # slots_of_steps[step index][position]
         slots_of_steps = [list(tensorflow_slots(step.store)) for step in steps]
-        shard_of: dict[TensorFlowSlot | None, Any] = {}
+        shard_of: dict[TensorFlowSlot | None, Any] = {}  # by slot
         for batch in self._batches(slots_of_steps):
             for position in batch.positions:
                 slots: list[Any] = [

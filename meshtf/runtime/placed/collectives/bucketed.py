@@ -3,10 +3,9 @@ memories.
 
     totals = all_reduce(ring, [(x0, y0), (x1, y1)], devices, "sum")     # [(x, y), (x, y)]
 
-Here x0 is the tensor of x on device 0, and x the sum of x0 and x1. The tensors of one
-device, such as (x0, y0), are a *bundle*.
-Packing and unpacking copy each element within a device, but the latency of a collective is
-paid only once.
+Here x0 is the term of x on device 0, and x the sum of x0 and x1. The tensors of one device,
+such as (x0, y0), are a *bundle*. Packing and unpacking copy each element within a device,
+but the latency of a collective is paid only once.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ all_to_all is that of `ring.py`: each shard is sent directly to its target.
 
     all_reduce([x0, x1, x2, x3], devices, "sum")     # devices 0, 1 on one host; 2, 3 on another
 
-In this file, the *members* of a host are the indices of its devices in the group.
+In all functions, `xs` are the tensors of a group of devices, in the order of `devices`, and
+`kind` is the reduction: "sum", "max" or "min".
+The *members* of a host are the indices of its devices in the group.
 """
 
 from __future__ import annotations

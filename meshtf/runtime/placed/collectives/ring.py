@@ -7,6 +7,8 @@ to its target.
 
     all_reduce([x0, x1], ("/device:GPU:0", "/device:GPU:1"), "sum")
 
+In all functions, `xs` are the tensors of a group of devices, in the order of `devices`, and
+`kind` is the reduction: "sum", "max" or "min".
 Tensors are sliced on the device that sends them.
 """
 

@@ -6,6 +6,9 @@ program that is traced or written, the result is not sent to the devices explici
 TensorFlow sends it once to each device that uses it.
 
     all_reduce([x0, x1], ("/device:CPU:0",) * 2, "sum")     # one add_n, returned twice
+
+In all functions, `xs` are the tensors of a group of devices, in the order of `devices`, and
+`kind` is the reduction: "sum", "max" or "min".
 """
 
 from __future__ import annotations
