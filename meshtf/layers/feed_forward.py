@@ -50,7 +50,9 @@ def _linear(x: Tensor) -> Tensor:
 
 
 def _gelu_exact(x: Tensor) -> Tensor:
-    """Returns x * Phi(x), with the normal distribution function Phi: the shape of x."""
+    """Returns x * Phi(x) for x [...], where Phi is the standard normal's distribution
+    function.
+    """
     return gelu(x, approximate=False)
 
 

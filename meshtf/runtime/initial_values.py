@@ -79,11 +79,14 @@ def initial_shards(
     if not mesh.abstract and share_memory(devices_of(mesh)):
         one_position = Mesh("", seed=mesh.seed)
         with executing():
-            value = _initial_value(initializer, variable, one_position, NO_CHANGES)
+            value = _initial_value(
+                initializer, variable, mesh=one_position, layout_changes=NO_CHANGES
+            )
         return shards_on_source(export(value), variable.spec, variable.placement, mesh)
     with executing():
+        layout_changes = _layout_changes_of(variable)
         value = _initial_value(
-            initializer, variable, mesh, _layout_changes_of(variable)
+            initializer, variable, mesh=mesh, layout_changes=layout_changes
         )
     if mesh.abstract:
         return []
@@ -99,7 +102,9 @@ def recorded_initial_value(
     graph = Graph(variable.mesh)
     layout_changes = _layout_changes_of(variable)
     with executing(graph):
-        value = _initial_value(initializer, variable, variable.mesh, layout_changes)
+        value = _initial_value(
+            initializer, variable, mesh=variable.mesh, layout_changes=layout_changes
+        )
         # `Relayout` is the identity; its output is sharded by the changed layout.
         with context(region=layout_changes):
             value = apply(Relayout(), value)

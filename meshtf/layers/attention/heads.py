@@ -89,6 +89,10 @@ class Heads(Module):
       scale: a factor of the scores; None: 1 / sqrt(size of `key_dim`).
       name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
+    Attributes:
+      heads: the dimensions of one query: those of `heads_dim`, then those of `key_dim`.
+      kv_heads: the dimensions of one key: those of `kv_heads_dim`, then those of `key_dim`.
+
     Raises:
       ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
     """
@@ -116,7 +120,6 @@ class Heads(Module):
         self.scale = scale
         self.kv_length_dim = as_dim("kv_length_dim", kv_length_dim)
         self.key_dim = Shape(key_dim)
-        # The new dimensions of the dense layers: [heads, key].
         self.heads = Shape(heads_dim) + key_dim
         kv_heads_dims = _kv_heads_dims(heads_dim, kv_heads_dim)
         if not set(kv_heads_dims) <= set(self.heads):
@@ -204,8 +207,8 @@ class Heads(Module):
         # A slot with age > last is not written by any step: its source is clamped to 0,
         # and `decode_step` masks it.
         source = maximum(outer(last, age, subtract), 0)
-        keys = take_along_axis(keys_values.keys, source, slots_dim.name)
-        values = take_along_axis(keys_values.values, source, slots_dim.name)
+        keys = take_along_axis(keys_values.keys, source, dim=slots_dim.name)
+        values = take_along_axis(keys_values.values, source, dim=slots_dim.name)
         # Adds batch dimensions that only the cache has, and restores its order.
         return Cache(
             keys=broadcast(keys, cache.keys.shape),
@@ -278,8 +281,8 @@ class Heads(Module):
             # The dimension along which `rope` has one entry for each position.
             length_dim = self.length_dims[-1]
             rope = RotaryEmbedding(
-                cos=gather(rope.cos, position, length_dim),
-                sin=gather(rope.sin, position, length_dim),
+                cos=gather(rope.cos, position, dim=length_dim),
+                sin=gather(rope.sin, position, dim=length_dim),
             )
         return DecodeStep(slot=step_index % slots_dim.size, bias=slot_bias, rope=rope)
 

@@ -91,7 +91,7 @@ class RelativeBias(Module):
         """
         check_tensors(positions=positions, kv_positions=kv_positions)
         behind = outer(positions, kv_positions, subtract)
-        return gather(self.table, self.buckets(behind), _BUCKETS)
+        return gather(self.table, self.buckets(behind), dim=_BUCKETS)
 
     def buckets(self, behind: Tensor) -> Tensor:
         """Returns the bucket of each distance, int32 with the shape of `behind`.

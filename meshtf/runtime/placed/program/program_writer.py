@@ -234,7 +234,7 @@ class ProgramWriter:
             controls=controls,
         )
         if callee.stateful:
-            name = self.definition.node_def[-1].name
+            name = self.definition.node_def[-1].name  # the call, added just now
             self._order.add([name], resources, writes=callee.writes)
             if callee.writes:
                 self._must_run[name] = None
@@ -319,14 +319,14 @@ class ProgramWriter:
         names = [x.name for x in arguments]
         section = SectionNodes(definition, names, prefix=self._new_name("section"))
         for resource in section.resources:
-            controls = self._order.before([resource], section.writes(resource))
+            controls = self._order.before([resource], writes=section.writes(resource))
             section.add_controls(section.users(resource), controls)
         if section.host_effects:
             section.add_controls(section.host_effects, self._host_effects)
             self._host_effects = section.host_effects
         for resource in section.resources:
             users = [*section.users(resource), *section.must_run]
-            self._order.add(users, [resource], section.writes(resource))
+            self._order.add(users, [resource], writes=section.writes(resource))
         self._must_run.update(dict.fromkeys(section.must_run))
         for node in section.nodes:
             if node.op == "Const":  # has no inputs to wait for
