@@ -13,7 +13,7 @@ front of those of the value, so that each device has its own term.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,11 +132,19 @@ class DeviceShards(Sequence[Any]):
     Args:
       array: the array.
       layout: how it consists of shards.
+      check: is called before a shard is copied to the host, and raises the error of the
+        program that computed the array; None: there is nothing to check.
     """
 
-    def __init__(self, array: Any, layout: ArrayLayout) -> None:
+    def __init__(
+        self,
+        array: Any,
+        layout: ArrayLayout,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         self.array = array
         self.layout = layout
+        self._check = check
         self._tensors: dict[tuple[int, ...], Any] = {}
 
     def __len__(self) -> int:
@@ -146,6 +154,8 @@ class DeviceShards(Sequence[Any]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         key = self._key(index)
+        if self._check is not None:
+            self._check()
         if key not in self._tensors:
             device = live_devices(self.layout.mesh)[index]
             shard = next(s for s in self.array.addressable_shards if s.device == device)

@@ -22,6 +22,7 @@ from meshtf.errors import ShapeError
 from meshtf.runtime.devices.names import LOCAL_CPU
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
 from meshtf.runtime.spmd.live.jax_host import live_devices, load_jax
+from meshtf.runtime.spmd.live.run_checks import raise_all
 
 
 class VariableArray:
@@ -103,10 +104,12 @@ class JaxSlot:
 
     def read(self) -> np.ndarray:
         """Returns a copy of the present value."""
+        raise_all(self.value.layout.mesh)
         return np.array(self.value.shard(self.position))
 
     def value_on(self, device: str) -> Any:
         """Returns the present value as a tensor on a TensorFlow device."""
+        raise_all(self.value.layout.mesh)
         with tf.device(device):
             return tf.constant(np.asarray(self.value.shard(self.position)))
 
@@ -126,6 +129,7 @@ class JaxSlot:
         On CPUs this is a view, and the next program that writes the variable leaves its
         memory alone. From other devices the value is copied.
         """
+        raise_all(self.value.layout.mesh)
         value = np.asarray(self.value.shard(self.position))
         return functools.partial(_on_host, value)
 
