@@ -105,9 +105,9 @@ def new_path(name: str | None, default: str | None = None) -> Path | None:
     if name is not None:
         return (*outer, name)
     if construction is not None:
-        pending = PendingName()
-        construction.pending.append(pending)
-        return (*outer, pending)
+        pending_name = PendingName()
+        construction.pending.append(pending_name)
+        return (*outer, pending_name)
     if default is None:
         return None
     return (*outer, default)
@@ -223,14 +223,14 @@ def _name_by_attributes(construction: Construction) -> None:
             *_, last_name = path
             if id(last_name) in pending_ids and last_name.name is None:
                 last_name.name = name
-    for unnamed in construction.pending:
-        if unnamed.name is None:
+    for pending_name in construction.pending:
+        if pending_name.name is None:
             raise PlanError(
                 explain_error(
                     "a module or variable is in no attribute of its module, so it has no "
                     "name.",
                     module=type(construction.module).__name__,
-                    **{"made by": unnamed.source},
+                    **{"made by": pending_name.source},
                     way_out='Assign it to an attribute, or pass name="...".',
                 )
             )

@@ -172,13 +172,13 @@ class BlockedPositions:
             conditions.append(padded_index >= dim.halo_before)
             conditions.append(padded_index < dim.halo_before + dim.size)
             # The index of the key minus the index of the query.
-            ahead = outer(context_index, query_index, subtract) - dim.halo_before
+            offset = outer(context_index, query_index, subtract) - dim.halo_before
             if dim.radius is not None:
-                conditions.append(abs(ahead) <= dim.radius)
+                conditions.append(abs(offset) <= dim.radius)
             if not_after is None:
-                not_after = ahead <= 0
+                not_after = offset <= 0
             else:
-                not_after = (ahead < 0) | ((ahead == 0) & not_after)
+                not_after = (offset < 0) | ((offset == 0) & not_after)
         if causal and not_after is not None:
             conditions.append(not_after)
         return functools.reduce(lambda x, y: outer(x, y, logical_and), conditions)

@@ -94,25 +94,25 @@ def local_attention(
             BlockedDim(q.shape, block, radius=block_radius, two_sided=two_sided)
         )
     # The context of a block: the positions of the block and of its halo.
-    blocked = BlockedPositions(dims, q.mesh)
-    visible = blocked.visible(causal)
+    blocked_positions = BlockedPositions(dims, q.mesh)
+    visible = blocked_positions.visible(causal)
     if segments is not None:
-        query_segments = blocked.split(segments)
-        context_segments = blocked.split_with_halo(segments)
+        query_segments = blocked_positions.split(segments)
+        context_segments = blocked_positions.split_with_halo(segments)
         same_segment = outer(query_segments, context_segments, equal)
         visible = outer(visible, same_segment, logical_and)
     y = dot_product_attention(
-        blocked.split(q),
-        blocked.split_with_halo(k),
-        blocked.split_with_halo(v),
-        kv_length_dim=blocked.context.name,
+        blocked_positions.split(q),
+        blocked_positions.split_with_halo(k),
+        blocked_positions.split_with_halo(v),
+        kv_length_dim=blocked_positions.context.name,
         key_dim=key_dim,
         bias=mask_bias(visible, q.dtype),
         sink_logit=sink_logit,
         scale=scale,
         dropout=dropout,
     )
-    return blocked.merge(y)
+    return blocked_positions.merge(y)
 
 
 class LocalAttention(Heads):

@@ -68,12 +68,12 @@ def threads_of(positions: int) -> int:
 
 def op_threads() -> int:
     """Returns the number of threads that TensorFlow gives an op."""
-    configured = tf.config.threading.get_intra_op_parallelism_threads()
-    if configured:
-        return configured
-    variable = os.environ.get(_VARIABLE, "")
-    if variable.isdecimal() and int(variable) > 0:
-        return int(variable)
+    configured_threads = tf.config.threading.get_intra_op_parallelism_threads()
+    if configured_threads:
+        return configured_threads
+    environment_threads = os.environ.get(_VARIABLE, "")
+    if environment_threads.isdecimal() and int(environment_threads) > 0:
+        return int(environment_threads)
     return _cores()
 
 

@@ -135,8 +135,8 @@ class _Loop:
       reverse: whether the loop scans from the last element to the first.
       carries: the arguments of the body that are carries.
       sums: the results of the body that are terms of sums.
-      stacked: the results of the body that are stacked.
-      scanned: for each scanned input its distinct shards, with the scanned dimension
+      stacked_results: the results of the body that are stacked.
+      scanned_shards: for each scanned input its distinct shards, with the scanned dimension
         first.
     """
 
@@ -149,11 +149,13 @@ class _Loop:
         results = step.body.results
         self.carries = step.carries
         self.sums = results[op.num_carries : op.num_carries + op.num_sums]
-        self.stacked = results[op.num_carries + op.num_sums :]
-        self.scanned: list[list[Any]] = []
+        self.stacked_results = results[op.num_carries + op.num_sums :]
+        self.scanned_shards: list[list[Any]] = []
         if op.dim is not None:
             for value in step.scanned_inputs:
-                self.scanned.append(_with_leading_dim(executor, value, op.dim.name))
+                self.scanned_shards.append(
+                    _with_leading_dim(executor, value, op.dim.name)
+                )
 
     def initial_variables(self) -> list[Any]:
         """Returns the loop variables before the first iteration."""
@@ -168,7 +170,8 @@ class _Loop:
             sizes, dtype = _local_shape_and_dtype(value, self.executor)
             sums.append(tf.zeros(sizes, dtype))
         arrays = [
-            self._empty_array(value) for value in self._on_shard_devices(self.stacked)
+            self._empty_array(value)
+            for value in self._on_shard_devices(self.stacked_results)
         ]
         iteration = tf.constant(0)
         return [iteration, *carries, *sums, *arrays]
@@ -209,7 +212,7 @@ class _Loop:
         index = self._index(iteration)
         # Takes the carries from the iterator; the sums and stacked outputs remain in it.
         inputs = self._body_inputs(index, remaining_variables)
-        for value, shards in zip(self.step.elements, self.scanned):
+        for value, shards in zip(self.step.elements, self.scanned_shards):
             elements = [_element(x, index) for x in shards]
             inputs[value] = self.executor.to_positions(value, elements)
         body = self.step.body
@@ -294,11 +297,11 @@ def _with_leading_dim(executor: BodyRunner, value: Value, dim: str) -> list[Any]
     if axis == 0:
         return shards
     other_axes = [i for i in range(len(value.spec.shape)) if i != axis]
-    transposed = []
+    transposed_shards = []
     for device, x in zip(executor.shard_devices(value), shards):
         with tf.device(device):
-            transposed.append(tf.transpose(x, [axis, *other_axes]))
-    return transposed
+            transposed_shards.append(tf.transpose(x, [axis, *other_axes]))
+    return transposed_shards
 
 
 def _element(x: Any, index: Any) -> Any:

@@ -172,9 +172,9 @@ def _outlined_outputs(
     dtypes = tuple(x.dtype for x in xs)
     key = (compute.node.op, compute.plan, context.inputs, dtypes)
 
-    def body(*traced: Any) -> list[Any]:
-        inputs = traced[: len(xs)]
-        inner_coordinates = dict(zip(axes, traced[len(xs) :]))
+    def body(*traced_arguments: Any) -> list[Any]:
+        inputs = traced_arguments[: len(xs)]
+        inner_coordinates = dict(zip(axes, traced_arguments[len(xs) :]))
         inner_context = context.with_coordinates(inner_coordinates)
         ys = compute.node.op.local(inner_context, *inputs)
         _check_outputs(compute, inner_context, ys)

@@ -199,14 +199,14 @@ class BatchedVariables:
           slots_of_steps: for each step, the slot of each position.
         """
         # (step index, slot) for the slots on which a position executes the step already.
-        assigned: set[tuple[int, TensorFlowSlot]] = set()
+        assigned_slots: set[tuple[int, TensorFlowSlot]] = set()
         positions_of_steps: dict[tuple[int, ...], list[int]] = {}
         for position in range(len(self.devices)):
             step_indices = []
             for k, slots in enumerate(slots_of_steps):
                 slot = slots[position]
-                if slot is not None and (k, slot) not in assigned:
-                    assigned.add((k, slot))
+                if slot is not None and (k, slot) not in assigned_slots:
+                    assigned_slots.add((k, slot))
                     step_indices.append(k)
             if step_indices:
                 positions = positions_of_steps.setdefault(tuple(step_indices), [])
@@ -257,11 +257,11 @@ class BatchedVariables:
 
         def with_handles(*args: Any) -> list[Any]:
             """Returns the outputs for arguments that are handles, then other tensors."""
-            unpacked = []
+            unpacked_handles = []
             for x in args[: len(handles)]:
-                unpacked += unpack_handles(x)
+                unpacked_handles += unpack_handles(x)
             shards = [
-                ShardVariable(unpacked[k], slot.kind.shape, slot.kind.dtype)
+                ShardVariable(unpacked_handles[k], slot.kind.shape, slot.kind.dtype)
                 for k, slot in zip(indices, slots)
             ]
             with trace_cache():

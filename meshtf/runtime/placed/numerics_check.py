@@ -295,8 +295,8 @@ def _arrays(shards: Shards) -> Iterator[Any]:
     """Yields the distinct shards as numpy arrays; real floats as float64, since numpy has
     no bfloat16.
     """
-    distinct = {id(x): x for x in shards if tf.is_tensor(x)}
-    for x in distinct.values():
+    distinct_shards = {id(x): x for x in shards if tf.is_tensor(x)}
+    for x in distinct_shards.values():
         if not x.dtype.is_complex:
             x = tf.cast(x, tf.float64)
         yield np.asarray(x)
@@ -307,9 +307,9 @@ def _count_of_first(shards: Shards, test: Callable[[Any], Any]) -> str:
     elements, such as "3 of 8"; "" if no shard has.
     """
     for array in _arrays(shards):
-        satisfied = test(array)
-        if satisfied.any():
-            return f"{satisfied.sum()} of {array.size}"
+        matches = test(array)
+        if matches.any():
+            return f"{matches.sum()} of {array.size}"
     return ""
 
 

@@ -103,10 +103,10 @@ class PlacedExecutable:
             return self._sharded_values(self.function(flat))
         except tf.errors.OpError as error:
             self._fill_stores(flat)
-            explained = explain_failure(error, self.mesh, self.segments, results)
-            if explained is error:
+            explained_error = explain_failure(error, self.mesh, self.segments, results)
+            if explained_error is error:
                 raise
-            raise explained from error
+            raise explained_error from error
 
     @property
     def collectives(self) -> list[str]:

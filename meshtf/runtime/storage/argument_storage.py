@@ -214,11 +214,11 @@ def unique_names(names: Iterable[str]) -> list[str]:
     """Returns the names, with suffixes that make them unique: the second "x" becomes
     "x_1".
     """
-    unique: dict[str, None] = {}  # an ordered set
+    assigned_names: dict[str, None] = {}  # an ordered set
     for name in names:
         candidate = name
         suffixes = itertools.count(1)
-        while candidate in unique:
+        while candidate in assigned_names:
             candidate = f"{name}_{next(suffixes)}"
-        unique[candidate] = None
-    return list(unique)
+        assigned_names[candidate] = None
+    return list(assigned_names)

@@ -37,13 +37,13 @@ def all_reduce(
       devices: the devices.
       kind: "sum", "max" or "min".
     """
-    packed = []
+    packed_tensors = []
     for bundle, device in zip(bundles, devices):
         flat_tensors = [reshape(x, [-1], device) for x in bundle]
-        packed.append(concat(flat_tensors, axis=0, device=device))
+        packed_tensors.append(concat(flat_tensors, axis=0, device=device))
     shapes = [x.shape for x in bundles[0]]
-    reduced = algorithms.all_reduce(packed, devices, kind)
-    return [_unpack(x, shapes, device) for x, device in zip(reduced, devices)]
+    reduced_tensors = algorithms.all_reduce(packed_tensors, devices, kind)
+    return [_unpack(x, shapes, device) for x, device in zip(reduced_tensors, devices)]
 
 
 def reduce_scatter(
@@ -57,17 +57,19 @@ def reduce_scatter(
     axes[k]; the other arguments are those of `all_reduce`.
     """
     num_shards = len(devices)
-    packed = []
+    packed_tensors = []
     for bundle, device in zip(bundles, devices):
         flat_tensors = [
             _flat_shards(x, axis, num_shards, device) for x, axis in zip(bundle, axes)
         ]
-        packed.append(concat(flat_tensors, axis=_ELEMENT_AXIS, device=device))
+        packed_tensors.append(concat(flat_tensors, axis=_ELEMENT_AXIS, device=device))
     shapes = [
         _shard_shape(x.shape, axis, num_shards) for x, axis in zip(bundles[0], axes)
     ]
-    reduced = algorithms.reduce_scatter(packed, devices, kind, _SHARD_AXIS)
-    return [_unpack(x, shapes, device) for x, device in zip(reduced, devices)]
+    reduced_tensors = algorithms.reduce_scatter(
+        packed_tensors, devices, kind, _SHARD_AXIS
+    )
+    return [_unpack(x, shapes, device) for x, device in zip(reduced_tensors, devices)]
 
 
 def _shard_shape(shape: Sequence[int], axis: int, num_shards: int) -> list[int]:

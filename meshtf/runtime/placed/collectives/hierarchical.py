@@ -56,9 +56,9 @@ def reduce_scatter(
             target_shards = [shards[member] for member in target_members]
             host_chunks.append(_concat(target_shards, axis, leader))
         chunks.append(host_chunks)
-    reduced = ring.reduce_chunks(chunks, leaders, kind)
+    reduced_chunks = ring.reduce_chunks(chunks, leaders, kind)
     outputs: list[Any] = [None] * len(devices)
-    for members, leader, chunk in zip(members_of_hosts, leaders, reduced):
+    for members, leader, chunk in zip(members_of_hosts, leaders, reduced_chunks):
         shards = split(chunk, len(members), axis, leader)
         for member, x in zip(members, shards):
             outputs[member] = send(x, leader, devices[member])
@@ -71,30 +71,32 @@ def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any
     leaders = _leaders(members_of_hosts, devices)
     chunks = []
     for members, leader in zip(members_of_hosts, leaders):
-        received = [send(xs[member], devices[member], leader) for member in members]
-        chunks.append(_concat(received, axis, leader))
+        received_tensors = [
+            send(xs[member], devices[member], leader) for member in members
+        ]
+        chunks.append(_concat(received_tensors, axis, leader))
     # The order of the shards in the concatenation of all chunks: host by host.
     order = [member for members in members_of_hosts for member in members]
-    gathered = []
+    gathered_tensors = []
     for all_chunks, leader in zip(ring.gather_chunks(chunks, leaders), leaders):
         if order == sorted(order):
-            gathered.append(_concat(all_chunks, axis, leader))
+            gathered_tensors.append(_concat(all_chunks, axis, leader))
             continue
         # The members of a host are not adjacent: split the chunks and reorder the shards.
         shards: list[Any] = []
         for members, chunk in zip(members_of_hosts, all_chunks):
             shards += split(chunk, len(members), axis, leader)
         shards_in_order = [shards[order.index(j)] for j in range(len(devices))]
-        gathered.append(_concat(shards_in_order, axis, leader))
-    return _send_to_members(gathered, members_of_hosts, devices)
+        gathered_tensors.append(_concat(shards_in_order, axis, leader))
+    return _send_to_members(gathered_tensors, members_of_hosts, devices)
 
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns all tensors stacked along a new first axis, on each device."""
-    expanded = []
+    expanded_tensors = []
     for x, device in zip(xs, devices):
-        expanded.append(tensor_ops.stack([x], device))
-    return all_gather(expanded, devices, axis=0)
+        expanded_tensors.append(tensor_ops.stack([x], device))
+    return all_gather(expanded_tensors, devices, axis=0)
 
 
 def _members_of_hosts(devices: Sequence[str]) -> list[list[int]]:
@@ -120,8 +122,8 @@ def _reduce_on_leader(
 ) -> Any:
     """Returns the reduction of the tensors of a host, on its leader."""
     leader = devices[members[0]]
-    received = [send(xs[member], devices[member], leader) for member in members]
-    return combine_all(kind, received, leader)
+    received_tensors = [send(xs[member], devices[member], leader) for member in members]
+    return combine_all(kind, received_tensors, leader)
 
 
 def _send_to_members(

@@ -70,9 +70,10 @@ def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns all tensors stacked along a new first axis, on each device."""
-    gathered = gather_chunks(xs, devices)
+    tensors_of_devices = gather_chunks(xs, devices)
     return [
-        tensor_ops.stack(tensors, device) for tensors, device in zip(gathered, devices)
+        tensor_ops.stack(tensors, device)
+        for tensors, device in zip(tensors_of_devices, devices)
     ]
 
 

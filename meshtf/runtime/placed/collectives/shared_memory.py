@@ -44,15 +44,15 @@ def reduce_scatter(
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
     """Returns all tensors concatenated along an axis, once for each device."""
     root = devices[0]
-    gathered = tensor_ops.concat(xs, axis, root)
-    return [_send_if_eager(gathered, root, device) for device in devices]
+    gathered_tensor = tensor_ops.concat(xs, axis, root)
+    return [_send_if_eager(gathered_tensor, root, device) for device in devices]
 
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns all tensors stacked along a new first axis, once for each device."""
     root = devices[0]
-    stacked = tensor_ops.stack(xs, root)
-    return [_send_if_eager(stacked, root, device) for device in devices]
+    stacked_tensor = tensor_ops.stack(xs, root)
+    return [_send_if_eager(stacked_tensor, root, device) for device in devices]
 
 
 def all_to_all(
@@ -70,8 +70,8 @@ def all_to_all(
     ]
     # shards[source index][target index]; zip(*shards) yields the shards of each target.
     outputs = []
-    for received, device in zip(zip(*shards), devices):
-        outputs.append(tensor_ops.concat(received, concat_axis, device))
+    for received_shards, device in zip(zip(*shards), devices):
+        outputs.append(tensor_ops.concat(received_shards, concat_axis, device))
     return outputs
 
 

@@ -41,7 +41,7 @@ def elements_of_shards(
     """
     device = devices[shard_index]
     length = stop - start
-    received = []
+    received_elements = []
     # Each span is a range of elements of one shard, which `device` receives.
     for source, low, high in spans(
         start,
@@ -59,8 +59,8 @@ def elements_of_shards(
             fill=window.fill,
             device=source_device,
         )
-        received.append(send(elements, source_device, device))
-    if not received:
+        received_elements.append(send(elements, source_device, device))
+    if not received_elements:
         # All elements are beyond the ends, so all are `window.fill`, as are the elements
         # [-length, 0) of any tensor.
         return _padded_elements(
@@ -71,9 +71,9 @@ def elements_of_shards(
             fill=window.fill,
             device=device,
         )
-    elements = received[0]
-    if len(received) > 1:
-        elements = concat(received, axis, device)
+    elements = received_elements[0]
+    if len(received_elements) > 1:
+        elements = concat(received_elements, axis, device)
     # The count of elements before the start of the axis.
     missing_before = 0 if window.wrap else max(0, -start)
     if not missing_before and elements.shape[axis] >= length:

@@ -155,11 +155,13 @@ def trace(
     definition = definition_of(function)
     if as_branch and onednn_rewrites():
         # A copy, since the original is called if ops are left that need the optimizer.
-        rewritten = type(definition).FromString(definition.SerializeToString())
-        use_onednn_ops(rewritten)
-        as_branch = not needs_graph_optimizer(rewritten)
+        rewritten_definition = type(definition).FromString(
+            definition.SerializeToString()
+        )
+        use_onednn_ops(rewritten_definition)
+        as_branch = not needs_graph_optimizer(rewritten_definition)
         if as_branch:
-            definition = rewritten
+            definition = rewritten_definition
     return GraphFunction(
         definition=definition,
         function=function,

@@ -89,9 +89,9 @@ class SectionNodes:
         node_def.ClearField("experimental_debug_info")
         # The attribute "_class" has the names of colocated nodes, as b"loc:@name".
         if "_class" in node_def.attr:
-            colocated = node_def.attr["_class"].list.s
-            names = [x.removeprefix(b"loc:@") for x in colocated]
-            colocated[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
+            colocated_nodes = node_def.attr["_class"].list.s
+            names = [x.removeprefix(b"loc:@") for x in colocated_nodes]
+            colocated_nodes[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
 
     def users(self, resource: str) -> list[str]:
         """Returns the names of the nodes that take a variable handle."""
@@ -131,8 +131,8 @@ class SectionNodes:
             for node in self.nodes
             if _is_plain_identity(node) and node.name not in used_nodes
         }
-        removed = {identities[x].name for x in results if x in identities}
-        self.nodes = [node for node in self.nodes if node.name not in removed]
+        removed_names = {identities[x].name for x in results if x in identities}
+        self.nodes = [node for node in self.nodes if node.name not in removed_names]
         return [identities[x].input[0] if x in identities else x for x in results]
 
     def _renamed(self, x: str) -> str:
