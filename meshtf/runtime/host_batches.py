@@ -135,17 +135,18 @@ class HostReader:
         """Returns the distinct shards of all tensors of a batch. Stores in `_features` which
         of them each position has.
         """
-        section_of_host = {}
+        # {host: {key of a tensor: the examples that the host reads}}
+        tensors_of_hosts = {}
         for host, section in self._sections.items():
             with tf.device(host):
-                section_of_host[host] = section.batches.get_next()
+                tensors_of_hosts[host] = section.batches.get_next()
         outputs: list[Any] = []
-        any_section = next(iter(section_of_host.values()))
-        for name in any_section:
+        any_tensors = next(iter(tensors_of_hosts.values()))
+        for name in any_tensors:
             examples = {
-                host: section[name] for host, section in section_of_host.items()
+                host: tensors[name] for host, tensors in tensors_of_hosts.items()
             }
-            spec = self._spec(any_section[name], name)
+            spec = self._spec(any_tensors[name], name)
             placement, _conflicts = self._mesh.place(spec.shape)
             shards = self._shards(examples, spec, placement)
             # `indices`: for each position, the index of its shard among distinct shards.
@@ -171,8 +172,8 @@ class HostReader:
                 )
             )
         ranges: dict[str, list[tuple[int, int]]] = {}
-        for device, key in zip(self._devices, shard_keys(placement, self._mesh)):
-            (examples,) = region(spec.shape, placement, key, self._mesh)
+        for device, shard_key in zip(self._devices, shard_keys(placement, self._mesh)):
+            (examples,) = region(spec.shape, placement, shard_key, self._mesh)
             ranges_of_host = ranges.setdefault(host_cpu(device), [])
             ranges_of_host.append((examples.start, examples.stop))
         return ranges
@@ -200,8 +201,8 @@ class HostReader:
             return _Section(host=host, start=index * size, batches=iter(dataset))
 
     def _spec(self, examples: Any, name: str) -> Spec:
-        """Returns the global spec of tensor `name` of a batch, from the examples of a host,
-        which have the same sizes but that of the batch.
+        """Returns the global spec of tensor `name` of a batch, given the examples of one
+        host. Only the size of their first dimension differs from the global size.
         """
         sizes = [self._examples_dim.size, *examples.shape[1:]]
         tensor_spec = tf.TensorSpec(sizes, examples.dtype)
@@ -225,11 +226,11 @@ class HostReader:
         # tensor.
         keys = list(zip(self._devices, shard_keys(placement, self._mesh)))
         shard_of: dict[Any, Any] = {}
-        for device, key in keys:
-            if (device, key) not in shard_of:
+        for device, shard_key in keys:
+            if (device, shard_key) not in shard_of:
                 host = host_cpu(device)
-                shard_region = region(spec.shape, placement, key, self._mesh)
-                shard_of[device, key] = _shard(
+                shard_region = region(spec.shape, placement, shard_key, self._mesh)
+                shard_of[device, shard_key] = _shard(
                     examples[host], self._sections[host], shard_region, device
                 )
         return [shard_of[key] for key in keys]
@@ -256,7 +257,8 @@ def _shard(
     # The same region, in indices of x.
     local_region = (local_examples, *other_slices)
     covers_x = all(
-        (s.start, s.stop) == (0, size) for s, size in zip(local_region, x.shape)
+        (bounds.start, bounds.stop) == (0, size)
+        for bounds, size in zip(local_region, x.shape)
     )
     if not covers_x:
         with tf.device(section.host):

@@ -130,7 +130,7 @@ class ReshardExecutor(StepExecutor):
         # Positions with the same tensor objects share one identity op.
         identities: dict[Any, Any] = {}
         for group in self.mesh.groups(step.reshard.axis):
-            devices = [self.devices[p] for p in group]
+            devices = [self.devices[position] for position in group]
             in_one_op = self._collectives(devices) is shared_memory
             positions_to_delay = group[:1] if in_one_op else group
             for position in positions_to_delay:
@@ -238,16 +238,18 @@ class ReshardExecutor(StepExecutor):
         outputs: Shards = [None] * self.mesh.size
         results_by_key: dict[Any, Shards] = {}
         for group in self.mesh.groups(*axes):
-            if any(shards[p] is None for p in group):  # the value is on another stage
+            if any(
+                shards[position] is None for position in group
+            ):  # the value is on another stage
                 continue
-            devices = tuple(self.devices[p] for p in group)
-            tensors = [x for p in group for x in tf.nest.flatten(shards[p])]
+            devices = tuple(self.devices[position] for position in group)
+            tensors = tf.nest.flatten([shards[position] for position in group])
             key: tuple[Any, ...] = tuple(map(id, tensors))
             in_one_memory = self._collectives(devices) is shared_memory
             if not in_one_memory or any(map(runs_now, tensors)):
                 key = (*key, *devices)
             if key not in results_by_key:
-                group_shards = [shards[p] for p in group]
+                group_shards = [shards[position] for position in group]
                 results_by_key[key] = collective(group_shards, devices)
             for position, output in zip(group, results_by_key[key]):
                 outputs[position] = output

@@ -40,6 +40,7 @@ class SegmentResult(NamedTuple):
 
 # A function (device, coordinates, shards) -> result, which runs a segment on one device.
 Caller = Callable[[str, dict[str, Any], TensorList], SegmentResult]
+# A function (segment, mesh) -> the function that runs the segment on one device.
 MakeCaller = Callable[[Segment, Mesh], Caller]
 
 
@@ -101,6 +102,7 @@ class TracedSegment:
         sorted_coordinates = [coordinates[axis] for axis in sorted(self.mesh.axes)]
         args = [*tensors, *sorted_coordinates]
         outputs = call_on(self.function, args, device, program)
+        # In `structure`, an output that is one tensor is 0.
         is_nested = any(item != 0 for item in self.structure)
         if is_nested:
             outputs = tf.nest.pack_sequence_as(self.structure, outputs)
@@ -161,8 +163,11 @@ class Tracer:
 
     def graph_functions(self) -> list[GraphFunction]:
         """Returns all functions that were traced so far."""
-        segment_functions = [traced.function for traced in self._by_key.values()]
-        return [*self._outlined.values(), *filter(None, segment_functions)]
+        functions = list(self._outlined.values())
+        for traced_segment in self._by_key.values():
+            if traced_segment.function is not None:
+                functions.append(traced_segment.function)
+        return functions
 
     def in_tensorflow(self) -> Tracer:
         """Returns a copy whose calls TensorFlow traces; it shares the traced functions."""
