@@ -238,18 +238,16 @@ class ReshardExecutor(StepExecutor):
         outputs: Shards = [None] * self.mesh.size
         results_by_key: dict[Any, Shards] = {}
         for group in self.mesh.groups(*axes):
-            if any(
-                shards[position] is None for position in group
-            ):  # the value is on another stage
+            group_shards = [shards[position] for position in group]
+            if any(x is None for x in group_shards):  # the value is on another stage
                 continue
             devices = tuple(self.devices[position] for position in group)
-            tensors = tf.nest.flatten([shards[position] for position in group])
+            tensors = tf.nest.flatten(group_shards)
             key: tuple[Any, ...] = tuple(map(id, tensors))
             in_one_memory = self._collectives(devices) is shared_memory
             if not in_one_memory or any(map(runs_now, tensors)):
                 key = (*key, *devices)
             if key not in results_by_key:
-                group_shards = [shards[position] for position in group]
                 results_by_key[key] = collective(group_shards, devices)
             for position, output in zip(group, results_by_key[key]):
                 outputs[position] = output
