@@ -241,7 +241,7 @@ class _Loop:
         """
         inputs = _captured_values(self.executor, self.step)
         devices = self.executor.shard_devices(self.step.iteration)
-        # The index is a tensor with equal shards on all devices.
+        # The shards of the index are equal on all devices.
         index_shards = [index] * len(devices)
         inputs[self.step.iteration] = self.executor.to_positions(
             self.step.iteration, index_shards

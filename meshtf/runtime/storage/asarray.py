@@ -87,9 +87,10 @@ def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:
         if len(pairs) != len(sizes):
             names = [name for name, _size_text in pairs]
             raise ShapeError(_explain_mismatch(names, sizes, source))
-        shape = []
+        dims = []
         for (name, size_text), array_size in zip(pairs, sizes):
-            shape.append((name, int(size_text) if size_text else array_size))
+            dims.append((name, int(size_text) if size_text else array_size))
+        shape = dims
     result = Shape(shape)
     if result.sizes != sizes:
         raise ShapeError(_explain_mismatch(result, sizes, source))
