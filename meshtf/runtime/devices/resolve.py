@@ -36,6 +36,7 @@ from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_int
 from meshtf.runtime.devices.names import LOCAL_CPU, device_zero, host_of, short_name
 from meshtf.runtime.devices.threads import share_threads
+from meshtf.runtime.processes import processes
 
 WORKER = "worker"  # the name of the job of worker processes in TensorFlow clusters
 
@@ -189,6 +190,7 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
         )
     if mesh.live:  # TensorFlow only lowers ops there, and runs single ops on the host
         return (LOCAL_CPU,) * mesh.size
+    _check_single_process(mesh)
     if mesh.devices is None:
         if not tf.config.list_physical_devices("GPU"):
             share_threads(mesh.size)  # before anything that starts TensorFlow
@@ -211,6 +213,21 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
         has_job = "/job:" in names[i]
         devices.append(full_names[i] if has_job else short_name(full_names[i]))
     return tuple(devices)
+
+
+def _check_single_process(mesh: Mesh) -> None:
+    """Raises MeshError if several processes run the program: TensorFlow's devices are those
+    of a single one.
+    """
+    if processes().count > 1:
+        raise MeshError(
+            explain_error(
+                f"the mesh {mesh} has devices of TensorFlow, but {processes().count} "
+                "processes run this program.",
+                way_out='Make a live mesh, Mesh(..., devices="spmd"); or start one process, '
+                "and workers: python -m meshtf launch, without --spmd.",
+            )
+        )
 
 
 def _local_devices(mesh: Mesh) -> tuple[str, ...]:

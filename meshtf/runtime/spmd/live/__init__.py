@@ -2,8 +2,11 @@
 
 Contents:
 
-    jax_host         jax, imported when it is needed, and its devices
+    jax_module       jax, imported when it is needed
+    join_processes   several processes with one live mesh
+    jax_host         the devices of jax that a mesh consists of
     device_arrays    the shards of a value as one jax.Array
+    host_copy        shards on the host, also those of other processes
     module_call      a module, compiled for the devices of a mesh
     live_program     a recorded function on these devices
     jax_slot         the storage of variables
