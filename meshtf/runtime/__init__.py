@@ -18,6 +18,7 @@ Contents:
     module_paths          names of modules and variables that come from attributes
     host_batches          batches whose examples each host reads itself
     dataset_options       datasets without TensorFlow's autotuner
+    processes             the processes that run one program together
     process               settings that make programs faster (`mtf.configure_process`)
     heartbeat             signs of life, for a process that monitors this one
     tensorflow_tracking   errors for savers of TensorFlow, which miss our variables
