@@ -112,7 +112,7 @@ def recorded_initial_value(
 
 
 def _layout_changes_of(variable: VariableDescription) -> Layout:
-    """Returns the changes of the mesh's layout by which tensors are sharded as a variable.
+    """Returns changes of the mesh's layout that make tensors sharded like a variable.
     `context(region=...)` applies them to the ops within, like a `mtf.layout` block.
     """
     # Only the rules of the variable remain: "*:" removes all other rules.

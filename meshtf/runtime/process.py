@@ -139,9 +139,7 @@ def _refuse_if_started(name: str, variable: str) -> None:
 
 
 def tensorflow_has_started() -> bool:
-    """Returns whether TensorFlow has created its devices, after which it cannot be
-    configured.
-    """
+    """Returns whether TensorFlow has created its devices; it cannot be configured then."""
     # No public function answers this, so a setting is changed and changed back:
     # TensorFlow raises RuntimeError once it has started.
     threading = tf.config.threading

@@ -65,7 +65,7 @@ class Variable(Operators[Tensor], Untracked):
     """A named tensor that keeps its value between calls.
 
     Args:
-      mesh: the mesh on whose devices the shards are.
+      mesh: the mesh, whose devices store the shards.
       shape: the named shape, such as "d_model:512;d_ff:2048".
       initializer: a function (mesh, shape, name) -> initial value. For a variable of
         floats, it may return floats of any type. Or the name of an initializer without

@@ -208,7 +208,7 @@ class BlockwiseAttention(MultiHeadAttention):
           bias_of: a function that computes the bias of the scores of a block of queries,
             as in `blockwise_attention`.
           query_inputs: the tensors that `bias_of` reads, as in `blockwise_attention`.
-          rope: a rotary embedding, by which queries and keys are rotated.
+          rope: a rotary embedding, which rotates queries and keys.
           training: whether dropout is applied to the attention weights.
         """
         x = as_tensor("x", x)

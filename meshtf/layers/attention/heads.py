@@ -252,7 +252,7 @@ class Heads(Module):
         """Returns the argument `decode_step` of `decode_prepared_step`, which layers of
         the same class and settings can share.
 
-        Other arguments are those of `decode_step`; only the names, sizes and data type of
+        The other arguments are as in `decode_step`. Only the names, sizes and data type of
         the cache are read.
 
         Args:
@@ -343,8 +343,8 @@ class Heads(Module):
         return self.apply_rope(q, rope), self.apply_rope(k, rope), v
 
     def project_to_heads(self, dense: Dense, x: Tensor) -> Tensor:
-        """Returns a dense layer's output as [batch, heads, length, key], an order in which
-        the matmuls of attention need no transpose.
+        """Returns a dense layer's output as [batch, heads, length, key]. In this order the
+        matmuls of attention need no transpose.
         """
         check_tensors(x=x)
         check_record(Dense, dense=dense)

@@ -199,7 +199,7 @@ class LocalAttention(Heads):
           x: the input, [batch, length, model_dim].
           segments: the index of the segment of each position, integers [batch, length];
             a position attends only to positions of the same segment.
-          rope: a rotary embedding, by which queries and keys are rotated.
+          rope: a rotary embedding, which rotates queries and keys.
           training: whether dropout is applied to the attention weights.
           sink_logit: the score of one additional position of keys, whose value is zero.
           cache: keys and values of x from `project_keys_values` with the same `rope`, if

@@ -1,4 +1,4 @@
-"""Attention masks: which positions attend to which, as booleans, and as a bias of scores.
+"""Attention masks, as booleans for each query and key, and as a bias of the scores.
 
     visible = causal_mask(mesh, "length:128", "kv_length:128")   # [length, kv_length]
     visible = segment_mask(segments) & visible           # packed: [batch, length, kv_length]

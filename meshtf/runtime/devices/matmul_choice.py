@@ -25,7 +25,7 @@ _CPUINFO = Path("/proc/cpuinfo")  # exists on Linux only
 
 
 def matmul_kernels(devices: Sequence[str]) -> MatmulKernels | None:
-    """Returns the matmul kernels among which ops choose on a mesh of CPUs; None: there is
+    """Returns the matmul kernels that ops can choose from on a mesh of CPUs; None: there is
     no choice.
 
     All hosts are assumed to have the CPU and the TensorFlow build of this process. On CPUs

@@ -221,8 +221,8 @@ def _check_statistics(
     context: DeviceContext,
     exchanged: Sequence[Any],
 ) -> None:
-    """Raises PlanError unless statistics have the data types and sizes of
-    `statistics_specs`, from which forecasts compute bytes.
+    """Raises PlanError unless statistics have the data types and sizes that
+    `statistics_specs` announces. Forecasts compute bytes from these specs.
     """
     local_specs = [
         Spec(shape, x.spec.dtype)

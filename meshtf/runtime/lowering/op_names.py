@@ -37,8 +37,8 @@ _NOT_ALLOWED = re.compile(r"[^\w./-]")  # characters that TensorFlow refuses in 
 
 
 def scope_of(node: Node) -> str:
-    """Returns the module path and the op of a node. For an op of the backward pass,
-    "gradients/" precedes the path, which is that of the forward op.
+    """Returns the module path and the op of a node. For an op of the backward pass, it is
+    "gradients/" and the module path of the forward op.
     """
     gradients = ("gradients",) if node.primals else ()
     return as_scope("/".join((*gradients, *node.path, node.op.display_name)))

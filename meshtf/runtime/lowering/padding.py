@@ -33,8 +33,8 @@ def element_range(
     start: int,
     stop: int,
 ) -> ElementRange:
-    """Returns the slice and the padding for the elements [start, stop) of an axis, some or
-    all of which may be beyond its ends.
+    """Returns the slice and the padding for the elements [start, stop) of an axis; some or
+    all elements may be beyond its ends.
     """
     size = shape[axis]
     length = stop - start

@@ -121,7 +121,7 @@ def _caller_of_ops(segment: Segment, mesh: Mesh) -> Caller:
 
 def _caller_of_compiled_ops(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that compiles each op separately before it runs, to find an op
-    for which XLA has no kernel. It raises `_RerunStopped`.
+    without a kernel in XLA. It raises `_RerunStopped`.
     """
     call_ops = _caller_of_ops(segment, mesh)
 

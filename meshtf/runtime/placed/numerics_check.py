@@ -282,7 +282,9 @@ def _error(
 def _iteration_text(loop: LoopStep, shards: Shards) -> str:
     """Returns the iteration of a loop as text, such as "layers 3 of 12", from 0 on.
 
-    `shards` are those of the argument that is the index of the iteration.
+    Args:
+      loop: the loop.
+      shards: the shards of the index of the iteration.
     """
     index = next(int(x) for x in shards if x is not None)
     dim = loop.op.dim

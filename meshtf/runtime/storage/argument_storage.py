@@ -1,4 +1,4 @@
-"""Stores of arguments, from which a program reads the arguments of its function.
+"""Stores of arguments: a program reads the arguments of its function from them.
 
     ArrayStore     an array, which is sharded by the layout when it is read
     ShardsStore    an eager tensor, which is sharded already

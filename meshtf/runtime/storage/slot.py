@@ -208,8 +208,8 @@ def _copy_on(value: Any, device: str) -> Any:
 
 
 def _public_slot(value: Any, device: str, trainable: bool) -> TensorFlowSlot:
-    """Returns a slot whose handle is that of a new tf.Variable, for which no private
-    symbols of TensorFlow are needed.
+    """Returns a slot with the handle of a new tf.Variable. This needs no private symbols of
+    TensorFlow.
     """
     with tf.device(device):
         variable = tf.Variable(value, trainable=trainable)

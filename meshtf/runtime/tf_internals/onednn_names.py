@@ -17,7 +17,7 @@ from tensorflow.python.util import _pywrap_util_port
 
 from meshtf.runtime.tf_internals.switches import private
 
-# The ops by which TensorFlow's graph optimizer replaces MatMul and BatchMatMulV2.
+# TensorFlow's graph optimizer replaces MatMul and BatchMatMulV2 by these ops.
 ONEDNN_MATMULS = ("_MklMatMul", "_MklBatchMatMulV2")
 # The label of the kernels of all such ops.
 ONEDNN_KERNEL = tf.compat.v1.AttrValue(s=b"MklNameChangeOp")

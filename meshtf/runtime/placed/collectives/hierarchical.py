@@ -2,8 +2,8 @@
 
 The first device of each host is its leader. Each leader reduces or gathers the tensors of
 its host, the leaders form a ring, and each leader sends the results to the devices of its
-host. So the traffic between hosts is that of a ring with one device on each host. An
-all_to_all is that of `ring.py`: each shard is sent directly to its target.
+host. So the traffic between hosts is the same as in a ring with one device on each host. In
+an all_to_all, each shard is sent directly to its target, as in `ring.py`.
 
     all_reduce([x0, x1, x2, x3], devices, "sum")     # devices 0, 1 on one host; 2, 3 on another
 

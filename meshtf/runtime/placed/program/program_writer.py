@@ -367,8 +367,8 @@ class ProgramWriter:
         return self.definition
 
     def _controls(self, name: str, inputs: Sequence[str]) -> list[str]:
-        """Returns the control inputs of a new node: those of the enclosing `after` blocks,
-        except blocks in which an input of the node was added, since that input waits.
+        """Returns the control inputs of a new node: those of the enclosing `after` blocks.
+        If an input of the node was added in a block, that input waits already.
         """
         controls: dict[str, None] = {}
         for block in self._control_blocks:

@@ -1,4 +1,4 @@
-"""The ops of which collectives consist, for TensorFlow's tensors and symbolic tensors.
+"""The ops that collectives consist of, for TensorFlow's tensors and symbolic tensors.
 
     y = concat([x0, x1], axis=0, device="/device:CPU:1")
 

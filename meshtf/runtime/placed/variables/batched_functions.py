@@ -1,4 +1,4 @@
-"""The functions by which one device reads, updates or slices many shards of variables.
+"""Functions that read, update or slice many shards of variables on one device.
 
     function = read_function(slots)
     values = function.body(shards, function.inputs)      # one `ShardVariable` for each slot
