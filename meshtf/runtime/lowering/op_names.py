@@ -37,8 +37,8 @@ _NOT_ALLOWED = re.compile(r"[^\w./-]")  # characters that TensorFlow refuses in 
 
 
 def scope_of(node: Node) -> str:
-    """Returns the module path and the op of a node. For an op of the backward pass, it is
-    "gradients/" and the module path of the forward op.
+    """Returns the module path and the op of a node, such as "stack/block_3/einsum". An op of
+    the backward pass has the path of the forward op, after "gradients/".
     """
     gradients = ("gradients",) if node.primals else ()
     return as_scope("/".join((*gradients, *node.path, node.op.display_name)))
