@@ -12,6 +12,7 @@ Under SLURM, Open MPI and Kubernetes jax finds this out: `mtf.connect("auto")`.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from meshtf.errors import ClusterError, explain_error
-from meshtf.runtime.processes import Processes, processes, set_processes
+from meshtf.runtime.devices.processes import Processes, processes, set_processes
 from meshtf.runtime.spmd.live.jax_module import load_jax
 
 COORDINATOR = "MESHTF_COORDINATOR"
@@ -44,6 +45,8 @@ def join_by_environment() -> None:
     wait = int(float(os.environ.get(WAIT, _DEFAULT_WAIT)))
     _join(
         coordinator_address=os.environ[COORDINATOR],
+        # By default process 0 listens at all addresses of its machine.
+        coordinator_bind_address=os.environ[COORDINATOR],
         num_processes=count,
         process_id=index,
         initialization_timeout=max(wait, 1),
@@ -107,7 +110,9 @@ def _join(**arguments: Any) -> None:
     try:
         jax.distributed.initialize(**arguments)
     except (RuntimeError, ValueError) as error:
-        where = arguments.get("coordinator_address", "found by jax")
+        if not arguments:
+            raise _none_detected(error) from None
+        where = arguments["coordinator_address"]
         raise ClusterError(
             explain_error(
                 "the processes of the run have not met.",
@@ -119,6 +124,18 @@ def _join(**arguments: Any) -> None:
         ) from None
 
 
+def _none_detected(error: Exception) -> ClusterError:
+    """Returns the error for a program in which jax finds no processes."""
+    return ClusterError(
+        explain_error(
+            "jax has not found the other processes of this run.",
+            jax=str(error).splitlines()[0],
+            way_out="It knows SLURM (srun), Open MPI (mpirun), Kubernetes and TPU pods. "
+            "Elsewhere: python -m meshtf supervise --coordinator=HOST:PORT --process=0/4.",
+        )
+    )
+
+
 def share_token() -> None:
     """Gives all processes one random token. The devices must be known: it is sent by them."""
     group = processes()
@@ -128,4 +145,4 @@ def share_token() -> None:
 
     drawn = np.array(secrets.randbelow(10**9) + 1)
     token = int(multihost_utils.broadcast_one_to_all(drawn))
-    set_processes(group._replace(token=token))
+    set_processes(dataclasses.replace(group, token=token))

@@ -10,12 +10,13 @@ checkpoints.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
 
 _PREFIX = "/process:"  # of names of processes
 
 
-class Processes(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Processes:
     """This process among those that run the program.
 
     Attributes:
