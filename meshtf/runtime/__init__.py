@@ -6,7 +6,7 @@ the storage of one shard on one device.
 Contents:
 
     tf_internals/         private symbols of TensorFlow
-    devices/              the devices, hosts and threads of mesh positions
+    devices/              the devices, hosts, processes and threads of mesh positions
     storage/              shards of variables and arguments, files
     lowering/             runs a step of a program as TensorFlow ops on one device
     placed/               one TensorFlow program drives all devices
@@ -18,7 +18,6 @@ Contents:
     module_paths          names of modules and variables that come from attributes
     host_batches          batches whose examples each host reads itself
     dataset_options       datasets without TensorFlow's autotuner
-    processes             the processes that run one program together
     process               settings that make programs faster (`mtf.configure_process`)
     heartbeat             signs of life, for a process that monitors this one
     tensorflow_tracking   errors for savers of TensorFlow, which miss our variables
