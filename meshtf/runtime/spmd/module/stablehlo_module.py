@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -120,9 +121,10 @@ def lower(
       arguments: the stores of its arguments, in order.
       checks: takes the checks of indices; None: they are left out.
     """
-    nodes, results, mesh = recorded
+    nodes = recorded.nodes
+    mesh = recorded.mesh
     _check_one_stage(nodes, mesh)
-    program = build(nodes, results, mesh)
+    program = build(nodes, recorded.results, mesh)
     variables, captured = _variables_and_captures(program, arguments)
     body = _ReplicaFunction(program, variables, [*captured, *arguments], checks)
     written = [store for store in variables if store in body.written_stores]
@@ -203,10 +205,7 @@ class _ReplicaFunction:
             if op.type != "Placeholder" and not xla_knows(op.type):
                 raise self._compile_error(op.name, f"TensorFlow's {op.type}")
         try:
-            text = function.experimental_get_compiler_ir(variables, inputs)(
-                stage="stablehlo"
-            )
-            return portable(text)
+            return portable(_stablehlo_text(function, variables, inputs))
         except UnknownMhloOpError as error:
             raise self._compile_error(error.location + "/", error.op) from None
         except (tf.errors.OpError, ValueError) as error:
@@ -259,6 +258,20 @@ class _ReplicaFunction:
             if re.search(rf"\b{re.escape(numbered_scope(step))}(_\d+)?/", text):
                 return step.node
         return None
+
+
+def _stablehlo_text(
+    function: Any, variables: Sequence[tf.Variable], inputs: Sequence[Any]
+) -> str:
+    """Returns the StableHLO of a tf.function for these arguments."""
+    cpu, *_ = tf.config.list_logical_devices("CPU")
+    compiler_ir = function.experimental_get_compiler_ir(variables, inputs)
+    with warnings.catch_warnings():
+        # Without a device's name, TensorFlow runs a random op to find one, which it refuses
+        # to do once its ops are deterministic.
+        warnings.filterwarnings("ignore", "device_name is being deprecated")
+        text: str = compiler_ir(stage="stablehlo", device_name=cpu.name)
+    return text
 
 
 def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
