@@ -46,8 +46,8 @@ from meshtf.runtime.variable import Variable
 class FirstPosition(PlacedExecutor):
     """Executes a program for the first position of the mesh only."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self.devices = self.devices[:1]
         self.variables = BatchedVariables(
             self.mesh,
@@ -98,7 +98,7 @@ class FirstPosition(PlacedExecutor):
             with tf.device(self.devices[0]):
                 return _stand_in(kind, x, num_shards, split_axis, concat_axis)
 
-        return self._section(run, x)
+        return self._run_in_section(run, x)
 
     def _bucket(self, step: Bucket) -> list[list[Any]]:
         reshard = step.reductions[0].reshard
