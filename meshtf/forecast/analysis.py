@@ -2,9 +2,10 @@
 
     forecast("train_step", graph.nodes, results, mesh)
 
-The analysis needs neither devices nor TensorFlow. A program states what each device does,
-and has the same steps for any size of the mesh, so the forecast for 2,048 devices takes as
-long as the forecast for eight.
+The analysis needs neither devices nor TensorFlow. It visits the steps of the planned
+program: a step is a computation, reshard, read or write that each device runs. Their number
+does not depend on the size of the mesh, so the forecast for 2,048 devices takes as long as
+the forecast for eight. A store is a variable, or an argument of the function.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def forecast(
         variable_layout=repr(mesh.variable_layout),
         optimizer_layout=repr(mesh.optimizer_layout),
         ops=tuple(analysis.ops),
-        results=analysis.collectives.pop(None),
+        results=analysis.collectives.pop(node=None),
         variables=tuple(analysis.variables()),
         memory=memories[fullest_stage],
         notes=(*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
@@ -267,6 +268,7 @@ class _Analysis:
         if step.body not in self._call_indices:
             count = self._call_counts[step.body]
             self._add_bodies(step, [step.body], times, iterations=count)
+            # `_add_bodies` has appended the op of the call.
             self._call_indices[step.body] = len(self.ops) - 1
             self.ops[-1] = dataclasses.replace(self.ops[-1], times=times * count)
         else:
@@ -315,13 +317,14 @@ class _Analysis:
         self._add_op(step.node, (self._tensors.of_store(variable),), times)
 
     def _add_compute(self, step: Compute, times: int) -> None:
-        """Adds an op with its FLOPs, each device's and the redundant ones."""
+        """Adds an op with the FLOPs of one device, and how many devices compute the same."""
         self.collectives.record_origins(step)
         self._gradients.add_outputs(step)
         axes = self.mesh.axes
+        # A factor is a dimension of the op's iteration space.
         num_shards = math.prod(axes[axis] for axis, _ in step.plan.sharded_factors)
         local_flops = _global_node_flops(step.node) / num_shards
-        mean_flops = local_flops
+        mean_flops = local_flops  # the mean over the stages
         stages: Sequence[int] = range(num_stages(self.mesh))
         if step.plan.stage is not None:
             mean_flops = local_flops / len(stages)

@@ -4,8 +4,8 @@
     gradients.add_outputs(step)            # each step, in order
     gradients.smallest()                   # one value for each parameter
 
-A value is the gradient of a parameter if the gradient rule of an op that reads the
-parameter computes it, and if it has the parameter's dimensions.
+A value of the program is the gradient of a parameter if the gradient rule of an op that
+reads the parameter computes it, and if it has the parameter's dimensions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ParameterGradients:
 
     def __init__(self, tensors: PlacedTensors) -> None:
         self._tensors = tensors
-        # For each parameter: its gradient, before and after each reshard.
+        # For each parameter: its gradient as computed, and after each reshard.
         self._by_parameter: dict[Store, list[Value]] = {}
-        # For each of these values: the list of `_by_parameter` that contains it.
-        self._list_with: dict[Value, list[Value]] = {}
+        # For each of these values: the same list, of all placements of its gradient.
+        self._placements_of: dict[Value, list[Value]] = {}
         # Intermediate sums, where several calls of a body add to a gradient in turn.
         self._accumulators: set[Value] = set()
 
@@ -46,14 +46,14 @@ class ParameterGradients:
 
     def all_values(self) -> set[Value]:
         """Returns the gradients in all of their placements, and their accumulators."""
-        return set(self._list_with) | self._accumulators
+        return set(self._placements_of) | self._accumulators
 
     def add_reshard(self, step: ReshardStep) -> None:
         """Adds the output of a reshard of a gradient."""
-        if step.src in self._list_with:
-            values = self._list_with[step.src]
+        if step.src in self._placements_of:
+            values = self._placements_of[step.src]
             values.append(step.out)
-            self._list_with[step.out] = values
+            self._placements_of[step.out] = values
 
     def add_outputs(self, step: Compute | LoopStep) -> None:
         """Adds the outputs that are gradients of parameters.
@@ -78,6 +78,8 @@ class ParameterGradients:
         for out, body_result, tensor in results:
             for store in parameters(tensor.node):
                 self._set(store, out)
+                # The body adds the gradient of this call to an argument: the sum of the
+                # gradients of earlier calls.
                 addends = [
                     argument_values[x]
                     for x in tensor.node.inputs
@@ -89,7 +91,7 @@ class ParameterGradients:
         """Makes a value the gradient of a parameter, in place of any earlier one."""
         values = [value]
         self._by_parameter[store] = values
-        self._list_with[value] = values
+        self._placements_of[value] = values
 
 
 def parameters(node: Node) -> Iterator[Store]:

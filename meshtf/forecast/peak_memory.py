@@ -7,8 +7,8 @@ program, in the order of its schedule.
 A value is live from the step that computes it to the last step that reads it. Variables and
 arguments are always live, so reading them allocates nothing. An op whose output is as
 large as an input that no later step reads reuses the input's buffer, as TensorFlow and
-XLA do for elementwise ops. Gradients stay live until their bucket is full, as on devices
-with separate memories.
+XLA do for elementwise ops. Gradients stay live until their bucket is full (a bucket: the
+gradients that one all-reduce adds up), as on devices with separate memories.
 
 The stages of a pipeline hold different values, so each stage has its own peak.
 `meshtf.forecast.live_tensors` lists what is live at the peak.
@@ -141,7 +141,7 @@ class Timelines:
             freed = values_freed_by(step, i, last_use)
             reused = _reused_bytes(step, freed, sizes, self.mesh)
             live_during_step = live + self._scratch(step, output_bytes) - reused
-            # At each stage, the first step with the highest sum.
+            # Afterwards: at each stage, the first step with the highest sum.
             peak_steps[live_during_step[ALL_VALUES] > peak[ALL_VALUES]] = i
             np.maximum(peak, live_during_step, out=peak)
             live -= self._bytes(freed, sizes)
@@ -245,6 +245,7 @@ def _last_uses(steps: Sequence[Step], results: Iterable[Value]) -> dict[Value, i
 def _scheduled_steps(program: Program) -> list[Step]:
     """Returns all steps of a program in the order in which they run."""
     steps: list[Step] = []
+    # A segment: computations that run as one TensorFlow function, and the steps before.
     for segment in schedule(program, bucket_bytes=program.mesh.bucket_bytes):
         steps.extend(segment.before)
         steps.extend(segment.computes)

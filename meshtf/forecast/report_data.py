@@ -140,9 +140,8 @@ class LiveTensors:
     title: str
     path: str  # the module, or the name of a variable; indices are written as "_*"
     tensor: PlacedTensor
-    function: str = (
-        ""  # the function that the user called; "": a variable or an argument
-    )
+    # The function that the user called; "": a variable or an argument.
+    function: str = ""
     file: str = ""  # the user's file that calls the function
     line: int = 0
     count: int = 1  # how many equal tensors there are
@@ -174,9 +173,7 @@ class ForecastData:
     optimizer_layout: str  # the rules for the state of optimizers
     ops: tuple[Computation, ...]  # in the order in which they run
     results: tuple[Collective, ...]  # the reshards of the function's results
-    variables: tuple[
-        StoredTensor, ...
-    ]  # the variables that the program reads or writes
+    variables: tuple[StoredTensor, ...]  # those that the program reads or writes
     memory: Memory
     notes: tuple[str, ...] = ()  # what is legal, but probably not intended
     error: str | None = None  # the error that ended the recording after the last op

@@ -127,9 +127,9 @@ def _costs(forecast: ForecastData) -> str:
     columns = (*PHASES, "all")
 
     def row(
-        label: str, amounts: Mapping[str, Any], text: Callable[[float], str]
+        label: str, amounts: Mapping[str, Any], to_text: Callable[[float], str]
     ) -> list[str]:
-        return [escape(label), *(text(amounts[column]) for column in columns)]
+        return [escape(label), *(to_text(amounts[column]) for column in columns)]
 
     received = {
         column: sum(collective[column] for collective in sums["collectives"])
@@ -253,11 +253,12 @@ def _lines(forecast: ForecastData, paths: Mapping[str, str]) -> str:
             for row in sums["repeated"]
         ],
     }
+    no_titles = ("", "")
     content = []
     for title, rows in rows_by_title.items():
         if rows:
             html_rows = [(amount, escape(text)) for amount, text in rows[:MAX_ROWS]]
-            content.append(f"<h3>{title}</h3>{_table(('', ''), html_rows)}")
+            content.append(f"<h3>{title}</h3>{_table(no_titles, html_rows)}")
     if not content:
         return ""
     lead = "By the line of the program that calls the ops; the largest first."

@@ -2,7 +2,8 @@
 
     html = op_section(forecast, shapes, paths)
 
-Consecutive equal runs of ops, such as the layers of a deep model, are written once.
+Consecutive equal runs of ops, such as the layers of a deep model, are written once: `fold`
+returns the indices of ops, and for a repeated run (times, items of one period).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def op_section(
       paths: the short paths of the user's files.
     """
     rows = _OpRows(forecast, shapes, paths)
-    folded = fold([without_index(op) for op in forecast.ops])
-    lines = list(rows.block(folded))
+    items = fold([without_index(op) for op in forecast.ops])
+    lines = list(rows.block(items))
     if forecast.results:
         lines.append('<div class="phase">results</div>')
         lines += [rows.collective(collective) for collective in forecast.results]

@@ -3,7 +3,8 @@
 A shape shows which dimensions are sharded: in `[batch:64/data d_ff:2048/model] +pod`,
 dimension batch of global size 64 is sharded along mesh axis `data`, and the tensor is a
 partial sum along `pod`, not yet reduced. Consecutive equal runs of ops, such as the layers
-of a deep model, are written once, with their count.
+of a deep model, are written once, with their count: `fold` returns the indices of ops, and
+for a repeated run (times, items of one period).
 
     lines = list(op_lines(forecast))
 """
@@ -51,7 +52,7 @@ def op_lines(forecast: ForecastData) -> Iterator[str]:
             yield from table.collective(collective, "    ")
 
 
-_NO_CALL = ("", "")
+_NO_CALL = ("", "")  # no line of the user, no function
 
 
 class _OpTable:

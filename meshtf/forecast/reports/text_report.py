@@ -116,9 +116,9 @@ def _costs(forecast: ForecastData) -> list[str]:
     columns = (*PHASES, "all")
 
     def row(
-        label: str, amounts: Mapping[str, Any], text: Callable[[float], str]
+        label: str, amounts: Mapping[str, Any], to_text: Callable[[float], str]
     ) -> str:
-        texts = [text(amounts[c]) if amounts[c] else "-" for c in columns]
+        texts = [to_text(amounts[c]) if amounts[c] else "-" for c in columns]
         aligned = "".join(f"{amount_text:>14}" for amount_text in texts)
         return f"  {label:<{LABEL_WIDTH}}{aligned}"
 
@@ -250,8 +250,10 @@ def _stages(forecast: ForecastData) -> list[str]:
 
 
 def _notes(forecast: ForecastData) -> list[str]:
+    """Returns the notes about the layout and the program."""
+    # `_list` indents by four.
     notes = [_filled(note, "      ", WIDTH - 4) for note in forecast.notes]
-    return _list("notes", notes, None)
+    return _list("notes", notes, max_rows=None)
 
 
 def _filled(text: str, indent: str, width: int = WIDTH) -> str:
