@@ -28,11 +28,14 @@ from meshtf.graph import (
 )
 from meshtf.mesh import Layout
 from meshtf.names import dtype_bytes
-from meshtf.names.arguments import as_float, as_sequence
+from meshtf.names.arguments import as_float, as_sequence, check_floats
 from meshtf.ops.control.seeds import seed
 from meshtf.pipeline.partition import Layer
 
-ROUNDS = 6  # runs of a layer that is measured; the first one traces, and is left out
+# Runs of a layer that is measured. The first one compiles the layer, and is left out.
+ROUNDS = 6
+# A change of layout: no dimension is sharded, so that no layout refuses the example.
+_SHARDS_NOTHING = Layout.changes("*:")
 
 
 def layer_costs(
@@ -53,11 +56,11 @@ def layer_costs(
       PlanError: there are not as many costs as layers, or no example to measure on.
     """
     if isinstance(cost, str):
-        cost = _measured(cost, layers, inputs)
+        cost = _measure_seconds(cost, layers, inputs)
     if inputs is not None:
-        records = _counted(layers, inputs)
+        records = _count_costs(layers, inputs)
     else:
-        records = _uncounted(layers, 1.0)
+        records = _equal_costs(layers, cost=1.0)
     if cost is None:
         return records
     if callable(cost):
@@ -66,8 +69,8 @@ def layer_costs(
         costs = as_sequence(
             "cost", cost, "a list of numbers, a function of a layer, or a name"
         )
-    for layer_cost in costs:
-        as_float("cost", layer_cost)
+    for one_cost in costs:
+        check_floats(cost=one_cost)
     if len(costs) != len(layers):
         raise PlanError(
             explain_error(
@@ -75,7 +78,7 @@ def layer_costs(
                 way_out="Give one for each layer.",
             )
         )
-    return [record._replace(cost=c) for record, c in zip(records, costs)]
+    return [record._replace(cost=one_cost) for record, one_cost in zip(records, costs)]
 
 
 def cost_unit(cost: object, inputs: object) -> str:
@@ -87,7 +90,7 @@ def cost_unit(cost: object, inputs: object) -> str:
     return "layers" if inputs is None else "FLOP"
 
 
-def _uncounted(layers: Sequence[Callable[..., Any]], cost: float) -> list[Layer]:
+def _equal_costs(layers: Sequence[Callable[..., Any]], cost: float) -> list[Layer]:
     """Returns records of layers that all have the same cost, and no activations."""
     return [
         Layer(name=layer_name(layer, i), cost=cost, parameters=_num_parameters(layer))
@@ -95,7 +98,7 @@ def _uncounted(layers: Sequence[Callable[..., Any]], cost: float) -> list[Layer]
     ]
 
 
-def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
+def _count_costs(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
     """Returns records of layers: the FLOPs of the forward pass, and the bytes of the
     activations, counted by recording the layers on an example; nothing runs.
     """
@@ -104,8 +107,8 @@ def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
     records = []
     with (
         executing(graph),
-        # "*:" shards no dimension, so that no layout refuses the example.
-        context(seeds=(0,), random_paths=set(), region=Layout.changes("*:")),
+        # Seeds are for random ops of the layers, such as dropout.
+        context(seeds=(0,), random_paths=set(), region=_SHARDS_NOTHING),
     ):
         for i, layer in enumerate(layers):
             start = len(graph.nodes)
@@ -129,7 +132,9 @@ def _activation_bytes(node: Node) -> int:
     return sum(y.shape.size * dtype_bytes(y.dtype) for y in node.outputs)
 
 
-def _measured(method: str, layers: Sequence[Callable[..., Any]], x: Any) -> list[float]:
+def _measure_seconds(
+    method: str, layers: Sequence[Callable[..., Any]], x: Any
+) -> list[float]:
     """Returns the seconds that a forward pass of each layer takes, the least of several
     runs. Raises PlanError for an unknown method or without an example.
     """
@@ -146,7 +151,7 @@ def _measured(method: str, layers: Sequence[Callable[..., Any]], x: Any) -> list
         )
     seconds = []
     for layer in layers:
-        with context(seeds=None, region=Layout.changes("*:")):
+        with context(seeds=None, region=_SHARDS_NOTHING):
             program = function(lambda x, layer=layer: _seeded(layer, x))
             times = []
             for _ in range(ROUNDS):

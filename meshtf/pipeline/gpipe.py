@@ -234,6 +234,7 @@ class GPipe(Module):
             loss_inputs=example_loss_inputs,
         )
 
+        # The gradients are computed together with the loss: the rule only scales them by dy.
         @custom_gradient
         def run(tensors: Any, captures: Any) -> Any:
             loss, input_gradients, capture_gradients = recorded_chunks.run(
@@ -243,10 +244,7 @@ class GPipe(Module):
             xs = tf.nest.flatten([tensors, captures])
 
             def backward(dy: Tensor) -> list[Tensor | None]:
-                dxs = []
-                for gradient, x in zip(gradients, xs, strict=True):
-                    dxs.append(_times(gradient, dy, x))
-                return dxs
+                return [_times(g, dy, x) for g, x in zip(gradients, xs, strict=True)]
 
             return loss, backward
 
@@ -280,6 +278,7 @@ class GPipe(Module):
             ys.append(y)
             deferred_tensors.append([t for entry in deferred for t in entry.tensors])
         sums = [add_n(list(terms)) for terms in zip(*deferred_tensors)]
+        # Each microbatch has deferred the same calls: those of the last one are made.
         call_with_means(deferred, sums, self.microbatches)
         return ys
 

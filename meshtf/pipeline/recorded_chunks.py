@@ -2,8 +2,11 @@
 called for each microbatch.
 
 The calls of a stage form a chain: each call waits for the previous call on its stage, so
-they run in the order of the schedule. The sums of the captures' gradients are passed from
-call to call, so that each sum is only one tensor at any time.
+they run in the order of the schedule. The captures of a body are the outer tensors that it
+reads, such as parameters. The sums of their gradients are passed from call to call, so that
+each sum is only one tensor at any time. The residuals are the tensors of a forward pass that
+its backward pass reads. Deferred calls, such as updates of running means, are made once for
+each batch, with the means of their tensors over the microbatches.
 """
 
 from __future__ import annotations
@@ -18,11 +21,7 @@ from meshtf.graph import Body, Spec, Tensor, context, record_body
 from meshtf.graph.control_flow.call import BackwardBody, CallId, backward_body, call
 from meshtf.names import Shape, accumulation_dtype, has_gradient
 from meshtf.ops.control.layout_region import stage
-from meshtf.ops.control.microbatch import (
-    DeferredCall,
-    call_with_means,
-    deferred_calls,
-)
+from meshtf.ops.control.microbatch import DeferredCall, call_with_means, deferred_calls
 from meshtf.ops.control.stop_gradient import recompute
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -249,7 +248,7 @@ class RecordedChunks:
             stage=stage_index,
             body=body,
             outputs=outputs,
-            structure=tf.nest.map_structure(lambda x: 0, output),
+            structure=tf.nest.map_structure(lambda x: 0, output),  # without tensors
             deferred=deferred,
         )
         self.chunks.append(chunk)
@@ -393,8 +392,5 @@ class RecordedChunks:
                     totals[x] = totals[x] + gradient
         cotangents: list[Tensor | None] = []
         for x in self.captures:
-            if x in totals:
-                cotangents.append(cast(totals[x], x.dtype))
-            else:
-                cotangents.append(None)
+            cotangents.append(cast(totals[x], x.dtype) if x in totals else None)
         return cotangents
