@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from meshtf.checkpoints.tensor_slices import Box, full_box, read_spec
+from meshtf.checkpoints.tensor_slices import Box, full_box, parse_spans
 from meshtf.errors import DamageError
 from meshtf.names import Shape
 from meshtf.names.arguments import as_path, as_sequence, as_text, refuse
@@ -42,7 +42,7 @@ _CONTENTS = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
-class Saved:
+class SavedTensor:
     """The manifest's entry of a saved tensor.
 
     Attributes:
@@ -68,7 +68,7 @@ class Saved:
         """The boxes that the tensor was written in."""
         if not self.slices:
             return [full_box(self.sizes)]
-        return [read_spec(text) for text in self.slices]
+        return [parse_spans(text) for text in self.slices]
 
     def boxes_in(self, file_index: int) -> list[Box]:
         """Returns the boxes that are in one file."""
@@ -77,7 +77,7 @@ class Saved:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sum:
+class FileSum:
     """Size and checksum of a file.
 
     Attributes:
@@ -90,7 +90,7 @@ class Sum:
     crc32: str = ""
 
     @classmethod
-    def of(cls, path: str) -> Sum:
+    def of(cls, path: str) -> FileSum:
         """Returns the size and the CRC-32 of a file, after reading it."""
         size = 0
         crc = 0
@@ -115,8 +115,8 @@ class Manifest:
 
     step: int
     extra: Mapping[str, Any]
-    tensors: Mapping[str, Saved]
-    files: Mapping[str, Sum]
+    tensors: Mapping[str, SavedTensor]
+    files: Mapping[str, FileSum]
 
     def __repr__(self) -> str:
         return (
@@ -173,7 +173,7 @@ class Manifest:
             )
         tensors = {}
         for name, saved in fields["tensors"].items():
-            tensors[name] = Saved(
+            tensors[name] = SavedTensor(
                 shape=saved["shape"],
                 dtype=saved["dtype"],
                 slices=tuple(saved["slices"]),
@@ -183,7 +183,7 @@ class Manifest:
             step=fields["step"],
             extra=fields["extra"],
             tensors=tensors,
-            files={name: Sum(**values) for name, values in fields["files"].items()},
+            files={name: FileSum(**values) for name, values in fields["files"].items()},
         )
 
     def check_sizes(self, folder: str, files: Iterable[str] | None = None) -> None:
@@ -225,7 +225,7 @@ class Manifest:
         """
         folder = as_path("folder", folder)
         try:
-            index = Sum.of(os.path.join(folder, INDEX))
+            index = FileSum.of(os.path.join(folder, INDEX))
         except OSError as error:
             raise DamageError(
                 folder, INDEX, f"it cannot be read: {error.strerror}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshtf.checkpoints.manifest import Manifest, Saved
+from meshtf.checkpoints.manifest import Manifest, SavedTensor
 from meshtf.errors import CheckpointError, explain_error, near_misses
 from meshtf.names import Shape
 from meshtf.runtime.variable import Variable
@@ -92,7 +92,7 @@ def check_fit(
         )
 
 
-def difference(saved: Saved, shape: Shape, dtype: str) -> str:
+def difference(saved: SavedTensor, shape: Shape, dtype: str) -> str:
     """Returns how a shape or data type differ from those of a saved tensor, in words, or "".
 
     Dimensions may be renamed. But the same names in another order are a difference, since

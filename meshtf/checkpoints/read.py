@@ -30,18 +30,18 @@ import tensorflow as tf
 
 from meshtf.checkpoints.arguments import check_variables
 from meshtf.checkpoints.inspection.verification import check
-from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved
+from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, SavedTensor
 from meshtf.checkpoints.matching import check_fit, saved_name
 from meshtf.checkpoints.step_folders import latest, newest_first, warn_of
 from meshtf.checkpoints.tensor_slices import (
     Box,
     box_of,
+    contiguous_runs,
     full_box,
     num_elements,
     overlap,
-    runs,
+    slice_spec,
     slices_in,
-    spec,
 )
 from meshtf.checkpoints.write import MAX_CHUNK_BYTES
 from meshtf.errors import CheckpointError, DamageError
@@ -87,7 +87,7 @@ class _TensorRead(NamedTuple):
     """
 
     name: str
-    saved: Saved
+    saved: SavedTensor
     boxes: list[Box]
     slots_by_shard: Mapping[Box, list[Slot]]
 
@@ -257,7 +257,7 @@ def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
 
 
 def _plan_reads(
-    name: str, saved: Saved, slots_by_shard: Mapping[Box, list[Slot]]
+    name: str, saved: SavedTensor, slots_by_shard: Mapping[Box, list[Slot]]
 ) -> Iterator[_TensorRead]:
     """Yields the reads of a tensor by one host, in which no saved box is read twice.
 
@@ -332,7 +332,7 @@ def _copy_to_shards(
     for box, shard in shards.items():
         common = overlap(saved_box, box)
         if common is not None:
-            length, run_indices = runs(common, box)
+            length, run_indices = contiguous_runs(common, box)
             tf.raw_ops.InplaceUpdate(
                 x=tf.reshape(shard, [-1, length]),
                 i=run_indices,
@@ -346,7 +346,7 @@ def _read_boxes(prefix: str, host: str, batch: Sequence[_BoxRead]) -> list[tf.Te
         values = tf.raw_ops.RestoreV2(
             prefix=prefix,
             tensor_names=[read.name for read, _ in batch],
-            shape_and_slices=[spec(read.saved.sizes, box) for read, box in batch],
+            shape_and_slices=[slice_spec(read.saved.sizes, box) for read, box in batch],
             dtypes=[tf.as_dtype(read.saved.dtype) for read, _ in batch],
         )
         return list(values)
@@ -395,6 +395,6 @@ def _batches(reads: Sequence[_BoxRead]) -> Iterator[list[_BoxRead]]:
         yield batch
 
 
-def _num_bytes(saved: Saved, box: Box) -> int:
+def _num_bytes(saved: SavedTensor, box: Box) -> int:
     """Returns the size of a box of a tensor in bytes."""
     return num_elements(box) * int(tf.as_dtype(saved.dtype).size)

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from meshtf.checkpoints.arguments import check_settings
-from meshtf.checkpoints.step_folders import all_steps, sweep
+from meshtf.checkpoints.step_folders import all_steps, delete_incomplete
 from meshtf.checkpoints.write import chunks_of, write
 from meshtf.errors import CheckpointWarning, WriteError
 from meshtf.names.arguments import as_bool, as_path
@@ -60,7 +60,7 @@ class Saver:
         self._failure: BaseException | None = None
         # Why the last checkpoint could not be written; "": it was written.
         self._last_failure = ""
-        sweep(directory)
+        delete_incomplete(directory)
 
     def __repr__(self) -> str:
         return f"<Saver to {self.directory!r}: keeps {self.keep}>"

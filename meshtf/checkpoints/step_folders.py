@@ -24,7 +24,7 @@ from meshtf.names.arguments import as_path
 
 # The names of complete checkpoints, with the step, and of incomplete ones.
 _FOLDER = re.compile(r"step_(\d{8,})")
-_UNFINISHED = re.compile(r"step_\d{8,}\.tmp-\d+")
+_INCOMPLETE = re.compile(r"step_\d{8,}\.tmp-\d+")
 
 
 def path_of(directory: str, step: int) -> str:
@@ -32,7 +32,7 @@ def path_of(directory: str, step: int) -> str:
     return os.path.join(directory, f"step_{step:08d}")
 
 
-def temporary(path: str) -> str:
+def temporary_path(path: str) -> str:
     """Returns the path that a checkpoint has while it is written or deleted.
 
     Args:
@@ -101,19 +101,19 @@ def latest(directory: str) -> tuple[int, str] | None:
     return None
 
 
-def replace(unfinished: str, path: str) -> None:
+def rename_complete(incomplete: str, path: str) -> None:
     """Renames a complete checkpoint to its final name; deletes an older checkpoint of that
     name.
 
     Args:
-      unfinished: the temporary path of the checkpoint.
+      incomplete: the temporary path of the checkpoint.
       path: the final path.
     """
     old = f"{path}.tmp-0"
     if os.path.isdir(path):
         shutil.rmtree(old, ignore_errors=True)
         os.rename(path, old)
-    os.rename(unfinished, path)
+    os.rename(incomplete, path)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -131,16 +131,16 @@ def prune(directory: str, step: int, keep: int, keep_every: int) -> None:
         if keep_every and earlier_step % keep_every == 0:
             continue
         # Renamed first, so that an incomplete folder never has a checkpoint's name.
-        os.rename(path, temporary(path))
-        shutil.rmtree(temporary(path), ignore_errors=True)
+        os.rename(path, temporary_path(path))
+        shutil.rmtree(temporary_path(path), ignore_errors=True)
 
 
-def sweep(directory: str) -> None:
+def delete_incomplete(directory: str) -> None:
     """Deletes the incomplete checkpoints in a folder, which processes that died have left.
     No other process may be saving to the folder.
     """
     if not os.path.isdir(directory):
         return
     for name in os.listdir(directory):
-        if _UNFINISHED.fullmatch(name):
+        if _INCOMPLETE.fullmatch(name):
             shutil.rmtree(os.path.join(directory, name), ignore_errors=True)

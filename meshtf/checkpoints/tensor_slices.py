@@ -2,15 +2,15 @@
 
 TensorFlow's V2 checkpoint files call a box a slice specification.
 
-    >>> from meshtf.checkpoints.tensor_slices import overlap, read_spec, spec, split
+    >>> from meshtf.checkpoints.tensor_slices import overlap, parse_spans, slice_spec, split
     >>> box = ((0, 4), (6, 6))
-    >>> spec((8, 12), box), spec((8, 12), ((0, 8), (0, 12)))
+    >>> slice_spec((8, 12), box), slice_spec((8, 12), ((0, 8), (0, 12)))
     ('8 12 0,4:6,6', '')
     >>> list(split(box, max_elements=8))
     [((0, 1), (6, 6)), ((1, 1), (6, 6)), ((2, 1), (6, 6)), ((3, 1), (6, 6))]
     >>> overlap(box, ((3, 5), (0, 8)))
     ((3, 1), (6, 2))
-    >>> runs(((1, 2), (2, 4)), outer=((0, 3), (0, 6)))      # of 2 elements; 9 in all
+    >>> contiguous_runs(((1, 2), (2, 4)), outer=((0, 3), (0, 6)))      # of 2 elements; 9 in all
     (2, array([4, 5, 7, 8], dtype=int32))
 """
 
@@ -39,7 +39,7 @@ def num_elements(box: Box) -> int:
     return math.prod(size for _, size in box)
 
 
-def spec(sizes: Sequence[int], box: Box) -> str:
+def slice_spec(sizes: Sequence[int], box: Box) -> str:
     """Returns a box as V2 files write it, with the sizes of the tensor: "8 12 0,4:6,6"; ""
     for the entire tensor.
     """
@@ -53,7 +53,7 @@ def spans(box: Box) -> str:
     return ":".join(f"{start},{size}" for start, size in box)
 
 
-def read_spec(text: str) -> Box:
+def parse_spans(text: str) -> Box:
     """Returns the box of a text from `spans`."""
     if not text:
         return ()  # the box of a scalar
@@ -108,7 +108,7 @@ def slices_in(box: Box, outer: Box) -> tuple[slice, ...]:
     )
 
 
-def runs(box: Box, outer: Box) -> tuple[int, np.ndarray]:
+def contiguous_runs(box: Box, outer: Box) -> tuple[int, np.ndarray]:
     """Returns the indices of a box's elements in a row-major array of the elements of
     `outer`, as runs of contiguous elements.
 

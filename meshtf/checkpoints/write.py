@@ -27,16 +27,21 @@ import tensorflow as tf
 
 from meshtf.checkpoints.arguments import check_settings, check_variables
 from meshtf.checkpoints.inspection.verification import data_file
-from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved, Sum
-from meshtf.checkpoints.step_folders import path_of, prune, replace, temporary
+from meshtf.checkpoints.manifest import INDEX, PREFIX, FileSum, Manifest, SavedTensor
+from meshtf.checkpoints.step_folders import (
+    path_of,
+    prune,
+    rename_complete,
+    temporary_path,
+)
 from meshtf.checkpoints.tensor_slices import (
     Box,
     box_of,
     full_box,
     num_elements,
+    slice_spec,
     slices_in,
     spans,
-    spec,
     split,
 )
 from meshtf.errors import WriteError
@@ -123,20 +128,20 @@ def write(
     """
     step = int(step)  # JSON cannot represent integers of NumPy
     path = path_of(directory, step)
-    unfinished = temporary(path)
+    incomplete = temporary_path(path)
     try:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        os.makedirs(unfinished)
+        shutil.rmtree(incomplete, ignore_errors=True)
+        os.makedirs(incomplete)
         # Absolute, since workers have other working directories.
-        chunks_by_file = _write_files(os.path.abspath(unfinished), chunks)
+        chunks_by_file = _write_files(os.path.abspath(incomplete), chunks)
         manifest = Manifest(
             step=step,
             extra=dict(extra or {}),
             tensors=_saved_tensors(variables, chunks_by_file),
-            files=_file_sums(unfinished, chunks_by_file),
+            files=_file_sums(incomplete, chunks_by_file),
         )
-        manifest.write(unfinished)
-        replace(unfinished, path)
+        manifest.write(incomplete)
+        rename_complete(incomplete, path)
         prune(directory, step, keep, keep_every)
     except (OSError, tf.errors.OpError) as error:
         reason = _NODE_NAMES.sub("", getattr(error, "message", None) or str(error))
@@ -145,18 +150,18 @@ def write(
             f"{reason}"
         ) from error
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(incomplete, ignore_errors=True)
     return path
 
 
 def _file_sums(
     folder: str, chunks_by_file: Sequence[Sequence[Chunk]]
-) -> dict[str, Sum]:
+) -> dict[str, FileSum]:
     """Returns the size of each file by name, and the checksum of the index."""
-    sums = {INDEX: Sum.of(os.path.join(folder, INDEX))}
+    sums = {INDEX: FileSum.of(os.path.join(folder, INDEX))}
     for file_index, chunks in enumerate(chunks_by_file):
         name = data_file(file_index, len(chunks_by_file))
-        sums[name] = Sum(sum(chunk.bytes for chunk in chunks))
+        sums[name] = FileSum(sum(chunk.bytes for chunk in chunks))
     return sums
 
 
@@ -295,7 +300,7 @@ def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk
         tf.raw_ops.SaveV2(
             prefix=prefix,
             tensor_names=[chunk.name for chunk in chunks],
-            shape_and_slices=[spec(chunk.sizes, chunk.box) for chunk in chunks],
+            shape_and_slices=[slice_spec(chunk.sizes, chunk.box) for chunk in chunks],
             tensors=[chunk.value() for chunk in chunks],
         )
     size = os.path.getsize(f"{prefix}.{_DATA_SUFFIX}")
@@ -315,7 +320,7 @@ def _no_value() -> Any:
 
 def _saved_tensors(
     variables: Mapping[str, Variable], chunks_by_file: Sequence[Sequence[Chunk]]
-) -> dict[str, Saved]:
+) -> dict[str, SavedTensor]:
     """Returns the manifest's entries of variables, by name."""
     boxes_and_files: dict[str, list[tuple[Box, int]]] = defaultdict(list)
     for file_index, chunks in enumerate(chunks_by_file):
@@ -329,7 +334,7 @@ def _saved_tensors(
 
 def _saved_tensor(
     variable: Variable, boxes_and_files: Sequence[tuple[Box, int]]
-) -> Saved:
+) -> SavedTensor:
     """Returns the manifest's entry of a variable.
 
     Args:
@@ -337,7 +342,7 @@ def _saved_tensor(
       boxes_and_files: each box that was written, with the index of its file.
     """
     slices = tuple(spans(box) for box, _ in boxes_and_files)
-    return Saved(
+    return SavedTensor(
         shape="; ".join(f"{dim.name}:{dim.size}" for dim in variable.shape),
         dtype=variable.dtype,
         slices=slices if len(slices) > 1 else (),

@@ -17,10 +17,16 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.checkpoints.inspection.verification import check, check_file
-from meshtf.checkpoints.manifest import FILE, PREFIX, Manifest, Saved
+from meshtf.checkpoints.manifest import FILE, PREFIX, Manifest, SavedTensor
 from meshtf.checkpoints.matching import difference
 from meshtf.checkpoints.step_folders import all_steps, latest
-from meshtf.checkpoints.tensor_slices import Box, full_box, num_elements, spec, split
+from meshtf.checkpoints.tensor_slices import (
+    Box,
+    full_box,
+    num_elements,
+    slice_spec,
+    split,
+)
 from meshtf.checkpoints.write import MAX_CHUNK_BYTES, UNSPLIT_DTYPES
 from meshtf.errors import CheckpointError, DamageError
 from meshtf.names import Shape
@@ -229,7 +235,7 @@ _KINDS = (
 
 
 def _compare_values(
-    paths: Sequence[str], name: str, saved: Sequence[Saved]
+    paths: Sequence[str], name: str, saved: Sequence[SavedTensor]
 ) -> dict[str, Any]:
     """Compares the elements of a tensor in two checkpoints, some at a time.
 
@@ -260,7 +266,7 @@ def _compare_values(
     return {"largest": largest, "numbers": num_different, "of": total}
 
 
-def _boxes_to_read(saved: Saved) -> Iterator[Box]:
+def _boxes_to_read(saved: SavedTensor) -> Iterator[Box]:
     """Yields the saved boxes, split so that each is read with little memory."""
     max_elements = MAX_CHUNK_BYTES // tf.as_dtype(saved.dtype).size
     for box in saved.boxes:
@@ -270,18 +276,18 @@ def _boxes_to_read(saved: Saved) -> Iterator[Box]:
             yield from split(box, max_elements)
 
 
-def _read(path: str, name: str, saved: Saved, box: Box) -> Any:
+def _read(path: str, name: str, saved: SavedTensor, box: Box) -> Any:
     """Returns the elements of a box of a tensor in the checkpoint at a path."""
     (value,) = tf.raw_ops.RestoreV2(
         prefix=f"{path}/{PREFIX}",
         tensor_names=[name],
-        shape_and_slices=[spec(saved.sizes, box)],
+        shape_and_slices=[slice_spec(saved.sizes, box)],
         dtypes=[tf.as_dtype(saved.dtype)],
     )
     return value.numpy()
 
 
-def _num_bytes(saved: Saved) -> int:
+def _num_bytes(saved: SavedTensor) -> int:
     """Returns the size of a tensor in bytes."""
     return Shape(saved.shape).size * int(tf.as_dtype(saved.dtype).size)
 
