@@ -3,11 +3,12 @@
     manifest = Manifest.read("runs/lm/step_00000600")       # raises if it was changed
     manifest.step, manifest.extra
     manifest.tensors["decoder/wq"].shape                     # "d_model:128; heads:4; d_kv:32"
-    manifest.check_index(path)                # `inspection.verification.check`: all files
+    manifest.check_index(path)                # raises if TensorFlow's index was changed
 
 The manifest is a JSON file. Its last entry is the CRC-32 of all bytes before it. It contains
 the CRC-32 of TensorFlow's index file, which contains a checksum of every slice. So no file
-is read only to compute a checksum. Checksums detect damage, not forgery.
+is read only to compute a checksum. (`inspection.verification.check` does read all files.)
+Checksums detect damage, not forgery.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ _CONTENTS = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
 @dataclasses.dataclass(frozen=True)
 class SavedTensor:
     """The manifest's entry of a saved tensor.
+
+    A tensor may be written as several slices. A box is the (start, size) of a slice along
+    each dimension.
 
     Attributes:
       shape: the shape as text, such as "d_model:128; d_ff:512".
@@ -152,14 +156,22 @@ class Manifest:
         except OSError as error:
             if not os.path.exists(folder):
                 raise DamageError(
-                    folder, FILE, "the folder does not exist", _WAY_OUT_OF_ABSENCE
+                    folder,
+                    FILE,
+                    reason="the folder does not exist",
+                    way_out=_WAY_OUT_OF_ABSENCE,
                 ) from None
             raise DamageError(
-                folder, FILE, f"it cannot be read: {error.strerror}", _WAY_OUT
+                folder,
+                FILE,
+                reason=f"it cannot be read: {error.strerror}",
+                way_out=_WAY_OUT,
             ) from None
         match = _CONTENTS.fullmatch(text)
         if match is None:
-            raise DamageError(folder, FILE, "its end is not there", _WAY_OUT)
+            raise DamageError(
+                folder, FILE, reason="its end is not there", way_out=_WAY_OUT
+            )
         body, crc = match.groups()
         if f"{zlib.crc32(body):08x}".encode() != crc:
             raise DamageError(folder, FILE, "its sum is not the one that it states")
@@ -202,7 +214,7 @@ class Manifest:
         else:
             file_names = list(as_sequence("files", files, "names of files"))
         for name in file_names:
-            as_text("files", name)
+            as_text("files", name)  # raises ArgumentError unless it is a string
         for name in file_names:
             try:
                 size = os.path.getsize(os.path.join(folder, name))

@@ -5,10 +5,11 @@
     restore(path, variables, partly=True, renames={"encoder": "bert/encoder"})
     restored = restore_latest("runs/lm", variables)             # the newest complete one
 
-Each host reads the shards of its devices, one after another. If the saved slices have other
-boundaries than the shards, the host reads each saved slice once and copies from it to the
-shards. The memory of a large variable is freed before the variable is read, so at most one
-shard is in memory in addition to the variables.
+Each host reads the shards of its devices, one after another. A slot is the storage of one
+shard on one device; a box is the (start, size) of a slice along each dimension. If the saved
+boxes have other boundaries than the shards, the host reads each saved box once and copies
+from it to the shards. The memory of a large variable is freed before the variable is read,
+so at most one shard is in memory in addition to the variables.
 
 The manifest has a checksum of itself and of TensorFlow's index; the index has a checksum of
 every slice, which TensorFlow compares when it reads the slice. If one differs,
@@ -45,7 +46,7 @@ from meshtf.checkpoints.tensor_slices import (
 )
 from meshtf.checkpoints.write import MAX_CHUNK_BYTES
 from meshtf.errors import CheckpointError, DamageError
-from meshtf.names.arguments import as_bool, as_callable, as_mapping, as_path
+from meshtf.names.arguments import as_callable, as_mapping, as_path, check_bools
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.storage.write_times import record_write
 from meshtf.runtime.variable import Variable
@@ -136,13 +137,10 @@ def restore(
     """
     path = as_path("path", path)
     check_variables(variables)
-    as_bool("partly", partly)
+    check_bools(partly=partly)
     if renames is not None:
-        as_mapping(
-            "renames",
-            renames,
-            'names by prefixes of names, such as {"encoder": "bert"}',
-        )
+        takes = 'names by prefixes of names, such as {"encoder": "bert"}'
+        renames = as_mapping("renames", renames, takes)
     newest = latest(path) if os.path.isdir(path) else None
     if newest is not None:
         _, newest_path = newest
@@ -190,7 +188,7 @@ def restore_latest(
       DamageError: there are checkpoints, but all are damaged.
     """
     check_variables(variables)
-    as_bool("partly", partly)
+    check_bools(partly=partly)
     return newest_complete(
         directory, lambda path: restore(path, variables, partly, renames)
     )
@@ -211,7 +209,7 @@ def newest_complete(
     Raises:
       DamageError: there are checkpoints, but all are damaged.
     """
-    as_callable("read", read)
+    read = as_callable("read", read)
     damage = None
     for step, path, _ in newest_first(directory):
         try:
@@ -236,7 +234,7 @@ def _load(
     """
     reads_by_host: dict[str, list[_TensorRead]] = defaultdict(list)
     for name, variable in variables:
-        record_write(variable)
+        record_write(variable)  # values that were read before are out of date
         for host, slots_by_shard in _slots_by_host(variable).items():
             reads = _plan_reads(name, manifest.tensors[name], slots_by_shard)
             reads_by_host[host].extend(reads)

@@ -21,7 +21,7 @@ from meshtf.checkpoints.arguments import check_settings
 from meshtf.checkpoints.step_folders import all_steps, delete_incomplete
 from meshtf.checkpoints.write import chunks_of, write
 from meshtf.errors import CheckpointWarning, WriteError
-from meshtf.names.arguments import as_bool, as_path
+from meshtf.names.arguments import as_path, check_bools
 from meshtf.runtime.variable import Variable
 
 
@@ -49,8 +49,8 @@ class Saver:
         asynchronous: bool = False,
     ) -> None:
         directory = as_path("directory", directory)
-        check_settings(0, keep, keep_every, None)
-        as_bool("asynchronous", asynchronous)
+        check_settings(step=0, keep=keep, keep_every=keep_every, extra=None)
+        check_bools(asynchronous=asynchronous)
         self.directory = directory
         self.keep = keep
         self.keep_every = keep_every
@@ -89,7 +89,9 @@ class Saver:
           variables: the variables to save, by the names that they get in the checkpoint.
           extra: data that JSON can represent, to be saved as well.
         """
-        check_settings(step, self.keep, self.keep_every, extra)
+        check_settings(
+            step=step, keep=self.keep, keep_every=self.keep_every, extra=extra
+        )
         self.wait()
         self._last_failure = ""
         chunks = chunks_of(variables, snapshot=self.asynchronous)

@@ -62,7 +62,7 @@ def newest_first(directory: str) -> Iterator[tuple[int, str, Manifest]]:
     Raises:
       DamageError: there are checkpoints, but all are damaged.
     """
-    damage = None
+    damage = None  # the error of the newest damaged checkpoint
     any_complete = False
     for step, path in reversed(all_steps(directory)):
         try:
@@ -109,6 +109,7 @@ def rename_complete(incomplete: str, path: str) -> None:
       incomplete: the temporary path of the checkpoint.
       path: the final path.
     """
+    # A name that `delete_incomplete` recognizes, and no process has the id 0.
     old = f"{path}.tmp-0"
     if os.path.isdir(path):
         shutil.rmtree(old, ignore_errors=True)
@@ -126,8 +127,8 @@ def prune(directory: str, step: int, keep: int, keep_every: int) -> None:
       keep: the count of newest checkpoints to keep, including that of `step`.
       keep_every: checkpoints whose step is a multiple of it are kept as well; 0: none.
     """
-    earlier = [(s, path) for s, path in all_steps(directory) if s <= step]
-    for earlier_step, path in earlier[:-keep]:
+    checkpoints = [(s, path) for s, path in all_steps(directory) if s <= step]
+    for earlier_step, path in checkpoints[:-keep]:
         if keep_every and earlier_step % keep_every == 0:
             continue
         # Renamed first, so that an incomplete folder never has a checkpoint's name.

@@ -10,7 +10,8 @@ TensorFlow's V2 checkpoint files call a box a slice specification.
     [((0, 1), (6, 6)), ((1, 1), (6, 6)), ((2, 1), (6, 6)), ((3, 1), (6, 6))]
     >>> overlap(box, ((3, 5), (0, 8)))
     ((3, 1), (6, 2))
-    >>> contiguous_runs(((1, 2), (2, 4)), outer=((0, 3), (0, 6)))      # of 2 elements; 9 in all
+    >>> # In an array [3, 6], viewed as [9, 2]: the rows 4, 5, 7 and 8.
+    >>> contiguous_runs(((1, 2), (2, 4)), outer=((0, 3), (0, 6)))
     (2, array([4, 5, 7, 8], dtype=int32))
 """
 

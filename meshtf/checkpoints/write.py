@@ -6,7 +6,8 @@ hosts.
 The files have TensorFlow's V2 format with slice specifications, so
 `tf.train.load_checkpoint(path + "/variables")` can read them without meshtf. A host writes
 files of a few slices each, two files at a time, and copies only the slices of these two
-from device memory.
+from device memory. A slot is the storage of one shard on one device; a box is the
+(start, size) of a slice along each dimension.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def save(
         checkpoints remain.
     """
     directory = as_path("directory", directory)
-    check_settings(step, keep, keep_every, extra)
+    check_settings(step=step, keep=keep, keep_every=keep_every, extra=extra)
     chunks = chunks_of(variables)
     return write(
         directory, step, variables, chunks, extra, keep=keep, keep_every=keep_every
@@ -203,7 +204,7 @@ def _chunks_of_shard(
       slot: the slot that stores the shard.
       snapshot: whether to write the current value, as in `chunks_of`.
     """
-    item_bytes = _num_bytes(variable, ())
+    item_bytes = _num_bytes(variable, box=())
     value: Callable[[], Any] = partial(slot.value_on, slot.host)
     if snapshot:
         value = slot.snapshot()

@@ -31,8 +31,16 @@ from meshtf.checkpoints.write import MAX_CHUNK_BYTES, UNSPLIT_DTYPES
 from meshtf.errors import CheckpointError, DamageError
 from meshtf.names import Shape
 
+# The kinds of differences, which are keys of the result of `compare`.
+_KINDS = (
+    "only in the first",
+    "only in the second",
+    "of another kind",
+    "of other numbers",
+)
 
-def find(folder: str) -> str:
+
+def find_checkpoint(folder: str) -> str:
     """Returns the path of a checkpoint: the newest complete one of a folder of checkpoints,
     or the folder itself if it contains none.
 
@@ -63,7 +71,7 @@ def inspect(folder: str) -> dict[str, Any]:
     Raises:
       CheckpointError: the folder does not exist, or the manifest is damaged.
     """
-    path = find(folder)
+    path = find_checkpoint(folder)
     manifest = Manifest.read(path)
     tensors = []
     for name, saved in sorted(manifest.tensors.items()):
@@ -157,7 +165,7 @@ def compare(folder: str, other_folder: str) -> dict[str, Any]:
     Raises:
       CheckpointError: a folder does not exist, or a checkpoint is damaged.
     """
-    paths = [find(folder), find(other_folder)]
+    paths = [find_checkpoint(folder), find_checkpoint(other_folder)]
     manifests = [Manifest.read(path) for path in paths]
     for path, manifest in zip(paths, manifests):
         check(path, manifest)
@@ -217,27 +225,18 @@ def comparison_text(comparison: dict[str, Any]) -> str:
     value_changes = comparison["of other numbers"]
     if value_changes:
         rows = [
-            [name, f"{v['largest']:.6g}", f"{v['numbers']:,} of {v['of']:,}"]
-            for name, v in value_changes.items()
+            [name, f"{c['largest']:.6g}", f"{c['numbers']:,} of {c['of']:,}"]
+            for name, c in value_changes.items()
         ]
         titles = ["of other numbers", ">largest difference", ">numbers"]
         lines += ["", *_table(titles, rows)]
     return "\n".join([*lines, "", f"{comparison['equal']:,} tensors are equal."])
 
 
-# The kinds of differences, which are keys of the result of `compare`.
-_KINDS = (
-    "only in the first",
-    "only in the second",
-    "of another kind",
-    "of other numbers",
-)
-
-
 def _compare_values(
     paths: Sequence[str], name: str, saved: Sequence[SavedTensor]
 ) -> dict[str, Any]:
-    """Compares the elements of a tensor in two checkpoints, some at a time.
+    """Compares the elements of a tensor in two checkpoints, one slice after another.
 
     Args:
       paths: the paths of both checkpoints.

@@ -51,6 +51,7 @@ def check_file(folder: str, manifest: Manifest, file: str) -> None:
     manifest.check_index(folder)
     if file == INDEX:
         return
+    # A tensor's entry in the manifest has the index of the file of each slice.
     data_files = [name for name in manifest.files if name != INDEX]
     file_index = data_files.index(file)
     for tensor, saved in manifest.tensors.items():
