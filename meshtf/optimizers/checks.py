@@ -1,4 +1,7 @@
-"""Checks of the arguments of optimizers: gradients, variables, slots and steps."""
+"""Checks of the arguments of optimizers: gradients, variables, slots and steps.
+
+A slot is a variable with state of an optimizer, such as a moving average.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def check_pairs(
       ArgumentError: `grads` is no list of tensors, or `variables` no list of variables.
       PlanError: there are not as many gradients as variables.
     """
-    variables = as_variables("variables", variables, "variables")
+    variables = as_variables("variables", variables, expected="variables")
     gradients = []
     for grad in as_sequence("grads", grads, "a list of gradients"):
         gradients.append(None if grad is None else as_tensor("grads", grad))
@@ -180,7 +183,8 @@ def _explain_conflict(conflict: Conflict, variable: Variable) -> tuple[str, str]
         )
     size = variable.shape[dim]
     num_shards = variable.mesh.axes[conflict.axis]
-    next_multiple = -(-size // num_shards) * num_shards
+    shard_size = -(-size // num_shards)  # rounded up
+    next_multiple = shard_size * num_shards
     return (
         f'dimension "{dim}" of size {size} cannot be split into {num_shards} equal '
         "slices.",

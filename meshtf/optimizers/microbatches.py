@@ -62,7 +62,7 @@ def accumulate_gradients(
     Raises:
       ShapeError: an input lacks `dim`, or `microbatches` does not divide it.
     """
-    as_callable("loss_of", loss_of)
+    loss_of = as_callable("loss_of", loss_of)
     variables = as_variables("variables", variables)
     dim = as_dim("dim", dim)
     microbatches = as_int("microbatches", microbatches)
@@ -70,11 +70,11 @@ def accumulate_gradients(
     if microbatches == 1:
         loss = as_scalar("the loss", loss_of(inputs))
         return loss, gradients([loss], list(variables))
-    # Facts about the results of the body. Tracing the body fills these lists, since the
-    # body can only return tensors.
+    # Facts about the results of the loop's body. Tracing the body fills these lists, since
+    # the body can only return tensors.
     has_grad: list[bool] = []  # for each variable
     dtypes: list[str] = []  # of the loss, and then of each gradient
-    deferred: list[DeferredCall] = []
+    deferred: list[DeferredCall] = []  # to be made once, after the last microbatch
 
     caller = current()
 
@@ -91,6 +91,7 @@ def accumulate_gradients(
             loss = as_scalar("the loss", loss_of(examples))
         all_grads = gradients([loss], list(variables))
         grads = [dx for dx in all_grads if dx is not None]
+        # Slices of the lists are assigned, so that the caller sees the elements.
         deferred[:] = calls
         has_grad[:] = [dx is not None for dx in all_grads]
         dtypes[:] = [x.dtype for x in (loss, *grads)]
@@ -103,7 +104,9 @@ def accumulate_gradients(
     )
     mesh = tf.nest.flatten(split_inputs)[0].mesh
     indices = index_range(mesh, Dimension(MICROBATCH, microbatches))
-    _, sums, _ = scan_and_sum(body, None, (indices, split_inputs), MICROBATCH)
+    _, sums, _ = scan_and_sum(
+        body, init=None, xs=(indices, split_inputs), dim=MICROBATCH
+    )
     loss_sum, statistics_sums, grad_sums = sums
     call_with_means(deferred, statistics_sums, microbatches)
     means = []

@@ -109,11 +109,11 @@ class Optimizer(Module):
             )
         for variable, shapes in zip(variables, slots, strict=True):
             as_mapping("slots", shapes, "shapes by the names of slots")
-            if shapes:
+            if shapes:  # the variable has slots
                 check_slots_can_be_sharded(type(self).__name__, variable)
         self.slots: dict[str, dict[str, Variable]] = {}
         with self.scope():
-            zeros = {}
+            zeros = {}  # the initializer for slots of each data type
             for dtype in set(map(slot_dtype, variables)):
                 zeros[dtype] = _zeros_initializer(variables, dtype)
             for variable, shapes in zip(variables, slots):
@@ -206,7 +206,9 @@ class Optimizer(Module):
         return (rate,)
 
     def apply_weight_decay(self, variables: Sequence[Variable], rate: Tensor) -> None:
-        """Decays variables before the updates of a step. The base class does nothing."""
+        """Decays variables before the updates of a step. The base class does nothing, except
+        that it checks the arguments.
+        """
         as_variables("variables", variables)
         check_tensors(rate=rate)
 

@@ -137,7 +137,7 @@ def cosine_decay(total_steps: int, final: float = 0.0) -> Schedule:
       final: the last factor.
     """
     check_ints(total_steps=total_steps)
-    return warmup_cosine(1.0, 0, total_steps, final)
+    return warmup_cosine(peak=1.0, warmup_steps=0, total_steps=total_steps, final=final)
 
 
 def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
@@ -211,7 +211,9 @@ def delay(schedule: Schedule, steps: int) -> Schedule:
       schedule: the schedule to delay: a function of the step.
       steps: the count of steps by which it is delayed.
     """
-    as_callable("schedule", schedule, "a schedule: a function of the step")
+    schedule = as_callable(
+        "schedule", schedule, takes="a schedule: a function of the step"
+    )
     check_ints(steps=steps)
     return lambda step: schedule(maximum(step - steps, 0))
 
