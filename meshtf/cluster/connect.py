@@ -10,7 +10,11 @@ worker serves only this driver until the process ends. `connect` changes the pro
 - SIGUSR1 prints the stack of each thread;
 - an error after the loss of a worker ends the process with exit code `LOST`
   (`sys.excepthook`);
-- a supervisor sees a heartbeat and a pulse (`meshtf.runtime.heartbeat`).
+- a supervisor sees a heartbeat and a pulse: what this process runs, and that it is not
+  stopped (`meshtf.runtime.heartbeat`).
+
+A worker draws a random id when it starts, its "life": another life means that it has
+restarted, and that its variables are lost.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ def connect(
     beat("connects to workers")
     try:
         host = driver_address(workers)
-        _acquire(workers, host, wait, timeout, deterministic)
+        _acquire(workers, host, wait=wait, timeout=timeout, deterministic=deterministic)
     except OSError as error:
         raise ClusterError(
             f"the workers {cluster} cannot be reached: {error}"
@@ -125,7 +129,9 @@ def _exit_if_lost(
       error: the exception.
       trace: the traceback of the exception.
     """
-    lost = lost_workers() if issubclass(kind, tf.errors.OpError) else []
+    lost: list[str] = []
+    if issubclass(kind, tf.errors.OpError):
+        lost = lost_workers()
     if not lost:
         previous_hook(kind, error, trace)
         return
@@ -157,7 +163,7 @@ def _fewer_logs() -> Iterator[None]:
 def _loss_reason(address: Address, connection: DriverConnection) -> str:
     """Returns why a worker does not serve this driver any more, or ""."""
     try:
-        state = ask(address.control_address, PATIENCE)
+        state = ask(address.control_address, timeout=PATIENCE)
     except OSError as error:
         return f"it does not answer ({error})"
     if state["life"] != connection.state["life"]:

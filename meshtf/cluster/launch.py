@@ -54,7 +54,8 @@ class LocalWorkers:
         for i, address in enumerate(self.addresses):
             child = self.children[i]
             if child is not None:
-                if child.code is None and self._is_alive(i, address):
+                is_running = child.code is None
+                if is_running and self._is_alive(i, address):
                     continue
                 child.kill()
             self._answered[i] = False
@@ -73,7 +74,7 @@ class LocalWorkers:
     def _is_alive(self, i: int, address: Address) -> bool:
         """Returns whether worker i, whose process runs, answers or may still be starting."""
         try:
-            ask(address.control_address, PATIENCE)
+            ask(address.control_address, timeout=PATIENCE)
         except ConnectionRefusedError:
             return True  # it is still starting, or restarts after a driver
         except OSError:

@@ -6,6 +6,9 @@ fault.
 A process cannot interrupt its own call that is blocked inside TensorFlow. So the supervisor
 monitors the driver and its workers, kills a driver that is stuck or has lost a worker, and
 restarts it; the driver continues from its last checkpoint.
+
+A worker draws a random id when it starts, its "life": another life means that the worker has
+restarted.
 """
 
 from __future__ import annotations
@@ -184,7 +187,8 @@ def wait_for(
         workers.restart_lost()
         states = []
         for address in workers.addresses:
-            states.append(_state(address, min(PATIENCE, limit), previous_lives))
+            timeout = min(PATIENCE, limit)
+            states.append(_state(address, timeout, previous_lives))
         if not any(state.problem for state in states):
             return [state.life for state in states]
         if time.monotonic() > deadline:
@@ -219,10 +223,11 @@ def _state(
         if life in previous_lives and response["driver"]:
             release_driver(address.control_address, life, timeout)
     except OSError as error:
-        return _WorkerState("", f"no answer ({error})")
+        return _WorkerState(life="", problem=f"no answer ({error})")
+    problem = ""
     if response["driver"]:
-        return _WorkerState(life, f"taken by the driver {response['driver']}")
-    return _WorkerState(life, "")
+        problem = f"taken by the driver {response['driver']}"
+    return _WorkerState(life, problem)
 
 
 def _run(
@@ -289,7 +294,7 @@ def _monitor(
         if code is not None:
             return _exit_result(code, lost, stopped=bool(stop_signals.signal_number))
         if lost:
-            return RunResult(LOST, lost)
+            return RunResult(LOST, fault=lost)
         if stop_signals.signal_number:
             seconds = time.monotonic() - stop_signals.signal_time
             if seconds > limits.timeout:
@@ -302,9 +307,9 @@ def _monitor(
             lost = _lost_message(monitors, troubles)
             driver.wait(_POLL_INTERVAL)
             if lost:
-                return RunResult(LOST, lost)
+                return RunResult(LOST, fault=lost)
             fault = f"the driver, process {driver.pid}, is stuck: {trouble}"
-            return RunResult(STALLED, fault)
+            return RunResult(STALLED, fault=fault)
 
 
 def _lost_message(monitors: Sequence[WorkerMonitor], troubles: Sequence[str]) -> str:
@@ -330,14 +335,19 @@ def _exit_result(code: int, lost: str, stopped: bool) -> RunResult:
       lost: a message about lost workers, or "".
       stopped: whether the driver was asked to stop.
     """
-    if code == LOST and not stopped:
-        return RunResult(LOST, lost or "the driver has lost a worker, as it says above")
-    if code < 0 and not stopped:
-        signal_name = signal.Signals(-code).name
-        return RunResult(128 - code, lost or f"the driver was ended by {signal_name}")
+    exit_code = code
     if code < 0:
-        return RunResult(128 - code)
-    return RunResult(code)
+        exit_code = 128 - code  # as a shell reports a process that a signal ended
+    if stopped:
+        return RunResult(exit_code)
+    if code == LOST:
+        fault = lost or "the driver has lost a worker, as it says above"
+        return RunResult(exit_code, fault)
+    if code < 0:
+        signal_name = signal.Signals(-code).name
+        fault = lost or f"the driver was ended by {signal_name}"
+        return RunResult(exit_code, fault)
+    return RunResult(exit_code)
 
 
 def with_cluster(command: Sequence[str], addresses: Sequence[Address]) -> list[str]:

@@ -1,6 +1,6 @@
 """A worker: a process that offers the devices of this machine to a driver on any machine.
 
-    serve(4000, "127.0.0.1", devices=1)          # as `python -m meshtf worker` does
+    serve(port=4000, address="127.0.0.1", devices=1)          # as `python -m meshtf worker` does
 
 A worker uses two ports: the port of TensorFlow's server, and the next one as its control
 port, which answers health checks. It serves one driver after another. When a driver ends,
@@ -45,7 +45,10 @@ def serve(port: int, address: str, devices: int) -> None:
     )
     try:
         server = tf.distribute.Server(
-            {"worker": [f"{address}:{port}"]}, "worker", 0, config=config
+            {"worker": [f"{address}:{port}"]},
+            job_name="worker",
+            task_index=0,
+            config=config,
         )
     except tf.errors.OpError as error:
         # If the port is in use, this raises OSError, which says so.
@@ -56,7 +59,7 @@ def serve(port: int, address: str, devices: int) -> None:
     accept_only(port, address)
     num_gpus = len(tf.config.list_physical_devices("GPU"))
     about = {"devices": devices, "gpus": num_gpus, "tensorflow": tf.__version__}
-    ControlPort((address, port + 1), about, _prepare, on_driver_end=restart)
+    ControlPort((address, port + 1), about, prepare=_prepare, on_driver_end=restart)
     devices_text = f"{devices} CPU device{'s' * (devices > 1)}"
     if num_gpus > 0:
         devices_text += f" and {num_gpus} GPUs"
@@ -66,7 +69,7 @@ def serve(port: int, address: str, devices: int) -> None:
         warning += " Only this machine reaches it; --bind=ADDRESS opens it to others."
     _say(warning)
     del server  # TensorFlow keeps it until the process ends
-    while True:
+    while True:  # the server and the control port have separate threads
         time.sleep(3600.0)
 
 
