@@ -39,10 +39,12 @@ from meshtf.testing.hardware import (
 from meshtf.testing.progress import Progress, duration_text
 
 Check: TypeAlias = Callable[[], Report]
-EAGER = ("x:2;y:2", "x:4")  # the axes of the meshes of eager ops
-RECORDED = ("x:2;y:2",)  # the axes of the meshes of ops in a mtf.function
-LIVE = ("", "x:2", "x:2;y:2")  # the axes of live meshes; the largest that fits is taken
-QUICK_EAGER = ("x:2",)  # the axes of the meshes of a quick check
+# The axes of the meshes: of eager ops, of ops in a mtf.function, of eager ops in a quick
+# check, and of live meshes (run by jax), of which the largest that fits is taken.
+EAGER_MESHES = ("x:2;y:2", "x:4")
+RECORDED_MESHES = ("x:2;y:2",)
+QUICK_EAGER_MESHES = ("x:2",)
+LIVE_MESHES = ("", "x:2", "x:2;y:2")
 _MAX_SHOWN = 5  # the count of failures that are printed for one row
 _COLUMNS = ("eager", "refused", "recorded", "left out", "failures")
 # Training takes about as long as this many samples of ops.
@@ -197,8 +199,8 @@ def check_kind(
       quick: whether to check less, as in `selfcheck`.
       seed: the seed of the random values and layouts.
     """
-    eager_meshes = QUICK_EAGER if quick else EAGER
-    recorded_meshes = () if quick else RECORDED
+    eager_meshes = QUICK_EAGER_MESHES if quick else EAGER_MESHES
+    recorded_meshes = () if quick else RECORDED_MESHES
     layouts = small_training.QUICK_LAYOUTS if quick else small_training.LAYOUTS
     print(
         f"\n{kind}: {len(ops)} ops; eager on meshes {', '.join(eager_meshes)}; "
@@ -213,14 +215,14 @@ def check_kind(
     def check(
         name: str, check_eager: Check | None, check_recorded: Check | None
     ) -> None:
-        """Runs the eager and the recorded check, and prints their row."""
+        """Runs the eager and the recorded check, and prints their row; None: no check."""
         progress.begin(f"{len(rows)}/{len(ops) + 2} done, {name}")
         row = Row(name, _run_check(name, check_eager), _run_check(name, check_recorded))
         progress.clear()
         print(row, flush=True)
         rows.append(row)
 
-    check("placement", partial(check_placement, devices), None)
+    check("placement", partial(check_placement, devices), check_recorded=None)
     for op in ops:
         check_eager = partial(check_op, op, seed, eager_meshes, devices=devices)
         check_recorded = None
@@ -231,7 +233,7 @@ def check_kind(
         check(label(op), check_eager, check_recorded)
         progress.done(len(op.conformance_samples))
     check_training = partial(small_training.check_training, seed, layouts, devices)
-    check("training", None, check_training)
+    check("training", check_eager=None, check_recorded=check_training)
     return rows
 
 
@@ -248,29 +250,33 @@ def check_live_devices(
     """
     count, description = describe_live(devices)
     print(f"{devices}  {count} ({description})", flush=True)
-    fitting = [axes for axes in LIVE if Mesh(axes).size <= (2 if quick else count)]
-    meshes = fitting[-1:]
+    max_positions = 2 if quick else count
+    fitting_meshes = [axes for axes in LIVE_MESHES if Mesh(axes).size <= max_positions]
+    largest_axes = fitting_meshes[-1]
     layouts = [
         layout
         for layout in small_training.LAYOUTS
-        if Mesh(layout.axes).size <= Mesh(meshes[0]).size
-    ] or [small_training.MeshLayout("", "")]
+        if Mesh(layout.axes).size <= Mesh(largest_axes).size
+    ]
+    if not layouts:
+        layouts = [small_training.MeshLayout(axes="", layout="")]
     print(
-        f"\n{devices}: {len(ops)} ops in programs on the mesh {meshes[0] or 'of one'}; "
+        f"\n{devices}: {len(ops)} ops in programs on the mesh {largest_axes or 'of one'}; "
         f"training under {len(layouts)} layouts\n"
     )
     print(f"{'':<24}" + "".join(f"{column:>10}" for column in _COLUMNS))
-    progress = Progress(
-        sum(len(op.conformance_samples) for op in ops) + _TRAINING_SAMPLES
-    )
-    checks = {
-        label(op): partial(check_live, op, seed, meshes, devices=devices) for op in ops
-    }
+    checks: dict[str, Check] = {}
+    for op in ops:
+        checks[label(op)] = partial(
+            check_live, op, seed, [largest_axes], devices=devices
+        )
     checks["training"] = partial(small_training.check_training, seed, layouts, devices)
+    progress = Progress(len(checks))
     rows: list[Row] = []
     for name, check in checks.items():
         progress.begin(f"{len(rows)}/{len(checks)} done, {name}")
-        row = Row(name, Report(name, seed), _run_check(name, check))
+        no_eager_calls = Report(name, seed)
+        row = Row(name, eager=no_eager_calls, recorded=_run_check(name, check))
         progress.clear()
         print(row, flush=True)
         rows.append(row)

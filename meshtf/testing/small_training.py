@@ -92,7 +92,7 @@ def check_training(
         in one string; empty: all devices of the local machine.
     """
     report = Report("training", seed)
-    expected = _train(mesh_on("", devices=devices), seed)
+    expected = _train(mesh_on(axes="", devices=devices), seed)
     for axes, layout in layouts:
         mesh = mesh_on(axes, layout, devices)
         report.cases += 1

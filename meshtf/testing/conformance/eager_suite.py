@@ -1,7 +1,7 @@
 """The eager suite: runs every sample of an op eagerly under every layout, with replicated,
 sharded and partial inputs.
 
-    report = check_sample(Lookup, 0)
+    report = check_sample(Lookup, index=0)
     print(report)       # models.Lookup: 310 cases, 120 refused, 0 left out, 0 failures (seed 0)
 
 An illegal layout must raise LayoutError; it counts as refused, not as a case.
@@ -139,6 +139,7 @@ def _check_layout(case: ReferenceCase, mesh: Mesh, report: Report) -> None:
     """Runs a sample under the layout of a mesh, and adds the results to the report."""
     shapes = [shape for _, shape in case.inputs]
     context = f"{case.op} {shapes} on {mesh}, layout {mesh.layout}"
+    # The layouts that are checked shard each dimension along one axis.
     rules = {dim: axes[0] for dim, axes in mesh.layout.items()}
     if not is_legal(case.shapes, mesh.axes, rules):
         _check_refused(case, mesh, context, report)

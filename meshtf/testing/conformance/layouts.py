@@ -27,9 +27,13 @@ Rules = dict[str, str]  # the mesh axis by which each sharded dimension is shard
 
 
 def mesh_on(axes: str, layout: str = "", devices: str | Sequence[str] = ()) -> Mesh:
-    """Returns a mesh that uses a list of devices round-robin, or those that a string
-    such as "spmd:cpu" describes; if empty, the devices of
-    the local machine.
+    """Returns a mesh with these axes and layout.
+
+    Args:
+      axes: the axes, such as "x:2;y:2"; "": one position.
+      layout: the layout, such as "b:x;h:y".
+      devices: names of devices that the mesh uses round-robin, or the devices of a live
+        mesh in one string, such as "spmd:cpu"; empty: the devices of the local machine.
     """
     if not devices:
         return Mesh(axes, layout)

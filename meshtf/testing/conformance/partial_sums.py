@@ -45,9 +45,9 @@ class Variant(NamedTuple):
         """Returns the inputs, those at `indices` as partial results."""
         inputs = list(xs)
         for i in self.indices:
-            pattern = i + 1 if self.uneven else 0
+            pattern = i + 1 if self.uneven else 0  # another one for each input
             for axis in self.axes:
-                inputs[i] = as_partial(inputs[i], axis, self.kind, pattern)
+                inputs[i] = as_partial(inputs[i], axis, kind=self.kind, pattern=pattern)
         return inputs
 
 
@@ -56,7 +56,7 @@ def variants_of(xs: Sequence[Tensor]) -> Iterator[Variant]:
     partial, and all together; all inputs are uneven partial sums along all axes; all are
     partial maxima along the first axis, and partial minima along the last.
     """
-    yield Variant("")
+    yield Variant(description="")
     if not xs or xs[0].mesh is None:
         return
     axes = [axis for axis, size in xs[0].mesh.axes.items() if size > 1]
@@ -79,7 +79,7 @@ def variants_of(xs: Sequence[Tensor]) -> Iterator[Variant]:
         indices = [i for i in _candidates(xs, [axis]) if not is_complex(xs[i].dtype)]
         if indices:
             description = f"inputs {indices} {kind} partial on {axis}"
-            yield Variant(description, indices, [axis], kind)
+            yield Variant(description, indices, [axis], kind=kind)
 
 
 def _candidates(xs: Sequence[Tensor], axes: Sequence[str]) -> list[int]:

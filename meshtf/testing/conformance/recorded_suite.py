@@ -131,12 +131,15 @@ def _covering_layouts(
     dims = list(dict.fromkeys(name for case in cases for name in case.dims))
     rng = generator(report.seed, "programs", report.op)
     candidates = _candidates(dims, list(axes), rng)
-    report.left_out += (len(axes) + 1) ** len(dims) - len(candidates)
+    # Each dimension is sharded along one of the axes, or along none.
+    num_layouts = (len(axes) + 1) ** len(dims)
+    report.left_out += num_layouts - len(candidates)
+    # {index of a candidate: the layouts of samples that it covers}.
     covers = {i: _sample_layouts(cases, axes, c) for i, c in enumerate(candidates)}
     uncovered = set().union(*covers.values())
     # The empty layout is always checked.
     layouts: list[Rules] = [{}]
-    uncovered -= _sample_layouts(cases, axes, {})
+    uncovered -= _sample_layouts(cases, axes, rules={})
     while uncovered:
         covers = _remaining_covers(covers, uncovered)
         best = max(covers, key=lambda i: len(covers[i]))

@@ -131,7 +131,7 @@ def reference_case(
     """
     rng = generator(seed, op_class.__name__, repr(sample))
     case = ReferenceCase(op_class(*sample.attributes), draw_inputs(sample, rng))
-    mesh = mesh_on("", devices=devices)
+    mesh = mesh_on(axes="", devices=devices)
     with tf.GradientTape(persistent=True) as tape:
         xs = case.inputs_on(mesh)
         x_values = [_watch(tape, x) for x in xs]
