@@ -85,7 +85,10 @@ def connect(
     # it: it would read the old value of a variable, or an iterator that does not exist.
     os.environ.update(_SEND_IN_ORDER)
     (port,) = free_ports(1)
-    jobs = {"worker": [str(w) for w in workers], "client": [f"{host}:{port}"]}
+    jobs = {
+        "worker": [str(worker) for worker in workers],
+        "client": [f"{host}:{port}"],
+    }
     with _fewer_logs():
         tf.config.experimental_connect_to_cluster(
             tf.train.ClusterSpec(jobs), job_name="client", task_index=0, protocol="grpc"

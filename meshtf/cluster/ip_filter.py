@@ -135,12 +135,15 @@ def _program(address: ipaddress.IPv4Address) -> list[_Instruction]:
         for i, word in enumerate((0, 0, 0, 1)):  # ::1
             offset = _IPV6_DESTINATION + 4 * i
             ipv6_tests.append(_AddressTest(_LOAD_WORD, offset, word))
-    # Each test has two instructions; one jump follows the tests of IPv4.
-    accept_index = 3 + 2 * len(ipv4_tests) + 1 + 2 * len(ipv6_tests)
+    # The counts of instructions: each test has two.
+    version_size = 3
+    ipv4_size = 2 * len(ipv4_tests) + 1  # with a jump after the tests
+    ipv6_size = 2 * len(ipv6_tests)
+    accept_index = version_size + ipv4_size + ipv6_size
     drop_index = accept_index + 1
     # Jumps are counted from the next instruction.
-    to_ipv6_tests = 2 * len(ipv4_tests) + 1
-    to_drop = drop_index - 3
+    to_ipv6_tests = ipv4_size
+    to_drop = drop_index - version_size
     if_not_ipv4 = to_ipv6_tests if ipv6_tests else to_drop
     # The version of IP is the upper half of the header's first byte.
     code = [
@@ -149,7 +152,7 @@ def _program(address: ipaddress.IPv4Address) -> list[_Instruction]:
         _Instruction(_JUMP_IF_EQUAL, if_false=if_not_ipv4, operand=4),
     ]
     _add_tests(code, ipv4_tests, drop_index)
-    code.append(_Instruction(_JUMP, operand=2 * len(ipv6_tests)))  # to accept
+    code.append(_Instruction(_JUMP, operand=ipv6_size))  # to accept
     _add_tests(code, ipv6_tests, drop_index)
     code.append(_Instruction(_RETURN, operand=2**32 - 1))  # accept all bytes
     code.append(_Instruction(_RETURN, operand=0))  # drop

@@ -94,7 +94,10 @@ def _best_rules(
       tensors: the tensors that a rule would shard.
       layout: the present rules; a dimension that has a rule gets no other one.
     """
-    ruled_dims = {rule.partition(":")[0].strip() for rule in layout.split(";")}
+    ruled_dims = set()
+    for rule in layout.split(";"):
+        dim, _, _axis = rule.partition(":")
+        ruled_dims.add(dim.strip())
     for i, (axis, axis_size) in enumerate(forecast.axes):
         saved_bytes: collections.Counter[str] = collections.Counter()
         for tensor in tensors:

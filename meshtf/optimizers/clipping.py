@@ -78,4 +78,7 @@ def clip_by_global_norm(
     if clip_norm is None:
         return grads, norm
     factor = clip_norm / maximum(norm, clip_norm)  # 1 for a norm of at most clip_norm
-    return [None if x is None else x * cast(factor, x.dtype) for x in grads], norm
+    scaled_grads = []
+    for x in grads:
+        scaled_grads.append(None if x is None else x * cast(factor, x.dtype))
+    return scaled_grads, norm

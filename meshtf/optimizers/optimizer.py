@@ -23,7 +23,7 @@ representable number. Train variables of float32, and let layers compute in bflo
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from meshtf.errors import PlanError, explain_error
@@ -151,12 +151,13 @@ class Optimizer(Module):
         grads, variables = check_pairs(grads, variables)
         self.check_variables(variables)
         step = check_step(step)
-        pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-        for grad, variable in pairs:
+        # All gradients are checked before the first update.
+        pairs_by_dtype: dict[str, list[tuple[Tensor, Variable]]] = defaultdict(list)
+        for grad, variable in zip(grads, variables, strict=True):
+            if grad is None:
+                continue
             check_gradient(grad, variable)
-        pairs_by_dtype: dict[str, list[tuple[Tensor, Variable]]] = {}
-        for grad, variable in pairs:
-            pairs_by_dtype.setdefault(slot_dtype(variable), []).append((grad, variable))
+            pairs_by_dtype[slot_dtype(variable)].append((grad, variable))
         for dtype, same_dtype_pairs in pairs_by_dtype.items():
             with rate_dtype(dtype):
                 rate = cast(as_scalar("learning_rate", self.rate_at(step)), dtype)

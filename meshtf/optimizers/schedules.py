@@ -76,7 +76,8 @@ def warmup_cosine(
     def rate(step: Tensor) -> Tensor:
         decay_steps = float(max(total_steps - warmup_steps, 1))
         progress = (cast_step(step) - float(warmup_steps)) / decay_steps
-        cosine = cos(minimum(maximum(progress, 0.0), 1.0) * math.pi) * 0.5 + 0.5
+        progress = minimum(maximum(progress, 0.0), 1.0)
+        cosine = cos(progress * math.pi) * 0.5 + 0.5  # falls from 1 to 0
         return _warmup(step, warmup_steps) * (cosine * (peak - final) + final)
 
     return rate
@@ -149,7 +150,8 @@ def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
     check_ints(warmup_steps=warmup_steps)
 
     def rate(step: Tensor) -> Tensor:
-        return rsqrt(maximum(cast_step(step) + 1.0, float(max(warmup_steps, 1))))
+        t = cast_step(step) + 1.0
+        return rsqrt(maximum(t, float(max(warmup_steps, 1))))
 
     return rate
 
@@ -175,6 +177,7 @@ def slanted_triangular(
         rising = t / peak_step
         falling = (float(total_steps) - t) / max(total_steps - peak_step, 1.0)
         fraction = minimum(maximum(minimum(rising, falling), 0.0), 1.0)
+        # From peak / ratio for the fraction 0 to peak for the fraction 1.
         return (fraction * (ratio - 1.0) + 1.0) * (peak / ratio)
 
     return rate
@@ -220,4 +223,5 @@ def delay(schedule: Schedule, steps: int) -> Schedule:
 
 def _warmup(step: Tensor, warmup_steps: int) -> Tensor:
     """Returns the factor min((step + 1) / warmup_steps, 1), a scalar."""
-    return minimum((cast_step(step) + 1.0) * (1.0 / max(warmup_steps, 1)), 1.0)
+    t = cast_step(step) + 1.0
+    return minimum(t * (1.0 / max(warmup_steps, 1)), 1.0)

@@ -223,7 +223,8 @@ def _too_large_chunk(search: SplitSearch) -> ChunkRange:
         return bool(search_with(limit).possible_starts(total_cost))
 
     # The least limit is at most the memory that an arbitrary split needs.
-    any_split = [1] * (num_stages - 1) + [search.layers - num_stages + 1]
+    num_small = num_stages - 1
+    any_split = [*[1] * num_small, search.layers - num_small]
     low = math.floor(search.limit)
     high = math.ceil(search.largest(any_split).bytes)
     least_limit = least_integer(low, high, fits)

@@ -86,7 +86,8 @@ class Row(NamedTuple):
             self.eager.left_out + self.recorded.left_out,
             len(self.failures),
         )
-        return f"{self.name:<24}" + "".join(f"{count:>10,}" for count in counts)
+        aligned = "".join(f"{count:>10,}" for count in counts)
+        return f"{self.name:<24}{aligned}"
 
 
 def choose(names: Sequence[str]) -> list[type[Op]]:
@@ -207,16 +208,17 @@ def check_kind(
         f"recorded on {', '.join(recorded_meshes) or 'none'}; training under "
         f"{len(layouts)} layouts\n"
     )
-    print(f"{'':<24}" + "".join(f"{column:>10}" for column in _COLUMNS))
+    _print_titles()
     num_samples = sum(len(op.conformance_samples) for op in ops)
     progress = Progress(num_samples + _TRAINING_SAMPLES)
     rows: list[Row] = []
+    num_checks = len(ops) + 2  # with placement and training
 
     def check(
         name: str, check_eager: Check | None, check_recorded: Check | None
     ) -> None:
         """Runs the eager and the recorded check, and prints their row; None: no check."""
-        progress.begin(f"{len(rows)}/{len(ops) + 2} done, {name}")
+        progress.begin(f"{len(rows)}/{num_checks} done, {name}")
         row = Row(name, _run_check(name, check_eager), _run_check(name, check_recorded))
         progress.clear()
         print(row, flush=True)
@@ -264,7 +266,7 @@ def check_live_devices(
         f"\n{devices}: {len(ops)} ops in programs on the mesh {largest_axes or 'of one'}; "
         f"training under {len(layouts)} layouts\n"
     )
-    print(f"{'':<24}" + "".join(f"{column:>10}" for column in _COLUMNS))
+    _print_titles()
     checks: dict[str, Check] = {}
     for op in ops:
         checks[label(op)] = partial(
@@ -282,6 +284,12 @@ def check_live_devices(
         rows.append(row)
         progress.done(1)
     return rows
+
+
+def _print_titles() -> None:
+    """Prints the titles of the columns of `Row`."""
+    titles = "".join(f"{column:>10}" for column in _COLUMNS)
+    print(f"{'':<24}{titles}")
 
 
 def _run_check(name: str, check: Check | None) -> Report:

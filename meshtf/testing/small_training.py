@@ -127,9 +127,12 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
         optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
         return loss
 
-    # [batch:8, length:4] each
-    ids, labels = np.random.default_rng(seed).integers(0, 16, (2, 8, 4)).astype("int32")
-    losses = [float(train_step(ids, labels, np.int32(step))) for step in range(STEPS)]
+    rng = np.random.default_rng(seed)
+    data = rng.integers(0, 16, size=(2, 8, 4)).astype("int32")
+    ids, labels = data  # [batch:8, length:4] each
+    losses = []
+    for step in range(STEPS):
+        losses.append(float(train_step(ids, labels, np.int32(step))))
     results = {"losses": np.array(losses, "float32")}
     for variable in model.variables:
         results[variable.name] = variable.numpy()

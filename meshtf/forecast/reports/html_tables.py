@@ -201,7 +201,8 @@ def _modules(forecast: ForecastData, paths: Mapping[str, str]) -> str:
     """Returns a table of costs by module for each depth of paths, one of them unfolded."""
     if not has_modules(forecast):
         return ""
-    max_depth = max(op.path.count("/") + 1 for op in forecast.ops if op.path)
+    paths_of_ops = {op.path for op in forecast.ops if op.path}
+    max_depth = max(path.count("/") + 1 for path in paths_of_ops)
     content = []
     for depth in range(1, max_depth + 1):
         titles = ("module", "FLOPs", "received", "at the peak", "most FLOPs at")
@@ -293,7 +294,8 @@ def _variables(forecast: ForecastData, shapes: ShapeHtml) -> str:
 
 def _list(items: Iterable[str]) -> str:
     """Returns texts as an HTML list."""
-    return f'<ul class="plain">{"".join(f"<li>{escape(x)}</li>" for x in items)}</ul>'
+    entries = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f'<ul class="plain">{entries}</ul>'
 
 
 def _line(source: LiveTensors | ModuleCosts, paths: Mapping[str, str]) -> str:
@@ -313,4 +315,5 @@ def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
     """Returns the function and the user's line of a sum of `totals`."""
     if not row["file"]:
         return "the results"
-    return f"{row['function']} at {paths.get(row['file'], row['file'])}:{row['line']}"
+    path = paths.get(row["file"], row["file"])
+    return f"{row['function']} at {path}:{row['line']}"

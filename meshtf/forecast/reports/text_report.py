@@ -80,11 +80,13 @@ def as_json(forecast: ForecastData) -> str:
     files.
     """
     fields = forecast.as_dict() | {"totals": totals(forecast)}
-    lines = [f"{json.dumps(name)}: {_by_line(x)}" for name, x in fields.items()]
+    lines = []
+    for name, value in fields.items():
+        lines.append(f"{json.dumps(name)}: {_json_by_line(value)}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _by_line(value: Any) -> str:
+def _json_by_line(value: Any) -> str:
     """Returns JSON with each element of a list on a separate line."""
     if isinstance(value, list | tuple) and value:
         lines = (json.dumps(item, allow_nan=False) for item in value)
@@ -193,7 +195,8 @@ def _live_rows(
     if live.file:
         origin.append(f"{paths.get(live.file, live.file)}:{live.line}")
     label = f"{count}{live.kind}  {shape} {live.tensor.dtype}".rstrip()
-    return [f"{bytes_text(live.total):>10}  {label}", f"{'':>12}{', '.join(origin)}"]
+    margin = " " * 12
+    return [f"{bytes_text(live.total):>10}  {label}", margin + ", ".join(origin)]
 
 
 def _modules(forecast: ForecastData, depth: int) -> list[str]:
@@ -210,9 +213,11 @@ def _modules(forecast: ForecastData, depth: int) -> list[str]:
     columns = ("FLOPs", "received", "at the peak")
     plural = "s" if depth > 1 else ""
     title = f"modules, {depth} name{plural} deep"
+    column_titles = "".join(f"{name:>13}" for name in columns)
     # Rows of the list are indented by two more than its title.
-    head = f"{title:<{PATH_WIDTH + 2}}" + "".join(f"{name:>13}" for name in columns)
-    return _list(f"{head}  most FLOPs at", rows, MAX_MODULES)
+    title_width = PATH_WIDTH + 2
+    head = f"{title:<{title_width}}{column_titles}  most FLOPs at"
+    return _list(head, rows, max_rows=MAX_MODULES)
 
 
 def _module_row(costs: ModuleCosts, paths: Mapping[str, str]) -> str:
@@ -238,7 +243,8 @@ def _stages(forecast: ForecastData) -> list[str]:
     """Returns FLOPs and memory of each pipeline stage."""
 
     def row(label: str, *columns: str) -> str:
-        return f"  {label:<18}" + "".join(f"{column:>14}" for column in columns)
+        aligned = "".join(f"{column:>14}" for column in columns)
+        return f"  {label:<18}{aligned}"
 
     if not forecast.stages:
         return []
@@ -287,7 +293,8 @@ def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
     """Returns the function and the user's line of a sum of `totals`, or of an op."""
     if not row["file"]:
         return "the results"
-    return f"{row['function']} at {paths.get(row['file'], row['file'])}:{row['line']}"
+    path = paths.get(row["file"], row["file"])
+    return f"{row['function']} at {path}:{row['line']}"
 
 
 def _list(

@@ -124,7 +124,10 @@ def _sum(key_names: Sequence[str], entries: Iterable[_Entry]) -> list[dict[str, 
         amounts["times"] += entry.times
         amounts[entry.phase] += entry.amount
         amounts["all"] += entry.amount
-    rows = [dict(zip(key_names, key)) | amounts for key, amounts in sums.items()]
+    rows = []
+    for key, amounts in sums.items():
+        named_key = dict(zip(key_names, key))
+        rows.append(named_key | amounts)
     return sorted(rows, key=lambda row: -row["all"])
 
 
@@ -164,7 +167,12 @@ def without_index(op: Computation) -> Computation:
 
 def is_direct_call(op: Computation) -> bool:
     """Returns whether the user called the op itself, not a layer that consists of ops."""
-    return op.function.replace("_", "").lower() == op.title.replace("_", "").lower()
+
+    def normalized(name: str) -> str:
+        return name.replace("_", "").lower()
+
+    # The function "reduce_sum" calls the op "ReduceSum".
+    return normalized(op.function) == normalized(op.title)
 
 
 def redundant_flops(op: Computation) -> float:

@@ -40,7 +40,8 @@ def mesh_on(axes: str, layout: str = "", devices: str | Sequence[str] = ()) -> M
     if isinstance(devices, str):
         return Mesh(axes, layout, devices=devices)
     size = Mesh(axes).size
-    return Mesh(axes, layout, devices=[devices[i % len(devices)] for i in range(size)])
+    round_robin = [devices[i % len(devices)] for i in range(size)]
+    return Mesh(axes, layout, devices=round_robin)
 
 
 def all_layouts(dims: Sequence[str], axes: Sequence[str]) -> list[Rules]:

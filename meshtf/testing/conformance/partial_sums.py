@@ -57,9 +57,10 @@ def variants_of(xs: Sequence[Tensor]) -> Iterator[Variant]:
     partial maxima along the first axis, and partial minima along the last.
     """
     yield Variant(description="")
-    if not xs or xs[0].mesh is None:
+    mesh = xs[0].mesh if xs else None
+    if mesh is None:
         return
-    axes = [axis for axis, size in xs[0].mesh.axes.items() if size > 1]
+    axes = [axis for axis, size in mesh.axes.items() if size > 1]
     for axis in axes:
         candidates = _candidates(xs, [axis])
         groups = [[i] for i in candidates]
@@ -73,7 +74,10 @@ def variants_of(xs: Sequence[Tensor]) -> Iterator[Variant]:
     if indices:
         description = f"inputs {indices} uneven partial on all axes"
         yield Variant(description, indices, axes, uneven=True)
-    kinds: list[tuple[Kind, str]] = [("max", axes[0]), ("min", axes[-1])]
+    kinds: list[tuple[Kind, str]] = [
+        ("max", axes[0]),
+        ("min", axes[-1]),
+    ]
     for kind, axis in kinds:
         # Complex numbers have no order.
         indices = [i for i in _candidates(xs, [axis]) if not is_complex(xs[i].dtype)]
@@ -129,10 +133,17 @@ def _cancelling_amounts(value: Any, coord: int, pattern: int) -> Any:
     """
     if not pattern or coord > 1:
         return tf.zeros([], value.dtype)
-    indices = tf.reshape(tf.range(int(np.prod(value.shape))), value.shape)
-    amounts = tf.cast((indices * pattern + pattern) % 5 - 2, value.dtype)
+    # From -2 to 2, in another order for each pattern.
+    steps = (_element_indices(value) * pattern + pattern) % 5 - 2
+    amounts = tf.cast(steps, value.dtype)
     sign = 1 if coord == 1 else -1
     return amounts * (sign * 0.75)
+
+
+def _element_indices(value: Any) -> tf.Tensor:
+    """Returns the row-major index of each element of a value, with the value's shape."""
+    num_elements = int(np.prod(value.shape))
+    return tf.reshape(tf.range(num_elements), value.shape)
 
 
 def _partial_value(
@@ -146,8 +157,7 @@ def _partial_value(
         weight = 0.75 if coord == 0 else 0.25 / (axis_size - 1)
         return value * tf.cast(weight, value.dtype)
     # Each element has its true value at one coordinate, and a worse one at the others.
-    count = int(np.prod(value.shape))
-    is_worse = tf.reshape(tf.range(count) % axis_size != coord, value.shape)
+    is_worse = _element_indices(value) % axis_size != coord
     offset = -1 if kind == "max" else 1
     return tf.where(is_worse, value + offset, value)
 
