@@ -115,7 +115,8 @@ class _Analysis:
 
     Attributes:
       ops: the ops visited so far, in order.
-      collectives: the collectives visited so far.
+      collectives: the collectives visited so far, and the op that computed each partial
+        sum (its origin).
       notes: remarks for the user.
     """
 

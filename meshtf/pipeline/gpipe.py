@@ -116,7 +116,7 @@ class GPipe(Module):
         check_bools(recompute=recompute, pad=pad)
         layers = as_sequence("layers", layers, "a list of layers")
         for layer in layers:
-            as_callable("layers", layer)
+            as_callable("layers", layer)  # raises ArgumentError
         super().__init__(name)
         self.layers = list(layers)
         self.stages = stages
@@ -146,7 +146,7 @@ class GPipe(Module):
         self.model_chunks = [
             self.layers[end - size : end] for end, size in zip(ends, self.sizes)
         ]
-        self._place_variables()
+        self._move_variables()
 
     def timeline(self, backward: float = 2.0) -> Timeline:
         """Returns the predicted time line of a batch, from the layers' costs.
@@ -188,7 +188,7 @@ class GPipe(Module):
                 pipe=self, example=microbatches[0], loss_of=None, loss_inputs=()
             )
             ys = [recorded_chunks.forward(m, xs) for m, xs in enumerate(microbatches)]
-            recorded_chunks.finish()
+            recorded_chunks.make_deferred_calls()
         else:
             ys = self._run_eagerly(microbatches)
         first_input, *_ = tf.nest.flatten(x)
@@ -216,7 +216,7 @@ class GPipe(Module):
             loss is no scalar.
           MeshError: the mesh's axis for stages has another size.
         """
-        as_callable("loss_of", loss_of)
+        loss_of = as_callable("loss_of", loss_of)
         if self.pad:
             first_input, *_ = tf.nest.flatten(x)
             weights = batch_weights(first_input, self.dim, self.microbatches)
@@ -353,7 +353,7 @@ class GPipe(Module):
                 )
             )
 
-    def _place_variables(self) -> None:
+    def _move_variables(self) -> None:
         """Moves the variables of each layer to the layer's stage. A variable that several
         layers share is moved to the stage of the first of them.
         """

@@ -134,7 +134,7 @@ class RecordedChunks:
         self.chunks: list[_Chunk] = []
         for k in range(len(pipe.model_chunks)):
             # The output of a chunk is the example on which the next chunk is recorded.
-            example = self._record(k, example)
+            example = self._record_forward_body(k, example)
         self.last_chunk = self.chunks[-1]
         # {stage: results of its latest call}, for which the stage's next call waits.
         self.latest_results: dict[int, tuple[Tensor, ...]] = {}
@@ -159,7 +159,7 @@ class RecordedChunks:
             flat = chunk.outputs_of(index)
         return tf.nest.pack_sequence_as(self.last_chunk.structure, flat)
 
-    def finish(self) -> None:
+    def make_deferred_calls(self) -> None:
         """Makes the deferred calls of all chunks, after the last microbatch."""
         num_microbatches = self.pipe.microbatches
         for chunk in self.chunks:
@@ -181,15 +181,15 @@ class RecordedChunks:
           (mean loss, cotangents of `inputs`, cotangents of `captures`); None for a tensor
           on which the loss does not depend.
         """
-        self._record_backwards()
+        self._record_backward_bodies()
         for task in schedule.order():
             chunk = self.chunks[schedule.model_chunk(task)]
             m = task.microbatch
             if task.kind == "forward":
-                self._forward(chunk, m, inputs[m])
+                self._run_forward(chunk, m, inputs[m])
             else:
-                self._backward(chunk, m)
-        self.finish()
+                self._run_backward(chunk, m)
+        self.make_deferred_calls()
         microbatches = range(len(inputs))
         losses = []
         for m in microbatches:
@@ -198,7 +198,7 @@ class RecordedChunks:
         input_cotangents = [self._input_cotangents(m) for m in microbatches]
         return mean_loss, input_cotangents, self._capture_cotangents()
 
-    def _record(self, k: int, example: Any) -> Any:
+    def _record_forward_body(self, k: int, example: Any) -> Any:
         """Records chunk k on an example of its input.
 
         Returns:
@@ -254,7 +254,7 @@ class RecordedChunks:
         self.chunks.append(chunk)
         return tf.nest.pack_sequence_as(output, list(outputs))
 
-    def _record_backwards(self) -> None:
+    def _record_backward_bodies(self) -> None:
         """Records the backward bodies, from the last chunk to the first one, and the
         initial gradient sums.
 
@@ -307,7 +307,7 @@ class RecordedChunks:
                 sums.append(zeros(self.mesh, x.shape, dtype))
         return sums
 
-    def _forward(self, chunk: _Chunk, m: int, inputs: Sequence[Tensor]) -> None:
+    def _run_forward(self, chunk: _Chunk, m: int, inputs: Sequence[Tensor]) -> None:
         """Runs the forward pass of microbatch m through a chunk; `inputs` are the flat
         inputs of the pipeline for this microbatch.
         """
@@ -323,7 +323,7 @@ class RecordedChunks:
         results = self._call(chunk, call_id, chunk.body_with_residuals, arguments)
         chunk.forward_passes[m] = _ForwardPass(arguments, results)
 
-    def _backward(self, chunk: _Chunk, m: int) -> None:
+    def _run_backward(self, chunk: _Chunk, m: int) -> None:
         """Calls the backward body of a chunk on microbatch m.
 
         Its results are the cotangents of those arguments that have one, followed by the
