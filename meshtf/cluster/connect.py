@@ -39,10 +39,11 @@ from meshtf.cluster.ip_filter import accept_only
 from meshtf.errors import ClusterError, explain_error
 from meshtf.names.arguments import check_bools, check_floats
 from meshtf.runtime.devices.resolve import worker_devices
-from meshtf.runtime.heartbeat import VARIABLE, beat
+from meshtf.runtime.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
+from meshtf.runtime.heartbeat import beat
 
 LOST = 69  # the exit code of a program that lost a worker (EX_UNAVAILABLE)
-PATIENCE = 5.0  # seconds within which a worker must answer after a failure
+ANSWER_TIMEOUT = 5.0  # seconds within which a worker must answer after a failure
 _SEND_IN_ORDER = {"TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": "False"}
 # The connection to each worker that serves this process, from `connect` on.
 _connections: dict[Address, DriverConnection] = {}
@@ -73,7 +74,7 @@ def connect(
             "  Connect once, at the top of the program."
         )
     workers = parse_cluster(cluster)
-    beat("connects to workers")
+    beat("connects to workers")  # a sign of life for a supervisor
     try:
         host = driver_address(workers)
         _acquire(workers, host, wait=wait, timeout=timeout, deterministic=deterministic)
@@ -142,7 +143,7 @@ def _exit_if_lost(
         "The same command goes on from its last checkpoint, once all workers are there; "
         "python -m meshtf supervise --restarts=N sees to it."
     )
-    if VARIABLE in os.environ:  # a supervisor prints what it does
+    if HEARTBEAT_VARIABLE in os.environ:  # a supervisor prints what it does
         way_out = ""
     message = explain_error(
         "a worker was lost.", workers="\n".join(lost), way_out=way_out
@@ -166,7 +167,7 @@ def _fewer_logs() -> Iterator[None]:
 def _loss_reason(address: Address, connection: DriverConnection) -> str:
     """Returns why a worker does not serve this driver any more, or ""."""
     try:
-        state = ask(address.control_address, timeout=PATIENCE)
+        state = ask(address.control_address, timeout=ANSWER_TIMEOUT)
     except OSError as error:
         return f"it does not answer ({error})"
     if state["life"] != connection.state["life"]:

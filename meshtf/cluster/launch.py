@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from meshtf.cluster.addresses import LOOPBACK, Address, free_ports
 from meshtf.cluster.child_process import Child
-from meshtf.cluster.connect import PATIENCE
+from meshtf.cluster.connect import ANSWER_TIMEOUT
 from meshtf.cluster.control_port import ask
 
 
@@ -74,7 +74,7 @@ class LocalWorkers:
     def _is_alive(self, i: int, address: Address) -> bool:
         """Returns whether worker i, whose process runs, answers or may still be starting."""
         try:
-            ask(address.control_address, timeout=PATIENCE)
+            ask(address.control_address, timeout=ANSWER_TIMEOUT)
         except ConnectionRefusedError:
             return True  # it is still starting, or restarts after a driver
         except OSError:

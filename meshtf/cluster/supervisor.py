@@ -23,11 +23,11 @@ from typing import NamedTuple, Protocol
 
 from meshtf.cluster.addresses import Address
 from meshtf.cluster.child_process import Child
-from meshtf.cluster.connect import LOST, PATIENCE
+from meshtf.cluster.connect import LOST, ANSWER_TIMEOUT
 from meshtf.cluster.control_port import ask, release_driver
 from meshtf.cluster.monitor import HeartbeatMonitor, WorkerMonitor
 from meshtf.errors import ClusterError, explain_error
-from meshtf.runtime.heartbeat import VARIABLE
+from meshtf.runtime.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
 
 STALLED = 70  # the exit code where the driver gave no sign of life (EX_SOFTWARE)
 _POLL_INTERVAL = 0.2  # seconds between checks of the driver and of workers
@@ -187,7 +187,7 @@ def wait_for(
         workers.restart_lost()
         states = []
         for address in workers.addresses:
-            timeout = min(PATIENCE, limit)
+            timeout = min(ANSWER_TIMEOUT, limit)
             states.append(_state(address, timeout, previous_lives))
         if not any(state.problem for state in states):
             return [state.life for state in states]
@@ -250,7 +250,7 @@ def _run(
         heartbeat_file = Path(folder, "beats")
         driver = Child(
             with_cluster(command, workers.addresses),
-            environment={VARIABLE: str(heartbeat_file)},
+            environment={HEARTBEAT_VARIABLE: str(heartbeat_file)},
         )
         monitors = []
         for i, (address, life) in enumerate(zip(workers.addresses, lives)):
@@ -303,7 +303,7 @@ def _monitor(
         if trouble:
             driver.send_signal(signal.SIGUSR1)  # a connected driver prints its stacks
             # The driver may be stuck because a worker was lost since the last poll.
-            troubles = [monitor.check(PATIENCE) for monitor in monitors]
+            troubles = [monitor.check(ANSWER_TIMEOUT) for monitor in monitors]
             lost = _lost_message(monitors, troubles)
             driver.wait(_POLL_INTERVAL)
             if lost:

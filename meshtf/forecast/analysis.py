@@ -14,7 +14,6 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence, Set
-from typing import Literal
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast.communication import Communication, merge_equal
@@ -39,6 +38,7 @@ from meshtf.forecast.report_data import (
     PlacedTensor,
     Stage,
     StoredTensor,
+    VariableRole,
 )
 from meshtf.forecast.step_phases import phases
 from meshtf.graph import Node, Store, Tensor
@@ -58,8 +58,6 @@ from meshtf.partition import (
     build,
     walk,
 )
-
-Role = Literal["parameter", "optimizer state", "other"]
 
 
 def forecast(
@@ -95,6 +93,7 @@ def forecast(
         variable_layout=repr(mesh.variable_layout),
         optimizer_layout=repr(mesh.optimizer_layout),
         ops=tuple(analysis.ops),
+        # None stands for the function's results: the collectives that they need.
         results=analysis.collectives.pop(node=None),
         variables=tuple(analysis.variables()),
         memory=memories[fullest_stage],
@@ -150,6 +149,7 @@ class _Analysis:
             self.collectives.add_statistics(step, times)
         elif isinstance(step, WriteStep):
             self._add_write(step, times)
+        # An op whose shards exchange statistics has two of these steps: one counts.
         elif isinstance(step, Compute) and not step.makes_statistics:
             self._add_compute(step, times)
         elif isinstance(step, LoopStep):
@@ -246,7 +246,8 @@ class _Analysis:
             return "activation"
         return "temporary"
 
-    def _role(self, store: Store) -> Role:
+    def _role(self, store: Store) -> VariableRole:
+        """Returns what a variable is used for."""
         if store.kind == "parameter":
             return "parameter"
         return "optimizer state" if store in self._optimizer_state else "other"

@@ -95,13 +95,16 @@ class Computation:
         return self.flops * self.times
 
 
+VariableRole = Literal["parameter", "optimizer state", "other"]
+
+
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
     """A variable."""
 
     name: str
     tensor: PlacedTensor
-    role: Literal["parameter", "optimizer state", "other"]
+    role: VariableRole
 
 
 @dataclasses.dataclass(frozen=True)
