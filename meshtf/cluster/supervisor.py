@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 from meshtf.cluster.addresses import Address
 from meshtf.cluster.child_process import Child
-from meshtf.cluster.connect import LOST, ANSWER_TIMEOUT
+from meshtf.cluster.connect import ANSWER_TIMEOUT, LOST
 from meshtf.cluster.control_port import ask, release_driver
 from meshtf.cluster.monitor import HeartbeatMonitor, WorkerMonitor
 from meshtf.errors import ClusterError, explain_error

@@ -105,8 +105,7 @@ def forecast(
 
 
 class _Analysis:
-    """Visits the steps of a program and collects ops, collectives, variables and
-    gradients.
+    """Visits the steps of a program; collects ops, collectives, variables and gradients.
 
     Args:
       program: the planned program.
