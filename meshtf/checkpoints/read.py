@@ -247,8 +247,8 @@ def _load(
 def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
     """Returns the slots of each shard, first by host and then by the box of the shard."""
     by_host: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
-    for region, slots in variable.slots_by_region():
-        box = box_of(region)
+    for slices, slots in variable.slots_by_region():
+        box = box_of(slices)
         for slot in slots:
             by_host[slot.host][box].append(slot)
     return by_host

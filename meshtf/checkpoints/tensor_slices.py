@@ -25,9 +25,9 @@ import numpy as np
 Box = tuple[tuple[int, int], ...]  # (start, size) along each dimension
 
 
-def box_of(region: Sequence[slice]) -> Box:
+def box_of(slices: Sequence[slice]) -> Box:
     """Returns the box of a slice along each dimension."""
-    return tuple((s.start, s.stop - s.start) for s in region)
+    return tuple((s.start, s.stop - s.start) for s in slices)
 
 
 def full_box(sizes: Sequence[int]) -> Box:

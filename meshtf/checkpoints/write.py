@@ -184,9 +184,9 @@ def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list
         if variable.dtype in UNSPLIT_DTYPES and len(variable.slots_by_region()) > 1:
             chunks.append(_unsharded_chunk(name, variable, snapshot))
             continue
-        for region, slots in variable.slots_by_region():
+        for slices, slots in variable.slots_by_region():
             slot = min(slots, key=lambda slot: bytes_by_host[slot.host])
-            box = box_of(region)
+            box = box_of(slices)
             bytes_by_host[slot.host] += _num_bytes(variable, box)
             chunks.extend(_chunks_of_shard(name, variable, box, slot, snapshot))
     return chunks

@@ -4,7 +4,11 @@
     sum(value.bytes for value in values)        # the peak, without variables and arguments
 
 Variables and arguments are live all the time, so `live_values` leaves them out. A timeline
-says for each value of a program from which step to which step it is live.
+says for each value of a program from which step to which step it is live. Without a pipeline
+there is one stage, 0.
+
+Statistics are small tensors that the shards of an op exchange, such as the maxima of a
+softmax. Residuals are the tensors that the op needs again after the exchange.
 """
 
 from __future__ import annotations

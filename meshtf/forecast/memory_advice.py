@@ -166,7 +166,7 @@ def _replicated_tensor(forecast: ForecastData, live: LiveTensors) -> str:
     """
     axes = [axis for axis, _ in forecast.axes]
     if len(live.tensor.states) != len(axes):
-        return ""  # statistics and residuals have no known states
+        return ""  # the states of tensors that are internal to an op are unknown
     for i, (axis, axis_size) in enumerate(forecast.axes):
         dims = _shardable_dims(live.tensor, i, axis_size)
         if dims:

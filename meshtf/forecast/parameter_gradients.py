@@ -5,7 +5,8 @@
     gradients.smallest()                   # one value for each parameter
 
 A value of the program is the gradient of a parameter if the gradient rule of an op that
-reads the parameter computes it, and if it has the parameter's dimensions.
+reads the parameter computes it, and if it has the parameter's dimensions. A store is a
+variable or an argument of the program.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def parameters(node: Node) -> Iterator[Store]:
     """Yields the parameters whose gradients a node may compute: those that the forward
     op of its gradient rule reads.
     """
+    # `primals`: the tensors of the forward op, if a gradient rule recorded the node.
     for tensor in node.primals:
         op = tensor.node.op
         if isinstance(op, ReadOp) and op.store.kind == "parameter":

@@ -10,7 +10,8 @@ large as an input that no later step reads reuses the input's buffer, as TensorF
 XLA do for elementwise ops. Gradients stay live until their bucket is full (a bucket: the
 gradients that one all-reduce adds up), as on devices with separate memories.
 
-The stages of a pipeline hold different values, so each stage has its own peak.
+The stages of a pipeline hold different values, so each stage has its own peak. Without a
+pipeline there is one stage, 0. A spec is a shape and a data type.
 `meshtf.forecast.live_tensors` lists what is live at the peak.
 """
 
@@ -315,7 +316,9 @@ def _sizes(program: Program) -> dict[Value, float]:
             sizes[step.src] = local_size
             sizes[step.out] = local_size * step.num_shards(mesh)
         elif isinstance(step, Compute) and step.makes_statistics:
-            # The shapes of residuals are unknown: the largest input is the estimate.
+            # The step before the shards of an op exchange statistics. Residuals are the
+            # tensors that the op needs again afterwards: their shapes are unknown, and the
+            # largest input is the estimate.
             _statistics, residuals = step.outs
             sizes[residuals] = max((sizes[value] for value in step.ins), default=0.0)
     return sizes

@@ -54,7 +54,8 @@ class Collective:
     """One reshard of a tensor, for one op."""
 
     # "all_reduce" and so on; "window": the elements of neighbours that an op such as a
-    # convolution reads; "gather_statistics": an all_gather of statistics within an op.
+    # convolution reads; "gather_statistics": an all_gather within an op, such as of the
+    # maxima of a softmax.
     kind: str
     axis: str  # "data"; "data+model" for statistics gathered along two axes
     tensor: PlacedTensor  # the tensor before the reshard
@@ -112,7 +113,7 @@ class Memory:
     """Bytes on one device."""
 
     parameters: float  # trainable variables
-    optimizer_state: float  # slots of optimizers
+    optimizer_state: float  # variables of optimizers, such as moving averages
     other_variables: float
     arguments: float  # inputs of the call
     gradients: float  # the gradients of all parameters, placed as the updates read them

@@ -2,9 +2,9 @@
 
     grads, norm = clip_by_global_norm(grads, 1.0)
 
-Gradients are first resharded to the layout of the optimizer's slots. So each gradient is
-all-reduced or reduce-scattered once, for both the norm and the update. The norm itself only
-adds an all-reduce of one scalar.
+Gradients are first resharded to the layout of the optimizer's slots: its variables, such as
+moving averages. So each gradient is all-reduced or reduce-scattered once, for both the norm
+and the update. The norm itself only adds an all-reduce of one scalar.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ after another, to reduce the peak memory.
 
 The microbatches run in one loop, whose body is traced once. Each device accumulates its
 local gradients, those of 16-bit types in float32. The sums are reduced across devices once,
-after the last microbatch, unless the optimizer's slots are sharded (FSDP, ZeRO).
+after the last microbatch, unless the optimizer's slots (its variables, such as moving
+averages) are sharded (FSDP, ZeRO). Deferred calls, such as updates of running means, are
+made once, with the means of their tensors over the microbatches.
 """
 
 from __future__ import annotations
@@ -95,9 +97,9 @@ def accumulate_gradients(
         deferred[:] = calls
         has_grad[:] = [dx is not None for dx in all_grads]
         dtypes[:] = [x.dtype for x in (loss, *grads)]
-        statistics = [x for call in calls for x in call.tensors]
+        deferred_tensors = [x for call in calls for x in call.tensors]
         wide_grads = [_accumulable(dx) for dx in grads]
-        return None, (_accumulable(loss), statistics, wide_grads), None
+        return None, (_accumulable(loss), deferred_tensors, wide_grads), None
 
     split_inputs = tf.nest.map_structure(
         lambda x: split_into_microbatches(x, dim, microbatches), inputs
@@ -107,8 +109,8 @@ def accumulate_gradients(
     _, sums, _ = scan_and_sum(
         body, init=None, xs=(indices, split_inputs), dim=MICROBATCH
     )
-    loss_sum, statistics_sums, grad_sums = sums
-    call_with_means(deferred, statistics_sums, microbatches)
+    loss_sum, deferred_sums, grad_sums = sums
+    call_with_means(deferred, deferred_sums, microbatches)
     means = []
     for total, dtype in zip((loss_sum, *grad_sums), dtypes, strict=True):
         means.append(cast(total * (1.0 / microbatches), dtype))

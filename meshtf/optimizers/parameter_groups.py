@@ -8,7 +8,8 @@ expressions on names.
 
 A pattern is searched for anywhere in a name such as
 "decoder/layer_0/attention/query/kernel". Each variable goes to the first rule whose
-pattern matches; the empty pattern matches all remaining variables.
+pattern matches; the empty pattern matches all remaining variables. The slots of an optimizer
+are the variables with its state, such as moving averages.
 """
 
 from __future__ import annotations

@@ -372,7 +372,7 @@ def _times(gradient: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
     """
     if gradient is None:
         return None
-    with context(primals=(x,)):
+    with context(primals=(x,)):  # the result is placed as x
         return gradient * cast(dy, gradient.dtype)
 
 

@@ -388,7 +388,7 @@ class RecordedChunks:
                 if x not in totals:
                     totals[x] = gradient
                     continue
-                with context(primals=(x,)):
+                with context(primals=(x,)):  # the sum is placed as x
                     totals[x] = totals[x] + gradient
         cotangents: list[Tensor | None] = []
         for x in self.captures:

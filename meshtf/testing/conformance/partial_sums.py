@@ -5,7 +5,7 @@
 
 A planner or an op's rule may wrongly use a partial sum as if it were the sum. To detect
 this, also where the rule would be correct for equal addends, addends differ: the first
-position has 0.75 of the value, and the others share the rest equally. As max(x, y) is
+mesh position has 0.75 of the value, and the others share the rest equally. As max(x, y) is
 still the sum of the maxima of such addends, one variant, "uneven", also adds amounts that
 cancel in the sum and that differ between elements and between inputs.
 """
