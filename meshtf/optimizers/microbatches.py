@@ -13,6 +13,7 @@ made once, with the means of their tensors over the microbatches.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,12 +73,8 @@ def accumulate_gradients(
     if microbatches == 1:
         loss = as_scalar("the loss", loss_of(inputs))
         return loss, gradients([loss], list(variables))
-    # Facts about the results of the loop's body. Tracing the body fills these lists, since
-    # the body can only return tensors.
-    has_grad: list[bool] = []  # for each variable
-    dtypes: list[str] = []  # of the loss, and then of each gradient
-    deferred: list[DeferredCall] = []  # to be made once, after the last microbatch
-
+    # The body can only return tensors: recording it fills in these facts.
+    facts = _BodyFacts()
     caller = current()
 
     def body(_: None, xs: Any) -> tuple[None, Any, None]:
@@ -93,10 +90,9 @@ def accumulate_gradients(
             loss = as_scalar("the loss", loss_of(examples))
         all_grads = gradients([loss], list(variables))
         grads = [dx for dx in all_grads if dx is not None]
-        # Slices of the lists are assigned, so that the caller sees the elements.
-        deferred[:] = calls
-        has_grad[:] = [dx is not None for dx in all_grads]
-        dtypes[:] = [x.dtype for x in (loss, *grads)]
+        facts.deferred_calls = calls
+        facts.has_grad = [dx is not None for dx in all_grads]
+        facts.dtypes = [x.dtype for x in (loss, *grads)]
         deferred_tensors = [x for call in calls for x in call.tensors]
         wide_grads = [_accumulable(dx) for dx in grads]
         return None, (_accumulable(loss), deferred_tensors, wide_grads), None
@@ -110,13 +106,28 @@ def accumulate_gradients(
         body, init=None, xs=(indices, split_inputs), dim=MICROBATCH
     )
     loss_sum, deferred_sums, grad_sums = sums
-    call_with_means(deferred, deferred_sums, microbatches)
+    call_with_means(facts.deferred_calls, deferred_sums, microbatches)
     means = []
-    for total, dtype in zip((loss_sum, *grad_sums), dtypes, strict=True):
+    for total, dtype in zip((loss_sum, *grad_sums), facts.dtypes, strict=True):
         means.append(cast(total * (1.0 / microbatches), dtype))
     loss, *mean_grads = means
     remaining = iter(mean_grads)
-    return loss, [next(remaining) if present else None for present in has_grad]
+    return loss, [next(remaining) if present else None for present in facts.has_grad]
+
+
+@dataclasses.dataclass
+class _BodyFacts:
+    """Facts about the results of the loop's body.
+
+    Attributes:
+      has_grad: whether the loss depends on each variable.
+      dtypes: the data types of the loss, and then of each gradient.
+      deferred_calls: the calls to be made once, after the last microbatch.
+    """
+
+    has_grad: list[bool] = dataclasses.field(default_factory=list)
+    dtypes: list[str] = dataclasses.field(default_factory=list)
+    deferred_calls: list[DeferredCall] = dataclasses.field(default_factory=list)
 
 
 def _accumulable(x: Tensor) -> Tensor:

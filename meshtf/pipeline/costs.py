@@ -9,8 +9,6 @@ Example:
 
 from __future__ import annotations
 
-import functools
-import inspect
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +28,7 @@ from meshtf.mesh import Layout
 from meshtf.names import dtype_bytes
 from meshtf.names.arguments import as_float, as_sequence, check_floats
 from meshtf.ops.control.seeds import seed
+from meshtf.pipeline.layer_variables import layer_name, num_parameters
 from meshtf.pipeline.partition import Layer
 
 # Runs of a layer that is measured. The first one compiles the layer, and is left out.
@@ -93,7 +92,7 @@ def cost_unit(cost: object, inputs: object) -> str:
 def _equal_costs(layers: Sequence[Callable[..., Any]], cost: float) -> list[Layer]:
     """Returns records of layers that all have the same cost, and no activations."""
     return [
-        Layer(name=layer_name(layer, i), cost=cost, parameters=_num_parameters(layer))
+        Layer(name=layer_name(layer, i), cost=cost, parameters=num_parameters(layer))
         for i, layer in enumerate(layers)
     ]
 
@@ -118,7 +117,7 @@ def _count_costs(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
             record = Layer(
                 name=layer_name(layer, i),
                 cost=flops,
-                parameters=_num_parameters(layer),
+                parameters=num_parameters(layer),
                 activations=sum(map(_activation_bytes, nodes)),
             )
             records.append(record)
@@ -169,30 +168,3 @@ def _seeded(layer: Callable[..., Any], x: Any) -> Any:
     """Returns layer(x), with a seed for the random numbers that the layer draws."""
     with seed(0):
         return layer(x)
-
-
-def owner(layer: Any) -> Any:
-    """Returns the object that has a layer's variables: the layer itself, or the object
-    whose partial or method the layer is.
-    """
-    while isinstance(layer, functools.partial):
-        layer = layer.func
-    if inspect.ismethod(layer):
-        return layer.__self__
-    return layer
-
-
-def layer_name(layer: Any, i: int) -> str:
-    """Returns the name of a layer: its path, or the name of a function, or "layer_" and
-    its index.
-    """
-    layer = owner(layer)
-    if hasattr(layer, "path"):
-        return "/".join(layer.path)
-    return getattr(layer, "__name__", f"layer_{i}")
-
-
-def _num_parameters(layer: Any) -> int:
-    """Returns the number of elements of a layer's trainable variables."""
-    variables = getattr(owner(layer), "trainable_variables", ())
-    return sum(variable.shape.size for variable in variables)

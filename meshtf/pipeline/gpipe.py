@@ -47,15 +47,15 @@ from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.shapes.slice import slice as take_elements
 from meshtf.ops.shapes.stack import stack, unstack
-from meshtf.pipeline.costs import cost_unit, layer_costs, owner
+from meshtf.pipeline.costs import cost_unit, layer_costs
 from meshtf.pipeline.drawing import split_text, timeline_text
+from meshtf.pipeline.layer_variables import meshes_of, owner, variables_of
 from meshtf.pipeline.padding import batch_weights, pad_batch
 from meshtf.pipeline.partition import Memory, split
 from meshtf.pipeline.recorded_chunks import RecordedChunks
 from meshtf.pipeline.run_chunk import run_chunk
 from meshtf.pipeline.schedule import schedule_called
 from meshtf.pipeline.simulator import Timeline, simulate
-from meshtf.runtime.variable import Variable
 
 
 class GPipe(Module):
@@ -126,7 +126,7 @@ class GPipe(Module):
         self.recompute = recompute
         self.dim = as_dim("dim", dim)
         self.pad = pad
-        for mesh in _meshes(self.layers, inputs):
+        for mesh in meshes_of(self.layers, inputs):
             self._check_mesh(mesh)
         self.schedule = schedule_called(
             schedule, stages=stages, microbatches=microbatches, chunks=chunks
@@ -237,6 +237,7 @@ class GPipe(Module):
         # The gradients are computed together with the loss: the rule only scales them by dy.
         @custom_gradient
         def run(tensors: Any, captures: Any) -> Any:
+            # The captures are tensors that layers read in addition: parameters.
             loss, input_gradients, capture_gradients = recorded_chunks.run(
                 tensors, self.schedule
             )
@@ -273,8 +274,16 @@ class GPipe(Module):
             # paths each time: no path is in use yet.
             with context(random_paths=set()), deferred_calls() as deferred:
                 for k in range(last_chunk):
-                    x = run_chunk(self, k, m, x, derived_dims)
-                y = run_chunk(self, last_chunk, m, x, derived_dims, loss_of, labels)
+                    x = run_chunk(self, k, index=m, x=x, derived_dims=derived_dims)
+                y = run_chunk(
+                    self,
+                    last_chunk,
+                    index=m,
+                    x=x,
+                    derived_dims=derived_dims,
+                    loss_of=loss_of,
+                    loss_inputs=labels,
+                )
             ys.append(y)
             deferred_tensors.append([t for entry in deferred for t in entry.tensors])
         sums = [add_n(list(terms)) for terms in zip(*deferred_tensors)]
@@ -360,7 +369,7 @@ class GPipe(Module):
         placed: set[int] = set()
         for k, chunk in enumerate(self.model_chunks):
             for layer in chunk:
-                for variable in _variables(layer):
+                for variable in variables_of(layer):
                     if id(variable) not in placed:
                         placed.add(id(variable))
                         variable.move_to_stage(self.stage_of(k))
@@ -374,25 +383,3 @@ def _times(gradient: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
         return None
     with context(primals=(x,)):  # the result is placed as x
         return gradient * cast(dy, gradient.dtype)
-
-
-def _variables(layer: Any) -> Sequence[Variable]:
-    """Returns the variables of a layer's module; () for a plain function."""
-    module = owner(layer)
-    if isinstance(module, Module):
-        return module.variables
-    return ()
-
-
-def _meshes(layers: Sequence[Callable[..., Any]], inputs: Any) -> list[Mesh]:
-    """Returns the meshes of the layers' variables and of an example."""
-    tensors: list[Any] = []
-    for layer in layers:
-        tensors.extend(_variables(layer))
-    tensors.extend(tf.nest.flatten(inputs))
-    meshes: list[Mesh] = []
-    for x in tensors:
-        mesh = getattr(x, "mesh", None)
-        if isinstance(mesh, Mesh) and mesh not in meshes:
-            meshes.append(mesh)
-    return meshes

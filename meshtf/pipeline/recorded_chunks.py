@@ -152,7 +152,7 @@ class RecordedChunks:
         flat = tf.nest.flatten(x)
         for chunk in self.chunks:
             arguments = [self._index_tensor(index), *flat]
-            call_id = CallId(chunk.index, index)
+            call_id = CallId(chunk.index, microbatch=index)
             results = self._call(chunk, call_id, chunk.body, arguments)
             # Only a backward pass, as in `run`, needs the arguments of a forward pass.
             chunk.forward_passes[index] = _ForwardPass((), results)
@@ -207,7 +207,8 @@ class RecordedChunks:
         """
         pipe = self.pipe
         stage_index = pipe.stage_of(k)
-        flat = tf.nest.flatten(example)
+        layer_inputs = tf.nest.flatten(example)
+        num_layer_inputs = len(layer_inputs)
         loss_of = None
         loss_inputs = []
         if k == len(pipe.model_chunks) - 1 and self.loss_of is not None:
@@ -217,17 +218,17 @@ class RecordedChunks:
         output_and_deferred: list[Any] = []
 
         def run(index: Tensor, *xs: Tensor) -> Sequence[Tensor]:
+            """Returns the outputs of the chunk, then the tensors of deferred calls."""
+
             def run_layers(*xs: Tensor) -> Any:
-                flat_layer_inputs = list(xs[: len(flat)])
-                x = tf.nest.pack_sequence_as(example, flat_layer_inputs)
-                if loss_of is None:
-                    return run_chunk(pipe, k, index, x, self.derived_dims)
-                flat_loss_inputs = list(xs[len(flat) :])
-                labels = tf.nest.pack_sequence_as(self.loss_inputs, flat_loss_inputs)
-                with stage(stage_index):
-                    return run_chunk(
-                        pipe, k, index, x, self.derived_dims, loss_of, labels
-                    )
+                x = tf.nest.pack_sequence_as(example, list(xs[:num_layer_inputs]))
+                labels: Any = ()
+                if loss_of is not None:
+                    flat_labels = list(xs[num_layer_inputs:])
+                    labels = tf.nest.pack_sequence_as(self.loss_inputs, flat_labels)
+                return run_chunk(
+                    pipe, k, index, x, self.derived_dims, loss_of, loss_inputs=labels
+                )
 
             if pipe.recompute:
                 run_layers = recompute(run_layers)
@@ -238,7 +239,7 @@ class RecordedChunks:
             return [*tf.nest.flatten(output), *deferred_tensors]
 
         with context(stage=stage_index):
-            specs = [x.spec for x in (*flat, *loss_inputs)]
+            specs = [x.spec for x in (*layer_inputs, *loss_inputs)]
             body = record_body(run, [_INDEX_SPEC, *specs])
         output, deferred = output_and_deferred
         num_outputs = len(tf.nest.flatten(output))
@@ -294,7 +295,7 @@ class RecordedChunks:
         """Calls a body at the stage of its chunk, after this stage's previous call."""
         previous = self.latest_results.get(chunk.stage, ())
         with stage(chunk.stage):
-            results = call(body, arguments, previous, call_id=call_id)
+            results = call(body, arguments, wait_for=previous, call_id=call_id)
         self.latest_results[chunk.stage] = results
         return results
 
@@ -319,7 +320,7 @@ class RecordedChunks:
         if chunk is self.last_chunk:
             xs += inputs[num_layer_inputs:]
         arguments = (self._index_tensor(m), *xs)
-        call_id = CallId(chunk.index, m)
+        call_id = CallId(chunk.index, microbatch=m)
         results = self._call(chunk, call_id, chunk.body_with_residuals, arguments)
         chunk.forward_passes[m] = _ForwardPass(arguments, results)
 
@@ -339,7 +340,7 @@ class RecordedChunks:
             *self._output_cotangents(chunk, m),
             *chunk.gradient_sums,
         ]
-        call_id = CallId(chunk.index, m, backward=True)
+        call_id = CallId(chunk.index, microbatch=m, backward=True)
         results = iter(self._call(chunk, call_id, backward.body, arguments))
         with_cotangents = set(backward.arguments)
         for x in chunk.body.arguments:

@@ -13,7 +13,7 @@ from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_scalar, as_tensor
 from meshtf.ops.control.layout_region import stage
 from meshtf.ops.control.microbatch import microbatch
-from meshtf.pipeline.costs import layer_name
+from meshtf.pipeline.layer_variables import layer_name
 
 
 class Pipeline(Protocol):
