@@ -138,8 +138,9 @@ class Manifest:
         for key, value in fields.items():
             lines.append(f" {json.dumps(key)}: {json.dumps(value)},\n")
         body = ("{\n" + "".join(lines)).encode()
+        last_entry = f' "crc32": "{_crc32_text(body)}"\n}}\n'
         with open(os.path.join(folder, FILE), "wb") as file:
-            file.write(body + f' "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode())
+            file.write(body + last_entry.encode())
 
     @classmethod
     def read(cls, folder: str) -> Manifest:
@@ -149,33 +150,7 @@ class Manifest:
           DamageError: the manifest is missing, was changed, or has another format.
         """
         folder = as_path("folder", folder)
-        path = os.path.join(folder, FILE)
-        try:
-            with open(path, "rb") as file:
-                text = file.read()
-        except OSError as error:
-            if not os.path.exists(folder):
-                raise DamageError(
-                    folder,
-                    FILE,
-                    reason="the folder does not exist",
-                    way_out=_WAY_OUT_OF_ABSENCE,
-                ) from None
-            raise DamageError(
-                folder,
-                FILE,
-                reason=f"it cannot be read: {error.strerror}",
-                way_out=_WAY_OUT,
-            ) from None
-        match = _CONTENTS.fullmatch(text)
-        if match is None:
-            raise DamageError(
-                folder, FILE, reason="its end is not there", way_out=_WAY_OUT
-            )
-        body, crc = match.groups()
-        if f"{zlib.crc32(body):08x}".encode() != crc:
-            raise DamageError(folder, FILE, "its sum is not the one that it states")
-        fields = json.loads(text)
+        fields = json.loads(_verified_text(folder))
         if fields["format"] != _FORMAT:
             raise DamageError(
                 folder,
@@ -248,3 +223,41 @@ class Manifest:
                 INDEX,
                 f"its sum is {index.crc32}, not {self.files[INDEX].crc32}",
             )
+
+
+def _crc32_text(data: bytes) -> str:
+    """Returns the CRC-32 of data as hexadecimal text."""
+    return f"{zlib.crc32(data):08x}"
+
+
+def _verified_text(folder: str) -> bytes:
+    """Returns the text of a manifest, after comparing its checksum.
+
+    Raises:
+      DamageError: the manifest is missing or was changed.
+    """
+    path = os.path.join(folder, FILE)
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except OSError as error:
+        if not os.path.exists(folder):
+            raise DamageError(
+                folder,
+                FILE,
+                reason="the folder does not exist",
+                way_out=_WAY_OUT_OF_ABSENCE,
+            ) from None
+        raise DamageError(
+            folder,
+            FILE,
+            reason=f"it cannot be read: {error.strerror}",
+            way_out=_WAY_OUT,
+        ) from None
+    match = _CONTENTS.fullmatch(text)
+    if match is None:
+        raise DamageError(folder, FILE, reason="its end is not there", way_out=_WAY_OUT)
+    body, crc = match.groups()
+    if _crc32_text(body).encode() != crc:
+        raise DamageError(folder, FILE, "its sum is not the one that it states")
+    return text
