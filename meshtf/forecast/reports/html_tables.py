@@ -53,9 +53,9 @@ def static_page(
         _error(forecast),
         _costs(forecast),
         _memory(forecast),
-        _live(forecast, shapes, paths),
+        _live_tensors(forecast, shapes, paths),
         _modules(forecast, paths),
-        _lines(forecast, paths),
+        _user_lines(forecast, paths),
         _notes(forecast),
         _variables(forecast, shapes),
         op_section(forecast, shapes, paths),
@@ -65,7 +65,7 @@ def static_page(
     return "\n".join(section for section in sections if section)
 
 
-def _table(titles: Sequence[str], rows: HtmlRows) -> str:
+def _html_table(titles: Sequence[str], rows: HtmlRows) -> str:
     """Returns a table as HTML.
 
     Args:
@@ -147,7 +147,7 @@ def _costs(forecast: ForecastData) -> str:
         "For one device and one call. Redundant FLOPs are computed identically by "
         "several devices."
     )
-    return _section("Costs", lead, _table(("", *columns), rows))
+    return _section("Costs", lead, _html_table(("", *columns), rows))
 
 
 def _memory(forecast: ForecastData) -> str:
@@ -159,11 +159,11 @@ def _memory(forecast: ForecastData) -> str:
         width = 100 * size / largest
         bar = f'<div class="bar"><i style="width:{width:.1f}%"></i></div>'
         rows.append((escape(name.replace("_", " ")), bytes_text(size), bar))
-    content = [_table(("", "bytes", ""), rows)]
+    content = [_html_table(("", "bytes", ""), rows)]
     if forecast.device_memory is not None:
         content.append(f"<p><b>{escape(verdict(forecast))}</b></p>")
     if forecast.fits is False:
-        content.append(_list(f"{line}." for line in advice(forecast)))
+        content.append(_html_list(f"{line}." for line in advice(forecast)))
     lead = (
         "On one device. Each row is the peak of its kind; they are not reached at the "
         "same time. The last row is the peak of all live bytes."
@@ -171,7 +171,9 @@ def _memory(forecast: ForecastData) -> str:
     return _section("Memory", lead, *content)
 
 
-def _live(forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]) -> str:
+def _live_tensors(
+    forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]
+) -> str:
     """Returns the largest tensors at the peak of memory."""
     if not forecast.live:
         return ""
@@ -186,7 +188,7 @@ def _live(forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]) -
                 escape(live.kind),
                 escape(live.title),
                 escape(live.path),
-                escape(_line(live, paths)),
+                escape(_line_text(live, paths)),
             )
         )
     titles = ("bytes", "tensor", "kind", "computed by", "module", "line")
@@ -194,7 +196,9 @@ def _live(forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]) -
         "What is live at the peak, equal tensors in one row. Activations are kept for the "
         "backward pass; temporaries are all other computed tensors."
     )
-    return _section("Largest tensors at the peak of memory", lead, _table(titles, rows))
+    return _section(
+        "Largest tensors at the peak of memory", lead, _html_table(titles, rows)
+    )
 
 
 def _modules(forecast: ForecastData, paths: Mapping[str, str]) -> str:
@@ -211,7 +215,7 @@ def _modules(forecast: ForecastData, paths: Mapping[str, str]) -> str:
         plural = "s" if depth > 1 else ""
         content.append(
             f"<details{open_attribute}><summary>{depth} name{plural} deep</summary>"
-            f"{_table(titles, rows)}</details>"
+            f"{_html_table(titles, rows)}</details>"
         )
     lead = 'Sums by module path; "_*" stands for the indices of equal modules.'
     return _section("Modules", lead, *content)
@@ -225,31 +229,31 @@ def _module_row(costs: ModuleCosts, paths: Mapping[str, str]) -> tuple[str, ...]
         flops_text(costs.flops),
         bytes_text(costs.received),
         bytes_text(costs.live),
-        escape(_line(costs, paths)),
+        escape(_line_text(costs, paths)),
     )
 
 
-def _lines(forecast: ForecastData, paths: Mapping[str, str]) -> str:
+def _user_lines(forecast: ForecastData, paths: Mapping[str, str]) -> str:
     """Returns the user's lines with the most bytes received, gathered bytes and redundant
     FLOPs.
     """
     sums = totals(forecast)
     rows_by_title = {
         "Bytes received, by line": [
-            (bytes_text(row["all"]), _at(row, paths)) for row in sums["lines"]
+            (bytes_text(row["all"]), _call_text(row, paths)) for row in sums["lines"]
         ],
         "Gathered dimensions": [
             (
                 bytes_text(row["all"]),
                 f"{row['times']} x {row['dim']} over {row['axis']}, for "
-                f"{_at(row, paths)}",
+                f"{_call_text(row, paths)}",
             )
             for row in sums["gathers"]
         ],
         "Redundant FLOPs": [
             (
                 flops_text(row["all"]),
-                f"{_at(row, paths)}: identical on {row['positions']} devices",
+                f"{_call_text(row, paths)}: identical on {row['positions']} devices",
             )
             for row in sums["repeated"]
         ],
@@ -259,7 +263,7 @@ def _lines(forecast: ForecastData, paths: Mapping[str, str]) -> str:
     for title, rows in rows_by_title.items():
         if rows:
             html_rows = [(amount, escape(text)) for amount, text in rows[:MAX_ROWS]]
-            content.append(f"<h3>{title}</h3>{_table(no_titles, html_rows)}")
+            content.append(f"<h3>{title}</h3>{_html_table(no_titles, html_rows)}")
     if not content:
         return ""
     lead = "By the line of the program that calls the ops; the largest first."
@@ -271,7 +275,7 @@ def _notes(forecast: ForecastData) -> str:
     if not forecast.notes:
         return ""
     lead = "Legal, but probably not intended."
-    return _section("Notes", lead, _list(forecast.notes))
+    return _section("Notes", lead, _html_list(forecast.notes))
 
 
 def _variables(forecast: ForecastData, shapes: ShapeHtml) -> str:
@@ -287,18 +291,18 @@ def _variables(forecast: ForecastData, shapes: ShapeHtml) -> str:
         )
         for variable in forecast.variables
     ]
-    table = _table(("variable", "shape", "bytes", "role"), rows)
+    table = _html_table(("variable", "shape", "bytes", "role"), rows)
     folded = f"<details><summary>{len(rows):,} variables</summary>{table}</details>"
     return _section("Variables", "With the bytes of one shard.", folded)
 
 
-def _list(items: Iterable[str]) -> str:
+def _html_list(items: Iterable[str]) -> str:
     """Returns texts as an HTML list."""
     entries = "".join(f"<li>{escape(item)}</li>" for item in items)
     return f'<ul class="plain">{entries}</ul>'
 
 
-def _line(source: LiveTensors | ModuleCosts, paths: Mapping[str, str]) -> str:
+def _line_text(source: LiveTensors | ModuleCosts, paths: Mapping[str, str]) -> str:
     """Returns the user's line as "file:line"; "" if it is unknown.
 
     Args:
@@ -311,7 +315,7 @@ def _line(source: LiveTensors | ModuleCosts, paths: Mapping[str, str]) -> str:
     return f"{path}:{source.line}"
 
 
-def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
+def _call_text(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
     """Returns the function and the user's line of a sum of `totals`."""
     if not row["file"]:
         return "the results"

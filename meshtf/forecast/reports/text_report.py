@@ -59,12 +59,12 @@ def table(forecast: ForecastData, module_depth: int = DEFAULT_DEPTH) -> str:
         _head(forecast),
         _costs(forecast),
         _memory(forecast),
-        _live(forecast),
+        _live_tensors(forecast),
         _stages(forecast),
         _modules(forecast, module_depth),
         _notes(forecast),
-        _gathers(forecast),
-        _redundant(forecast),
+        _gathered_dimensions(forecast),
+        _redundant_flops(forecast),
         list(op_lines(forecast)),
         _error(forecast),
     ]
@@ -150,18 +150,18 @@ def _memory(forecast: ForecastData) -> list[str]:
         lines += ["", f"  {verdict(forecast)}"]
     if forecast.fits is False:
         for line in advice(forecast):
-            lines.append(_filled(f"    - {line}.", "      "))
+            lines.append(_wrapped(f"    - {line}.", "      "))
     return lines
 
 
-def _live(forecast: ForecastData) -> list[str]:
+def _live_tensors(forecast: ForecastData) -> list[str]:
     """Returns what is live at the peak of memory: bytes by kind, and the largest tensors."""
     if not forecast.live:
         return []
     paths = short_paths(forecast)
     axes = [axis for axis, _ in forecast.axes]
     peak = bytes_text(forecast.memory.peak)
-    lines = [_filled(f"  at the peak of {peak}: {_sums_by_kind(forecast)}", "    ")]
+    lines = [_wrapped(f"  at the peak of {peak}: {_sums_by_kind(forecast)}", "    ")]
     for live in forecast.live[:MAX_LIVE]:
         lines += [f"    {row}" for row in _live_rows(live, axes, paths)]
     if len(forecast.live) > MAX_LIVE:
@@ -217,7 +217,7 @@ def _modules(forecast: ForecastData, depth: int) -> list[str]:
     # Rows of the list are indented by two more than its title.
     title_width = PATH_WIDTH + 2
     head = f"{title:<{title_width}}{column_titles}  most FLOPs at"
-    return _list(head, rows, max_rows=MAX_MODULES)
+    return _titled_rows(head, rows, max_rows=MAX_MODULES)
 
 
 def _module_row(costs: ModuleCosts, paths: Mapping[str, str]) -> str:
@@ -257,39 +257,39 @@ def _stages(forecast: ForecastData) -> list[str]:
 
 def _notes(forecast: ForecastData) -> list[str]:
     """Returns the notes about the layout and the program."""
-    # `_list` indents by four.
-    notes = [_filled(note, "      ", WIDTH - 4) for note in forecast.notes]
-    return _list("notes", notes, max_rows=None)
+    # `_titled_rows` indents by four.
+    notes = [_wrapped(note, "      ", WIDTH - 4) for note in forecast.notes]
+    return _titled_rows("notes", notes, max_rows=None)
 
 
-def _filled(text: str, indent: str, width: int = WIDTH) -> str:
+def _wrapped(text: str, indent: str, width: int = WIDTH) -> str:
     """Returns a long line as several lines, with an indent from the second line on."""
     return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _gathers(forecast: ForecastData) -> list[str]:
+def _gathered_dimensions(forecast: ForecastData) -> list[str]:
     """Returns the bytes of gathered dimensions, by line."""
     paths = short_paths(forecast)
     rows = [
         f"{bytes_text(gather['all']):>10}  {gather['times']} x {gather['dim']} over "
-        f"{gather['axis']}, for {_at(gather, paths)}"
+        f"{gather['axis']}, for {_call_text(gather, paths)}"
         for gather in totals(forecast)["gathers"]
     ]
-    return _list("gathered dimensions", rows)
+    return _titled_rows("gathered dimensions", rows)
 
 
-def _redundant(forecast: ForecastData) -> list[str]:
+def _redundant_flops(forecast: ForecastData) -> list[str]:
     """Returns redundant FLOPs, by line."""
     paths = short_paths(forecast)
     rows = [
-        f"{flops_text(line['all']):>10}  {_at(line, paths)}: identical on "
+        f"{flops_text(line['all']):>10}  {_call_text(line, paths)}: identical on "
         f"{line['positions']} devices"
         for line in totals(forecast)["repeated"]
     ]
-    return _list("redundant FLOPs", rows)
+    return _titled_rows("redundant FLOPs", rows)
 
 
-def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
+def _call_text(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
     """Returns the function and the user's line of a sum of `totals`, or of an op."""
     if not row["file"]:
         return "the results"
@@ -297,7 +297,7 @@ def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
     return f"{row['function']} at {path}:{row['line']}"
 
 
-def _list(
+def _titled_rows(
     title: str, rows: Sequence[str], max_rows: int | None = MAX_ROWS
 ) -> list[str]:
     """Returns a title and indented rows; the last line says how many were left out."""
@@ -318,6 +318,6 @@ def _error(forecast: ForecastData) -> list[str]:
     where = "before the first op"
     if forecast.ops:
         op = forecast.ops[-1]
-        where = f"after op {op.index}, {_at(vars(op), short_paths(forecast))}"
+        where = f"after op {op.index}, {_call_text(vars(op), short_paths(forecast))}"
     message = forecast.error.split("\n")
     return [f"!! the plan ends here, {where}:", *(f"!! {line}" for line in message)]

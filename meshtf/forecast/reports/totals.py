@@ -71,12 +71,16 @@ def totals(forecast: ForecastData) -> dict[str, Any]:
     by_line = (_collective_entry(line, collective) for line, collective in collectives)
     return {
         "positions": forecast.positions,
-        "flops": _sum((), flops)[0],
-        "repeated_flops": _sum((), redundant)[0],
-        "collectives": _sum(("kind", "axis"), by_kind),
-        "lines": _sum(UserLine._fields, by_line),
-        "gathers": _sum((*UserLine._fields, "dim", "axis"), _gathers(collectives)),
-        "repeated": _sum((*UserLine._fields, "positions"), _redundant_lines(ops)),
+        "flops": _sums_by_key((), flops)[0],
+        "repeated_flops": _sums_by_key((), redundant)[0],
+        "collectives": _sums_by_key(("kind", "axis"), by_kind),
+        "lines": _sums_by_key(UserLine._fields, by_line),
+        "gathers": _sums_by_key(
+            (*UserLine._fields, "dim", "axis"), _gathers(collectives)
+        ),
+        "repeated": _sums_by_key(
+            (*UserLine._fields, "positions"), _redundant_lines(ops)
+        ),
     }
 
 
@@ -108,7 +112,9 @@ def _redundant_lines(ops: Iterable[Computation]) -> Iterator[_Entry]:
             yield _op_entry(key, op, flops)
 
 
-def _sum(key_names: Sequence[str], entries: Iterable[_Entry]) -> list[dict[str, Any]]:
+def _sums_by_key(
+    key_names: Sequence[str], entries: Iterable[_Entry]
+) -> list[dict[str, Any]]:
     """Returns the sums of entries with equal keys, the largest first.
 
     Args:

@@ -31,7 +31,7 @@ from meshtf.testing.conformance.partial_sums import (
 )
 from meshtf.testing.conformance.reference import ReferenceCase, reference_case
 from meshtf.testing.conformance.report import Report, report_for
-from meshtf.testing.conformance.samples import MESHES, generator, label
+from meshtf.testing.conformance.samples import MESHES, label, random_generator
 
 # The maximum counts of layouts of one sample on one mesh.
 MAX_LEGAL = 100
@@ -117,7 +117,7 @@ def _layouts(
       report: the report, in which layouts that are not drawn are counted.
       meshes: the axes of each mesh.
     """
-    rng = generator(report.seed, "layouts", report.op)
+    rng = random_generator(report.seed, "layouts", report.op)
     for axes in meshes:
         axis_sizes = Mesh(axes).axes
         legal: list[Rules] = []

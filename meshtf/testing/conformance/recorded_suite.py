@@ -34,7 +34,7 @@ from meshtf.testing.conformance.layouts import (
 from meshtf.testing.conformance.partial_sums import Variant, variants_of
 from meshtf.testing.conformance.reference import ReferenceCase, reference_case
 from meshtf.testing.conformance.report import Report, report_for
-from meshtf.testing.conformance.samples import MESHES, generator, label
+from meshtf.testing.conformance.samples import MESHES, label, random_generator
 
 # The maximum count of layouts of one op on one mesh; of more, random ones are chosen from.
 MAX_CANDIDATES = 20_000
@@ -129,7 +129,7 @@ def _covering_layouts(
       report: the report, in which the layouts that are not candidates are counted.
     """
     dims = list(dict.fromkeys(name for case in cases for name in case.dims))
-    rng = generator(report.seed, "programs", report.op)
+    rng = random_generator(report.seed, "programs", report.op)
     candidates = _candidates(dims, list(axes), rng)
     # Each dimension is sharded along one of the axes, or along none.
     num_layouts = (len(axes) + 1) ** len(dims)
@@ -212,7 +212,7 @@ def _check_layout(
     """
     legal_cases = [case for case in cases if is_legal(case.shapes, mesh.axes, rules)]
     context = f"mtf.function on {mesh}, layout {mesh.layout}"
-    rng = generator(report.seed, "variants", context)
+    rng = random_generator(report.seed, "variants", context)
     report.cases += len(legal_cases)
     try:
         inputs = [case.inputs_on(mesh) for case in legal_cases]

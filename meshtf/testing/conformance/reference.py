@@ -27,7 +27,7 @@ from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.samples import (
     NamedArray,
     draw_inputs,
-    generator,
+    random_generator,
 )
 
 
@@ -129,7 +129,7 @@ def reference_case(
       seed: the seed of the random values.
       devices: names of devices, of which the first is used; empty: the default device.
     """
-    rng = generator(seed, op_class.__name__, repr(sample))
+    rng = random_generator(seed, op_class.__name__, repr(sample))
     case = ReferenceCase(op_class(*sample.attributes), draw_inputs(sample, rng))
     mesh = mesh_on(axes="", devices=devices)
     with tf.GradientTape(persistent=True) as tape:

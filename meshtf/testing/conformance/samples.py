@@ -81,7 +81,7 @@ def _subclasses(base: type[Op]) -> Iterator[type[Op]]:
         yield from _subclasses(op)
 
 
-def generator(seed: int, *names: object) -> np.random.Generator:
+def random_generator(seed: int, *names: object) -> np.random.Generator:
     """Returns a random generator that depends only on a seed and on the text of `names`."""
     text = "/".join(map(str, names))
     checksum = zlib.crc32(text.encode())
