@@ -150,7 +150,7 @@ def _memory(forecast: ForecastData) -> list[str]:
         lines += ["", f"  {verdict(forecast)}"]
     if forecast.fits is False:
         for line in advice(forecast):
-            lines.append(_wrapped(f"    - {line}.", "      "))
+            lines.append(_wrapped(f"    - {line}.", indent="      "))
     return lines
 
 
@@ -161,7 +161,8 @@ def _live_tensors(forecast: ForecastData) -> list[str]:
     paths = short_paths(forecast)
     axes = [axis for axis, _ in forecast.axes]
     peak = bytes_text(forecast.memory.peak)
-    lines = [_wrapped(f"  at the peak of {peak}: {_sums_by_kind(forecast)}", "    ")]
+    summary = f"  at the peak of {peak}: {_sums_by_kind(forecast)}"
+    lines = [_wrapped(summary, indent="    ")]
     for live in forecast.live[:MAX_LIVE]:
         lines += [f"    {row}" for row in _live_rows(live, axes, paths)]
     if len(forecast.live) > MAX_LIVE:
@@ -258,7 +259,9 @@ def _stages(forecast: ForecastData) -> list[str]:
 def _notes(forecast: ForecastData) -> list[str]:
     """Returns the notes about the layout and the program."""
     # `_titled_rows` indents by four.
-    notes = [_wrapped(note, "      ", WIDTH - 4) for note in forecast.notes]
+    notes = [
+        _wrapped(note, indent="      ", width=WIDTH - 4) for note in forecast.notes
+    ]
     return _titled_rows("notes", notes, max_rows=None)
 
 

@@ -69,18 +69,15 @@ def totals(forecast: ForecastData) -> dict[str, Any]:
         for _, collective in collectives
     )
     by_line = (_collective_entry(line, collective) for line, collective in collectives)
+    line_names = UserLine._fields
     return {
         "positions": forecast.positions,
-        "flops": _sums_by_key((), flops)[0],
-        "repeated_flops": _sums_by_key((), redundant)[0],
+        "flops": _sum_of_all(flops),
+        "repeated_flops": _sum_of_all(redundant),
         "collectives": _sums_by_key(("kind", "axis"), by_kind),
-        "lines": _sums_by_key(UserLine._fields, by_line),
-        "gathers": _sums_by_key(
-            (*UserLine._fields, "dim", "axis"), _gathers(collectives)
-        ),
-        "repeated": _sums_by_key(
-            (*UserLine._fields, "positions"), _redundant_lines(ops)
-        ),
+        "lines": _sums_by_key(line_names, by_line),
+        "gathers": _sums_by_key((*line_names, "dim", "axis"), _gathers(collectives)),
+        "repeated": _sums_by_key((*line_names, "positions"), _redundant_lines(ops)),
     }
 
 
@@ -110,6 +107,12 @@ def _redundant_lines(ops: Iterable[Computation]) -> Iterator[_Entry]:
         if flops:
             key = op.file, op.line, op.function, op.repeated
             yield _op_entry(key, op, flops)
+
+
+def _sum_of_all(entries: Iterable[_Entry]) -> dict[str, Any]:
+    """Returns the sum of all entries, which have the key ()."""
+    (total,) = _sums_by_key((), entries)
+    return total
 
 
 def _sums_by_key(
