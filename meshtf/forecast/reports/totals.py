@@ -133,7 +133,7 @@ def _sums_by_key(
         amounts["times"] += entry.times
         amounts[entry.phase] += entry.amount
         amounts["all"] += entry.amount
-    rows = []
+    rows: list[dict[str, Any]] = []
     for key, amounts in sums.items():
         named_key = dict(zip(key_names, key))
         rows.append(named_key | amounts)
