@@ -45,11 +45,13 @@ def op_lines(forecast: ForecastData) -> Iterator[str]:
         yield "  ops"
         yield from textwrap.indent(LEGEND, "    ").split("\n")
     table = _OpTable(forecast)
-    yield from table.block(fold([without_index(op) for op in forecast.ops]), "    ")
+    items = fold([without_index(op) for op in forecast.ops])
+    indent = "    "
+    yield from table.block(items, indent)
     if forecast.results:
-        yield "    results"
+        yield f"{indent}results"
         for collective in forecast.results:
-            yield from table.collective(collective, "    ")
+            yield from table.collective(collective, indent)
 
 
 _NO_CALL = ("", "")  # no line of the user, no function

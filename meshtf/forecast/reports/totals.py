@@ -96,7 +96,7 @@ def _op_entry(key: tuple[Hashable, ...], op: Computation, flops: float) -> _Entr
 def _gathers(collectives: Iterable[tuple[UserLine, Collective]]) -> Iterator[_Entry]:
     """Yields the bytes of each gathered dimension, by line, dimension and axis."""
     for line, collective in collectives:
-        for dim in gathered(collective):
+        for dim in gathered_dims(collective):
             yield _collective_entry((*line, dim, collective.axis), collective)
 
 
@@ -155,7 +155,7 @@ def _collectives_with_lines(
             yield UserLine(file="", line=0, function=""), collective
 
 
-def gathered(collective: Collective) -> list[str]:
+def gathered_dims(collective: Collective) -> list[str]:
     """Returns the dimensions that are sharded before an all_gather and not after it."""
     if collective.kind != "all_gather":
         return []
