@@ -22,7 +22,7 @@ import contextlib
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -275,12 +275,12 @@ def _plan_reads(
         else:
             copied_shards[box] = slots
     if copied_shards:
-        needed_boxes = [
-            s
-            for s in saved.boxes
-            if any(overlap(s, box) is not None for box in copied_shards)
-        ]
+        needed_boxes = [s for s in saved.boxes if _overlaps_any(s, copied_shards)]
         yield _TensorRead(name, saved, needed_boxes, copied_shards)
+
+
+def _overlaps_any(box: Box, shards: Iterable[Box]) -> bool:
+    return any(overlap(box, shard) is not None for shard in shards)
 
 
 def _load_host(prefix: str, host: str, reads: Sequence[_TensorRead]) -> None:

@@ -73,8 +73,9 @@ def ipv4_address(host: str) -> str:
     infos = socket.getaddrinfo(
         host, port=None, family=socket.AF_INET, type=socket.SOCK_STREAM
     )
-    _, _, _, _, socket_address = infos[0]
-    return str(socket_address[0])
+    *_, socket_address = infos[0]
+    address, _port = socket_address
+    return str(address)
 
 
 def is_loopback(host: str) -> bool:

@@ -131,10 +131,10 @@ def _program(address: ipaddress.IPv4Address) -> list[_Instruction]:
     ipv4_tests = [_AddressTest(_LOAD_WORD, _IPV4_DESTINATION, int(address))]
     ipv6_tests = []
     if address.is_loopback:
-        ipv4_tests = [_AddressTest(_LOAD_BYTE, _IPV4_DESTINATION, 127)]  # 127.*
+        ipv4_tests = [_AddressTest(_LOAD_BYTE, _IPV4_DESTINATION, value=127)]  # 127.*
         for i, word in enumerate((0, 0, 0, 1)):  # ::1
             offset = _IPV6_DESTINATION + 4 * i
-            ipv6_tests.append(_AddressTest(_LOAD_WORD, offset, word))
+            ipv6_tests.append(_AddressTest(_LOAD_WORD, offset, value=word))
     # The counts of instructions: each test has two.
     version_size = 3
     ipv4_size = 2 * len(ipv4_tests) + 1  # with a jump after the tests

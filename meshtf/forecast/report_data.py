@@ -222,9 +222,9 @@ class ForecastData:
           phase: counts only collectives of this phase; None: all.
         """
         if kind is not None:
-            as_text("kind", kind)
+            kind = as_text("kind", kind)
         if axis is not None:
-            as_text("axis", axis)
+            axis = as_text("axis", axis)
         _check_phase(phase)
         return sum(
             collective.total
@@ -256,5 +256,6 @@ class ForecastData:
 
 
 def _check_phase(phase: object) -> None:
+    """Raises ArgumentError unless an argument is a phase or None."""
     if phase is not None:
         as_choice("phase", phase, PHASES)

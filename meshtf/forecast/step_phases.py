@@ -28,9 +28,7 @@ def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase
     """
     phase_of: dict[Node, Phase] = {}
     # Loops, branches and calls that contain a backward pass.
-    training_loops = {
-        node for node in nodes if any(inner.primals for inner in _inner_nodes(node))
-    }
+    training_loops = {node for node in nodes if _has_backward_pass(node)}
     for node in nodes:
         phase_of[node] = _phase(node, phase_of, training_loops)
     outputs = training_loops | {latest(tensor.node) for tensor in results}
@@ -62,6 +60,11 @@ def _inner_nodes(node: Node) -> Iterator[Node]:
         for inner in body.nodes:
             yield inner
             yield from _inner_nodes(inner)
+
+
+def _has_backward_pass(node: Node) -> bool:
+    """Returns whether a gradient rule recorded a node of a body of this node."""
+    return any(inner.primals for inner in _inner_nodes(node))
 
 
 def _is_backward(node: Node) -> bool:

@@ -192,5 +192,5 @@ def bias_correction(beta: float, t: Tensor) -> Tensor:
       t: the count of updates: a scalar float.
     """
     if not beta:  # log(0) is not finite
-        return full(t.mesh, "", 1.0, t.dtype)
+        return full(t.mesh, shape="", value=1.0, dtype=t.dtype)
     return 1.0 - exp(t * math.log(beta))

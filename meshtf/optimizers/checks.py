@@ -34,9 +34,7 @@ def check_pairs(
       PlanError: there are not as many gradients as variables.
     """
     variables = as_variables("variables", variables, expected="variables")
-    gradients = []
-    for grad in as_sequence("grads", grads, "a list of gradients"):
-        gradients.append(None if grad is None else as_tensor("grads", grad))
+    gradients = as_gradients(grads)
     if len(gradients) != len(variables):
         raise PlanError(
             explain_error(
@@ -46,6 +44,18 @@ def check_pairs(
             )
         )
     return gradients, variables
+
+
+def as_gradients(grads: Any) -> list[Tensor | None]:
+    """Returns gradients as a list of tensors, with None where there is no gradient.
+
+    Raises:
+      ArgumentError: `grads` is no list of tensors.
+    """
+    gradients = []
+    for grad in as_sequence("grads", grads, "a list of gradients"):
+        gradients.append(None if grad is None else as_tensor("grads", grad))
+    return gradients
 
 
 def check_gradient(grad: Tensor, variable: Variable) -> None:
@@ -81,6 +91,7 @@ def check_update_arguments(slots: Any, step_scalars: Any) -> None:
     Raises:
       ArgumentError: `slots` is no dict, or `step_scalars` no tuple of tensors.
     """
+    # Each of these calls raises ArgumentError for a wrong value.
     as_mapping("slots", slots, "slots by name, as in optimizer.slots[variable.name]")
     if not isinstance(step_scalars, tuple):
         refuse(

@@ -22,6 +22,7 @@ from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.reduce import reduce_sum
+from meshtf.optimizers.checks import as_gradients
 from meshtf.optimizers.slot_layout import to_slot_layout
 
 
@@ -65,10 +66,7 @@ def clip_by_global_norm(
     Returns:
       The scaled gradients, and their global norm before scaling: a scalar.
     """
-    grads = [
-        None if x is None else as_tensor("grads", x)
-        for x in as_sequence("grads", grads, "a list of gradients")
-    ]
+    grads = as_gradients(grads)
     if clip_norm is not None:
         # Zero would make all gradients vanish; a negative norm would reverse them.
         if not as_float("clip_norm", clip_norm) > 0:

@@ -87,6 +87,7 @@ class Optimizer(Module):
     ) -> None:
         variables = as_variables("variables", variables)
         if not callable(learning_rate):
+            # Raises ArgumentError unless it is a number.
             as_float(
                 "learning_rate", learning_rate, "a number, or a function of the step"
             )
@@ -108,7 +109,7 @@ class Optimizer(Module):
                 f"there are {len(variables)} variables, and slots for {len(slots)}."
             )
         for variable, shapes in zip(variables, slots, strict=True):
-            as_mapping("slots", shapes, "shapes by the names of slots")
+            shapes = as_mapping("slots", shapes, "shapes by the names of slots")
             if shapes:  # the variable has slots
                 check_slots_can_be_sharded(type(self).__name__, variable)
         self.slots: dict[str, dict[str, Variable]] = {}
@@ -256,7 +257,7 @@ def apply_update(
     """
     check_record(Variable, variable=variable)
     check_tensors(grad=grad, rate=rate)
-    as_mapping("slots", slots, "slots by name")
+    slots = as_mapping("slots", slots, "slots by name")
     if is_half_precision(variable):
         grad = cast(grad, op.dtype)
     rate = cast(rate, op.dtype)
@@ -315,7 +316,7 @@ def _zeros_initializer(variables: Sequence[Variable], dtype: str) -> Initializer
     """
 
     def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-        return full(mesh, shape, 0.0, dtype)
+        return full(mesh, shape, value=0.0, dtype=dtype)
 
     if not variables or variables[0].mesh.abstract:
         return zeros

@@ -48,7 +48,7 @@ def rate_dtype(dtype: str) -> Iterator[None]:
 
 def scalar(mesh: Mesh | None, value: float) -> Tensor:
     """Returns a scalar constant in the data type of rates."""
-    return full(mesh, "", value, _DTYPE.get())
+    return full(mesh, shape="", value=value, dtype=_DTYPE.get())
 
 
 def cast_step(step: Tensor) -> Tensor:
@@ -191,6 +191,7 @@ def product(*factors: Rate) -> Schedule:
     """
     for factor in factors:
         if not callable(factor):
+            # Raises ArgumentError unless it is a number.
             as_float("factors", factor, "numbers and schedules")
     if not factors:
         raise PlanError("a product of rates has at least one factor.")

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_variables, check_tensors
+from meshtf.names import Shape
 from meshtf.names.arguments import check_bools, check_floats, check_record
 from meshtf.ops.variables.optimizer_updates import (
     DescentUpdate,
@@ -55,7 +56,9 @@ class SGD(Optimizer):
         variables = as_variables("variables", variables, expected="variables")
         check_floats(momentum=momentum)
         check_bools(nesterov=nesterov)
-        slots = [{"velocity": v.shape} if momentum else {} for v in variables]
+        slots: list[dict[str, Shape]] = [{} for _ in variables]
+        if momentum:
+            slots = [{"velocity": v.shape} for v in variables]
         super().__init__(variables, learning_rate, slots=slots, name=name)
         self.momentum = momentum
         self.nesterov = nesterov

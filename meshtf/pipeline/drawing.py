@@ -197,7 +197,7 @@ def _legend(y: float, spans: Sequence[Span]) -> Iterator[str]:
     for kind in COLOUR_CLASSES:
         if kind not in kinds:
             continue
-        yield _rect(f"bar {COLOUR_CLASSES[kind]}", x, y - 11, 14, 14)
+        yield _rect(f"bar {COLOUR_CLASSES[kind]}", x, y - 11, width=14, height=14)
         yield text(x + 20, y, "note", kind)
         x += 110
     chunks = ""

@@ -311,10 +311,11 @@ class GPipe(Module):
             unstack(split_into_microbatches(y, self.dim, self.microbatches), MICROBATCH)
             for y in flat
         ]
-        return [
-            tf.nest.pack_sequence_as(x, [tensors[m] for tensors in unstacked])
-            for m in range(self.microbatches)
-        ]
+        microbatches = []
+        for m in range(self.microbatches):
+            tensors = [all_microbatches[m] for all_microbatches in unstacked]
+            microbatches.append(tf.nest.pack_sequence_as(x, tensors))
+        return microbatches
 
     def _merge(self, outputs: list[Tensor], size: int) -> Tensor:
         """Returns an output for the batch, merged from the outputs for its microbatches;
@@ -335,7 +336,7 @@ class GPipe(Module):
         y = merge_microbatches(stacked, self.dim)
         if y.shape[self.dim] == size:
             return y
-        return take_elements(y, self.dim, 0, size)
+        return take_elements(y, self.dim, begin=0, size=size)
 
     def _check_mesh(self, mesh: Mesh | None) -> None:
         """Raises an error for a mesh that is unknown or has another number of stages."""

@@ -297,12 +297,12 @@ def _run_check(name: str, check: Check | None) -> Report:
     is a failure.
     """
     if check is None:
-        return Report(name, 0)
+        return Report(name, seed=0)
     try:
         return check()
     except Exception as error:  # a failure; the remaining ops are checked anyway
         failure = f"{name}: {type(error).__name__}: {str(error)[:600]}"
-        return Report(name, 0, failures=[failure])
+        return Report(name, seed=0, failures=[failure])
 
 
 def _print_failures(kind: str, rows: Sequence[Row]) -> None:

@@ -71,7 +71,7 @@ class _Block(mtf.Module):
         bias = mtf.layers.causal_bias(self.mesh, length, [("kv_length", length.size)])
         x = mtf.rms_norm(x + self.attend(x, bias=bias), "d_model")
         h = mtf.gelu(self.inner(x))
-        x = x + self.outer(mtf.dropout(h, 0.25))
+        x = x + self.outer(mtf.dropout(h, rate=0.25))
         logits = self.embed.attend(x)
         losses = mtf.cross_entropy(logits, labels, "vocab")
         return mtf.reduce_mean(losses)
@@ -113,7 +113,7 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
     mesh.seed = seed
     model = _Block(mesh)
     variables = model.trainable_variables
-    optimizer = mtf.optimizers.Adam(variables, 0.01)
+    optimizer = mtf.optimizers.Adam(variables, learning_rate=0.01)
 
     @mtf.function(
         mesh=mesh,

@@ -28,7 +28,7 @@ from meshtf.forecast.reports.modules import (
 from meshtf.forecast.reports.op_rows import op_section
 from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.shape_html import ShapeHtml
-from meshtf.forecast.reports.totals import totals
+from meshtf.forecast.reports.totals import received_by_phase, totals
 from meshtf.forecast.reports.units import bytes_text, flops_text
 
 MAX_ROWS = 24  # of a table in the section "Lines"
@@ -131,14 +131,10 @@ def _costs(forecast: ForecastData) -> str:
     ) -> list[str]:
         return [escape(label), *(to_text(amounts[column]) for column in columns)]
 
-    received = {
-        column: sum(collective[column] for collective in sums["collectives"])
-        for column in columns
-    }
     rows = [
         row("FLOPs", sums["flops"], flops_text),
         row("redundant FLOPs", sums["repeated_flops"], flops_text),
-        row("bytes received", received, bytes_text),
+        row("bytes received", received_by_phase(sums), bytes_text),
     ]
     for collective in sums["collectives"]:
         label = f"{collective['times']} x {collective['kind']} {collective['axis']}"

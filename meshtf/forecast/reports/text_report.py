@@ -28,7 +28,7 @@ from meshtf.forecast.reports.op_table import (
     shape_text,
     short_paths,
 )
-from meshtf.forecast.reports.totals import totals
+from meshtf.forecast.reports.totals import received_by_phase, totals
 from meshtf.forecast.reports.units import bytes_text, flops_text
 
 MAX_ROWS = 8  # of a list of lines
@@ -120,22 +120,20 @@ def _costs(forecast: ForecastData) -> list[str]:
     def row(
         label: str, amounts: Mapping[str, Any], to_text: Callable[[float], str]
     ) -> str:
-        texts = [to_text(amounts[c]) if amounts[c] else "-" for c in columns]
+        texts = []
+        for column in columns:
+            amount = amounts[column]
+            texts.append(to_text(amount) if amount else "-")
         aligned = "".join(f"{amount_text:>14}" for amount_text in texts)
         return f"  {label:<{LABEL_WIDTH}}{aligned}"
 
-    collectives = sums["collectives"]
-    received = {
-        column: sum(collective[column] for collective in collectives)
-        for column in columns
-    }
     lines = [
         f"  {'':<{LABEL_WIDTH}}" + "".join(f"{column:>14}" for column in columns),
         row("FLOPs", sums["flops"], flops_text),
         row("  redundant FLOPs", sums["repeated_flops"], flops_text),
-        row("bytes received per device", received, bytes_text),
+        row("bytes received per device", received_by_phase(sums), bytes_text),
     ]
-    for collective in collectives:
+    for collective in sums["collectives"]:
         label = f"  {collective['times']} x {collective['kind']} {collective['axis']}"
         lines.append(row(label, collective, bytes_text))
     return lines
@@ -175,10 +173,11 @@ def _sums_by_kind(forecast: ForecastData) -> str:
     sums: dict[str, float] = collections.defaultdict(float)
     for live in forecast.live:
         sums[live.kind] += live.total
+    largest_first = sorted(sums, key=sums.__getitem__, reverse=True)
     return ", ".join(
-        f"{PLURALS[kind]} {bytes_text(size)}"
-        for kind, size in sorted(sums.items(), key=lambda item: -item[1])
-        if size
+        f"{PLURALS[kind]} {bytes_text(sums[kind])}"
+        for kind in largest_first
+        if sums[kind]
     )
 
 

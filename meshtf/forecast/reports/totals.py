@@ -81,6 +81,18 @@ def totals(forecast: ForecastData) -> dict[str, Any]:
     }
 
 
+def received_by_phase(sums: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the bytes that all collectives receive in each phase, and as "all".
+
+    Args:
+      sums: the result of `totals`.
+    """
+    return {
+        column: sum(collective[column] for collective in sums["collectives"])
+        for column in (*PHASES, "all")
+    }
+
+
 def _collective_entry(key: tuple[Hashable, ...], collective: Collective) -> _Entry:
     """Returns the entry with the bytes that a collective receives."""
     return _Entry(

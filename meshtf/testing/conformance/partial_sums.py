@@ -88,9 +88,11 @@ def variants_of(xs: Sequence[Tensor]) -> Iterator[Variant]:
 
 def _candidates(xs: Sequence[Tensor], axes: Sequence[str]) -> list[int]:
     """Returns the indices of the inputs that can be partial along all of `axes`."""
-    return [
-        i for i, x in enumerate(xs) if all(can_be_partial(x, axis) for axis in axes)
-    ]
+    indices = []
+    for i, x in enumerate(xs):
+        if all(can_be_partial(x, axis) for axis in axes):
+            indices.append(i)
+    return indices
 
 
 def as_partial(

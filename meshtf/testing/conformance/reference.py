@@ -85,10 +85,13 @@ class ReferenceCase:
 
     def cotangents_on(self, mesh: Mesh) -> list[Tensor | None]:
         """Returns the cotangents as tensors on a mesh."""
-        return [
-            None if array is None else asarray(mesh, array, shape)
-            for array, (_, shape) in zip(self.cotangents, self.outputs, strict=True)
-        ]
+        cotangents: list[Tensor | None] = []
+        for array, output in zip(self.cotangents, self.outputs, strict=True):
+            if array is None:
+                cotangents.append(None)
+            else:
+                cotangents.append(asarray(mesh, array, output.shape))
+        return cotangents
 
     def backward(
         self,
