@@ -287,7 +287,7 @@ class RecordedChunks:
     def _index_tensor(self, index: int) -> Tensor:
         """Returns the index of a microbatch as an int32 scalar."""
         with context(stage=None):
-            return full(self.mesh, "", index, "int32")
+            return full(self.mesh, shape="", value=index, dtype="int32")
 
     def _call(
         self, chunk: _Chunk, call_id: CallId, body: Body, arguments: Sequence[Tensor]
@@ -358,7 +358,7 @@ class RecordedChunks:
             weight = 1.0 / self.pipe.microbatches
             dtypes = [chunk.outputs[i].dtype for i in indices]
             with stage(chunk.stage):
-                return [full(self.mesh, "", weight, dtype) for dtype in dtypes]
+                return [full(self.mesh, "", weight, dtype=dtype) for dtype in dtypes]
         cotangents = self._next_chunk(chunk).cotangents[m]
         next_arguments = self._next_arguments(chunk)
         return [cotangents[next_arguments[i]] for i in indices]
