@@ -149,7 +149,7 @@ def _program(address: ipaddress.IPv4Address) -> list[_Instruction]:
     code = [
         _Instruction(_LOAD_BYTE, operand=_IP_HEADER),
         _Instruction(_SHIFT_RIGHT, operand=4),
-        _Instruction(_JUMP_IF_EQUAL, if_false=if_not_ipv4, operand=4),
+        _Instruction(_JUMP_IF_EQUAL, if_false=if_not_ipv4, operand=4),  # IPv4?
     ]
     _add_tests(code, ipv4_tests, drop_index)
     code.append(_Instruction(_JUMP, operand=ipv6_size))  # to accept

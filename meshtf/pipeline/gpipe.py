@@ -8,8 +8,9 @@ microbatches at the same time.
     grads = mtf.gradients([loss], pipe.trainable_variables)
     y = pipe(x)                                    # without a loss, for evaluation
 
-The loss and its gradients do not depend on the number of stages, the number of
-microbatches or the schedule. (Huang et al. 2019, arXiv:1811.06965; schedules:
+A stage is a group of devices that has one chunk of the model, or several. A chunk consists of
+consecutive layers. The loss and its gradients do not depend on the number of stages, the
+number of microbatches or the schedule. (Huang et al. 2019, arXiv:1811.06965; schedules:
 `meshtf.pipeline.schedule`.)
 """
 
@@ -142,11 +143,13 @@ class GPipe(Module):
             memory=memory,
             limit=limit,
         )
-        ends = itertools.accumulate(self.sizes)
-        self.model_chunks = [
-            self.layers[end - size : end] for end, size in zip(ends, self.sizes)
-        ]
+        self.model_chunks = self._in_chunks(self.layers)
         self._move_variables()
+
+    def _in_chunks(self, items: list[Any]) -> list[list[Any]]:
+        """Returns a list with one item for each layer, divided into the model's chunks."""
+        ends = itertools.accumulate(self.sizes)
+        return [items[end - size : end] for end, size in zip(ends, self.sizes)]
 
     def timeline(self, backward: float = 2.0) -> Timeline:
         """Returns the predicted time line of a batch, from the layers' costs.
@@ -156,8 +159,7 @@ class GPipe(Module):
         """
         check_floats(backward=backward)
         costs = []
-        for end, size in zip(itertools.accumulate(self.sizes), self.sizes):
-            chunk_layers = self.costs[end - size : end]
+        for chunk_layers in self._in_chunks(self.costs):
             costs.append(sum(layer.cost for layer in chunk_layers))
         return simulate(
             self.schedule,
@@ -222,9 +224,10 @@ class GPipe(Module):
             weights = batch_weights(first_input, self.dim, self.microbatches)
             loss_inputs = (*loss_inputs, weights)
         microbatches = self._split((x, loss_inputs))
-        if not isinstance(current_executor(), Graph):
+        is_recorded = isinstance(current_executor(), Graph)
+        if not is_recorded:
             inputs, split_loss_inputs = zip(*microbatches)
-            losses = self._run_eagerly(inputs, loss_of, split_loss_inputs)
+            losses = self._run_eagerly(inputs, loss_of, loss_inputs=split_loss_inputs)
             return add_n(losses) * (1.0 / self.microbatches)
         example, example_loss_inputs = microbatches[0]
         recorded_chunks = RecordedChunks(
