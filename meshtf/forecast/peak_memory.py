@@ -112,12 +112,9 @@ class Timelines:
     def peaks(self) -> list[Peaks]:
         """Returns for each stage the peak of live bytes while the program runs."""
         peak = self.of(self.program).peak
-        return [
-            Peaks(everything, activations)
-            for everything, activations in zip(
-                peak[ALL_VALUES].tolist(), peak[ACTIVATIONS].tolist()
-            )
-        ]
+        everything = peak[ALL_VALUES].tolist()
+        activations = peak[ACTIVATIONS].tolist()
+        return list(map(Peaks, everything, activations))
 
     def of(self, program: Program) -> Timeline:
         """Returns the timeline of the program, or of a body within it."""
@@ -141,6 +138,7 @@ class Timelines:
             live += output_bytes
             freed = values_freed_by(step, i, last_use)
             reused = _reused_bytes(step, freed, sizes, self.mesh)
+            # `reused` [stages] is subtracted from both rows of [2, stages].
             live_during_step = live + self._scratch(step, output_bytes) - reused
             # Afterwards: at each stage, the first step with the highest sum.
             peak_steps[live_during_step[ALL_VALUES] > peak[ALL_VALUES]] = i
@@ -173,7 +171,8 @@ class Timelines:
             # The packed buffer is live together with the inputs, and freed before the
             # results are unpacked.
             sizes = packed_sizes(step, self.mesh)
-            return np.maximum(self._bytes(sizes, sizes) - output_bytes, 0.0)
+            packed_bytes = self._bytes(sizes.keys(), sizes)
+            return np.maximum(packed_bytes - output_bytes, 0.0)
         scratch = np.zeros_like(output_bytes)
         if isinstance(step, Compute) and not step.makes_statistics:
             local_specs = workspace_specs(step, self.mesh)
@@ -269,7 +268,8 @@ def _stage_slice(stage: int | None) -> slice:
 def _reused_bytes(
     step: Step, freed: Iterable[Value], sizes: Mapping[Value, float], mesh: Mesh
 ) -> Bytes:
-    """Returns for each stage the bytes of the input buffer that an output of a step reuses.
+    """Returns the bytes of the input buffer that an output of a step reuses, at each stage:
+    float [stages].
 
     Args:
       step: the step.
