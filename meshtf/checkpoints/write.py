@@ -181,7 +181,8 @@ def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list
     bytes_by_host: dict[str, int] = defaultdict(int)
     chunks: list[Chunk] = []
     for name, variable in variables.items():
-        if variable.dtype in UNSPLIT_DTYPES and len(variable.slots_by_region()) > 1:
+        is_sharded = len(variable.slots_by_region()) > 1
+        if is_sharded and variable.dtype in UNSPLIT_DTYPES:
             chunks.append(_unsharded_chunk(name, variable, snapshot))
             continue
         for slices, slots in variable.slots_by_region():
@@ -205,39 +206,40 @@ def _chunks_of_shard(
       snapshot: whether to write the current value, as in `chunks_of`.
     """
     item_bytes = _num_bytes(variable, box=())
-    value: Callable[[], Any] = partial(slot.value_on, slot.host)
+    read_shard: Callable[[], Any] = partial(slot.value_on, slot.host)
     if snapshot:
-        value = slot.snapshot()
+        read_shard = slot.snapshot()
     max_elements = num_elements(box)
     if variable.dtype not in UNSPLIT_DTYPES:
         min_chunk_elements = math.ceil(num_elements(box) / _MAX_CHUNKS_OF_SHARD)
         max_elements = max(MAX_CHUNK_BYTES // item_bytes, min_chunk_elements)
     for chunk_box in split(box, max_elements):
-        chunk_value = value
+        read_chunk = read_shard
         if chunk_box != box:
-            chunk_value = partial(_slice_value, value, slices_in(chunk_box, box))
+            slices = slices_in(chunk_box, outer=box)
+            read_chunk = partial(_read_slice, read_shard, slices)
         yield Chunk(
             name=name,
             sizes=variable.shape.sizes,
             box=chunk_box,
             bytes=item_bytes * num_elements(chunk_box),
             host=slot.host,
-            value=chunk_value,
+            value=read_chunk,
         )
 
 
-def _slice_value(value: Callable[[], Any], slices: tuple[slice, ...]) -> Any:
-    """Returns a slice of the elements that `value` returns."""
-    return value()[slices]
+def _read_slice(read_shard: Callable[[], Any], slices: tuple[slice, ...]) -> Any:
+    """Returns a slice of the elements that `read_shard` returns."""
+    return read_shard()[slices]
 
 
 def _unsharded_chunk(name: str, variable: Variable, snapshot: bool) -> Chunk:
     """Returns one chunk for a variable of a data type that files cannot split."""
     sizes = variable.shape.sizes
     _, slots = variable.slots_by_region()[0]
-    value: Callable[[], Any] = variable.numpy
+    read_value: Callable[[], Any] = variable.numpy
     if snapshot:
-        value = partial(tf.constant, variable.numpy())
+        read_value = partial(tf.constant, variable.numpy())
     box = full_box(sizes)
     return Chunk(
         name=name,
@@ -245,7 +247,7 @@ def _unsharded_chunk(name: str, variable: Variable, snapshot: bool) -> Chunk:
         box=box,
         bytes=_num_bytes(variable, box),
         host=slots[0].host,
-        value=value,
+        value=read_value,
     )
 
 
