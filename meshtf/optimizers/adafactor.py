@@ -136,8 +136,8 @@ class Adafactor(Optimizer):
         self.stacked_dims = names_of(stacked_dims, argument="stacked_dims")
         self.weight_decay = weight_decay
         self.decay_mask = decay_mask or default_decay_mask
-        slots = [self._slot_shapes(v.shape) for v in variables]
-        super().__init__(variables, learning_rate, slots=slots, name=name)
+        slot_shapes = [self._slot_shapes(v.shape) for v in variables]
+        super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
 
     def _slot_shapes(self, shape: Shape) -> dict[str, Shape]:
         """Returns the shapes of the slots of a variable, by name."""

@@ -63,8 +63,8 @@ class Adam(Optimizer):
         variables = as_variables("variables", variables, expected="variables")
         check_fractions(beta_1=beta_1, beta_2=beta_2)
         check_floats(epsilon=epsilon)
-        slots = [{"m": v.shape, "v": v.shape} for v in variables]
-        super().__init__(variables, learning_rate, slots=slots, name=name)
+        slot_shapes = [{"m": v.shape, "v": v.shape} for v in variables]
+        super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon

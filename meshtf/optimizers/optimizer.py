@@ -91,7 +91,7 @@ class Optimizer(Module):
             as_float(
                 "learning_rate", learning_rate, "a number, or a function of the step"
             )
-        slots = as_sequence("slots", slots, "a dict of shapes for each variable")
+        slot_shapes = as_sequence("slots", slots, "a dict of shapes for each variable")
         super().__init__(name)
         self.learning_rate = learning_rate
         counts = Counter(v.name for v in variables)
@@ -104,26 +104,26 @@ class Optimizer(Module):
                     way_out="Give one of the modules around them another name=.",
                 )
             )
-        if len(slots) != len(variables):
+        if len(slot_shapes) != len(variables):
             raise PlanError(
-                f"there are {len(variables)} variables, and slots for {len(slots)}."
+                f"there are {len(variables)} variables, and slots for "
+                f"{len(slot_shapes)}."
             )
-        for variable, shapes in zip(variables, slots, strict=True):
+        for variable, shapes in zip(variables, slot_shapes, strict=True):
             shapes = as_mapping("slots", shapes, "shapes by the names of slots")
             if shapes:  # the variable has slots
                 check_slots_can_be_sharded(type(self).__name__, variable)
+        zeros = {}  # the initializer for slots of each data type
+        for dtype in set(map(slot_dtype, variables)):
+            zeros[dtype] = _zeros_initializer(variables, dtype)
         self.slots: dict[str, dict[str, Variable]] = {}
         with self.scope():
-            zeros = {}  # the initializer for slots of each data type
-            for dtype in set(map(slot_dtype, variables)):
-                zeros[dtype] = _zeros_initializer(variables, dtype)
-            for variable, shapes in zip(variables, slots):
-                variable_slots = {}
-                for slot_name, shape in shapes.items():
-                    initializer = zeros[slot_dtype(variable)]
-                    slot = _make_slot(variable, slot_name, shape, initializer)
-                    variable_slots[slot_name] = slot
-                self.slots[variable.name] = variable_slots
+            for variable, shapes in zip(variables, slot_shapes):
+                initializer = zeros[slot_dtype(variable)]
+                self.slots[variable.name] = {
+                    slot_name: _make_slot(variable, slot_name, shape, initializer)
+                    for slot_name, shape in shapes.items()
+                }
 
     def apply_gradients(
         self,

@@ -56,10 +56,10 @@ class SGD(Optimizer):
         variables = as_variables("variables", variables, expected="variables")
         check_floats(momentum=momentum)
         check_bools(nesterov=nesterov)
-        slots: list[dict[str, Shape]] = [{} for _ in variables]
+        slot_shapes: list[dict[str, Shape]] = [{} for _ in variables]
         if momentum:
-            slots = [{"velocity": v.shape} for v in variables]
-        super().__init__(variables, learning_rate, slots=slots, name=name)
+            slot_shapes = [{"velocity": v.shape} for v in variables]
+        super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
         self.momentum = momentum
         self.nesterov = nesterov
 
