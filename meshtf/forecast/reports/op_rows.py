@@ -47,7 +47,7 @@ def op_section(
     """
     rows = _OpRows(forecast, shapes, paths)
     items = fold([without_index(op) for op in forecast.ops])
-    lines = list(rows.block(items))
+    lines = list(rows.rows_of(items))
     if forecast.results:
         lines.append('<div class="phase">results</div>')
         lines += [rows.collective(collective) for collective in forecast.results]
@@ -74,7 +74,7 @@ class _OpRows:
         self._phase = ""  # the phase of the last op
         self._call = ""  # the line of the last op, as `_call_text` returns it
 
-    def block(self, items: Sequence[Folded]) -> Iterator[str]:
+    def rows_of(self, items: Sequence[Folded]) -> Iterator[str]:
         """Yields the rows of ops, given as indices and repeated runs."""
         for item in items:
             if isinstance(item, int):
@@ -89,7 +89,7 @@ class _OpRows:
         ops = "this op" if count == 1 else f"these {count} ops"
         yield f'<details class="fold" open><summary>{times} times {ops}</summary>'
         self._call = ""
-        yield from self.block(body)
+        yield from self.rows_of(body)
         self._call = ""
         yield "</details>"
 

@@ -47,7 +47,7 @@ def op_lines(forecast: ForecastData) -> Iterator[str]:
     table = _OpTable(forecast)
     items = fold([without_index(op) for op in forecast.ops])
     indent = "    "
-    yield from table.block(items, indent)
+    yield from table.lines_of(items, indent)
     if forecast.results:
         yield f"{indent}results"
         for collective in forecast.results:
@@ -74,7 +74,7 @@ class _OpTable:
         longest_title = max((len(op.title) for op in self._ops), default=0)
         self._title_width = min(24, longest_title) + 2
 
-    def block(self, items: Sequence[Folded], indent: str) -> Iterator[str]:
+    def lines_of(self, items: Sequence[Folded], indent: str) -> Iterator[str]:
         """Yields the lines of ops, given as indices and repeated runs."""
         for item in items:
             if isinstance(item, int):
@@ -90,7 +90,7 @@ class _OpTable:
         yield f"{indent}  {times} times {self._sums(body)}"
         # So that the user's line is written again within the margin, and after it.
         self._call = _NO_CALL
-        yield from self.block(body, indent + "  |")
+        yield from self.lines_of(body, indent + "  |")
         self._call = _NO_CALL
 
     def _sums(self, body: Sequence[Folded]) -> str:

@@ -234,7 +234,14 @@ def _check_partial_cotangents(
     report: Report,
 ) -> None:
     """Checks gradients for cotangents that are partial sums with unequal addends, along
-    each mesh axis; arguments as of `_check_refused`.
+    each mesh axis.
+
+    Args:
+      case: the sample.
+      xs: the inputs.
+      mesh: a mesh with the layout.
+      context: the sample, mesh and layout in words, for messages.
+      report: the report that the results are added to.
     """
     if case.gradients is None:
         return

@@ -135,6 +135,7 @@ def reference_case(
     rng = random_generator(seed, op_class.__name__, repr(sample))
     case = ReferenceCase(op_class(*sample.attributes), draw_inputs(sample, rng))
     mesh = mesh_on(axes="", devices=devices)
+    # Persistent, since gradients are taken for several groups of outputs.
     with tf.GradientTape(persistent=True) as tape:
         xs = case.inputs_on(mesh)
         x_values = [_watch(tape, x) for x in xs]
@@ -172,7 +173,7 @@ def _cotangent_groups(case: ReferenceCase) -> list[list[int]]:
 
 
 def _watch(tape: tf.GradientTape, x: Tensor) -> tf.Tensor | None:
-    """Makes a tape watch the value of x, and returns the value; None if x has no
+    """Gives x a value that a tape watches, and returns the value; None if x has no
     gradient.
     """
     if not has_gradient(x.dtype):
