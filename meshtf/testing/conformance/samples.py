@@ -2,8 +2,8 @@
 
 >>> import numpy as np
 >>> from meshtf.testing.conformance.samples import draw
->>> array, dims = draw("int b:4", below=3, rng=np.random.default_rng(0))
->>> array.dtype, dims
+>>> array, shape = draw("int b:4", below=3, rng=np.random.default_rng(0))
+>>> array.dtype, shape
 (dtype('int32'), [b:4])
 
 A description of an input is a shape, with a kind of values in front of it; without a kind
