@@ -78,7 +78,9 @@ def check_fit(
         "not in model": not_in_model,
         "other shape": other_shape,
     }
-    facts = {kind: _truncated(lines) for kind, lines in differences.items() if lines}
+    facts = {
+        kind: _truncated_list(lines) for kind, lines in differences.items() if lines
+    }
     if facts:
         raise CheckpointError(
             explain_error(
@@ -119,7 +121,7 @@ def _not_saved_line(name: str, variable: Variable, similar_names: str) -> str:
     return f"{name} {variable.shape!r}{suggestion}"
 
 
-def _truncated(lines: Sequence[str]) -> str:
+def _truncated_list(lines: Sequence[str]) -> str:
     """Returns the first lines as one text, and the count of the remaining lines."""
     text = "\n".join(lines[:_MAX_LINES])
     num_hidden = len(lines) - _MAX_LINES

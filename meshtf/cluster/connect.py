@@ -77,7 +77,9 @@ def connect(
     beat("connects to workers")  # a sign of life for a supervisor
     try:
         host = driver_address(workers)
-        _acquire(workers, host, wait=wait, timeout=timeout, deterministic=deterministic)
+        _acquire_workers(
+            workers, host, wait=wait, timeout=timeout, deterministic=deterministic
+        )
     except OSError as error:
         raise ClusterError(
             f"the workers {cluster} cannot be reached: {error}"
@@ -175,7 +177,7 @@ def _loss_reason(address: Address, connection: DriverConnection) -> str:
     return ""
 
 
-def _acquire(
+def _acquire_workers(
     workers: Sequence[Address],
     host: str,
     wait: float,
@@ -217,7 +219,7 @@ def _acquire(
             break
         if time.monotonic() > deadline:
             _disconnect()
-            raise _unavailable(reasons, wait)
+            raise _unavailable_error(reasons, wait)
         time.sleep(min(0.5, wait))
     _check_versions()
 
@@ -252,7 +254,7 @@ def _disconnect() -> None:
         connection.close()
 
 
-def _unavailable(reasons: Mapping[Address, str], wait: float) -> ClusterError:
+def _unavailable_error(reasons: Mapping[Address, str], wait: float) -> ClusterError:
     """Returns an error about workers that do not serve this driver.
 
     Args:

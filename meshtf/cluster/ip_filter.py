@@ -98,10 +98,12 @@ def accept_only(port: int, address: str) -> None:
     if address == ANY:
         return
     if sys.platform != "linux":
-        raise _impossible(port, address, "only Linux has filters on sockets")
+        raise _restriction_error(port, address, "only Linux has filters on sockets")
     descriptors = list(_listening_descriptors(port))
     if not descriptors:
-        raise _impossible(port, address, "no socket of this process listens there")
+        raise _restriction_error(
+            port, address, "no socket of this process listens there"
+        )
     program = _program(ipaddress.IPv4Address(address))
     # struct sock_filter: 16 bits, twice 8 bits, 32 bits.
     packed_program = b"".join(struct.pack("HBBI", *line) for line in program)
@@ -116,7 +118,7 @@ def accept_only(port: int, address: str) -> None:
             )
     for destination in _connected_addresses(port):
         if not _is_allowed(destination, address):
-            raise _impossible(
+            raise _restriction_error(
                 port, address, f"somebody called {destination} before it was closed"
             )
 
@@ -217,7 +219,7 @@ def _is_allowed(
     return str(destination) == address
 
 
-def _impossible(port: int, address: str, reason: str) -> ClusterError:
+def _restriction_error(port: int, address: str, reason: str) -> ClusterError:
     """Returns an error that a port cannot be restricted to an address."""
     return ClusterError(
         explain_error(

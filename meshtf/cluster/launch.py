@@ -20,7 +20,7 @@ from meshtf.cluster.connect import ANSWER_TIMEOUT
 from meshtf.cluster.control_port import ask
 
 
-def _log_level() -> dict[str, str]:
+def _log_environment() -> dict[str, str]:
     """Returns the environment variable that makes TensorFlow log less while workers start."""
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")
     return {"TF_CPP_MIN_LOG_LEVEL": level}
@@ -62,7 +62,7 @@ class LocalWorkers:
             command = [sys.executable, "-m", "meshtf", "worker"]
             flags = [f"--port={address.port}", f"--cpu_devices={self._devices}"]
             self.children[i] = Child(
-                [*command, *flags], label=f"worker {i}", environment=_log_level()
+                [*command, *flags], label=f"worker {i}", environment=_log_environment()
             )
 
     def close(self) -> None:

@@ -89,7 +89,7 @@ class StopSignals:
     Attributes:
       signal_number: the last signal; 0: none has come.
       signal_time: the time of the last signal, on the monotonic clock.
-      driver: the process that signals are forwarded to; `_run` sets it.
+      driver: the process that signals are forwarded to; `_run_driver` sets it.
     """
 
     def __init__(self) -> None:
@@ -124,26 +124,28 @@ def supervise(command: Sequence[str], workers: Workers, limits: Limits) -> int:
     lives: list[str] = []
     while True:
         try:
-            lives = wait_for(workers, limits.wait, stop_signals, previous_lives=lives)
+            lives = wait_for_workers(
+                workers, limits.wait, stop_signals, previous_lives=lives
+            )
         except ClusterError as error:
-            say(str(error))
+            print_message(str(error))
             return LOST
         if stop_signals.signal_number:
             return 128 + stop_signals.signal_number
-        result = _run(command, workers, lives, limits, stop_signals)
+        result = _run_driver(command, workers, lives, limits, stop_signals)
         if not result.fault or stop_signals.signal_number:
             return result.code
         num_faults += 1
         remaining = limits.restarts - num_faults
-        say(result.fault)
+        print_message(result.fault)
         if remaining < 0:
-            say(
+            print_message(
                 f"the run ends with code {result.code} after {num_faults} "
                 f"fault{'s' * (num_faults > 1)}; --restarts=N goes on from the last "
                 "checkpoint"
             )
             return result.code
-        say(
+        print_message(
             f"fault {num_faults}: going on from the last checkpoint once all workers are "
             f"there ({remaining} restart{'s' * (remaining != 1)} left)"
         )
@@ -161,7 +163,7 @@ class _WorkerState(NamedTuple):
     problem: str
 
 
-def wait_for(
+def wait_for_workers(
     workers: Workers,
     limit: float,
     stop_signals: StopSignals,
@@ -188,16 +190,16 @@ def wait_for(
         states = []
         for address in workers.addresses:
             timeout = min(ANSWER_TIMEOUT, limit)
-            states.append(_state(address, timeout, previous_lives))
+            states.append(_state_of(address, timeout, previous_lives))
         if not any(state.problem for state in states):
             return [state.life for state in states]
         if time.monotonic() > deadline:
-            raise _unavailable(workers.addresses, states, limit)
+            raise _unavailable_error(workers.addresses, states, limit)
         time.sleep(_POLL_INTERVAL)
     return []
 
 
-def _unavailable(
+def _unavailable_error(
     addresses: Sequence[Address], states: Sequence[_WorkerState], limit: float
 ) -> ClusterError:
     """Returns an error with the state of each worker."""
@@ -213,10 +215,10 @@ def _unavailable(
     )
 
 
-def _state(
+def _state_of(
     address: Address, timeout: float, previous_lives: Sequence[str]
 ) -> _WorkerState:
-    """Returns the state of a worker; arguments as of `wait_for`."""
+    """Returns the state of a worker; arguments as of `wait_for_workers`."""
     try:
         response = ask(address.control_address, timeout)
         life = response["life"]
@@ -230,7 +232,7 @@ def _state(
     return _WorkerState(life, problem)
 
 
-def _run(
+def _run_driver(
     command: Sequence[str],
     workers: Workers,
     lives: Sequence[str],
@@ -261,7 +263,7 @@ def _run(
             heartbeat = HeartbeatMonitor(
                 heartbeat_file, start_timeout=limits.start, timeout=limits.timeout
             )
-            return _monitor(driver, monitors, heartbeat, limits, stop_signals)
+            return _monitor_driver(driver, monitors, heartbeat, limits, stop_signals)
         finally:
             stop_signals.driver = None
             for monitor in monitors:
@@ -269,7 +271,7 @@ def _run(
             driver.kill()
 
 
-def _monitor(
+def _monitor_driver(
     driver: Child,
     monitors: Sequence[WorkerMonitor],
     heartbeat: HeartbeatMonitor,
@@ -363,6 +365,6 @@ def with_cluster(command: Sequence[str], addresses: Sequence[Address]) -> list[s
     return [*command, f"--cluster={cluster}"]
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Prints a message of the supervisor to stderr."""
     print(f"[supervisor] {text}", file=sys.stderr, flush=True)

@@ -67,7 +67,7 @@ class ParameterGradients:
         for store in dict.fromkeys(parameters(step.node)):
             matches = [v for v in remaining if has_shape_of(v.spec, store.spec)]
             if matches:
-                self._set(store, matches[0])
+                self._set_gradient(store, matches[0])
                 remaining.remove(matches[0])
 
     def add_call(self, step: CallStep) -> None:
@@ -78,7 +78,7 @@ class ParameterGradients:
         results = zip(step.outs, step.body.results, step.op.body.results)
         for out, body_result, tensor in results:
             for store in parameters(tensor.node):
-                self._set(store, out)
+                self._set_gradient(store, out)
                 # The body adds the gradient of this call to an argument: the sum of the
                 # gradients of earlier calls.
                 addends = [
@@ -88,7 +88,7 @@ class ParameterGradients:
                 ]
                 self._accumulators.update([out, body_result, *addends])
 
-    def _set(self, store: Store, value: Value) -> None:
+    def _set_gradient(self, store: Store, value: Value) -> None:
         """Makes a value the gradient of a parameter, in place of any earlier one."""
         values = [value]
         self._by_parameter[store] = values

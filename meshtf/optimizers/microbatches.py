@@ -94,8 +94,8 @@ def accumulate_gradients(
         facts.has_grad = [dx is not None for dx in all_grads]
         facts.dtypes = [x.dtype for x in (loss, *grads)]
         deferred_tensors = [x for call in calls for x in call.tensors]
-        wide_grads = [_accumulable(dx) for dx in grads]
-        return None, (_accumulable(loss), deferred_tensors, wide_grads), None
+        wide_grads = [_in_accumulation_dtype(dx) for dx in grads]
+        return None, (_in_accumulation_dtype(loss), deferred_tensors, wide_grads), None
 
     split_inputs = tf.nest.map_structure(
         lambda x: split_into_microbatches(x, dim, microbatches), inputs
@@ -130,7 +130,7 @@ class _BodyFacts:
     deferred_calls: list[DeferredCall] = dataclasses.field(default_factory=list)
 
 
-def _accumulable(x: Tensor) -> Tensor:
+def _in_accumulation_dtype(x: Tensor) -> Tensor:
     """Returns x with 16-bit floats as float32. In 16 bits a sum over many microbatches
     stops growing, since each addend is smaller than the rounding of the sum.
     """

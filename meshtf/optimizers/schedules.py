@@ -78,7 +78,7 @@ def warmup_cosine(
         progress = (cast_step(step) - float(warmup_steps)) / decay_steps
         progress = minimum(maximum(progress, 0.0), 1.0)
         cosine = cos(progress * math.pi) * 0.5 + 0.5  # falls from 1 to 0
-        return _warmup(step, warmup_steps) * (cosine * (peak - final) + final)
+        return _warmup_factor(step, warmup_steps) * (cosine * (peak - final) + final)
 
     return rate
 
@@ -97,7 +97,7 @@ def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
         t = maximum(cast_step(step) + 1.0, float(max(warmup_steps, 1)))
         # With this factor the rate is `peak` where t is `warmup_steps`.
         factor = peak * math.sqrt(max(warmup_steps, 1))
-        return _warmup(step, warmup_steps) * rsqrt(t) * factor
+        return _warmup_factor(step, warmup_steps) * rsqrt(t) * factor
 
     return rate
 
@@ -109,7 +109,7 @@ def linear_warmup(steps: int) -> Schedule:
       steps: the count of steps in which the factor rises.
     """
     check_ints(steps=steps)
-    return lambda step: _warmup(step, steps)
+    return lambda step: _warmup_factor(step, steps)
 
 
 def linear_decay(total_steps: int, steps: int) -> Schedule:
@@ -222,7 +222,7 @@ def delay(schedule: Schedule, steps: int) -> Schedule:
     return lambda step: schedule(maximum(step - steps, 0))
 
 
-def _warmup(step: Tensor, warmup_steps: int) -> Tensor:
+def _warmup_factor(step: Tensor, warmup_steps: int) -> Tensor:
     """Returns the factor min((step + 1) / warmup_steps, 1), a scalar."""
     t = cast_step(step) + 1.0
     return minimum(t * (1.0 / max(warmup_steps, 1)), 1.0)

@@ -151,7 +151,7 @@ def _measure_seconds(
     seconds = []
     for layer in layers:
         with context(seeds=None, region=_SHARDS_NOTHING):
-            program = function(lambda x, layer=layer: _seeded(layer, x))
+            program = function(lambda x, layer=layer: _call_with_seed(layer, x))
             times = []
             for _ in range(ROUNDS):
                 start = time.perf_counter()
@@ -164,7 +164,7 @@ def _measure_seconds(
     return seconds
 
 
-def _seeded(layer: Callable[..., Any], x: Any) -> Any:
+def _call_with_seed(layer: Callable[..., Any], x: Any) -> Any:
     """Returns layer(x), with a seed for the random numbers that the layer draws."""
     with seed(0):
         return layer(x)

@@ -248,10 +248,10 @@ def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
             chunk.names,
             _percent(chunk.cost_fraction),
             "#" * bar_length,
-            *_memory(chunk.layers),
+            *_memory_texts(chunk.layers),
         ]
         rows.append(row)
-    rows.append(["all", str(len(layers)), "", "", "", *_memory(layers)])
+    rows.append(["all", str(len(layers)), "", "", "", *_memory_texts(layers)])
     widths = []
     for column in zip(*rows):
         widths.append(max(len(entry) for entry in column))
@@ -292,7 +292,7 @@ def _chunks(layers: Sequence[Layer], sizes: Sequence[int]) -> Iterator[_Chunk]:
         yield _Chunk(chunk_layers, cost / total)
 
 
-def _memory(layers: Sequence[Layer]) -> tuple[str, str]:
+def _memory_texts(layers: Sequence[Layer]) -> tuple[str, str]:
     """Returns the parameters and the activations of layers, as text."""
     parameters = sum(layer.parameters for layer in layers)
     activations = sum(layer.activations for layer in layers)
@@ -322,12 +322,12 @@ def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
     y = TITLE_HEIGHT + 18
     for i, chunk in enumerate(chunks):
         body.append(text(MARGIN, y + BASELINE, "code", f"chunk {i}"))
-        body.extend(_bar(chunk, y, f"bar p{i % 4}", scale))
+        body.extend(_chunk_bar(chunk, y, f"bar p{i % 4}", scale))
         y += ROW_HEIGHT
     return document(title, WIDTH, y + 16, body, STYLE)
 
 
-def _bar(chunk: _Chunk, y: float, style: str, scale: float) -> Iterator[str]:
+def _chunk_bar(chunk: _Chunk, y: float, style: str, scale: float) -> Iterator[str]:
     """Yields the layers of a chunk side by side, and to their right the fraction of the
     cost, the number of layers, the parameters and the activations of the chunk.
     """
@@ -339,7 +339,7 @@ def _bar(chunk: _Chunk, y: float, style: str, scale: float) -> Iterator[str]:
     num_layers = len(chunk.layers)
     count = f"{num_layers} layer{'s' * (num_layers > 1)}"
     label = f"{_percent(chunk.cost_fraction)}, {count}"
-    parameters, activations = _memory(chunk.layers)
+    parameters, activations = _memory_texts(chunk.layers)
     baseline = y + BASELINE
     yield text(round(x + 8, 1), baseline, "note", label)
     yield text(PARAMETERS_RIGHT, baseline, "code", parameters, anchor="end")

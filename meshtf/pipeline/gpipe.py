@@ -248,7 +248,10 @@ class GPipe(Module):
             xs = tf.nest.flatten([tensors, captures])
 
             def backward(dy: Tensor) -> list[Tensor | None]:
-                return [_times(g, dy, x) for g, x in zip(gradients, xs, strict=True)]
+                return [
+                    _scaled_gradient(g, dy, x)
+                    for g, x in zip(gradients, xs, strict=True)
+                ]
 
             return loss, backward
 
@@ -379,7 +382,7 @@ class GPipe(Module):
                         variable.move_to_stage(self.stage_of(k))
 
 
-def _times(gradient: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
+def _scaled_gradient(gradient: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
     """Returns gradient * dy as the cotangent of x, with the placement of x; None if the
     gradient is None.
     """

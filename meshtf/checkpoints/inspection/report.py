@@ -119,7 +119,7 @@ def inspection_text(report: dict[str, Any]) -> str:
     tensors = report["tensors"]
     num_bytes = sum(tensor["bytes"] for tensor in tensors)
     extra = "  ".join(
-        f"{name} {_short(value)}" for name, value in report["extra"].items()
+        f"{name} {_short_text(value)}" for name, value in report["extra"].items()
     )
     rows = [
         [t["name"], t["shape"], t["dtype"], f"{t['slices']:,}", f"{t['bytes']:,}"]
@@ -136,14 +136,14 @@ def inspection_text(report: dict[str, Any]) -> str:
             f"extra       {extra or 'nothing'}",
             f"tensors     {len(tensors):,} of {num_bytes:,} bytes",
             "",
-            *_table(["name", "shape", "dtype", ">slices", ">bytes"], rows),
+            *_aligned_table(["name", "shape", "dtype", ">slices", ">bytes"], rows),
             "",
-            *_table(["file", ">bytes", "crc32", ""], files),
+            *_aligned_table(["file", ">bytes", "crc32", ""], files),
         ]
     )
 
 
-def _short(value: Any) -> str:
+def _short_text(value: Any) -> str:
     """Returns a value of the `extra` data as text; of a dict or list, only its length."""
     if isinstance(value, dict | list):
         return f"({len(value)} entries)"
@@ -229,7 +229,7 @@ def comparison_text(comparison: dict[str, Any]) -> str:
             for name, c in value_changes.items()
         ]
         titles = ["of other numbers", ">largest difference", ">numbers"]
-        lines += ["", *_table(titles, rows)]
+        lines += ["", *_aligned_table(titles, rows)]
     return "\n".join([*lines, "", f"{comparison['equal']:,} tensors are equal."])
 
 
@@ -291,7 +291,7 @@ def _num_bytes(saved: SavedTensor) -> int:
     return Shape(saved.shape).size * int(tf.as_dtype(saved.dtype).size)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _aligned_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns the lines of a table with aligned columns.
 
     Args:

@@ -138,7 +138,7 @@ def reference_case(
     # Persistent, since gradients are taken for several groups of outputs.
     with tf.GradientTape(persistent=True) as tape:
         xs = case.inputs_on(mesh)
-        x_values = [_watch(tape, x) for x in xs]
+        x_values = [_watched_value(tape, x) for x in xs]
         ys = apply_all(case.op, *xs, mesh=mesh)
         y_values = [_single_value(y) for y in ys]
     for y, value in zip(ys, y_values, strict=True):
@@ -172,7 +172,7 @@ def _cotangent_groups(case: ReferenceCase) -> list[list[int]]:
     return [indices, *([k] for k in indices)]
 
 
-def _watch(tape: tf.GradientTape, x: Tensor) -> tf.Tensor | None:
+def _watched_value(tape: tf.GradientTape, x: Tensor) -> tf.Tensor | None:
     """Gives x a value that a tape watches, and returns the value; None if x has no
     gradient.
     """
