@@ -75,10 +75,10 @@ def module_costs(
             line=costliest_line.line,
         )
 
-    def size(row: ModuleCosts) -> tuple[float, float, float]:
+    def sort_key(row: ModuleCosts) -> tuple[float, float, float]:
         return row.flops, row.received, row.live
 
-    return sorted(rows.values(), key=size, reverse=True)
+    return sorted(rows.values(), key=sort_key, reverse=True)
 
 
 def has_modules(forecast: ForecastData) -> bool:
