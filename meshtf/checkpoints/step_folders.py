@@ -132,8 +132,9 @@ def prune(directory: str, step: int, keep: int, keep_every: int) -> None:
         if keep_every and earlier_step % keep_every == 0:
             continue
         # Renamed first, so that an incomplete folder never has a checkpoint's name.
-        os.rename(path, temporary_path(path))
-        shutil.rmtree(temporary_path(path), ignore_errors=True)
+        deleted_path = temporary_path(path)
+        os.rename(path, deleted_path)
+        shutil.rmtree(deleted_path, ignore_errors=True)
 
 
 def delete_incomplete(directory: str) -> None:

@@ -182,6 +182,7 @@ def compare(folder: str, other_folder: str) -> dict[str, Any]:
             first_saved, Shape(second_saved.shape), second_saved.dtype
         )
         if type_change:
+            # `difference` says "saved" of the first, and "now" of the second.
             type_change = type_change.replace(" now", " in the second")
             type_changes[name] = type_change.replace(" saved", " in the first")
         if first_saved.sizes == second_saved.sizes:
@@ -249,9 +250,12 @@ def _compare_values(
     """
     largest = 0.0
     num_different = 0
-    for box in _boxes_to_read(saved[0]):
-        x, y = (_read(path, name, s, box) for path, s in zip(paths, saved))
-        both_nan = (x != x) & (y != y)
+    first_path, second_path = paths
+    first_saved, second_saved = saved
+    for box in _boxes_to_read(first_saved):
+        x = _read(first_path, name, first_saved, box)
+        y = _read(second_path, name, second_saved, box)
+        both_nan = (x != x) & (y != y)  # a NaN differs from itself
         is_different = (x != y) & ~both_nan
         if is_different.any():
             is_complex = np.iscomplexobj(x) or np.iscomplexobj(y)
@@ -261,7 +265,7 @@ def _compare_values(
             distances = np.abs(different_x - different_y)
             largest = float(np.maximum(largest, distances.max()))
             num_different += int(is_different.sum())
-    total = num_elements(full_box(saved[0].sizes))
+    total = num_elements(full_box(first_saved.sizes))
     return {"largest": largest, "numbers": num_different, "of": total}
 
 
