@@ -74,7 +74,7 @@ def ipv4_address(host: str) -> str:
         host, port=None, family=socket.AF_INET, type=socket.SOCK_STREAM
     )
     *_, socket_address = infos[0]
-    address, _port = socket_address
+    address, *_ = socket_address
     return str(address)
 
 
