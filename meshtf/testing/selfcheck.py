@@ -242,7 +242,8 @@ def check_kind(
 def check_live_devices(
     devices: str, ops: Sequence[type[Op]], quick: bool, seed: int
 ) -> list[Row]:
-    """Checks ops and training on live meshes, prints a row for each, and returns the rows.
+    """Checks ops and training on live meshes, whose programs jax compiles and runs; prints a
+    row for each, and returns the rows.
 
     Args:
       devices: the devices of the meshes, such as "spmd:cuda".
