@@ -148,8 +148,13 @@ class GPipe(Module):
 
     def _in_chunks(self, items: list[Any]) -> list[list[Any]]:
         """Returns a list with one item for each layer, divided into the model's chunks."""
-        ends = itertools.accumulate(self.sizes)
-        return [items[end - size : end] for end, size in zip(ends, self.sizes)]
+        chunks = []
+        start = 0
+        for size in self.sizes:
+            end = start + size
+            chunks.append(items[start:end])
+            start = end
+        return chunks
 
     def timeline(self, backward: float = 2.0) -> Timeline:
         """Returns the predicted time line of a batch, from the layers' costs.
