@@ -107,6 +107,8 @@ class Communication:
         received = bytes_received(
             step.reshard.kind, before.bytes, self._mesh.axes[axis]
         )
+        # The mean over the stages: a reshard along any other axis than that of the stages
+        # takes place only on the stages that hold the tensor.
         if axis != self._mesh.stages:
             received *= self._fraction_of_stages(step.src.placement)
         origin = self._origins.get(step.src)
@@ -125,12 +127,18 @@ class Communication:
             self._origins[step.out] = origin
 
     def add_window(self, step: WindowStep, times: int) -> None:
-        """Adds the neighbour exchange of an op that reads windows of a sharded dimension."""
+        """Adds the neighbour (halo) exchange of an op, such as a convolution, that reads
+        windows of a sharded dimension.
+        """
         tensor = self._tensors.of_value(step.src)
         names = [name for name, _ in tensor.shape]
         local_size = tensor.local[names.index(step.dim)]
+        # `factor_size` is the global size of the dimension in the op's output.
         elements = elements_received(
-            step.window, step.factor_size, local_size, self._mesh.axes[step.axis]
+            step.window,
+            step.factor_size,
+            input_size=local_size,
+            num_shards=self._mesh.axes[step.axis],
         )
         received = tensor.bytes * (elements / local_size)
         received *= self._fraction_of_stages(step.src.placement)
@@ -146,7 +154,8 @@ class Communication:
         )
 
     def add_statistics(self, step: GatherStatisticsStep, times: int) -> None:
-        """Adds the all_gather of an op's statistics.
+        """Adds the all_gather of an op's statistics: small tensors that each shard computes
+        and all shards need, such as the maxima of a softmax.
 
         An op may exchange several tensors. Their bytes are added, and the largest tensor
         represents them all.

@@ -4,6 +4,10 @@ Ops that gradient rules record are backward. Ops that read the results of backwa
 as an optimizer's, are update; so are ops that only updates use, such as a learning rate. A
 loop over microbatches contains forward and backward ops; ops that read its results are
 update.
+
+A node is a recorded op. `latest(node)` is the node that replaced it in the recorded graph,
+or the node itself. Nodes that a gradient rule recorded have `primals`: the tensors of the
+forward op.
 """
 
 from __future__ import annotations
@@ -24,9 +28,7 @@ def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase
     """
     phase_of: dict[Node, Phase] = {}
     # Loops, branches and calls that contain a backward pass.
-    training_loops = {
-        node for node in nodes if any(inner.primals for inner in _inner_nodes(node))
-    }
+    training_loops = {node for node in nodes if _has_backward_pass(node)}
     for node in nodes:
         phase_of[node] = _phase(node, phase_of, training_loops)
     outputs = training_loops | {latest_version(tensor.node) for tensor in results}
@@ -58,6 +60,11 @@ def _inner_nodes(node: Node) -> Iterator[Node]:
         for inner in body.nodes:
             yield inner
             yield from _inner_nodes(inner)
+
+
+def _has_backward_pass(node: Node) -> bool:
+    """Returns whether a gradient rule recorded a node of a body of this node."""
+    return any(inner.primals for inner in _inner_nodes(node))
 
 
 def _is_backward(node: Node) -> bool:
