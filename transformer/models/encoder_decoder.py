@@ -63,6 +63,7 @@ class EncoderDecoder(Model):
         smoothed over a padded vocabulary.
     """
 
+    # `counts` is 1 for each example, or 0 if it only pads the last batch.
     features = {
         "inputs": _INPUTS,
         "input_segments": _INPUTS,
@@ -83,7 +84,7 @@ class EncoderDecoder(Model):
         z_loss: float = 1e-4,
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__(mesh, architecture, "encoder_decoder")
+        super().__init__(mesh, architecture, name="encoder_decoder")
         self.z_loss = z_loss
         self.label_smoothing = label_smoothing
         a = self.architecture
@@ -138,10 +139,12 @@ class EncoderDecoder(Model):
         if segments is None:
             segments = mtf.cast(inputs != 0, "int32")
         token_info = TokenInfo.of(inputs, positions=positions, segments=segments)
-        x = self.input_dropout(self.embeddings(inputs, token_info.positions), training)
-        x, reports = self.encoder(x, token_info, training)
-        encoded = Encoded(self.encoder_dropout(x, training), token_info)
-        return encoded, {f"encoder/{name}": report for name, report in reports.items()}
+        x = self.embeddings(inputs, token_info.positions)
+        x = self.input_dropout(x, training)
+        x, block_reports = self.encoder(x, token_info, training)
+        x = self.encoder_dropout(x, training)
+        reports = {f"encoder/{name}": report for name, report in block_reports.items()}
+        return Encoded(x, token_info), reports
 
     def logits_and_reports(
         self, batch: Batch, training: bool = False
@@ -156,7 +159,8 @@ class EncoderDecoder(Model):
             positions=batch.get("positions"),
             segments=batch.get("segments"),
         )
-        x = self.dropout(self.embeddings(tokens, token_info.positions), training)
+        x = self.embeddings(tokens, token_info.positions)
+        x = self.dropout(x, training)
         x, decoder_reports = self.decoder(
             x,
             token_info,
