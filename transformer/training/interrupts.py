@@ -24,19 +24,19 @@ RequestedStop = Callable[[], type[KeyboardInterrupt] | None]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived; the run has saved, and the same command resumes it."""
+    """Raised after SIGTERM; the same command resumes the run from its last checkpoint."""
 
 
 @contextlib.contextmanager
 def interrupts_between_steps() -> Iterator[RequestedStop]:
-    """A context in which signals do not stop the process at once. It yields a function that
-    returns the exception type to raise: `Terminated` after SIGTERM, KeyboardInterrupt after
-    Ctrl-C, None before a signal.
+    """A context in which Ctrl-C and SIGTERM do not stop the process at once. It yields a
+    function that returns the exception type to raise: `Terminated` after SIGTERM,
+    KeyboardInterrupt after Ctrl-C, None before a signal.
 
     After one signal, the old handlers are restored: a second signal stops the process at
     once.
     """
-    received: list[type[KeyboardInterrupt]] = []
+    stop_types: list[type[KeyboardInterrupt]] = []  # of the signals received so far
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None  # Python delivers signals to the main thread only
         return
@@ -47,11 +47,11 @@ def interrupts_between_steps() -> Iterator[RequestedStop]:
         for signum, handler in old_handlers.items():
             signal.signal(signum, handler)
 
-    def handle(signum: int, _: object) -> None:
+    def handle(signum: int, _frame: object) -> None:
         if signum == signal.SIGTERM:
-            received.append(Terminated)
+            stop_types.append(Terminated)
         else:
-            received.append(KeyboardInterrupt)
+            stop_types.append(KeyboardInterrupt)
         restore()
         print(
             "\nStopping after this step; a second signal stops at once.",
@@ -62,7 +62,7 @@ def interrupts_between_steps() -> Iterator[RequestedStop]:
     for signum in signals:
         signal.signal(signum, handle)
     try:
-        yield lambda: received[0] if received else None
+        yield lambda: stop_types[0] if stop_types else None
     finally:
         restore()
 

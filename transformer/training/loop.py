@@ -30,12 +30,12 @@ class _StepResult(NamedTuple):
     """The results of a step on the devices, before the host reads them.
 
     Attributes:
-      step: the index of the step, from 0.
+      step_index: the index of the step, from 0.
       loss: the loss, a scalar.
       norm: the global norm of the gradients, a scalar.
     """
 
-    step: int
+    step_index: int
     loss: mtf.Tensor
     norm: mtf.Tensor
 
@@ -99,23 +99,26 @@ class Loop:
         trainer = self.trainer
         start_step = trainer.steps_done
         saver = mtf.checkpoints.Saver(
-            folder, self.keep, self.keep_every, asynchronous=self.async_save
+            folder,
+            keep=self.keep,
+            keep_every=self.keep_every,
+            asynchronous=self.async_save,
         )
         if saver.empty:
             trainer.save(saver)  # so that any step can be repeated
         num_remaining = max(self.steps - start_step, 0)
         progress = metrics.Progress(
-            self.steps, self._tokens_per_step(), self.print_line
+            self.steps, self._tokens_per_step(), print_line=self.print_line
         )
         # Reading a result waits for the device, so it is put off until the next report.
         unread: list[_StepResult] = []
         with saver, interrupts_between_steps() as requested_stop:
             for batch in self._batches(trainer.examples_done, num_remaining):
-                step_index = trainer.steps_done
+                step_index = trainer.steps_done  # before the step: from 0
                 with self._profiling(folder, log):
                     loss, norm = trainer.step(batch)
                 unread.append(_StepResult(step_index, loss, norm))
-                step = trainer.steps_done
+                step = trainer.steps_done  # after the step: from 1
                 trainer.examples_done += self.batch_size
                 stop = requested_stop()
                 is_first = step == start_step + 1
@@ -159,7 +162,7 @@ class Loop:
         values = {"loss": loss, "gradient_norm": norm}
         if speed is not None:
             values["tokens_per_second"] = speed.tokens_per_second
-        shares = {}
+        shares = {}  # the fractions of the time and of the FLOPs that are used
         if self.monitor is not None:
             shares = self.monitor.report(step, **values)
         reports = self.trainer.reports
@@ -203,12 +206,12 @@ class Loop:
             self._profiler.close()
             seconds = op_seconds(folder)
             log.write(
-                step, **{f"profiled_{name}_seconds": x for name, x in seconds.items()}
+                step, **{f"profiled_{kind}_seconds": x for kind, x in seconds.items()}
             )
+            times = ", ".join(f"{kind} {x:.3f} s" for kind, x in seconds.items())
             self.print_line(
-                f"profile of steps {first_step} to {last_step}: "
-                + ", ".join(f"{name} {x:.3f} s" for name, x in seconds.items())
-                + f"; tensorboard --logdir={folder}"
+                f"profile of steps {first_step} to {last_step}: {times}; "
+                f"tensorboard --logdir={folder}"
             )
 
     def _evaluates_after(self, step: int) -> bool:
@@ -222,9 +225,8 @@ class Loop:
         assert self.evaluate is not None
         scores = {f"held_out_{name}": x for name, x in self.evaluate().items()}
         log.write(step, **scores)
-        self.print_line(
-            "          " + "  ".join(f"{name} {x:.4f}" for name, x in scores.items())
-        )
+        columns = [f"{name} {x:.4f}" for name, x in scores.items()]
+        self.print_line("          " + "  ".join(columns))
 
     def _read(
         self,
@@ -243,60 +245,62 @@ class Loop:
             if math.isfinite(loss) and math.isfinite(norm):
                 continue
             if not self.trainer.skip_nonfinite_steps:
-                self._raise_cause(result.step, loss, norm, saver)
+                self._raise_cause(result.step_index, loss, norm, saver)
             self.print_line(
-                f"{self._step_text(result.step)}: loss {loss}, gradient norm {norm}: "
+                f"{self._step_text(result.step_index)}: loss {loss}, gradient norm {norm}: "
                 f"skipped; {self.trainer.skipped_steps} skipped steps in this run."
             )
         unread.clear()
         return loss, norm
 
     def _raise_cause(
-        self, step: int, loss: float, norm: float, saver: mtf.checkpoints.Saver
+        self, step_index: int, loss: float, norm: float, saver: mtf.checkpoints.Saver
     ) -> NoReturn:
         """Repeats the steps since the last checkpoint, and raises a NumericsError that names
         the first tensor that is not finite.
 
         Args:
-          step: the index of the step, from 0, whose loss or norm is not finite.
+          step_index: the index of the step, from 0, whose loss or norm is not finite.
           loss: the loss of the step.
           norm: the gradient norm of the step.
           saver: the saver of checkpoints.
         """
         trainer = self.trainer
-        where = self._step_text(step)
+        step_text = self._step_text(step_index)
         saver.wait()
         trainer.restore(saver.directory)
         self.print_line(
-            f"{where}: loss {loss}, gradient norm {norm}. Repeating the steps since "
+            f"{step_text}: loss {loss}, gradient norm {norm}. Repeating the steps since "
             f"the checkpoint of step {trainer.steps_done}, to find the first tensor "
             "that is not finite."
         )
-        num_batches = step - trainer.steps_done + 1
-        dataset = self.data.batches(self.batch_size, trainer.examples_done)
+        num_batches = step_index - trainer.steps_done + 1
+        dataset = self.data.batches(self.batch_size, start=trainer.examples_done)
         for batch in dataset.take(num_batches):
-            if trainer.steps_done == step:
-                trainer.find_nonfinite(batch, step)
+            if trainer.steps_done == step_index:
+                trainer.find_nonfinite(batch, step_index)
             else:
                 trainer.step(batch)
         raise mtf.NumericsError(
-            f"{where} had loss {loss} and gradient norm {norm}, and when repeated they "
+            f"{step_text} had loss {loss} and gradient norm {norm}, and when repeated they "
             "are finite.\n"
             "  Run it with train.deterministic = True; if it recurs, report it."
         )
 
-    def _step_text(self, step: int) -> str:
+    def _step_text(self, step_index: int) -> str:
         """Returns a step, counted from 1, and the index of its first example, as text.
 
         Args:
-          step: the index of the step, from 0.
+          step_index: the index of the step, from 0.
         """
-        later_steps = self.trainer.steps_done - step
-        first_example = self.trainer.examples_done - later_steps * self.batch_size
-        return f"step {step + 1} (from example {first_example:,})"
+        num_steps_since = self.trainer.steps_done - step_index
+        first_example = self.trainer.examples_done - num_steps_since * self.batch_size
+        return f"step {step_index + 1} (from example {first_example:,})"
 
     def _tokens_per_step(self) -> int:
-        """Returns the count of tokens of a batch; of examples, if it has no tokens."""
+        """Returns the count of tokens of a batch; the count of examples, if the data have no
+        tokens.
+        """
         features: dict[str, Any] = self.data.features(self.batch_size)
         spec = features.get("targets", features.get("tokens"))
         if spec is None:
