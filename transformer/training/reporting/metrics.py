@@ -32,7 +32,7 @@ import tensorflow as tf
 
 FILE = "metrics.jsonl"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # codes of OSError
-BARS = "▁▂▃▄▅▆▇█"
+BARS = "▁▂▃▄▅▆▇█"  # from the lowest value to the highest
 
 
 def print_now(line: str) -> None:
@@ -73,7 +73,7 @@ class Metrics:
         self._unwritten = b""  # lines that did not fit on a full disk
         # The step of the last line, and the names of the metrics written for this step.
         self._last_step = start_step
-        self._written_names = _names_written(self._path, start_step)
+        self._written_names = _metric_names(self._path, start_step)
         self._events: Any = None
         # Without TensorBoard, `tf.summary.scalar` raises an error.
         if importlib.util.find_spec("tensorboard"):
@@ -93,6 +93,7 @@ class Metrics:
         """
         step = int(step)
         if step == self._last_step:
+            # Without the metrics that were already written.
             values = {
                 name: value
                 for name, value in values.items()
@@ -145,7 +146,7 @@ class Metrics:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -182,8 +183,9 @@ class Progress:
         self._tokens_per_step = tokens_per_step
         self._print_line = print_line
         self._clock = clock
-        self._reported_step: int | None = None
-        self._reported_time = 0.0
+        # The step and the time of the last call of `speed`.
+        self._last_call_step: int | None = None
+        self._last_call_time = 0.0
 
     def speed(self, step: int) -> Speed | None:
         """Returns the mean speed since the last call; None in the first call.
@@ -192,10 +194,10 @@ class Progress:
           step: the count of steps done.
         """
         now = self._clock()
-        previous_step = self._reported_step
-        elapsed = max(now - self._reported_time, 1e-9)
-        self._reported_step = step
-        self._reported_time = now
+        previous_step = self._last_call_step
+        elapsed = max(now - self._last_call_time, 1e-9)  # not 0: it is divided by
+        self._last_call_step = step
+        self._last_call_time = now
         if previous_step is None or step <= previous_step:
             return None
         seconds_per_step = elapsed / (step - previous_step)
@@ -221,12 +223,12 @@ class Progress:
         width = len(str(self._last_step))
         columns = [f"step {step:>{width}}/{self._last_step}", f"loss {loss:.4f}"]
         if speed is not None:
-            remaining = (self._last_step - step) * speed.seconds_per_step
+            seconds_left = (self._last_step - step) * speed.seconds_per_step
             columns.append(f"{step_time(speed.seconds_per_step)}/step")
             columns.append(f"{speed.tokens_per_second:,.0f} tokens/s")
             if flops_utilization is not None:
                 columns.append(f"{flops_utilization:.1%} of peak FLOPs")
-            columns.append(f"{duration(remaining)} left")
+            columns.append(f"{duration(seconds_left)} left")
         self._print_line("  ".join(columns))
         for remark in remarks:
             self._print_line(" " * len("step ") + remark)
@@ -286,9 +288,9 @@ def bars(values: Sequence[float], width: int = 60) -> str:
     '█▄▁▁'
     """
     width = min(width, len(values))
-    ends = [len(values) * k // width for k in range(width + 1)]
+    boundaries = [len(values) * k // width for k in range(width + 1)]
     means = []
-    for start, end in itertools.pairwise(ends):
+    for start, end in itertools.pairwise(boundaries):
         means.append(sum(values[start:end]) / (end - start))
     low = min(means)
     high = max(means)
@@ -303,15 +305,17 @@ def _drop_later_lines(path: Path, last_step: int) -> None:
     """Removes the lines of steps after `last_step`, which a resumed run writes again."""
     if not path.exists():
         return
-    remaining = "".join(
+    remaining_text = "".join(
         text + "\n" for text, line in _lines(path) if line["step"] <= last_step
     )
-    temporary = path.with_suffix(".new")
-    temporary.write_text(remaining, encoding="utf-8")
-    os.replace(temporary, path)  # atomic: a crash leaves the old file or the new one
+    temporary_path = path.with_suffix(".new")
+    temporary_path.write_text(remaining_text, encoding="utf-8")
+    os.replace(
+        temporary_path, path
+    )  # atomic: a crash leaves the old file or the new one
 
 
-def _names_written(path: Path, step: int) -> set[str]:
+def _metric_names(path: Path, step: int) -> set[str]:
     """Returns the names of the metrics of a step in a file."""
     names: set[str] = set()
     if not path.exists():
@@ -334,6 +338,6 @@ def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _finite_or_none(value: float) -> float | None:
-    """Returns a value as a float; None if it is NaN or infinite, which JSON has not."""
+    """Returns a value as a float; None if it is NaN or infinite: JSON has no such numbers."""
     value = float(value)
     return value if math.isfinite(value) else None

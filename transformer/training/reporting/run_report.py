@@ -1,12 +1,10 @@
-"""The lines that a training run prints at its start and its end.
+"""The lines that a training run prints at its start and its end, such as this table.
 
-Example:
-
-    held out          loss  bits per byte  accuracy
-      before         6.176          8.910     0.004   at step 0
-      after          1.539          2.220     0.561   at step 400
-      byte bigram                   3.555
-      gzip                          1.976
+held out          loss  bits per byte  accuracy
+  before         6.176          8.910     0.004   at step 0
+  after          1.539          2.220     0.561   at step 400
+  byte bigram                   3.555
+  gzip                          1.976
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from transformer.models.base import Model
 from transformer.training.evaluation import Evaluation
 from transformer.training.reporting import baselines, metrics
 
-Scores = Mapping[str, float]
+Scores = Mapping[str, float]  # the metrics of `Evaluation` by name
 _COLUMN_WIDTH = 15
 
 
@@ -75,7 +73,7 @@ def print_introduction(
     for line in changed:
         print(f"changed  {line}", flush=True)
     if step >= steps:
-        print(finished_text(step, steps, bool(changed)), flush=True)
+        print(finished_text(step, steps, has_changes=bool(changed)), flush=True)
 
 
 def finished_text(
@@ -102,8 +100,8 @@ def finished_text(
 
 
 def cost(forecast: mtf.Forecast) -> str:
-    """Returns the cost of a step for one mesh position, or the error of its plan, as one
-    line.
+    """Returns the cost of a step for one position of the mesh, as one line; the first line of
+    the error, if the step has one.
     """
     if forecast.error is not None:
         return forecast.error.partition("\n")[0]
@@ -129,8 +127,8 @@ def write_config(model_dir: str) -> None:
 def initial_scores_line(scores: Scores) -> str:
     """Returns a line with the scores before the first step."""
     text = "  ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in scores.items())
-    uniform = " (8 for uniform guesses)" if "bits_per_byte" in scores else ""
-    return f"held out before training: {text}{uniform}. Losses are in nats: 0.693 is one bit."
+    comparison = " (8 for uniform guesses)" if "bits_per_byte" in scores else ""
+    return f"held out before training: {text}{comparison}. Losses are in nats: 0.693 is one bit."
 
 
 def held_out_metrics(scores: Scores) -> dict[str, float]:
@@ -159,15 +157,15 @@ def print_summary(
     """
     names = list(after.scores)
     rows = [
-        _table_row("before", names, before.scores, f"at step {before.step}"),
-        _table_row("after", names, after.scores, f"at step {after.step}"),
+        _table_row("before", names, before.scores, note=f"at step {before.step}"),
+        _table_row("after", names, after.scores, note=f"at step {after.step}"),
     ]
     if isinstance(data, ByteText):
-        reference = baselines.compare(
-            data.corpus.train, data.corpus.held_out, data.length
+        bits_per_byte = baselines.compare(
+            data.corpus.train, data.corpus.held_out, length=data.length
         )
-        bigram_scores = {"bits_per_byte": reference.bigram}
-        gzip_scores = {"bits_per_byte": reference.gzip}
+        bigram_scores = {"bits_per_byte": bits_per_byte.bigram}
+        gzip_scores = {"bits_per_byte": bits_per_byte.gzip}
         rows.append(_table_row("byte bigram", names, bigram_scores))
         rows.append(_table_row("gzip", names, gzip_scores))
     print(metrics.curve(model_dir))
