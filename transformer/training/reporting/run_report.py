@@ -1,10 +1,12 @@
-"""The lines that a training run prints at its start and its end, such as this table.
+"""The lines that a training run prints at its start and its end, such as a table.
 
-held out          loss  bits per byte  accuracy
-  before         6.176          8.910     0.004   at step 0
-  after          1.539          2.220     0.561   at step 400
-  byte bigram                   3.555
-  gzip                          1.976
+Example:
+
+    held out          loss  bits per byte  accuracy
+      before         6.176          8.910     0.004   at step 0
+      after          1.539          2.220     0.561   at step 400
+      byte bigram                   3.555
+      gzip                          1.976
 """
 
 from __future__ import annotations
