@@ -188,6 +188,7 @@ class MixtureOfExperts(mtf.Module):
         self.jitter = jitter
         self.dispatch = _DISPATCH[dispatch]
         self.loss_weights = {"balance": balance_weight, "z": z_weight}
+        # In this scope, paths of variables start with the path of this module.
         with self.scope():
             self.router = mtf.layers.Dense(
                 mesh,

@@ -81,6 +81,7 @@ class BertEncoder(mtf.Module):
         super().__init__("bert")
         self.architecture = architecture
         a = architecture
+        # In this scope, paths of variables start with the path of this module.
         with self.scope():
             self.embeddings = Embeddings(mesh, a)
             self.dropout = mtf.layers.Dropout(a.dropout)
@@ -102,7 +103,7 @@ class BertEncoder(mtf.Module):
     ) -> tuple[mtf.Tensor, Any, dict[str, Report]]:
         """Returns the output of each token [batch, length, d_model], the output of the
         pooler [batch, d_pooled] (None without a pooler), and a dict of block name ->
-        report of the block's mixture of experts.
+        report (losses and statistics) of the block's mixture of experts.
 
         Args:
           tokens: token ids, integers [batch, length].

@@ -6,7 +6,8 @@ feed-forward.
 
 The *residual stream* x runs through all blocks. Each of the two or three *sublayers* f of a
 block is added to it: x + f(norm(x)) in a pre-norm architecture, norm(x + f(x)) in a
-post-norm one.
+post-norm one. A mixture of experts also returns a `Report`: its auxiliary losses and its
+statistics.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Block(mtf.Module):
         self.architecture = architecture
         a = architecture
         dropout = mtf.layers.Dropout
+        # In this scope, paths of variables start with the path of this module.
         with self.scope():
             self.attention_norm = a.make_norm(mesh, "attention_norm")
             self.attention = make_attention(mesh, a, causal, name="attention")

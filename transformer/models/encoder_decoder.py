@@ -90,6 +90,7 @@ class EncoderDecoder(Model):
         a = self.architecture
         decoder = decoder or a
         _check_architectures(a, decoder, label_smoothing)
+        # In this scope, paths of variables start with the path of this module.
         with self.scope():
             self.embeddings = Embeddings(mesh, a)
             self.input_dropout = mtf.layers.Dropout(a.dropout, name="input_dropout")
@@ -128,7 +129,8 @@ class EncoderDecoder(Model):
         self, batch: Batch, training: bool = False
     ) -> tuple[Encoded, dict[str, Report]]:
         """Returns the encoder's output for `inputs` [batch, inputs_length], and a dict of
-        block name -> report of the block's mixture of experts.
+        block name -> report of the block's mixture of experts: its auxiliary losses and
+        statistics.
 
         Inputs are padding where `input_segments` is 0; without segments, where the id is
         0.

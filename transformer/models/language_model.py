@@ -65,6 +65,7 @@ class LanguageModel(Model):
         super().__init__(mesh, architecture, name="language_model")
         self.z_loss = z_loss
         a = self.architecture
+        # In this scope, paths of variables start with the path of this module.
         with self.scope():
             self.embeddings = Embeddings(mesh, a)
             self.dropout = mtf.layers.Dropout(a.dropout)
@@ -110,7 +111,7 @@ class LanguageModel(Model):
         self, tokens: mtf.Tensor, token_info: TokenInfo, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns logits [batch, length, vocab], and a dict of block name -> report of
-        the block's mixture of experts.
+        the block's mixture of experts: its auxiliary losses and statistics.
         """
         x = self.embeddings(tokens, token_info.positions)
         x = self.dropout(x, training)

@@ -153,6 +153,7 @@ class Run:
             tf.config.experimental.enable_op_determinism()
         self.model = model(mesh)
         check_fit(data, self.model)
+        # Called by the property `trainer`.
         self._make_trainer = functools.partial(
             Trainer,
             self.model,
@@ -166,6 +167,7 @@ class Run:
         self.data = data
         self.batch_size = batch_size
         self.steps = steps
+        # Saved with checkpoints: see `run_record`.
         self._recorded_settings = {
             "train.batch_size": batch_size,
             "train.microbatches": microbatches,
@@ -173,6 +175,7 @@ class Run:
             "train.clip_norm": clip_norm,
             "train.skip_nonfinite_steps": skip_nonfinite_steps,
         }
+        # Arguments of `Loop`.
         self._loop_settings: dict[str, Any] = {
             "report_every": report_every,
             "save_every": save_every,
@@ -274,6 +277,7 @@ class Run:
         monitor = Monitor(
             model_dir,
             self.steps,
+            # The forecast is for one position of the mesh.
             flops=forecast.flops() * trainer.model.mesh.size,
             peak_flops=self.peak_flops,
         )
