@@ -144,14 +144,17 @@ class Monitor:
             self._write("failed", {"error": message})
 
     def _write(self, state: str, values: Mapping[str, Any]) -> None:
-        """Replaces the status file. It also has the values of earlier calls, unless a later
-        call has a value of the same name.
+        """Replaces the status file; if several processes train together, only the first one
+        does. The file also has the values of earlier calls, unless a later call has a value
+        of the same name.
 
         Args:
           state: "starting", "training", "done", "interrupted" or "failed".
           values: further values by name.
         """
         self._values |= values
+        if not mtf.cluster.processes().is_first:
+            return
         status = {
             "state": state,
             "steps": self._steps,

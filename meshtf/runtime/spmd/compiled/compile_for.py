@@ -23,7 +23,7 @@ from meshtf.runtime.spmd.compiled.hlo_collectives import (
     collectives_of_hlo,
 )
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
-from meshtf.runtime.spmd.live.jax_host import load_jax
+from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.module_call import ModuleCall
 from meshtf.runtime.spmd.module.stablehlo_module import lower
 

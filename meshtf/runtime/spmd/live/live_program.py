@@ -9,6 +9,7 @@ while Python goes on.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,12 @@ from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_host import jax_mesh
 from meshtf.runtime.spmd.live.jax_slot import variable_array
 from meshtf.runtime.spmd.live.module_call import ModuleCall
+from meshtf.runtime.spmd.live.run_checks import RunChecks, add_run, raise_ready
+from meshtf.runtime.spmd.module.index_checks import (
+    NO_FAILURE,
+    RECORD_SPEC,
+    IndexChecks,
+)
 from meshtf.runtime.spmd.module.stablehlo_module import lower
 from meshtf.runtime.storage.argument_storage import ArrayStore
 
@@ -40,7 +47,7 @@ class LiveProgram:
     def __init__(self, recorded: Recorded, stores: Sequence[Any]) -> None:
         self.mesh = recorded.mesh
         self.stores = stores
-        self._lowered = lower(recorded, stores)
+        self._lowered = lower(recorded, stores, IndexChecks())
         self.program = self._lowered.program
         self._inputs = [self._layout(store) for store in self._lowered.inputs]
         self._results = [
@@ -53,6 +60,9 @@ class LiveProgram:
             for value in step.values
             if value.spec is not None
         ]
+        self._record: ArrayLayout | None = None
+        if self._lowered.checks is not None:
+            self._record = ArrayLayout(RECORD_SPEC, self.mesh.replicated, self.mesh)
         self._module_call: ModuleCall | None = None
 
     def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
@@ -60,6 +70,7 @@ class LiveProgram:
         remaining = list(flat)
         for store in self.stores:
             store.fill(remaining)
+        raise_ready(self.mesh)
         if self._module_call is None:
             self._module_call = self._compile()
         variables = {store: variable_array(store) for store in self._lowered.variables}
@@ -69,13 +80,17 @@ class LiveProgram:
                 inputs.append(variables[store].array)
             else:
                 inputs.append(_argument_array(store, layout))
+        if self._record is not None:
+            inputs.append(self._no_failure)
         outputs = self._module_call(inputs)
+        run = self._run_checks(outputs)
         written = self._lowered.written
         for store, array in zip(written, outputs[len(outputs) - len(written) :]):
             variables[store].array = array
         self._run_on_host(outputs[len(self._results) :])
+        check = None if run is None else run.raise_failure
         return [
-            ShardedValue(layout.placement, DeviceShards(array, layout))
+            ShardedValue(layout.placement, DeviceShards(array, layout, check))
             for layout, array in zip(self._results, outputs)
         ]
 
@@ -88,6 +103,22 @@ class LiveProgram:
     def memory(self) -> ProgramMemory:
         """The bytes of variables, arguments and results on one device."""
         return memory_of(self.program, self.stores)
+
+    @functools.cached_property
+    def _no_failure(self) -> Any:
+        """The record before a run, as a `jax.Array`."""
+        assert self._record is not None
+        return self._record.global_array(NO_FAILURE)
+
+    def _run_checks(self, outputs: list[Any]) -> RunChecks | None:
+        """Removes the record from the outputs of a run, and returns the run's checks; None:
+        it has none.
+        """
+        if self._lowered.checks is None:
+            return None
+        run = RunChecks(self._lowered.checks, outputs.pop())
+        add_run(self.mesh, run)
+        return run
 
     def _run_on_host(self, outputs: Sequence[Any]) -> None:
         """Runs the ops that print or write summaries, in order. Waits for their inputs.
@@ -107,14 +138,16 @@ class LiveProgram:
     def _compile(self) -> ModuleCall:
         """Returns the compiled module."""
         lowered = self._lowered
+        record = [] if self._record is None else [self._record]
         return ModuleCall(
             name="meshtf_program",
             module=lowered.module,
-            inputs=self._inputs,
+            inputs=[*self._inputs, *record],
             outputs=[
                 *self._results,
                 *self._host_inputs,
                 *map(self._layout, lowered.written),
+                *record,
             ],
             mesh=jax_mesh(self.mesh),
             donated=[lowered.variables.index(store) for store in lowered.written],

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from absl import logging
 
-from meshtf.runtime.spmd.live.jax_host import load_jax
+from meshtf.runtime.spmd.live.jax_module import load_jax
 
 
 class ModuleLayout(Protocol):

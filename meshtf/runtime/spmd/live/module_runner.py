@@ -23,7 +23,8 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.partition.cost import local_shape
-from meshtf.runtime.spmd.live.jax_host import cpu_mesh, load_jax
+from meshtf.runtime.spmd.live.jax_host import cpu_mesh
+from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.module_call import ModuleCall
 from meshtf.runtime.spmd.module.exported_program import Export, Port
 
