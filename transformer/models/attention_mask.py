@@ -92,8 +92,8 @@ def visible(
       queries: the tokens that attend.
       context: the tokens that are attended to, from `TokenInfo.as_context`.
       causal: whether a query attends only to itself and to earlier tokens.
-      window: the count of the last positions that a query attends to, its own included;
-        None: all.
+      window: the count of the last positions that a query attends to, including its
+        own; None: all.
     """
     conditions = []  # a query attends where all of them are True
     if causal:
@@ -143,8 +143,8 @@ class AttentionMask:
         architecture has no such bias.
       context: positions and segments of the tokens that are attended to; None: the
         queries (self-attention).
-      window: the count of the last positions that a query attends to, its own included;
-        None: all.
+      window: the count of the last positions that a query attends to, including its
+        own; None: all.
     """
 
     def __init__(

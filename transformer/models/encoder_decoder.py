@@ -215,29 +215,30 @@ class EncoderDecoder(Model):
 
     def init_cache(
         self,
-        batch: mtf.Shape,
-        positions: int,
+        batch_dims: mtf.Shape,
+        num_positions: int,
         encoded: Encoded,
         window: int | None = None,
     ) -> KeyValueCache:
         """Returns the cache before the first decoding step.
 
         Args:
-          batch: the dimensions of the batch, such as "batch:8".
-          positions: the maximum count of positions that are decoded.
+          batch_dims: the dimensions of the batch, such as [batch:8].
+          num_positions: the maximum count of positions that are decoded.
           encoded: the encoder's output, from `encode`.
           window: the count of the last positions that a token of the decoder attends to,
-            its own included; None: all.
+            including its own; None: all.
 
         Raises:
           ShapeError: there are more positions than learned positions.
         """
         a = self.decoder.architecture
-        self.embeddings.check_length(positions)
-        x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
+        self.embeddings.check_length(num_positions)
+        # A residual stream at one position; only its shape and data type are used.
+        x = mtf.zeros(self.mesh, batch_dims + a.dim("d_model"), a.dtype)
         return self.decoder.init_cache(
             x,
-            positions,
+            num_positions,
             window=window,
             context=encoded.x,
             context_info=encoded.token_info,

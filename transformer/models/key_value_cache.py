@@ -2,7 +2,7 @@
 
 Example:
 
-    cache = stack.init_cache(x, positions=128)           # x [batch, d_model]
+    cache = stack.init_cache(x, num_positions=128)       # x [batch, d_model]
     x, cache = stack.decode_step(x, cache, position)
 """
 

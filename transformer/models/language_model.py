@@ -161,24 +161,24 @@ class LanguageModel(Model):
         return metric_sums(logits, batch["targets"], target_weights(batch))
 
     def init_cache(
-        self, batch: mtf.Shape, positions: int, window: int | None = None
+        self, batch_dims: mtf.Shape, num_positions: int, window: int | None = None
     ) -> KeyValueCache:
         """Returns the cache before the first decoding step.
 
         Args:
-          batch: the dimensions of the batch, such as "batch:8".
-          positions: the maximum count of positions, of prompts and new tokens together.
-          window: the count of the last positions that a token attends to, its own
-            included; None: all.
+          batch_dims: the dimensions of the batch, such as [batch:8].
+          num_positions: the maximum count of positions, of a prompt and its new tokens.
+          window: the count of the last positions that a token attends to, including
+            its own; None: all.
 
         Raises:
           ShapeError: there are more positions than learned positions.
         """
         a = self.architecture
-        self.embeddings.check_length(positions)
+        self.embeddings.check_length(num_positions)
         # A residual stream at one position; only its shape and data type are used.
-        x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
-        return self.decoder.init_cache(x, positions, window)
+        x = mtf.zeros(self.mesh, batch_dims + a.dim("d_model"), a.dtype)
+        return self.decoder.init_cache(x, num_positions, window=window)
 
     def prefill(
         self,

@@ -4,7 +4,7 @@ logits.
     stack = Stack(mesh, architecture, causal=True, name="decoder")
     x, reports = stack(x, TokenInfo.of(tokens), training=True)
 
-    cache = stack.init_cache(x, positions=128)         # x [batch, d_model], one position
+    cache = stack.init_cache(x, num_positions=128)     # x [batch, d_model], one position
     cache = stack.prefill(prompt, cache, lengths)      # [batch, length, d_model], all at once
     x, cache = stack.decode_step(x, cache, position)   # position: length, length + 1, ...
 
@@ -206,7 +206,7 @@ class Stack(mtf.Module):
     def init_cache(
         self,
         x: mtf.Tensor,
-        positions: int,
+        num_positions: int,
         window: int | None = None,
         context: mtf.Tensor | None = None,
         context_info: TokenInfo | None = None,
@@ -216,15 +216,15 @@ class Stack(mtf.Module):
         Args:
           x: a residual stream at one position, [batch, d_model]; only its shape and dtype
             are used.
-          positions: the maximum count of positions, of prompts and new tokens together.
-          window: the count of the last positions that a token attends to, its own
-            included; None: all.
+          num_positions: the maximum count of positions, of a prompt and its new tokens.
+          window: the count of the last positions that a token attends to, including
+            its own; None: all.
           context: an encoder's output, [batch, length, d_model]; None: no encoder.
           context_info: positions and segments of the encoder's tokens.
         """
-        all_positions = mtf.range(self.mesh, mtf.Dimension(LENGTH, positions))
+        all_positions = mtf.range(self.mesh, mtf.Dimension(LENGTH, num_positions))
         rope = self.attention_mask(TokenInfo(all_positions)).rope
-        num_slots = min(window or positions, positions)
+        num_slots = min(window or num_positions, num_positions)
         context_bias = None
         if context is not None:
             # The mask of cross-attention depends only on padding of the context, not on

@@ -58,8 +58,9 @@ class Loop:
       evaluate: a function that returns metrics on held-out examples, by name; None: no
         evaluation during training.
       evaluate_every: the count of steps between two evaluations; 0: none.
-      keep: the count of the newest checkpoints that are kept.
-      keep_every: checkpoints of steps that are multiples of this are kept, too; 0: none.
+      keep: the count of newest checkpoints to keep.
+      keep_every: an interval of steps: checkpoints of its multiples are kept, too; 0:
+        none.
       async_save: whether checkpoints are written in the background, during the next steps.
       monitor: times the loop and writes status.json; None: neither.
       profile: the first and the last step that TensorFlow's profiler traces; None: none.

@@ -188,8 +188,8 @@ class Trainer:
     def compile_for(
         self, batch: Mapping[str, Any], topology: str
     ) -> mtf.CompiledForecast:
-        """Returns the memory and communication of a step as XLA compiles it, beside the
-        forecast: see `mtf.compile_for`.
+        """Returns the memory and communication of a step as XLA compiles it, compared with
+        the forecast: see `mtf.compile_for`.
 
         Args:
           batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.

@@ -95,8 +95,9 @@ class Run:
       save_every: the count of steps between two checkpoints.
       evaluate_every: the count of steps between two evaluations on held-out examples; 0:
         only before and after training.
-      keep: the count of the newest checkpoints that are kept.
-      keep_every: checkpoints of steps that are multiples of this are kept, too; 0: none.
+      keep: the count of newest checkpoints to keep.
+      keep_every: an interval of steps: checkpoints of its multiples are kept, too; 0:
+        none.
       async_save: whether checkpoints are written in the background, during the next steps.
       deterministic: whether TensorFlow uses only deterministic ops from here on, in the
         entire process. A run that was killed and resumed then has the losses of an
@@ -211,8 +212,8 @@ class Run:
         return self.trainer.export(self.features())
 
     def compile_for(self, topology: str) -> mtf.CompiledForecast:
-        """Returns the memory and communication of a step as XLA compiles it, beside the
-        forecast.
+        """Returns the memory and communication of a step as XLA compiles it, compared with
+        the forecast.
 
         Args:
           topology: the kind and the count of the devices, such as "h100:8". This process

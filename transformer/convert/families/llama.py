@@ -50,7 +50,8 @@ def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
         pretraining_tp=1,
         rope_scaling=None,
     )
-    # Newer files have rotary settings in "rope_parameters", older ones beside the others.
+    # Newer files have the rotary settings in "rope_parameters"; older files have them among the
+    # other settings.
     rotary_settings = Settings(settings.get("rope_parameters", {}))
     rotary_settings.require(rope_type="default")
     rope_theta = rotary_settings.get("rope_theta", settings.get("rope_theta", 10000.0))

@@ -85,7 +85,7 @@ class _Lines:
         """Yields the location of each line that is not empty, without its line break."""
         start = 0
         with open(path, "rb") as file:
-            for line_number, line in enumerate(file, 1):
+            for line_number, line in enumerate(file, start=1):
                 length = len(line.rstrip(b"\r\n"))
                 if line.strip():
                     yield RecordSpan(start, length, line_number)
@@ -183,7 +183,7 @@ class TFRecords(Format):
                     "decompress it"
                 )
         start = 0
-        for record_number, length in enumerate(_record_lengths(path), 1):
+        for record_number, length in enumerate(_record_lengths(path), start=1):
             yield RecordSpan(start + _HEADER_BYTES, length, record_number)
             start += _HEADER_BYTES + length + _CHECKSUM_BYTES
         # TensorFlow takes an incomplete header for the end of the file.

@@ -190,7 +190,7 @@ def _read_pieces(path: str) -> list[str]:
             f"--kind=wordpiece --size=8000 --output={path}"
         ) from error
     line_of_piece: dict[str, int] = {}
-    for line_number, piece in enumerate(pieces, 1):
+    for line_number, piece in enumerate(pieces, start=1):
         if piece in line_of_piece:
             raise VocabularyError(
                 f"{path}:{line_number}: the piece {piece!r} is on line "

@@ -81,7 +81,7 @@ def bigram_bits(train: np.ndarray, text: np.ndarray, smoothing: float = 0.01) ->
 
 def gzip_bits(text: np.ndarray) -> float:
     """Returns the bits per byte of a text, compressed as one zlib stream of level 9."""
-    return 8.0 * len(zlib.compress(text.tobytes(), 9)) / text.size
+    return 8.0 * len(zlib.compress(text.tobytes(), level=9)) / text.size
 
 
 def _pair_counts(text: np.ndarray) -> np.ndarray:
