@@ -48,7 +48,7 @@ _DEPTH = flags.DEFINE_integer(
 )
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
-DOES_NOT_FIT = 3  # the exit code
+_DOES_NOT_FIT_EXIT_CODE = 3
 
 
 def usage_error(argv: Sequence[str]) -> str:
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> None:
     if forecast.error is not None:
         sys.exit(1)
     # `fits` is None without --device_memory: nothing is known then.
-    sys.exit(DOES_NOT_FIT if forecast.fits is False else 0)
+    sys.exit(_DOES_NOT_FIT_EXIT_CODE if forecast.fits is False else 0)
 
 
 def _save(forecast: mtf.Forecast) -> None:

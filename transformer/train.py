@@ -19,7 +19,11 @@ from absl import flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.training.interrupts import SAVED, Terminated, terminate_like_interrupt
+from transformer.training.interrupts import (
+    SAVED_EXIT_CODE,
+    Terminated,
+    terminate_like_interrupt,
+)
 
 # This module defines no gin configurable: it runs as `__main__` and may also be imported by
 # its name, so gin would register the configurable twice.
@@ -56,7 +60,7 @@ def main(argv: Sequence[str]) -> None:
             effect = f"starts again: {model_dir} has no checkpoint yet"
         command_line.exit_with_message(
             f"\nInterrupted. The same command {effect}.",
-            code=SAVED if isinstance(stop, Terminated) else 1,
+            code=SAVED_EXIT_CODE if isinstance(stop, Terminated) else 1,
         )
 
 

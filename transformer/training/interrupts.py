@@ -18,7 +18,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-SAVED = 75  # the exit code after SIGTERM: EX_TEMPFAIL of sysexits.h, "try again later"
+SAVED_EXIT_CODE = (
+    75  # the exit code after SIGTERM: EX_TEMPFAIL of sysexits.h, "try again later"
+)
 # Returns the exception to raise after a signal; None before one.
 RequestedStop = Callable[[], type[KeyboardInterrupt] | None]
 
