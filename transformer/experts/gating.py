@@ -264,14 +264,14 @@ def _route_choices(
         candidates.experts, candidates.valid, candidates.logits.shape.dim(EXPERTS)
     )
     num_choices = candidates.gates.shape[CHOICE]
-    num_slots = _num_slots(candidates, capacity, training, num_choices)
+    num_slots = _num_slots(candidates, capacity, training, choices=num_choices)
     positions = mtf.where(candidates.valid, queues.positions, -1)
     has_slot = candidates.valid & (positions < num_slots)
     # The choice in each slot, as the integer choice * tokens + token.
-    sources = queues.heads(num_slots)
+    sources = queues.front(num_slots)
     if may_have_slot is not None:
         has_slot = has_slot & may_have_slot
-        # The slots of the other choices stay empty.
+        # The slots of choices that may have none stay empty.
         is_filled = gather_choices(has_slot, sources) & (sources >= 0)
         sources = mtf.where(is_filled, sources, -1)
     gates = mtf.where(has_slot, candidates.gates, 0.0)
@@ -284,12 +284,14 @@ def _route_choices(
         has_slot=has_slot,
         slots=mtf.where(has_slot, candidates.experts * num_slots + positions, -1),
     )
+    # The token in each slot: `sources` without the choice.
     num_tokens = candidates.logits.shape[TOKENS]
     tokens = mtf.where(sources >= 0, mtf.math.floormod(sources, num_tokens), -1)
     weights = gather_choices(gates, sources)
     if num_counted is None:
         num_counted = num_choices
-    balance = balance_loss(candidates, queues.count(num_counted), num_counted)
+    counts = queues.count(num_counted)
+    balance = balance_loss(candidates, counts, num_counted=num_counted)
     dropped = 1.0 - mtf.reduce_mean(mtf.cast(has_slot, "float32"), CHOICE)
     return Routing(
         tokens=tokens,

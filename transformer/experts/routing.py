@@ -2,7 +2,7 @@
 
     queues = ExpertQueues(experts, valid, mtf.Dimension("experts_all", 3))
     queues.positions           # [batch choice length]: from 0, in the queue of the expert
-    queues.heads(capacity)     # [batch experts_all capacity]: the start of each queue
+    queues.front(capacity)     # [batch experts_all capacity]: the start of each queue
 
 `experts` and `valid` are [batch choice length]. A token has one or more *choices*: experts
 in order of preference. The choices of a group of tokens are one sequence: the first choices
@@ -167,7 +167,7 @@ class ExpertQueues:
             rank - start, _SEQUENCE, [shape.dim(CHOICE), shape.dim(TOKENS)]
         )
 
-    def heads(self, capacity: int) -> mtf.Tensor:
+    def front(self, capacity: int) -> mtf.Tensor:
         """Returns the first `capacity` entries of each queue, [*groups, experts, capacity];
         -1 after the end of the queue.
 

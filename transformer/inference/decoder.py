@@ -60,16 +60,16 @@ class Decoder:
       eos_id: the id that ends a sequence, or several such ids; None: there is none.
       bos_id: the id before a language model's prompts (None: none), or the initial id of
         an encoder-decoder's decoder (None: 0).
-      temperature: divides logits before sampling; 0 takes the likeliest id.
-      top_k: sample from the k likeliest ids; None: from all.
-      top_p: sample from the fewest ids whose probabilities sum to this; None: from all.
+      temperature: the divisor of logits before sampling; 0: the likeliest id is taken.
+      top_k: the count of the likeliest ids that are sampled from; None: all.
+      top_p: the probability, in total, of the likeliest ids that are sampled from; None: 1.
       num_beams: the count of sequences that a beam search extends; 0: no beam search.
       alpha: the exponent of the length penalty of a beam search; larger values prefer
         longer sequences.
       window: the count of the last positions that a position attends to; None: all.
       truncate: whether longer prompts are truncated, at the start for a language model, at
         the end for an encoder; if not, they raise an error.
-      vocab_size: only ids below this are generated; None: all ids of the model.
+      vocab_size: the bound of generated ids, which are below it; None: that of the model.
       prefix_lm: whether the ids of a prompt also attend to later ids of the prompt, as in
         a model trained as a prefix language model.
 

@@ -37,7 +37,7 @@ def sample(
       prompt: the text to complete.
       max_new_tokens: the maximum count of generated ids; learned positions may allow
         fewer.
-      temperature: divides logits before sampling; 0 takes the likeliest id.
+      temperature: the divisor of logits before sampling; 0: the likeliest id is taken.
       seed: the seed of random draws.
       vocabulary: encodes the prompt and decodes ids; None: bytes.
       bos_id: the id before the prompt; see `Decoder`.

@@ -18,9 +18,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-SAVED_EXIT_CODE = (
-    75  # the exit code after SIGTERM: EX_TEMPFAIL of sysexits.h, "try again later"
-)
+# The exit code after SIGTERM: EX_TEMPFAIL of sysexits.h, "try again later".
+SAVED_EXIT_CODE = 75
 # Returns the exception to raise after a signal; None before one.
 RequestedStop = Callable[[], type[KeyboardInterrupt] | None]
 
