@@ -36,7 +36,8 @@ Key = tuple[str, str, str]  # names a setting: scope, selector, parameter
 _MACRO = "gin.macro"
 # The minimum similarity of two names, from 0 to 1, at which one counts as the other misspelt.
 _MIN_SIMILARITY = 0.75
-_MIN_SUGGESTED_SIMILARITY = 0.5  # at which one is suggested for the other
+# The minimum similarity at which a message suggests one name in place of the other.
+_MIN_SUGGESTED_SIMILARITY = 0.5
 _RUN_CONFIG = "config.gin"  # runs write it: it has all bindings, used or not
 # File and line of each setting. `record_statements` fills it.
 _locations: dict[Key, config_parser.Location] = {}

@@ -33,10 +33,8 @@ _DESCRIPTIONS: dict[Any, str] = {
     str: "a string",
     types.NoneType: "None",
 }
-_UNIONS = (
-    typing.Union,
-    types.UnionType,
-)  # the origins of `Union[int, str]`, `int | str`
+# The origins of `Union[int, str]` and of `int | str`.
+_UNIONS = (typing.Union, types.UnionType)
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -50,7 +50,7 @@ def check_writable(
             f"{name}={path} cannot be written: {existing_path} is no folder.\n"
             "  Name another path, or move that file."
         )
-    # Creating a file is the only reliable test: permissions do not tell of read-only disks.
+    # Only creating a file shows it: a disk may be read-only whatever the permissions are.
     probe = existing_path / f".{os.getpid()}.probe"
     try:
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
