@@ -110,9 +110,8 @@ def _inputs_and_answers(
     counts = np.asarray(batch["counts"])  # 0 for examples that pad the last batch
     for inputs, targets, count in zip(all_inputs, all_targets, counts):
         if count:
-            length = (
-                np.flatnonzero(inputs)[-1] + 1
-            )  # ids after the last one are padding, 0
+            # Padding, the id 0, follows the last id of the input.
+            length = np.flatnonzero(inputs)[-1] + 1
             yield inputs[:length].tolist(), vocabulary.decode(targets)
 
 

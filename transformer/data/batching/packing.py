@@ -30,9 +30,8 @@ from transformer.data.preprocessors.texts import tokenize
 from transformer.data.sources.base import Example, Examples
 from transformer.data.vocabularies import Vocabulary
 
-_MAX_OPEN_BINS = (
-    32  # a bin has the texts of one packed example; open: texts may be added
-)
+# A bin has the texts of one packed example; texts are added while it is open.
+_MAX_OPEN_BINS = 32
 
 
 class Packing(Protocol):

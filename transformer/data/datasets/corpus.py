@@ -111,9 +111,8 @@ def held_out_by_name(name: str, share: float) -> bool:
     """Returns whether a file is held out, given its relative name and the fraction of files
     that is held out.
     """
-    checksum = zlib.crc32(
-        name.encode("utf-8", "surrogateescape")
-    )  # from 0 to 2**32 - 1
+    # The checksum is an integer from 0 to 2**32 - 1.
+    checksum = zlib.crc32(name.encode("utf-8", "surrogateescape"))
     return checksum < share * 2**32
 
 

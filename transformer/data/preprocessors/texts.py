@@ -151,9 +151,8 @@ def join(
       length: the maximum count of tokens.
     """
     sizes = [len(text) for text in texts]
-    max_text_tokens = (
-        length - 1 - len(texts)
-    )  # without [CLS], and a [SEP] for each text
+    # Without [CLS], and without a [SEP] for each text.
+    max_text_tokens = length - 1 - len(texts)
     while sum(sizes) > max_text_tokens:
         longest = int(np.argmax(sizes))
         sizes[longest] -= 1

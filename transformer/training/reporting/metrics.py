@@ -319,9 +319,8 @@ def _drop_later_lines(path: Path, last_step: int) -> None:
     )
     temporary_path = path.with_suffix(".new")
     temporary_path.write_text(remaining_text, encoding="utf-8")
-    os.replace(
-        temporary_path, path
-    )  # atomic: a crash leaves the old file or the new one
+    # Atomic: a crash leaves the old file or the new one.
+    os.replace(temporary_path, path)
 
 
 def _metric_names(path: Path, step: int) -> set[str]:
