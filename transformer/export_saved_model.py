@@ -127,7 +127,10 @@ def export(
         return {"ids": ids, "scores": scores}
 
     saved_model = mtf.SavedModel()
-    dims: dict[str, Any] = _DIMS
+    dims: dict[str, Any] = (
+        _DIMS  # `Any`: `mtf.function` also has arguments of other types
+    )
+    # The name of a function becomes the name of its signature.
     for signature in (logits, generate):
         function = mtf.function(signature, mesh=model.mesh, **dims)
         saved_model.add(signature.__name__, function, **specs)

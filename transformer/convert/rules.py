@@ -143,7 +143,9 @@ def to_variables(
     for rule in rules:
         tensor = tensors[rule.tensor]
         shape = _unpadded_shape(rule, shapes, sizes)
-        for index, variable_view in enumerate(_variable_views(rule, shape, arrays)):
+        variable_views = _variable_views(rule, shape, arrays)
+        for index, variable_view in enumerate(variable_views):
+            # A view of the variable's array: the assignment writes into `arrays`.
             variable_view[...] = _tensor_view(rule, shape, tensor, index)
     return arrays
 
@@ -166,7 +168,8 @@ def to_tensors(
     for rule in rules:
         shape = _unpadded_shape(rule, shapes, sizes)
         tensor = np.empty(_tensor_shape(rule, shape), np.float32)
-        for index, variable_view in enumerate(_variable_views(rule, shape, arrays)):
+        variable_views = _variable_views(rule, shape, arrays)
+        for index, variable_view in enumerate(variable_views):
             # A view of `tensor`: the assignment writes into `tensor`.
             tensor_view = _tensor_view(rule, shape, tensor, index)
             tensor_view[...] = variable_view

@@ -227,16 +227,16 @@ def make_attention(
       is_cross_attention: whether keys and values come from an encoder; such attention
         is never local.
     """
+    reduced_dims = ";".join([*a.head_dims.names, "d_kv"])  # by the output's matmul
     settings: dict[str, Any] = {
         "dropout_rate": a.dropout,
         "use_bias": a.use_bias,
         "name": name,
-        "output_initializer": residual_initializer(
-            ";".join([*a.head_dims.names, "d_kv"]), a
-        ),
+        "output_initializer": residual_initializer(reduced_dims, a),
         "kv_heads_dim": a.kv_head_dims,
         "scale": None if a.scaled_attention else 1.0,
     }
+    # The dimensions of the inputs, of the heads, and of the elements of a head.
     dims = (a.dim("d_model"), a.head_dims, a.dim("d_kv"))
     # A block of successive positions; it has nothing to do with the blocks of a stack.
     block = mtf.Dimension(LENGTH, a.block_length)

@@ -81,7 +81,8 @@ def python_library(share: float = 0.05, folder: str | None = None) -> Corpus:
     if folder is None:
         folder = sysconfig.get_paths()["stdlib"]
     root = Path(folder)
-    return _read_corpus(_source_files(root), root, share, origin=str(root))
+    files = _source_files(root)
+    return _read_corpus(files, root=root, share=share, origin=str(root))
 
 
 @gin.configurable(module="data")
@@ -104,7 +105,7 @@ def text_files(pattern: str, share: float = 0.05) -> Corpus:
         for name in glob.glob(pattern, recursive=True)
         if Path(name).is_file()
     ]
-    return _read_corpus(files, root, share, origin=pattern)
+    return _read_corpus(files, root=root, share=share, origin=pattern)
 
 
 def held_out_by_name(name: str, share: float) -> bool:
