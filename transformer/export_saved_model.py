@@ -127,9 +127,7 @@ def export(
         return {"ids": ids, "scores": scores}
 
     saved_model = mtf.SavedModel()
-    dims: dict[str, Any] = (
-        _DIMS  # `Any`: `mtf.function` also has arguments of other types
-    )
+    dims: dict[str, Any] = _DIMS
     # The name of a function becomes the name of its signature.
     for signature in (logits, generate):
         function = mtf.function(signature, mesh=model.mesh, **dims)

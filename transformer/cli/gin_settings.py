@@ -139,34 +139,39 @@ def check_statements(statements: Sequence[config_parser.BindingStatement]) -> No
         else:
             used_scopes.update(_nested_scopes(reference.scopes))
     for statement in statements:
-        scope, selector, _ = _key_of(statement)
+        scope, selector, _parameter = _key_of(statement)
         if selector == _MACRO:
-            if scope not in used_macros:
-                _check_unused_macro(statement, scope, used_macros)
+            macro = scope  # the key of a macro has its name there
+            if macro not in used_macros:
+                _check_unused_macro(statement, macro, used_macros)
         elif scope and scope not in used_scopes:
             _check_unused_scope(statement, scope, used_scopes)
         _check_type(statement)
 
 
 def _check_unused_macro(
-    statement: config_parser.BindingStatement, name: str, used: Iterable[str]
+    statement: config_parser.BindingStatement, name: str, used_names: Iterable[str]
 ) -> None:
     """Raises ConfigError for the binding of an unused macro, unless `_check_unused` accepts
     it.
     """
     _check_unused(
-        statement, name, used, description=f"{name} is a name", reference=f"%{name}"
+        statement,
+        name,
+        used_names,
+        description=f"{name} is a name",
+        reference=f"%{name}",
     )
 
 
 def _check_unused_scope(
-    statement: config_parser.BindingStatement, scope: str, used: Iterable[str]
+    statement: config_parser.BindingStatement, scope: str, used_names: Iterable[str]
 ) -> None:
     """Raises ConfigError for a binding in an unused scope, unless `_check_unused` accepts it."""
     _check_unused(
         statement,
         scope,
-        used,
+        used_names,
         description=f"{scope}/ is a scope",
         reference=f"@{scope}/{statement.selector}",
     )
@@ -175,7 +180,7 @@ def _check_unused_scope(
 def _check_unused(
     statement: config_parser.BindingStatement,
     name: str,
-    used: Iterable[str],
+    used_names: Iterable[str],
     description: str,
     reference: str,
 ) -> None:
@@ -188,13 +193,13 @@ def _check_unused(
     Args:
       statement: the binding of the name.
       name: the name of an unused macro or scope.
-      used: the names of used macros or scopes.
+      used_names: the names of used macros or scopes.
       description: the start of the message, such as "norm is a name".
       reference: the form of a reference to the name, such as "%norm".
     """
     filename = statement.location.filename
     cutoff = _MIN_SIMILARITY if filename else _MIN_SUGGESTED_SIMILARITY
-    similar = difflib.get_close_matches(name, sorted(used), n=3, cutoff=cutoff)
+    similar = difflib.get_close_matches(name, sorted(used_names), n=3, cutoff=cutoff)
     is_misspelt = bool(similar) and Path(filename or "").name != _RUN_CONFIG
     if not filename or is_misspelt:
         suggestion = f"Did you mean {', '.join(similar)}? " if similar else ""
