@@ -88,7 +88,7 @@ def report_metrics(reports: dict[str, Report]) -> dict[str, float]:
     """
     metrics: dict[str, float] = {}
     for name, report in reports.items():
-        load = report.load.numpy()
+        load = report.load.numpy()  # sums to 1, so the mean load is 1 / len(load)
         metrics |= {
             f"{name}/dropped": float(report.dropped),
             f"{name}/entropy": float(report.entropy),
@@ -139,8 +139,8 @@ class MixtureOfExperts(mtf.Module):
         there are fewer tokens, they are one group. None: a group is an example.
       shared_experts: the count of experts that every token goes through in addition (Dai et
         al. 2024, arXiv 2401.06066).
-      jitter: in training, the inputs of the router are multiplied by random numbers from
-        1 - jitter to 1 + jitter.
+      jitter: the range of random factors: in training, the inputs of the router are
+        multiplied by numbers from 1 - jitter to 1 + jitter.
       balance_weight: the weight of the balance loss, which evens the load of experts.
       z_weight: the weight of the z loss, which keeps logits small.
       dispatch: "index" gathers tokens by index; "one_hot" multiplies by one-hot tensors
@@ -208,7 +208,8 @@ class MixtureOfExperts(mtf.Module):
             )
             self.shared = None
             if shared_experts:
-                # Several shared experts compute the same as one that is as wide as all.
+                # One layer with the hidden sizes of all shared experts together computes
+                # the sum of their outputs.
                 self.shared = mtf.layers.FeedForward(
                     mesh,
                     self.model_dim,
@@ -253,6 +254,7 @@ class MixtureOfExperts(mtf.Module):
         if routing.choices is None:
             self._check_experts_may_choose(x.shape)
         y = self._apply_experts(grouped_x, routing)
+        # From groups back to the dimensions of x, in their order.
         y = mtf.reshape(y, [x.shape.dim(name) for name in order])
         y = mtf.transpose(y, x.shape.names)
         if self.shared is not None:
@@ -313,8 +315,8 @@ class MixtureOfExperts(mtf.Module):
         groups = [name for name in x.shape.names if name not in (TOKENS, d_model)]
         tokens = self.dispatch.take(x, routing)
         tokens = mtf.transpose(tokens, [EXPERTS, *groups, CAPACITY, d_model])
-        # In the new names `experts` is sharded in place of the groups: an all-to-all. The
-        # way back is another one.
+        # With the new names, the layout shards `experts` instead of the groups: an
+        # all-to-all. Renaming back is another one.
         to_experts = {name: f"{name}_all" for name in groups}
         to_experts[EXPERTS] = _EXPERTS_SHARDED
         to_experts[d_model] = self._expert_model_name

@@ -145,12 +145,12 @@ class ExpertQueues:
         self.counts = self.count(experts.shape[CHOICE])
         self._starts = mtf.cumsum(self.counts, dim.name, exclusive=True)
 
-    def count(self, choices: int) -> mtf.Tensor:
-        """Returns the count of choices of each expert, int32 [*groups, experts]; only the
-        first `choices` choices of a token are counted.
+    def count(self, num_counted: int) -> mtf.Tensor:
+        """Returns the count of choices of each expert, int32 [*groups, experts_all]; only
+        the first `num_counted` choices of a token are counted.
         """
         choice_index = mtf.range(self.experts.mesh, self.experts.shape.dim(CHOICE))
-        is_counted = choice_index < choices
+        is_counted = choice_index < num_counted
         ones = mtf.where(self.valid & is_counted, mtf.ones_like(self.experts), 0)
         return mtf.segment_sum(ones, self.experts, self.dim, self.groups)
 
@@ -168,8 +168,8 @@ class ExpertQueues:
         )
 
     def front(self, capacity: int) -> mtf.Tensor:
-        """Returns the first `capacity` entries of each queue, [*groups, experts, capacity];
-        -1 after the end of the queue.
+        """Returns the first `capacity` entries of each queue, int32 [*groups, experts_all,
+        capacity]; -1 after the end of the queue.
 
         An entry is choice * tokens + token: an index into `flatten_choices`.
         """
