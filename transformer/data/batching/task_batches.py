@@ -82,7 +82,7 @@ class TaskData:
         self.seed = seed
         self.folder = folder
         self._tasks = tasks_of(self.task)
-        self._shares = [1]
+        self._shares = [1]  # of each task in the examples
         if isinstance(self.task, Mixture):
             self._shares = self.task.integer_shares()
         # Split, "train" or "held_out" -> the examples of each task; read at first use.
@@ -111,6 +111,7 @@ class TaskData:
         self._training_batch(np.array([start]))
 
         def local_batch(step: int) -> Arrays:
+            """Returns the arrays of this worker's slice of a batch."""
             offset = start + step * batch_size
             indices = np.arange(offset + local_slice.start, offset + local_slice.stop)
             return self._training_batch(indices)
@@ -127,6 +128,7 @@ class TaskData:
         indices = self._held_out_indices(num_examples)
 
         def batch(step: int) -> Arrays:
+            """Returns the arrays of a batch, with `counts`."""
             batch_indices = indices[step * batch_size : (step + 1) * batch_size]
             examples = [self._held_out_example(index) for index in batch_indices]
             arrays = _stack(examples, batch_size)
@@ -189,17 +191,19 @@ class TaskData:
         Args:
           indices: int64 [batch].
         """
-        batch: list[Arrays] = [{}] * len(indices)
+        batch: list[Arrays] = [{}] * len(indices)  # the arrays of each example
         # For each task: entries of the batch, and their indices in the order of the task.
         entries_of_task: list[list[int]] = [[] for _ in self._tasks]
         indices_of_task: list[list[int]] = [[] for _ in self._tasks]
         for entry, index in enumerate(indices):
-            k, task_index = deal(int(index), self._shares)
+            k, index_in_task = deal(
+                int(index), self._shares
+            )  # k: the index of the task
             entries_of_task[k].append(entry)
-            indices_of_task[k].append(task_index)
+            indices_of_task[k].append(index_in_task)
         for k, examples in enumerate(self._examples_by_task("train")):
             task_indices = np.array(indices_of_task[k], np.int64)
-            epoch_indices = self._shuffle(k, task_indices, len(examples))
+            epoch_indices = self._shuffle(k, task_indices, num_examples=len(examples))
             for entry, (epoch, i) in zip(entries_of_task[k], epoch_indices):
                 seed = (self._task_key(k), self.seed, epoch, i)
                 batch[entry] = self._tasks[k].arrays(examples[i], seed)
@@ -220,7 +224,9 @@ class TaskData:
         for epoch in set(epochs.tolist()):
             is_in_epoch = epochs == epoch
             key = (self._task_key(k), self.seed, epoch)
-            shuffled[is_in_epoch] = permute(shuffled[is_in_epoch], num_examples, key)
+            shuffled[is_in_epoch] = permute(
+                shuffled[is_in_epoch], size=num_examples, key=key
+            )
         return [
             _EpochIndex(epoch, example)
             for epoch, example in zip(epochs.tolist(), shuffled.tolist())
