@@ -192,13 +192,11 @@ class TaskData:
           indices: int64 [batch].
         """
         batch: list[Arrays] = [{}] * len(indices)  # the arrays of each example
-        # For each task: entries of the batch, and their indices in the order of the task.
+        # For each task k: entries of the batch, and their indices in the order of the task.
         entries_of_task: list[list[int]] = [[] for _ in self._tasks]
         indices_of_task: list[list[int]] = [[] for _ in self._tasks]
         for entry, index in enumerate(indices):
-            k, index_in_task = deal(
-                int(index), self._shares
-            )  # k: the index of the task
+            k, index_in_task = deal(int(index), self._shares)
             entries_of_task[k].append(entry)
             indices_of_task[k].append(index_in_task)
         for k, examples in enumerate(self._examples_by_task("train")):
