@@ -23,7 +23,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -118,14 +118,18 @@ class Metrics:
         for name, value in values.items():
             line[name] = _finite_or_none(value)
         self._append((json.dumps(line, allow_nan=False) + "\n").encode())
-        if self._events is not None:
-            with (
-                self._events.as_default(step),
-                contextlib.suppress(tf.errors.OpError),
-            ):
-                for name, value in values.items():
-                    tf.summary.scalar(name, float(value))
-                self._events.flush()
+        self._write_events(step, values)
+
+    def _write_events(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes metrics of a step as TensorBoard events, if TensorBoard is installed. Errors,
+        such as a full disk, are ignored.
+        """
+        if self._events is None:
+            return
+        with self._events.as_default(step), contextlib.suppress(tf.errors.OpError):
+            for name, value in values.items():
+                tf.summary.scalar(name, float(value))
+            self._events.flush()
 
     def _append(self, text: bytes) -> None:
         """Appends to the file; warns once when the disk becomes full."""
