@@ -103,7 +103,7 @@ def hugging_face_activation(name: str) -> str:
     """Returns the name that config.json uses for one of our activations.
 
     Raises:
-      CheckpointError: there is none.
+      CheckpointError: config.json has no name for the activation.
     """
     names = [theirs for theirs, ours in ACTIVATIONS.items() if ours == name]
     if not names:

@@ -234,7 +234,7 @@ def _result_settings(a: Architecture) -> dict[str, Any]:
         if a.positions != kind:
             for name in names:
                 del settings[name]
-    # If two values of one of these settings have the same results, they become one value.
+    # Values of these settings that have the same results are replaced by one of them.
     return settings | {
         "kv_heads": a.kv_heads or a.heads,
         "scaled_logits": a.tied and a.scaled_logits,

@@ -99,7 +99,7 @@ class Run:
       keep_every: an interval of steps: checkpoints of its multiples are kept, too; 0:
         none.
       async_save: whether checkpoints are written in the background, during the next steps.
-      deterministic: whether TensorFlow uses only deterministic ops from here on, in the
+      deterministic: whether TensorFlow uses only deterministic ops from now on, in the
         entire process. A run that was killed and resumed then has the losses of an
         uninterrupted one, bit for bit.
       profile: the first and the last step that TensorFlow's profiler traces, such as

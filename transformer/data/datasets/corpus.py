@@ -120,7 +120,7 @@ def held_out_by_name(name: str, share: float) -> bool:
 def _source_files(root: Path) -> Iterator[Path]:
     """Yields the Python files of a folder and its subfolders, except skipped ones."""
     for folder, subfolders, names in os.walk(root):
-        # Changed in place: os.walk goes on with the remaining subfolders.
+        # Changed in place: os.walk continues with the remaining subfolders.
         subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 

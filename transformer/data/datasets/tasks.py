@@ -126,7 +126,7 @@ def find(name: str) -> Task | Mixture:
     """Returns the task or mixture of a name.
 
     Raises:
-      DataError: there is none; the message has a similar name.
+      DataError: there is no such task; the message has a similar name.
     """
     if name not in _task_makers:
         similar = difflib.get_close_matches(name, _task_makers, n=1, cutoff=0.4)
