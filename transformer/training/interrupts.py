@@ -6,7 +6,8 @@ Example:
     with interrupts_between_steps() as requested_stop:
       for batch in batches:
         ...
-        if stop := requested_stop():
+        stop = requested_stop()
+        if stop is not None:
           raise stop                     # KeyboardInterrupt or Terminated
 """
 
@@ -45,10 +46,12 @@ def interrupts_between_steps() -> Iterator[RequestedStop]:
     old_handlers = {signum: signal.getsignal(signum) for signum in signals}
 
     def restore() -> None:
+        """Restores the handlers from before the context."""
         for signum, handler in old_handlers.items():
             signal.signal(signum, handler)
 
     def handle(signum: int, _frame: object) -> None:
+        """Stores the exception type of a signal."""
         if signum == signal.SIGTERM:
             stop_types.append(Terminated)
         else:
@@ -73,7 +76,7 @@ def terminate_like_interrupt() -> None:
     KeyboardInterrupt.
     """
 
-    def handle(*_: object) -> None:
+    def handle(_signum: int, _frame: object) -> None:
         raise Terminated
 
     signal.signal(signal.SIGTERM, handle)
