@@ -57,14 +57,14 @@ def _check_processes(folder: str) -> None:
     """
     group = processes()
     prefix = os.path.join(folder, f"seen_by_all.{group.token}")
-    made = [f"{prefix}.made-{k}" for k in range(group.count)]
-    seen = [f"{prefix}.seen-{k}" for k in range(group.count)]
-    Path(made[group.index]).touch()
-    _wait_for(made, folder)
-    Path(seen[group.index]).touch()
+    own_files = [f"{prefix}.file-{k}" for k in range(group.count)]
+    seen_files = [f"{prefix}.seen-{k}" for k in range(group.count)]
+    Path(own_files[group.index]).touch()
+    _wait_for(own_files, folder)
+    Path(seen_files[group.index]).touch()
     if group.is_first:
-        _wait_for(seen, folder)
-        for path in (*made, *seen):
+        _wait_for(seen_files, folder)
+        for path in (*own_files, *seen_files):
             os.unlink(path)
 
 

@@ -10,12 +10,12 @@ killed, and started again; they continue from their last checkpoint.
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from meshtf.cluster.addresses import LOOPBACK, free_ports
 from meshtf.cluster.child_process import Child
@@ -36,7 +36,8 @@ _POLL_INTERVAL = 0.2  # seconds between checks of the processes
 _GRACE = 2.0
 
 
-class ProcessGroup(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class ProcessGroup:
     """The processes of a run that this machine starts.
 
     Attributes:
@@ -53,7 +54,8 @@ class ProcessGroup(NamedTuple):
     coordinator: str = ""
 
 
-class _Process(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Process:
     """A process that was started.
 
     Attributes:
@@ -69,7 +71,12 @@ class _Process(NamedTuple):
     @property
     def name(self) -> str:
         """The process in words."""
-        return f"process {self.index}, id {self.child.pid}"
+        return f"process {self.index} (id {self.child.pid})"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code, -N after signal N; 0 while the process runs."""
+        return self.child.code or 0
 
 
 def supervise_processes(group: ProcessGroup, limits: Limits) -> int:
@@ -131,6 +138,11 @@ def _start(
       folder: the folder of heartbeat files.
     """
     heartbeat_file = folder / f"beats-{index}"
+    timeout = limits.timeout
+    if len(group.local) == group.count:
+        # The supervisor sees all processes, and names the one that stands still; jax would
+        # end the others.
+        timeout *= 2
     child = Child(
         group.command,
         # The first process prints for all, as a run of one process does.
@@ -139,7 +151,7 @@ def _start(
             VARIABLE: str(heartbeat_file),
             COORDINATOR: coordinator,
             PROCESS: f"{index}/{group.count}",
-            TIMEOUT: str(limits.timeout),
+            TIMEOUT: str(timeout),
             WAIT: str(limits.wait),
         },
     )
@@ -170,7 +182,7 @@ def _monitor(
             # One that has ended well gives no sign of life, while the others end.
             trouble = process.heartbeat.trouble
             if trouble and process.child.code is None:
-                troubles.append(f"{process.name}, is stuck: {trouble}")
+                troubles.append(f"{process.name} is stuck: {trouble}")
                 process.child.send_signal(signal.SIGUSR1)  # it prints its stacks
         if troubles:
             time.sleep(_POLL_INTERVAL)
@@ -192,21 +204,23 @@ def _exit_result(started: Sequence[_Process], stopped: bool) -> RunResult:
       started: the processes.
       stopped: whether they were asked to stop.
     """
-    codes = {process: process.child.code for process in started}
-    # SIGABRT last: jax ends a process so whose peer was lost, which is named if it is here.
-    killed = [p for p, code in codes.items() if (code or 0) < 0]
-    killed.sort(key=lambda process: codes[process] == -signal.SIGABRT)
+    failed = [process for process in started if process.child.code]
+    killed = [process for process in failed if process.exit_code < 0]
     if killed:
-        code = 128 - (codes[killed[0]] or 0)
-        fault = f"{killed[0].name}, was ended by {_signal_name(codes[killed[0]] or 0)}"
-        return RunResult(code) if stopped else RunResult(code, fault)
-    lost = [p for p, code in codes.items() if code == LOST]
+        # jax ends a process by SIGABRT when it has lost another one, which is named if it
+        # was killed here.
+        killed.sort(key=lambda process: process.exit_code == -signal.SIGABRT)
+        first = killed[0]
+        fault = f"{first.name} was ended by {_signal_name(first.exit_code)}"
+        return RunResult(128 - first.exit_code, "" if stopped else fault)
+    lost = [process for process in failed if process.exit_code == LOST]
     if lost and not stopped:
-        return RunResult(LOST, f"{lost[0].name}, has lost another process")
-    first_code = next(code for code in codes.values() if code)
-    return RunResult(first_code)
+        return RunResult(LOST, f"{lost[0].name} has lost another process")
+    return RunResult(failed[0].exit_code)
 
 
 def _signal_name(code: int) -> str:
-    """Returns the name of the signal that ended a process, such as "SIGKILL"."""
+    """Returns the signal that ended a process, in words, such as "SIGKILL"."""
+    if code == -signal.SIGABRT:
+        return "SIGABRT, as jax does when another process is lost"
     return signal.Signals(-code).name

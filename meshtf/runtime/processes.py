@@ -9,12 +9,13 @@ checkpoints, of which each process writes the shards of its devices.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
 
 _PREFIX = "/process:"
 
 
-class Processes(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Processes:
     """This process among those that run the program.
 
     Attributes:

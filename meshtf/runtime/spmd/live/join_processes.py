@@ -12,6 +12,7 @@ Under SLURM, Open MPI and Kubernetes jax finds this out: `mtf.connect("auto")`.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 from collections.abc import Mapping
@@ -44,6 +45,8 @@ def join_by_environment() -> None:
     wait = int(float(os.environ.get(WAIT, _DEFAULT_WAIT)))
     _join(
         coordinator_address=os.environ[COORDINATOR],
+        # By default process 0 listens at all addresses of its machine.
+        coordinator_bind_address=os.environ[COORDINATOR],
         num_processes=count,
         process_id=index,
         initialization_timeout=max(wait, 1),
@@ -128,4 +131,4 @@ def share_token() -> None:
 
     drawn = np.array(secrets.randbelow(10**9) + 1)
     token = int(multihost_utils.broadcast_one_to_all(drawn))
-    set_processes(group._replace(token=token))
+    set_processes(dataclasses.replace(group, token=token))

@@ -64,13 +64,13 @@ class IndexChecks:
           ids: the indices, of the same shape.
           interval: the indices that the node takes, in words.
         """
-        number = tf.constant(len(self._checks), tf.int64)
+        check_index = tf.constant(len(self._checks), tf.int64)
         self._checks.append(_Check(node, interval))
         record = self.record.read_value()
-        fails_first = ~tf.reduce_all(in_range) & (number < record[0])
+        fails_first = ~tf.reduce_all(in_range) & (check_index < record[0])
         smallest = tf.constant(-_LARGEST, tf.int64)
         wrong_ids = tf.where(in_range, smallest, tf.cast(ids, tf.int64))
-        failure = tf.stack([number, tf.reduce_max(wrong_ids)])
+        failure = tf.stack([check_index, tf.reduce_max(wrong_ids)])
         self.record.assign(tf.where(fails_first, failure, record))
 
     def reduce(self, mesh: Mesh) -> None:
@@ -87,9 +87,9 @@ class IndexChecks:
         Args:
           record: the value of the record after a run.
         """
-        number, index = record.tolist()
-        if number == _LARGEST:
+        check_index, index = record.tolist()
+        if check_index == _LARGEST:
             return None
-        node, interval = self._checks[number]
+        node, interval = self._checks[check_index]
         message = f"the index {index} is not in {interval}"
         return with_line(node, tf.errors.InvalidArgumentError(None, None, message))
