@@ -133,7 +133,8 @@ def _random_sizes(total: int, count: int, rng: np.random.Generator) -> np.ndarra
     are equally likely.
     """
     # `count` - 1 distinct boundaries, from 1 to `total` - 1, split 0 .. total.
-    boundaries = np.sort(rng.choice(total - 1, count - 1, replace=False)) + 1
+    unsorted_boundaries = rng.choice(total - 1, count - 1, replace=False) + 1
+    boundaries = np.sort(unsorted_boundaries)
     return np.diff(boundaries, prepend=0, append=total)
 
 
