@@ -20,7 +20,7 @@ from typing import Any
 
 from meshtf.errors import CheckpointError
 from meshtf.names.arguments import as_path
-from meshtf.runtime.processes import processes
+from meshtf.runtime.devices.processes import processes
 
 FILE = "run.lock"
 

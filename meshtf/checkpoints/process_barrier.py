@@ -20,8 +20,8 @@ import shutil
 import time
 from collections.abc import Callable
 
+from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.heartbeat import beat
-from meshtf.runtime.processes import processes
 
 _POLL_INTERVAL = 0.05  # seconds
 _counts = itertools.count()

@@ -47,7 +47,7 @@ from meshtf.checkpoints.write import MAX_CHUNK_BYTES
 from meshtf.errors import CheckpointError, DamageError
 from meshtf.names.arguments import as_bool, as_callable, as_mapping, as_path
 from meshtf.runtime.devices.names import cpu_of_host
-from meshtf.runtime.processes import is_of_other_process
+from meshtf.runtime.devices.processes import is_of_other_process
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.storage.write_times import record_write
 from meshtf.runtime.variable import Variable
@@ -140,11 +140,8 @@ def restore(
     check_variables(variables)
     as_bool("partly", partly)
     if renames is not None:
-        as_mapping(
-            "renames",
-            renames,
-            'names by prefixes of names, such as {"encoder": "bert"}',
-        )
+        takes = 'names by prefixes of names, such as {"encoder": "bert"}'
+        as_mapping("renames", renames, takes)
     newest = latest(path) if os.path.isdir(path) else None
     if newest is not None:
         _, newest_path = newest
@@ -249,9 +246,7 @@ def _load(
 
 
 def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
-    """Returns the slots of each shard, first by host and then by the box of the shard;
-    without those of other processes, which read them themselves.
-    """
+    """Returns this process's slots, first by host and then by the box of their shard."""
     by_host: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
     for region, slots in variable.slots_by_region():
         box = box_of(region)

@@ -22,7 +22,7 @@ from meshtf.checkpoints.step_folders import all_steps, sweep
 from meshtf.checkpoints.write import chunks_of, write
 from meshtf.errors import CheckpointWarning, WriteError
 from meshtf.names.arguments import as_bool, as_path
-from meshtf.runtime.processes import processes
+from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.variable import Variable
 
 

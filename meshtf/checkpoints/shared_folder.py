@@ -16,8 +16,8 @@ import tensorflow as tf
 from meshtf.errors import CheckpointError, explain_error
 from meshtf.names.arguments import as_path
 from meshtf.runtime.devices.names import host_cpu, host_of
+from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.devices.resolve import worker_devices
-from meshtf.runtime.processes import processes
 
 _PATIENCE = 60.0  # seconds to wait for the files of other processes
 _POLL_INTERVAL = 0.05  # seconds

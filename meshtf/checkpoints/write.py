@@ -49,8 +49,8 @@ from meshtf.checkpoints.tensor_slices import (
 from meshtf.errors import WriteError
 from meshtf.names.arguments import as_path
 from meshtf.runtime.devices.names import cpu_of_host
+from meshtf.runtime.devices.processes import is_of_other_process, processes
 from meshtf.runtime.heartbeat import beat
-from meshtf.runtime.processes import is_of_other_process, processes
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.variable import Variable
 

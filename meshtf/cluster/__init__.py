@@ -13,7 +13,7 @@ processes (`join_processes`). In addition to TensorFlow's port, a worker has a c
 from meshtf.cluster.connect import connect, connected, lost_workers
 from meshtf.cluster.join import any_process, join_processes
 from meshtf.runtime.dataset_options import without_autotuning
-from meshtf.runtime.processes import Processes, processes
+from meshtf.runtime.devices.processes import Processes, processes
 
 __all__ = [
     "Processes",

@@ -22,8 +22,8 @@ from types import TracebackType
 from meshtf.cluster.connect import LOST
 from meshtf.errors import explain_error
 from meshtf.names.arguments import as_bool
+from meshtf.runtime.devices.processes import Processes, processes
 from meshtf.runtime.heartbeat import VARIABLE, beat
-from meshtf.runtime.processes import Processes, processes
 from meshtf.runtime.spmd.live import join_processes as live_processes
 
 # What errors of jax say whose cause is another process, in lower case.

@@ -5,7 +5,9 @@ restarts after a fault.
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -16,7 +18,7 @@ from meshtf.cluster.process_group import ProcessGroup, supervise_processes
 from meshtf.cluster.supervisor import Limits
 from meshtf.runtime.spmd.live import join_processes
 from tests.cluster.processes import spmd_steps
-from tests.cluster.processes.launched import Launched
+from tests.cluster.processes.launched import ROOT, Launched
 
 
 def launched(module, *args, flags=()):
@@ -156,3 +158,28 @@ def test_a_malformed_environment_is_refused(monkeypatch, process):
     monkeypatch.setenv(join_processes.PROCESS, process)
     with pytest.raises(mtf.ClusterError, match="MESHTF_PROCESS=0/4"):
         mtf.cluster.join_processes()
+
+
+@pytest.mark.slow
+def test_the_processes_of_slurm_are_detected():
+    running = []
+    for index in range(2):
+        slurm = {
+            "SLURM_JOB_ID": "1234",
+            "SLURM_STEP_NODELIST": "localhost",
+            "SLURM_NTASKS": "2",
+            "SLURM_STEP_NUM_TASKS": "2",
+            "SLURM_PROCID": str(index),
+            "SLURM_LOCALID": str(index),
+        }
+        running.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.cluster.processes.spmd_detected"],
+                env=os.environ | slurm | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+    outputs = [process.communicate(timeout=120)[0] for process in running]
+    for index, output in enumerate(outputs):
+        assert f"process {index} of 2: 6.0" in output

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from meshtf.runtime.processes import is_process
+from meshtf.runtime.devices.processes import is_process
 
 LOCAL_CPU = "/device:CPU:0"  # the CPU of this process
 

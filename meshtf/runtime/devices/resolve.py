@@ -34,8 +34,8 @@ from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_int
 from meshtf.runtime.devices.names import LOCAL_CPU, device_zero, host_of, short_name
+from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.devices.threads import share_threads
-from meshtf.runtime.processes import processes
 
 WORKER = "worker"  # the name of the job of worker processes in TensorFlow clusters
 

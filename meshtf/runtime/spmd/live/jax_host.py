@@ -25,7 +25,7 @@ from absl import logging
 
 from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
-from meshtf.runtime.processes import processes
+from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.join_processes import join_by_environment, share_token
 

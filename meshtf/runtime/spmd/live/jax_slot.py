@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError
 from meshtf.runtime.devices.names import LOCAL_CPU
-from meshtf.runtime.processes import process_host, processes
+from meshtf.runtime.devices.processes import process_host, processes
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
 from meshtf.runtime.spmd.live.host_copy import HostCopy
 from meshtf.runtime.spmd.live.jax_host import is_local, live_devices

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from meshtf.errors import ClusterError, explain_error
-from meshtf.runtime.processes import Processes, processes, set_processes
+from meshtf.runtime.devices.processes import Processes, processes, set_processes
 from meshtf.runtime.spmd.live.jax_module import load_jax
 
 COORDINATOR = "MESHTF_COORDINATOR"
@@ -110,7 +110,9 @@ def _join(**arguments: Any) -> None:
     try:
         jax.distributed.initialize(**arguments)
     except (RuntimeError, ValueError) as error:
-        where = arguments.get("coordinator_address", "found by jax")
+        if not arguments:
+            raise _none_detected(error) from None
+        where = arguments["coordinator_address"]
         raise ClusterError(
             explain_error(
                 "the processes of the run have not met.",
@@ -120,6 +122,18 @@ def _join(**arguments: Any) -> None:
                 "address, which the others must reach. It must be the first use of jax.",
             )
         ) from None
+
+
+def _none_detected(error: Exception) -> ClusterError:
+    """Returns the error for a program in which jax finds no processes."""
+    return ClusterError(
+        explain_error(
+            "jax has not found the other processes of this run.",
+            jax=str(error).splitlines()[0],
+            way_out="It knows SLURM (srun), Open MPI (mpirun), Kubernetes and TPU pods. "
+            "Elsewhere: python -m meshtf supervise --coordinator=HOST:PORT --process=0/4.",
+        )
+    )
 
 
 def share_token() -> None:
