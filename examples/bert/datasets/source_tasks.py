@@ -24,11 +24,11 @@ _ASSIGNMENT = re.compile(r"([^=#]+) = ([^=#]+)")
 
 
 def sentences(text: str) -> list[str]:
-    """Returns the non-empty lines of a text, stripped."""
-    return [line for line in map(_plain, text.split("\n")) if line]
+    """Returns the non-empty lines of a text, with normalized spaces."""
+    return [line for line in map(_normalize_spaces, text.split("\n")) if line]
 
 
-def _plain(line: str) -> str:
+def _normalize_spaces(line: str) -> str:
     """Returns a line stripped, with runs of spaces replaced by one space."""
     return " ".join(line.split())
 
@@ -50,15 +50,15 @@ def exchanged(
       excluded: lines that are not used.
     """
     excluded_lines = set(excluded)
-    lines: dict[str, None] = {}  # an ordered set
+    assignments: dict[str, None] = {}  # an ordered set
     for text in texts:
         for line in sentences(text):
             if len(line) < 80 and _ASSIGNMENT.fullmatch(line):
-                lines[line] = None
-    chosen = [line for line in lines if line not in excluded_lines]
-    rng.shuffle(chosen)
+                assignments[line] = None
+    candidates = [line for line in assignments if line not in excluded_lines]
+    rng.shuffle(candidates)
     pairs = []
-    for k, line in enumerate(chosen[:count]):
+    for k, line in enumerate(candidates[:count]):
         is_exchanged = k % 2 == 1
         is_flipped = rng.random() < flipped
         label = LABELS[int(is_exchanged != is_flipped)]
@@ -122,25 +122,40 @@ def questions(
       impossible: the fraction of questions about a function of another context.
       rng: the random generator.
     """
-    modules = [_distinct_signatures(text) for text in texts]
-    modules = [module for module in modules if len(module) >= functions]
-    groups: list[list[Signature]] = []
-    while len(groups) < paragraphs and modules:  # each pass groups at random again
-        for module in modules:
-            order = rng.permutation(len(module))
-            for start in range(0, len(module) - functions + 1, functions):
-                group = order[start : start + functions]
-                groups.append([module[k] for k in group])
-    groups = [groups[k] for k in rng.permutation(len(groups))]
-    entries = [
-        _paragraph(k, group, groups[k - 1], impossible, rng)
-        for k, group in enumerate(groups[:paragraphs])
-    ]
+    groups = _groups(texts, paragraphs, functions, rng)
+    entries = []
+    for k, group in enumerate(groups[:paragraphs]):
+        other_group = groups[k - 1]  # the previous one; for the first, the last of all
+        entries.append(_paragraph(k, group, other_group, impossible, rng))
     article = {
         "title": "Functions of Python's standard library",
         "paragraphs": entries,
     }
     return {"version": "v2.0" if impossible else "1.1", "data": [article]}
+
+
+def _groups(
+    texts: Sequence[str], count: int, functions: int, rng: np.random.Generator
+) -> list[list[Signature]]:
+    """Returns groups of signatures, in random order; those of a group are of one module.
+
+    Args:
+      texts: the source of modules.
+      count: the number of groups, at least; there are none if no module is large enough.
+      functions: the number of signatures of a group.
+      rng: the random generator.
+    """
+    modules = [_distinct_signatures(text) for text in texts]
+    modules = [module for module in modules if len(module) >= functions]
+    groups: list[list[Signature]] = []
+    # Each pass over the modules groups the signatures of a module at random again.
+    while len(groups) < count and modules:
+        for module in modules:
+            order = rng.permutation(len(module))
+            for start in range(0, len(module) - functions + 1, functions):
+                indices = order[start : start + functions]
+                groups.append([module[k] for k in indices])
+    return [groups[k] for k in rng.permutation(len(groups))]
 
 
 def _distinct_signatures(text: str) -> list[Signature]:
@@ -159,7 +174,7 @@ def _paragraph(
     """Returns a context and its questions, as in SQuAD.
 
     Args:
-      k: the index of the paragraph, a part of the ids of its questions.
+      k: the index of the paragraph; the ids of its questions are "k-0", "k-1", ...
       group: the signatures in the context.
       other_group: signatures of another context, for questions without an answer.
       impossible: the fraction of questions that are about `other_group`.
