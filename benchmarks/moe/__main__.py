@@ -28,7 +28,7 @@ import numpy as np
 from absl import flags
 
 import meshtf as mtf
-from benchmarks.ops.__main__ import Run, in_turn
+from benchmarks.ops.__main__ import Run, time_in_turn
 from transformer.cli.program import run_main
 from transformer.experts import gating
 from transformer.experts.dispatch import Dispatch, by_index, by_one_hot
@@ -181,7 +181,7 @@ def compare(
     """Returns the median time of each run, and the median over rounds of its ratio to the
     first run.
     """
-    times_of_runs = in_turn(runs, rounds)
+    times_of_runs = time_in_turn(runs, rounds)
     base_times = times_of_runs[0]
     return [
         {
