@@ -70,7 +70,7 @@ class MeshModel:
         """Returns a function of a batch that updates the variables and returns the
         loss.
         """
-        self.train_function = train = self.recorded(jit)
+        self.train_function = train = self.make_train_function(jit)
 
         def step(batch: Batch) -> Any:
             self.step += 1
@@ -85,7 +85,7 @@ class MeshModel:
         forecast = self.train_function.explain(batch, np.int32(0))
         return forecast.memory.peak * self.mesh.size
 
-    def recorded(self, jit: bool = False) -> Any:
+    def make_train_function(self, jit: bool = False) -> Any:
         """Returns the `mtf.function` of a batch and the index of the step."""
 
         @mtf.function(
