@@ -41,10 +41,9 @@ class BoxShape(NamedTuple):
     depth: tuple[float, float]
 
 
-CUBE = BoxShape(
-    front=(56.0, 44.0), depth=(34.0, -26.0)
-)  # a tensor with three dimensions
-PLATE = BoxShape(front=(78.0, 46.0), depth=(5.0, -4.0))  # a tensor with two dimensions
+# The boxes of tensors with three and with two dimensions.
+CUBE = BoxShape(front=(56.0, 44.0), depth=(34.0, -26.0))
+PLATE = BoxShape(front=(78.0, 46.0), depth=(5.0, -4.0))
 GAP = 4.0  # between shards
 DEPTH_GAP = 0.11  # between shards along the depth, as a fraction of the depth
 
