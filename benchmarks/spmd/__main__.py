@@ -22,7 +22,7 @@ from absl import flags
 
 from benchmarks.harness.report import Row, agreement, ratio, table
 from benchmarks.harness.rounds import measure
-from benchmarks.step.cases.cases import SIZES, sized, spmd_cases
+from benchmarks.step.cases.cases import SIZES, make_config, spmd_cases
 from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
         sys.exit("JAX is not installed here: pip install -e '.[spmd]'.")
     measured = []
     disagreements = []
-    for group in spmd_cases(sized("lm", FLAGS.size), FLAGS.grids):
+    for group in spmd_cases(make_config("lm", FLAGS.size), FLAGS.grids):
         rows, _ = measure(
             group,
             rounds=FLAGS.rounds,

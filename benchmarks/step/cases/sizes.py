@@ -71,7 +71,9 @@ class Config:
 
     @property
     def slots(self) -> int:
-        """The number of slots of an expert for the tokens of one example: at least four."""
+        """The number of slots of an expert, the tokens that it can take, for one example: at
+        least four.
+        """
         slots = int(2 * self.length * self.capacity / self.experts)
         return min(max(slots, 4), self.length)
 
@@ -152,8 +154,8 @@ def _bert(c: Config) -> Shapes:
         shapes |= _norm(f"{path}/feed_forward_norm", d)
         shapes |= _attention(c, f"{path}/attention")
         shapes |= {
-            f"{path}/attention/{n}/bias": (c.heads, c.key)
-            for n in ("query", "key", "value")
+            f"{path}/attention/{projection}/bias": (c.heads, c.key)
+            for projection in ("query", "key", "value")
         }
         shapes |= {f"{path}/attention/output/bias": (d,)}
         shapes |= _dense(f"{path}/feed_forward/wi", d, f)
@@ -191,5 +193,6 @@ class JsonCase:
     @classmethod
     def load(cls, text: str) -> Any:
         """Returns the case that `dump` has written."""
-        values = json.loads(text)
-        return cls(**values | {"config": Config(**values["config"])})
+        fields = json.loads(text)
+        fields["config"] = Config(**fields["config"])
+        return cls(**fields)
