@@ -65,8 +65,9 @@ if __name__ == "__main__":
     def step(
         position: mtf.Tensor, ids: mtf.Tensor, previous_ids: mtf.Tensor
     ) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns the logits of the next word, and the next state: `ids`, the last words.
-        The state `previous_ids` are the words before them; at first 0, newlines.
+        """Returns the logits of the next word, and the state of the next step.
+
+        `ids` are the last words. The state is the words before them; at first 0: newlines.
         """
         logits = mtf.gather(bigrams, ids, "previous")
         skip_logits = mtf.gather(skip_bigrams, previous_ids, "previous")

@@ -97,22 +97,22 @@ def embed(table: tf.Tensor, ids: tf.Tensor) -> Any:
 
 
 @functools.lru_cache
-def _cos_and_sin(length: int, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns cosine and sine of the angles of rotary positions, `[length, 1, key / 2]`
+def _cos_and_sin(length: int, d_kv: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns cosine and sine of the angles of rotary positions, `[length, 1, d_kv / 2]`
     each.
     """
-    frequencies = 10000.0 ** (np.arange(key // 2) * (-2.0 / key))
+    frequencies = 10000.0 ** (np.arange(d_kv // 2) * (-2.0 / d_kv))
     angles = np.arange(length)[:, None, None] * frequencies
     cos = np.cos(angles).astype(np.float32)
     sin = np.sin(angles).astype(np.float32)
     return cos, sin
 
 
-def cos_and_signed_sin(length: int, key: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns cosine and signed sine of the angles of rotary positions, `[length, key]`
-    each. x `[..., key]` is rotated by x * cos + roll(x, key / 2) * sin.
+def cos_and_signed_sin(length: int, d_kv: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns cosine and signed sine of the angles of rotary positions, `[length, d_kv]`
+    each. x `[..., d_kv]` is rotated by x * cos + roll(x, d_kv / 2) * sin.
     """
-    cos, sin = _cos_and_sin(length, key)
+    cos, sin = _cos_and_sin(length, d_kv)
     cos = cos[:, 0]
     sin = sin[:, 0]
     return (
@@ -122,10 +122,10 @@ def cos_and_signed_sin(length: int, key: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def rotate(x: tf.Tensor, factor: float = 1.0) -> tf.Tensor:
-    """Returns x `[batch, length, heads, key]` with rotary positions, times a factor. The
+    """Returns x `[batch, length, heads, d_kv]` with rotary positions, times a factor. The
     factor takes no time, since it is part of the constants.
     """
-    cos, sin = _cos_and_sin(length=x.shape[1], key=x.shape[3])
+    cos, sin = _cos_and_sin(length=x.shape[1], d_kv=x.shape[3])
     cos = factor * cos
     sin = factor * sin
 
@@ -137,7 +137,7 @@ def rotate(x: tf.Tensor, factor: float = 1.0) -> tf.Tensor:
 
 
 def _rotate(x: tf.Tensor, cos: np.ndarray, sin: np.ndarray) -> tf.Tensor:
-    """Returns x `[..., key]`, where element i of the first half and element i of the second
+    """Returns x `[..., d_kv]`, where element i of the first half and element i of the second
     half are a pair (a, b) that is rotated by angle i.
     """
     a, b = tf.split(x, 2, -1)

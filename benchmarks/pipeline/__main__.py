@@ -142,9 +142,8 @@ def measure(microbatches: int, pairs: int, minutes: float) -> Row:
       pairs: the number of pairs that should count.
       minutes: the maximum time, after which fewer pairs suffice, but at least one.
     """
-    one_stage, two_stages = (
-        Process(Case(stages, microbatches), WORKER) for stages in (1, STAGES)
-    )
+    one_stage = Process(Case(stages=1, microbatches=microbatches), WORKER)
+    two_stages = Process(Case(stages=STAGES, microbatches=microbatches), WORKER)
     deadline = time.monotonic() + 60 * minutes
     try:
         # Two steps, which also warm up the workers.
@@ -228,10 +227,10 @@ def timelines(
       minutes: the maximum time, in total, to wait for idle cores before the steps.
     """
     deadline = time.monotonic() + 60 * minutes
-    one_stage = _fastest_timeline(Case(1, microbatches), tries, deadline)
-    two_stages = _fastest_timeline(
-        Case(STAGES, microbatches, chunks=chunks), tries, deadline
-    )
+    one_stage_case = Case(stages=1, microbatches=microbatches)
+    one_stage = _fastest_timeline(one_stage_case, tries, deadline)
+    case = Case(stages=STAGES, microbatches=microbatches, chunks=chunks)
+    two_stages = _fastest_timeline(case, tries, deadline)
     # On one stage, all layers are one chunk.
     num_chunks = STAGES * chunks
     schedule = interleaved(STAGES, microbatches, chunks)

@@ -67,7 +67,7 @@ def main(argv: list[str]) -> None:
         config,
         modes=FLAGS.modes,
         dropouts=list(map(float, FLAGS.dropouts)),
-        names=FLAGS.only,
+        words=FLAGS.only,
         peers=peers,
         onednn=FLAGS.onednn,
     ):

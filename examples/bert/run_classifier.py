@@ -248,7 +248,7 @@ def main(argv: Sequence[str]) -> None:
         model = model_setup.build(Classifier, config, labels=len(files.classes))
         steps, warmup = fine_tuning.steps_of(len(files.train))
         trainer = fine_tuning.trainer(model, steps, warmup)
-        fine_tuning.introduce(
+        fine_tuning.print_setup(
             model,
             f"{len(files.train):,} for training, {len(files.dev):,} held out; classes "
             f"{', '.join(files.classes)}",

@@ -174,7 +174,7 @@ def main(argv: Sequence[str]) -> None:
         batches = examples(vocabulary, config.architecture.vocab)
         model = model_setup.build(Bert, config)
         trainer = fine_tuning.trainer(model, _STEPS.value, _WARMUP.value)
-        fine_tuning.introduce(model, batches)
+        fine_tuning.print_setup(model, batches)
         # All variables of --init_checkpoint are read, not only those of the encoder.
         fine_tuning.train(trainer, batches, _STEPS.value, prefix="")
         if training_flags.EVAL.value:

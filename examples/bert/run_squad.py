@@ -286,7 +286,7 @@ def main(argv: Sequence[str]) -> None:
         model = model_setup.build(SpanExtractor, config)
         steps, warmup = fine_tuning.steps_of(len(train_set.windows))
         trainer = fine_tuning.trainer(model, steps, warmup)
-        fine_tuning.introduce(
+        fine_tuning.print_setup(
             model, f"{train_set} for training, {question_set} to answer"
         )
         fine_tuning.train(trainer, examples, steps)

@@ -180,7 +180,7 @@ def cases(
     config: Config,
     modes: Iterable[str],
     dropouts: Iterable[float],
-    names: Iterable[str] = ("",),
+    words: Iterable[str] = ("",),
     peers: Iterable[str] = (),
     onednn: bool = False,
 ) -> Iterator[list[Case]]:
@@ -190,7 +190,7 @@ def cases(
       config: the config of all cases, except for the dropout rate.
       modes: "graph", "xla" or both.
       dropouts: the dropout rates; peers are only compared without dropout.
-      names: words; except for plain TensorFlow, the name of a case must contain one of them.
+      words: the name of a case must contain one of them, except for plain TensorFlow.
       peers: the names of the `PEERS` that are compared as well.
       onednn: whether the cases of TensorFlow without meshtf are also run with oneDNN.
     """
@@ -209,7 +209,7 @@ def cases(
             yield [
                 case
                 for case in group
-                if not case.grid or any(word in case.name for word in names)
+                if not case.grid or any(word in case.name for word in words)
             ]
 
 

@@ -57,7 +57,7 @@ def _bert_batch(config: Config, tokens: np.ndarray, rng: np.random.Generator) ->
     batch, length = tokens.shape
     ends = rng.integers(length * 3 // 4, length + 1, [batch, 1])
     masked_positions = np.sort(
-        [rng.permutation(length)[: config.masked] for _ in range(batch)]
+        [rng.permutation(length)[: config.num_masked] for _ in range(batch)]
     )
     masked_positions = masked_positions.astype(np.int32)
     masked_ids = np.take_along_axis(tokens, masked_positions, 1)

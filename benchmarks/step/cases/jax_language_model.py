@@ -153,8 +153,7 @@ def _loss(
 ) -> Any:
     """Returns the mean cross entropy over all tokens `[batch, length]`.
 
-    In einsums: b batch, l (or m) length, d d_model, h heads, k the size of a head, f d_ff, v
-    vocab.
+    In einsums: b batch, l (or m) length, d d_model, h heads, k d_kv, f d_ff, v vocab.
     """
 
     def constrain(x: Any, *spec: Any) -> Any:
@@ -192,7 +191,7 @@ def _attention(c: Config, w: dict[str, Any], x: Any) -> Any:
     query = jnp.einsum("bld,dhk->blhk", x, w["attention/query/kernel"])
     key = jnp.einsum("bld,dhk->blhk", x, w["attention/key/kernel"])
     value = jnp.einsum("bld,dhk->blhk", x, w["attention/value/kernel"])
-    query = _rotate(query) * c.key**-0.5
+    query = _rotate(query) * c.d_kv**-0.5
     scores = jnp.einsum("blhk,bmhk->bhlm", query, _rotate(key))
     is_visible = jnp.tril(jnp.ones([c.length, c.length], bool))
     weights = jax.nn.softmax(jnp.where(is_visible, scores, _MASK_VALUE), axis=-1)
@@ -201,7 +200,7 @@ def _attention(c: Config, w: dict[str, Any], x: Any) -> Any:
 
 
 def _rotate(x: Any) -> Any:
-    """Returns x `[batch, length, heads, key]` with rotary positions."""
+    """Returns x `[batch, length, heads, d_kv]` with rotary positions."""
     num_pairs = x.shape[3] // 2
     frequencies = 10000.0 ** (np.arange(num_pairs) * (-1.0 / num_pairs))
     angles = np.arange(x.shape[1])[:, None, None] * frequencies

@@ -127,7 +127,7 @@ def build(mesh: mtf.Mesh, c: Config, recompute: bool = False) -> Model:
         "d_model": c.d_model,
         "d_ff": c.d_ff,
         "heads": c.heads,
-        "d_kv": c.key,
+        "d_kv": c.d_kv,
         "blocks": c.layers,
         "dropout": c.dropout,
         "recompute": recompute,

@@ -60,17 +60,17 @@ class Config:
     epsilon: float = 1e-8
 
     @property
-    def key(self) -> int:
+    def d_kv(self) -> int:
         """The size of the queries and keys of a head."""
         return self.d_model // self.heads
 
     @property
-    def masked(self) -> int:
+    def num_masked(self) -> int:
         """The number of masked tokens of an example for BERT: 15 %."""
         return max(1, self.length * 3 // 20)
 
     @property
-    def slots(self) -> int:
+    def expert_slots(self) -> int:
         """The number of slots of an expert, the tokens that it can take, for one example: at
         least four.
         """
@@ -130,10 +130,10 @@ def _language_model(c: Config) -> Shapes:
 def _attention(c: Config, path: str) -> Shapes:
     """Returns the shapes of an attention layer's kernels."""
     return {
-        f"{path}/query/kernel": (c.d_model, c.heads, c.key),
-        f"{path}/key/kernel": (c.d_model, c.heads, c.key),
-        f"{path}/value/kernel": (c.d_model, c.heads, c.key),
-        f"{path}/output/kernel": (c.heads, c.key, c.d_model),
+        f"{path}/query/kernel": (c.d_model, c.heads, c.d_kv),
+        f"{path}/key/kernel": (c.d_model, c.heads, c.d_kv),
+        f"{path}/value/kernel": (c.d_model, c.heads, c.d_kv),
+        f"{path}/output/kernel": (c.heads, c.d_kv, c.d_model),
     }
 
 
@@ -154,7 +154,7 @@ def _bert(c: Config) -> Shapes:
         shapes |= _norm(f"{path}/feed_forward_norm", d)
         shapes |= _attention(c, f"{path}/attention")
         shapes |= {
-            f"{path}/attention/{projection}/bias": (c.heads, c.key)
+            f"{path}/attention/{projection}/bias": (c.heads, c.d_kv)
             for projection in ("query", "key", "value")
         }
         shapes |= {f"{path}/attention/output/bias": (d,)}

@@ -109,7 +109,7 @@ class PlainBert(PlainModel):
         query, key, value = (
             self.heads(w, name, x) for name in ("query", "key", "value")
         )
-        query *= self.config.key**-0.5
+        query *= self.config.d_kv**-0.5
         y = self.attend(w, query, key, value, bias, drop)
         return tf.nn.bias_add(y, w["output/bias"])
 

@@ -85,7 +85,7 @@ class PlainLM(PlainModel):
         )
         return self.attend(
             w,
-            query=hand_written_kernels.rotate(query, factor=c.key**-0.5),
+            query=hand_written_kernels.rotate(query, factor=c.d_kv**-0.5),
             key=hand_written_kernels.rotate(key),
             value=value,
             bias=hand_written_kernels.causal_mask(c.length),

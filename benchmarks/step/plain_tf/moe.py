@@ -2,7 +2,7 @@
 
 Each token goes to the two likeliest of eight experts. Tokens are dispatched and combined by
 gathers, not by matmuls with one-hot masks. Each example of the batch is a group, in which
-each expert has `slots` slots, room for as many tokens; first choices take slots before second
+each expert has `expert_slots` slots, room for as many tokens; first choices take slots before second
 choices.
 
     loss = PlainMoE(Config("moe")).train_step()(batch)   # tokens, targets: int32 [batch, length]
@@ -79,12 +79,12 @@ def route(c: Config, logits: tf.Tensor) -> tuple[Routes, list[tf.Tensor]]:
     one_hot = tf.one_hot(expert, c.experts)  # [batch, 2 * length, experts]
     earlier = tf.cumsum(one_hot, 1, exclusive=True)  # earlier choices of each expert
     slot_of_expert = tf.reduce_sum(earlier * one_hot, -1)
-    is_routed = slot_of_expert < c.slots
+    is_routed = slot_of_expert < c.expert_slots
     expert_and_example = expert * batch + tf.range(batch)[:, None]
-    slot = expert_and_example * c.slots + tf.cast(slot_of_expert, tf.int32)
+    slot = expert_and_example * c.expert_slots + tf.cast(slot_of_expert, tf.int32)
     gate = tf.where(is_routed, _choices_of_examples(gates, batch), 0.0)
     # Dropped tokens are scattered to an additional slot, which is removed.
-    num_slots = c.experts * batch * c.slots
+    num_slots = c.experts * batch * c.expert_slots
     target = tf.reshape(tf.where(is_routed, slot, num_slots), [-1, 1])
     token = tf.reshape(tf.range(tokens), [batch, -1])
     token = tf.reshape(tf.tile(token, [1, 2]), [-1])

@@ -114,7 +114,7 @@ class PlainModel(tf.Module):
         name: str,
         x: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns queries, keys or values `[batch, length, heads, key]` of x
+        """Returns queries, keys or values `[batch, length, heads, d_kv]` of x
         `[batch * length, d_model]`.
 
         Args:
@@ -127,7 +127,7 @@ class PlainModel(tf.Module):
         y = tf.matmul(x, tf.reshape(w[f"{name}/kernel"], [c.d_model, -1]))
         if f"{name}/bias" in w:
             y = tf.nn.bias_add(y, tf.reshape(w[f"{name}/bias"], [-1]))
-        return tf.reshape(y, [-1, c.length, c.heads, c.key])
+        return tf.reshape(y, [-1, c.length, c.heads, c.d_kv])
 
     def attend(
         self,
@@ -142,9 +142,9 @@ class PlainModel(tf.Module):
 
         Args:
           w: the weights of the attention.
-          query: `[batch, length, heads, key]`, divided by the square root of the head's size.
-          key: `[batch, length, heads, key]`.
-          value: `[batch, length, heads, key]`.
+          query: `[batch, length, heads, d_kv]`, divided by the square root of the head's size.
+          key: `[batch, length, heads, d_kv]`.
+          value: `[batch, length, heads, d_kv]`.
           bias: what is added to the scores, such as a mask.
           drop: the dropout of the attention weights.
         """

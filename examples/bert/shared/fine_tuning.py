@@ -113,7 +113,7 @@ def trainer(model: Model, steps: int, warmup: int) -> Trainer:
       ConfigError: the optimizer has no parameter for a given flag, or a setting has no
         effect.
     """
-    # Marks the settings of `Loop` as used: `introduce` refuses unused ones before
+    # Marks the settings of `Loop` as used: `print_setup` refuses unused ones before
     # `run_loop` reads them.
     gin_configuration.train_settings(**_LOOP_DEFAULTS)
     settings = gin_configuration.train_settings(
@@ -136,7 +136,7 @@ def trainer(model: Model, steps: int, warmup: int) -> Trainer:
     return trainer
 
 
-def introduce(model: Model, examples: object) -> None:
+def print_setup(model: Model, examples: object) -> None:
     """Prints examples, model and mesh, and gin settings that are overridden or unused.
 
     Args:
