@@ -2,8 +2,8 @@
 
 Each token goes to the two likeliest of eight experts. Tokens are dispatched and combined by
 gathers, not by matmuls with one-hot masks. Each example of the batch is a group, in which
-each expert has `expert_slots` slots, room for as many tokens; first choices take slots before second
-choices.
+each expert has `expert_slots` slots, room for as many tokens. First choices take slots before
+second choices; choices without a slot are dropped.
 
     loss = PlainMoE(Config("moe")).train_step()(batch)   # tokens, targets: int32 [batch, length]
 """
