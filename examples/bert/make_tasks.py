@@ -116,7 +116,7 @@ def write_questions(
             texts,
             paragraphs=paragraphs,
             functions=_FUNCTIONS.value,
-            impossible=_IMPOSSIBLE_FRACTION.value,
+            impossible_fraction=_IMPOSSIBLE_FRACTION.value,
             rng=np.random.default_rng(seed),
         )
         text = json.dumps(task, indent=1) + "\n"
@@ -148,10 +148,10 @@ def write_lines(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> 
         excluded: Iterable[str],
     ) -> list[tuple[str, str]]:
         """Returns pairs (label, line), drawn from one of the random streams above."""
-        return source_tasks.exchanged(
+        return source_tasks.exchanged_assignments(
             texts,
             count=count,
-            flipped=_FLIPPED_FRACTION.value,
+            flipped_fraction=_FLIPPED_FRACTION.value,
             rng=np.random.default_rng([program_flags.SEED.value, stream]),
             excluded=excluded,
         )

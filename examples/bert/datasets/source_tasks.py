@@ -33,10 +33,10 @@ def _normalize_spaces(line: str) -> str:
     return " ".join(line.split())
 
 
-def exchanged(
+def exchanged_assignments(
     texts: Iterable[str],
     count: int,
-    flipped: float,
+    flipped_fraction: float,
     rng: np.random.Generator,
     excluded: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
@@ -45,7 +45,7 @@ def exchanged(
     Args:
       texts: the source; each distinct line is used once.
       count: maximum number of pairs.
-      flipped: the fraction of labels that are wrong.
+      flipped_fraction: the fraction of labels that are wrong.
       rng: the random generator.
       excluded: lines that are not used.
     """
@@ -60,7 +60,7 @@ def exchanged(
     pairs = []
     for k, line in enumerate(candidates[:count]):
         is_exchanged = k % 2 == 1
-        is_flipped = rng.random() < flipped
+        is_flipped = rng.random() < flipped_fraction
         label = LABELS[int(is_exchanged != is_flipped)]
         pairs.append((label, exchange(line) if is_exchanged else line))
     return pairs
@@ -110,28 +110,30 @@ def questions(
     texts: Sequence[str],
     paragraphs: int,
     functions: int,
-    impossible: float,
+    impossible_fraction: float,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """Returns a task in the format of SQuAD 2.0, or of SQuAD 1.1 if `impossible` is 0.
+    """Returns a task in the format of SQuAD 2.0, or of SQuAD 1.1 if all questions have an
+    answer.
 
     Args:
       texts: the source of modules.
       paragraphs: maximum number of contexts.
       functions: the number of signatures in a context.
-      impossible: the fraction of questions about a function of another context.
+      impossible_fraction: the fraction of questions about a function of another context.
       rng: the random generator.
     """
     groups = _groups(texts, paragraphs, functions, rng)
     entries = []
     for k, group in enumerate(groups[:paragraphs]):
         other_group = groups[k - 1]  # the previous one; for the first, the last of all
-        entries.append(_paragraph(k, group, other_group, impossible, rng))
+        entries.append(_paragraph(k, group, other_group, impossible_fraction, rng))
     article = {
         "title": "Functions of Python's standard library",
         "paragraphs": entries,
     }
-    return {"version": "v2.0" if impossible else "1.1", "data": [article]}
+    version = "v2.0" if impossible_fraction else "1.1"
+    return {"version": version, "data": [article]}
 
 
 def _groups(
@@ -168,7 +170,7 @@ def _paragraph(
     k: int,
     group: Sequence[Signature],
     other_group: Sequence[Signature],
-    impossible: float,
+    impossible_fraction: float,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
     """Returns a context and its questions, as in SQuAD.
@@ -177,7 +179,7 @@ def _paragraph(
       k: the index of the paragraph; the ids of its questions are "k-0", "k-1", ...
       group: the signatures in the context.
       other_group: signatures of another context, for questions without an answer.
-      impossible: the fraction of questions that are about `other_group`.
+      impossible_fraction: the fraction of questions that are about `other_group`.
       rng: the random generator.
     """
     context = " ".join(signature.text() for signature in group)
@@ -185,10 +187,11 @@ def _paragraph(
     for i, signature in enumerate(group):
         name = other_group[i % len(other_group)].name
         answers = []
-        is_impossible = rng.random() < impossible and name not in context
+        is_impossible = rng.random() < impossible_fraction and name not in context
         if not is_impossible:
             name = signature.name
-            start = context.index(f"def {name}(") + len(f"def {name}(")
+            before_parameters = f"def {name}("
+            start = context.index(before_parameters) + len(before_parameters)
             answers = [{"text": signature.parameters, "answer_start": start}]
         entries.append(
             {
