@@ -23,11 +23,11 @@ from benchmarks.harness.case_server import serve
 from benchmarks.step.cases.cases import Case
 from benchmarks.step.cases.feeds import batches, fixed_values
 
-# The module and the class of each runtime's model.
+# The module, and its class or function, that builds the model of each runtime.
 _MODELS = {
     "plain": ("plain_tf.models", "plain_model"),
-    "towers": ("cases.data_parallel_tf", "ByHand"),
-    "mirrored": ("cases.data_parallel_tf", "ByHand"),
+    "towers": ("cases.data_parallel_tf", "DataParallelModel"),
+    "mirrored": ("cases.data_parallel_tf", "DataParallelModel"),
     "dtensor": ("cases.dtensor", "DTensorModel"),
     "jax": ("cases.jax_language_model", "JaxLM"),
     "placed": ("cases.meshtf_model", "MeshModel"),
@@ -39,9 +39,11 @@ _LIBRARIES = {"jax": "jax", "spmd": "jax"}
 
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:
     """Returns a model with `assign`, and a function that makes its training step."""
-    module_name, class_name = _MODELS[case.runtime if case.grid else "plain"]
+    module_name, attribute = _MODELS[case.runtime if case.grid else "plain"]
     module = importlib.import_module(f"benchmarks.step.{module_name}")
-    model = getattr(module, class_name)(case if case.grid else case.config)
+    build_model = getattr(module, attribute)
+    # Models without a mesh are built from a config only.
+    model = build_model(case if case.grid else case.config)
     # Plain TensorFlow and meshtf have both modes; the runtime of plain cases is "placed".
     if case.runtime == "placed":
         return model, lambda: model.train_step(case.jit)
@@ -63,18 +65,19 @@ class Runner:
         self.batches = batches(case.config)
         _reset_peak()
         memory_before = _memory("VmRSS")
+        # The clocks by the suffixes of their keys in `start`.
         clocks = {"": time.perf_counter, "_cpu": time.process_time}
-        start = {suffix: clock() for suffix, clock in clocks.items()}
+        start_times = {suffix: clock() for suffix, clock in clocks.items()}
         self.model, make_step = build(case)
-        built = {suffix: clock() for suffix, clock in clocks.items()}
+        built_times = {suffix: clock() for suffix, clock in clocks.items()}
         self.step = make_step()
-        self.count = 0
+        self.count = 0  # the number of steps done
         self.take_step()
         self.start = {}
         for suffix, clock in clocks.items():
             now = clock()
-            self.start[f"first{suffix}"] = now - start[suffix]
-            self.start[f"compile{suffix}"] = now - built[suffix]
+            self.start[f"first{suffix}"] = now - start_times[suffix]
+            self.start[f"compile{suffix}"] = now - built_times[suffix]
         for _ in range(2):
             self.take_step()
         self.start["memory"] = _memory("VmHWM") - memory_before
@@ -130,17 +133,19 @@ def _reset_peak() -> None:
     """Resets the peak of the resident set to its present size."""
     try:
         with open("/proc/self/clear_refs", "w") as clear:
-            clear.write("5")
+            clear.write("5")  # see clear_refs in proc(5)
     except OSError:
         pass  # then the peak of the imports counts too, for all cases
 
 
-def start(text: str) -> Runner:
-    """Returns the runner of a case; its library is imported before the clock starts."""
+def start_runner(text: str) -> Runner:
+    """Returns the runner of a case, given as JSON. Its library is imported before the clock
+    starts.
+    """
     case = Case.load(text)
     importlib.import_module(_LIBRARIES.get(case.runtime, "tensorflow"))
     return Runner(case)
 
 
 if __name__ == "__main__":
-    serve(start)
+    serve(start_runner)
