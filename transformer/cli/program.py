@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from transformer.cli import command_line
 
@@ -33,9 +33,8 @@ def run_main(main: Callable[[list[str]], Any]) -> None:
 
         if hides_jax:
             del sys.modules["jax"]
-        from meshtf.command_line import log_warnings_only
-
-        log_warnings_only()
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)  # `app.run` has set it to INFO
         mtf.configure_process()
         return main(argv)
 
