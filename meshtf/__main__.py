@@ -15,7 +15,13 @@ from typing import Any
 
 from absl import app, flags
 
-from meshtf.command_line import COMMANDS, check_usage, command_module, end_imports
+from meshtf.command_line import (
+    COMMANDS,
+    check_usage,
+    command_module,
+    end_imports,
+    log_warnings_only,
+)
 from meshtf.runtime.process import configure_process
 
 __all__ = ["COMMANDS", "main"]
@@ -40,6 +46,7 @@ def main(argv: Sequence[str]) -> None:
 
     def run_command(argv: list[str]) -> Any:
         """Runs the command, and returns its exit code."""
+        log_warnings_only()
         if command in COMPUTING:
             configure_process()
         return module.main(argv)

@@ -28,7 +28,14 @@ import tensorflow as tf
 from meshtf.checkpoints.arguments import check_settings, check_variables
 from meshtf.checkpoints.inspection.verification import data_file
 from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved, Sum
-from meshtf.checkpoints.step_folders import path_of, prune, replace, temporary
+from meshtf.checkpoints.process_barrier import ProcessBarrier, common_suffix
+from meshtf.checkpoints.step_folders import (
+    common_temporary,
+    path_of,
+    prune,
+    replace,
+    temporary,
+)
 from meshtf.checkpoints.tensor_slices import (
     Box,
     box_of,
@@ -41,6 +48,8 @@ from meshtf.checkpoints.tensor_slices import (
 )
 from meshtf.errors import WriteError
 from meshtf.names.arguments import as_path
+from meshtf.runtime.devices.names import cpu_of_host
+from meshtf.runtime.devices.processes import is_of_other_process, processes
 from meshtf.runtime.heartbeat import beat
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.variable import Variable
@@ -124,11 +133,18 @@ def write(
     step = int(step)  # JSON cannot represent integers of NumPy
     path = path_of(directory, step)
     unfinished = temporary(path)
+    if processes().count > 1:
+        unfinished = common_temporary(path, common_suffix())
+    barrier = ProcessBarrier(unfinished)
     try:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        os.makedirs(unfinished)
+        barrier.begin()
         # Absolute, since workers have other working directories.
-        chunks_by_file = _write_files(os.path.abspath(unfinished), chunks)
+        chunks_by_file = _write_files(os.path.abspath(unfinished), chunks, barrier)
+        if not processes().is_first:
+            barrier.wait_for_end(path)
+            return path
+        barrier.wait_for_all()
+        _merge_files(os.path.abspath(unfinished), len(chunks_by_file))
         manifest = Manifest(
             step=step,
             extra=dict(extra or {}),
@@ -145,7 +161,8 @@ def write(
             f"{reason}"
         ) from error
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if processes().is_first:
+            shutil.rmtree(unfinished, ignore_errors=True)
     return path
 
 
@@ -172,6 +189,8 @@ def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list
         only then; on others it is copied now.
     """
     check_variables(variables)
+    # All processes have to read a variable that is not a snapshot, each only its own shards.
+    snapshot = snapshot or processes().count > 1
     bytes_by_host: dict[str, int] = defaultdict(int)
     chunks: list[Chunk] = []
     for name, variable in variables.items():
@@ -200,7 +219,9 @@ def _chunks_of_shard(
     """
     item_bytes = _num_bytes(variable, ())
     value: Callable[[], Any] = partial(slot.value_on, slot.host)
-    if snapshot:
+    if is_of_other_process(slot.host):
+        value = _no_value
+    elif snapshot:
         value = slot.snapshot()
     max_elements = num_elements(box)
     if variable.dtype not in UNSPLIT_DTYPES:
@@ -243,13 +264,29 @@ def _unsharded_chunk(name: str, variable: Variable, snapshot: bool) -> Chunk:
     )
 
 
-def _write_files(folder: str, chunks: list[Chunk]) -> list[list[Chunk]]:
+def _write_files(
+    folder: str, chunks: list[Chunk], barrier: ProcessBarrier
+) -> list[list[Chunk]]:
     """Writes chunks as TensorFlow's files, on all hosts in parallel; removes them from the
-    list.
+    list. Each process writes its files, and tells the others.
 
     Returns:
-      The chunks of each file, without their values.
+      The chunks of each file, without their values; also of the files of other processes.
     """
+    error_text = "it has ended"
+    try:
+        chunks_by_file = _write_own_files(folder, chunks)
+        error_text = ""
+    except Exception as error:
+        error_text = str(error)
+        raise
+    finally:
+        barrier.report(error_text)
+    return chunks_by_file
+
+
+def _write_own_files(folder: str, chunks: list[Chunk]) -> list[list[Chunk]]:
+    """Writes the files of this process; see `_write_files`."""
     chunks_by_host: dict[str, list[Chunk]] = defaultdict(list)
     while chunks:
         chunk = chunks.pop()
@@ -257,15 +294,16 @@ def _write_files(folder: str, chunks: list[Chunk]) -> list[list[Chunk]]:
     with ThreadPoolExecutor(_WRITERS_PER_HOST * len(chunks_by_host) or 1) as writers:
         write_file = partial(_write_file, folder)
         groups = _group_by_file(chunks_by_host)
-        chunks_by_file = list(writers.map(write_file, itertools.count(), groups))
-    file_indices = range(len(chunks_by_file))
-    # Renames the files and merges their indices.
+        return list(writers.map(write_file, itertools.count(), groups))
+
+
+def _merge_files(folder: str, count: int) -> None:
+    """Renames the files 0, 1, ..., count - 1, and merges their indices."""
     tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[os.path.join(folder, str(k)) for k in file_indices],
+        checkpoint_prefixes=[os.path.join(folder, str(k)) for k in range(count)],
         destination_prefix=os.path.join(folder, PREFIX),
         delete_old_dirs=False,
     )
-    return chunks_by_file
 
 
 def _group_by_file(chunks_by_host: dict[str, list[Chunk]]) -> Iterator[list[Chunk]]:
@@ -285,13 +323,17 @@ def _group_by_file(chunks_by_host: dict[str, list[Chunk]]) -> Iterator[list[Chun
 
 
 def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk]:
-    """Writes a file, and returns its chunks without their values.
+    """Writes a file, unless another process writes it, and returns its chunks without
+    their values.
 
     Raises:
       OSError: the file does not have the size of the chunks, as on a full disk.
     """
+    written = [dataclasses.replace(chunk, value=_no_value) for chunk in chunks]
+    if is_of_other_process(chunks[0].host):
+        return written
     prefix = os.path.join(folder, str(file_index))
-    with tf.device(chunks[0].host):
+    with tf.device(cpu_of_host(chunks[0].host)):
         tf.raw_ops.SaveV2(
             prefix=prefix,
             tensor_names=[chunk.name for chunk in chunks],
@@ -305,12 +347,14 @@ def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk
     # A sign of life for the supervisor: a save may take longer than the
     # longest call that it waits for.
     beat(f"ran the saving of {prefix}")
-    return [dataclasses.replace(chunk, value=_no_value) for chunk in chunks]
+    return written
 
 
 def _no_value() -> Any:
-    """Takes the place of the value of a chunk that was written, to free its memory."""
-    raise AssertionError("a chunk that was written has no value any more")
+    """Takes the place of the value of a chunk that was written, to free its memory, or that
+    another process writes.
+    """
+    raise AssertionError("this chunk has no value here")
 
 
 def _saved_tensors(

@@ -52,7 +52,7 @@ from meshtf.runtime.heartbeat import beat
 from meshtf.runtime.runtimes import (
     Executable,
     RuntimeName,
-    runtime_named,
+    as_runtime_name,
     runtime_of,
 )
 from meshtf.runtime.spmd import CompiledProgram, Export
@@ -194,7 +194,7 @@ class Function(Generic[P, R]):
             mesh = as_mesh("mesh", mesh)
         self._python = PythonFunction(fn, mesh=mesh, names=names or {})
         self._jit = as_bool("jit", jit)
-        self._runtime = None if runtime is None else runtime_named(runtime)
+        self._runtime = None if runtime is None else as_runtime_name(runtime)
         self.name = self._python.name
         # Key of a call -> trace; the least recently used one comes first.
         self._compiled: collections.OrderedDict[Any, _CompiledCall]
@@ -342,7 +342,7 @@ class Function(Generic[P, R]):
         """Records and compiles a call."""
         graph = Graph(call.mesh)
         recording = self._python.record(graph, call)
-        runtime = self._runtime or runtime_of(recording.recorded.mesh)
+        runtime = runtime_of(recording.recorded.mesh, self._runtime)
         trace = Trace(
             name=self.name,
             graph=graph,
