@@ -30,13 +30,7 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Shape, ShapeLike, accumulation_dtype
 from meshtf.ops.common.checks import require_floating
-from meshtf.ops.elementwise.arithmetic import (
-    divide,
-    maximum,
-    minimum,
-    multiply,
-    subtract,
-)
+from meshtf.ops.elementwise.arithmetic import maximum, minimum
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import transpose
@@ -73,8 +67,8 @@ class _PoolOp(WindowedOp):
         range_method: Callable[[SlidingWindow, float], Window],
         fill: float = 0.0,
     ) -> Window | None:
-        """Returns the range of elements of an input that a shard reads; None if no windows
-        slide over the dimension.
+        """Returns the range of elements of an input that a shard of the output reads; None
+        if no windows slide over the dimension: the shard reads only its own indices.
 
         Args:
           dim: the name of the dimension.
@@ -129,8 +123,8 @@ class _PoolOp(WindowedOp):
         return (unpack(y, shape, self._packed_axes(shape.names)),)
 
     def _cropped(self, context: LocalContext, x: Any) -> LocalTensors:
-        """Returns the output of the op for its packed output with all elements that this
-        device's windows read.
+        """Returns the output of the op for x [batch, *sizes, channels], the packed output
+        extended to all elements that this device's windows read, which is cropped here.
         """
         for axis, window in enumerate(self.windows, start=1):
             x = crop_to_shard(context, x, axis, window)
@@ -148,7 +142,7 @@ class _PoolOp(WindowedOp):
 def _sample(
     x: str, window: str, inputs: str = "x", values: str = "", **options: Any
 ) -> Sample:
-    """Returns a sample of a pooling op.
+    """Returns a sample of a pooling op, for the conformance suite.
 
     Args:
       x: the shape of x as text, "b:2;h:8".
@@ -232,15 +226,15 @@ class MaxPool(_PoolOp):
 
 
 class MaxPoolGrad(_PoolOp):
-    """The gradient of `MaxPool` in x; the inputs are dy and x.
+    """The gradient of `MaxPool` in x; the inputs are dy and x. Its own gradient in x is zero.
 
-    dy of each window is added to the first of its largest elements of x.
+    dy of each window is added at the first largest element of the window in x.
     """
 
     windows: tuple[SlidingWindow, ...]
     conformance_samples = (
-        _sample("h:8;c:2", "h:3", "yx", stride=2, padding="same"),
-        _sample("h:8", "h:3", "yx", stride=3, padding=(2, 2)),
+        _sample("h:8;c:2", "h:3", inputs="yx", stride=2, padding="same"),
+        _sample("h:8", "h:3", inputs="yx", stride=3, padding=(2, 2)),
     )
 
     def output_specs(self, dy: Spec, x: Spec) -> Specs:
@@ -263,15 +257,16 @@ class MaxPoolGrad(_PoolOp):
 
 
 class MaxPoolPick(_PoolOp):
-    """The element of z where x has the first of each window's largest elements.
+    """For each window, the element of z at the index of the window's first largest element
+    in x.
 
     The inputs are z and x, of the same shape. It is the gradient of `MaxPoolGrad` in dy.
     """
 
     windows: tuple[SlidingWindow, ...]
     conformance_samples = (
-        _sample("h:8;c:2", "h:3", "xx", stride=2, padding="same"),
-        _sample("d:2;h:4;w:3", "d:2;h:3;w:2", "xx"),
+        _sample("h:8;c:2", "h:3", inputs="xx", stride=2, padding="same"),
+        _sample("d:2;h:4;w:3", "d:2;h:3;w:2", inputs="xx"),
     )
 
     def output_specs(self, z: Spec, x: Spec) -> Specs:
@@ -295,7 +290,7 @@ class AvgPool(_PoolOp):
     """The mean of each window of x, in which padding counts as zeros."""
 
     windows: tuple[SlidingWindow, ...]
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # op(a + b) = op(a) + op(b): partial sums stay partial sums
     conformance_samples = (
         _sample("b:2;h:8;c:2", "h:2"),
         _sample("h:8;c:2", "h:3", stride=3, padding=(2, 2)),
@@ -325,8 +320,10 @@ class AvgPoolGrad(_PoolOp):
     """
 
     windows: tuple[SlidingWindow, ...]
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
-    conformance_samples = (_sample("h:8;c:2", "h:3", "y", stride=2, padding="same"),)
+    linearity = "joint"  # as in `AvgPool`
+    conformance_samples = (
+        _sample("h:8;c:2", "h:3", inputs="y", stride=2, padding="same"),
+    )
 
     def output_specs(self, dy: Spec) -> Specs:
         return self._resized(dy, {w.dim: w.size for w in self.windows})
@@ -383,8 +380,9 @@ def avg_pool(
     y = apply(AvgPool(windows), x)
     for sliding_window in windows:
         if sliding_window.pad_before or sliding_window.pad_after:
+            # AvgPool counts padding as zeros; corrected in float32 if x is of 16 bits.
             y = cast(y, accumulation_dtype(x.dtype))
-            y = cast(multiply(y, _padding_correction(x, sliding_window)), x.dtype)
+            y = cast(y * _padding_correction(x, sliding_window), x.dtype)
     return y
 
 
@@ -393,8 +391,10 @@ def _padding_correction(x: Tensor, window: SlidingWindow) -> Tensor:
     not padding: [window.dim:num_windows].
     """
     window_index = index_range(x.mesh, Dimension(window.dim, window.num_windows))
-    start = subtract(multiply(window_index, window.stride), window.pad_before)
-    # max(start, 0) - start elements are before x; those after x likewise.
-    num_padding = subtract(maximum(start, 0), minimum(start, window.size - window.taps))
-    num_elements = subtract(window.taps, num_padding)
-    return divide(float(window.taps), cast(num_elements, accumulation_dtype(x.dtype)))
+    start = window_index * window.stride - window.pad_before
+    last_full_start = window.size - window.taps  # windows that start later read padding
+    # The sum of max(start, 0) - start before x and start - min(start, last_full_start)
+    # after it.
+    num_padding = maximum(start, 0) - minimum(start, last_full_start)
+    num_elements = window.taps - num_padding
+    return float(window.taps) / cast(num_elements, accumulation_dtype(x.dtype))
