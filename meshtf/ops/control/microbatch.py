@@ -152,8 +152,8 @@ def microbatch(
       num_microbatches: the number of microbatches of the batch.
       index: the index of this microbatch: an int, or a scalar int32 tensor.
       digits_by_dim: the digits of dimensions that were made of the batch in an earlier block
-        of the same microbatch, such as its forward pass, to which this block adds those of
-        its dimensions; None: there is no earlier block.
+        of the same microbatch, such as an earlier stage of a pipeline; this block adds those
+        of its dimensions. None: there is no earlier block.
     """
     outer = current().microbatches
     if outer is None:
