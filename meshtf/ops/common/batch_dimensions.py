@@ -344,9 +344,9 @@ def _take_digits(
     Returns:
       The digits; None if no product of digits is `size`.
     """
-    taken: list[Digit] = []
+    dim_digits: list[Digit] = []
     while remaining:
-        may_take_one = not next_is_one or not taken
+        may_take_one = not next_is_one or not dim_digits
         if size <= 1 and not (remaining[0].size == 1 and may_take_one):
             break
         digit = remaining.popleft()
@@ -359,9 +359,9 @@ def _take_digits(
             digit = digit._replace(size=size, stride=stride)
         elif size % digit.size:
             return None
-        taken.append(digit)
+        dim_digits.append(digit)
         size //= digit.size
-    return taken
+    return dim_digits
 
 
 def _unknown_digits(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
