@@ -86,9 +86,9 @@ class Microbatch(NamedTuple):
 class Strided(NamedTuple):
     """Maps the indices of a dimension of a microbatch to those of the batch.
 
-    Index i of `dim` is in example i // inner_size of microbatch m, which is example
-    i // inner_size * num_microbatches + m of the batch. So the index in the batch is
-    (i // inner_size * num_microbatches + m) * inner_size + i % inner_size.
+    Index i of `dim` is index
+    (i // inner_size * num_microbatches + m) * inner_size + i % inner_size
+    of the batch, since example k of microbatch m is example k * num_microbatches + m.
 
     Attributes:
       dim: the name of the dimension.
@@ -118,15 +118,15 @@ class MicrobatchState:
 
     def digits(self, dim: Dimension) -> Digits:
         """Returns the digits of an index of `dim`."""
-        recorded = self.digits_by_dim.get((dim.name, dim.size))
-        if recorded is not None:
-            return recorded
+        recorded_digits = self.digits_by_dim.get((dim.name, dim.size))
+        if recorded_digits is not None:
+            return recorded_digits
         if dim.name in self.microbatches:
             return (Digit(batch=dim.name, size=dim.size, num_examples=dim.size),)
         return (Digit(batch=None, size=dim.size),)
 
     def record(self, dim: Dimension, digits: Digits) -> None:
-        """Records the digits of `dim`, or that it is ambiguous if it has others already."""
+        """Records the digits of `dim`, which is ambiguous if it has other digits already."""
         key = (dim.name, dim.size)
         if _AMBIGUOUS_DIGIT in digits:
             if key not in self.digits_by_dim and dim.name not in self.microbatches:
@@ -139,7 +139,7 @@ class MicrobatchState:
     def nested(
         self, dim: str, num_microbatches: int, index: Any, digits_by_dim: DigitsByDim
     ) -> MicrobatchState:
-        """Returns the state in a microbatch within this context.
+        """Returns the state of a microbatch that starts while this state is active.
 
         Args:
           dim: the name of the dimension of its examples.
@@ -250,30 +250,30 @@ def record_rename(shape: Shape, pairs: Mapping[str, str]) -> None:
       shape: the shape before.
       pairs: the new name of each renamed dimension, by its old name.
     """
-    microbatches = current().microbatches
-    if microbatches is None or _has_internal_name((*pairs, *pairs.values())):
+    state = current().microbatches
+    if state is None or _has_internal_name((*pairs, *pairs.values())):
         return
     # All digits are read before any are recorded, since names may be exchanged.
     records = [
-        (Dimension(new, shape[old]), microbatches.digits(shape.dim(old)))
+        (Dimension(new, shape[old]), state.digits(shape.dim(old)))
         for old, new in pairs.items()
     ]
     for dim, digits in records:
-        microbatches.record(dim, digits)
+        state.record(dim, digits)
 
 
 def record_reshape(old: Sequence[Dimension], new: Sequence[Dimension]) -> None:
     """Records that dimensions `old` became dimensions `new`, in row-major order."""
-    microbatches = current().microbatches
-    if microbatches is None or _has_internal_name(d.name for d in (*old, *new)):
+    state = current().microbatches
+    if state is None or _has_internal_name(dim.name for dim in (*old, *new)):
         return
     old_digits: list[Digit] = []
     for dim in old:
-        old_digits.extend(microbatches.digits(dim))
+        old_digits.extend(state.digits(dim))
     new_digits = _distribute(old_digits, [dim.size for dim in new])
     for dim, digits in zip(new, new_digits):
-        if dim not in old or microbatches.digits(dim) != digits:
-            microbatches.record(dim, digits)
+        if dim not in old or state.digits(dim) != digits:
+            state.record(dim, digits)
 
 
 def _has_internal_name(names: Iterable[str]) -> bool:
@@ -287,20 +287,20 @@ def index_in_batch(dim: Dimension, index: Any) -> Any:
     If the index in the batch is not known, the result is a number that differs by
     microbatch. If it is ambiguous, the result is an `UnknownIndex`.
     """
-    microbatches = current().microbatches
-    if microbatches is None or not microbatches.has_examples(dim):
+    state = current().microbatches
+    if state is None or not state.has_examples(dim):
         return index
     try:
-        strided = microbatches.strided(dim)
+        strided = state.strided(dim)
     except PlanError as error:
         return UnknownIndex(error)
     if strided is None:
-        for microbatch in microbatches.microbatches.values():
+        for microbatch in state.microbatches.values():
             index = index * microbatch.num_microbatches + microbatch.index
         return index
     num_microbatches = strided.num_microbatches
     inner_size = strided.inner_size
-    microbatch_index = microbatches.index_of(dim)
+    microbatch_index = state.index_of(dim)
     if inner_size == 1:
         return index * num_microbatches + microbatch_index
     example = index // inner_size
@@ -317,9 +317,7 @@ def _distribute(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
     """
     if _AMBIGUOUS_DIGIT in digits:
         return [_AMBIGUOUS] * len(sizes)
-    remaining = deque(
-        digit for digit in digits if digit.size > 1 or digit.counts_examples
-    )
+    remaining = deque(d for d in digits if d.size > 1 or d.counts_examples)
     digits_of_dims = []
     for k, size in enumerate(sizes):
         next_is_one = k + 1 < len(sizes) and sizes[k + 1] == 1
@@ -345,22 +343,23 @@ def _take_digits(
       The digits; None if no product of digits is `size`.
     """
     dim_digits: list[Digit] = []
+    missing_size = size  # the size of the digits that are still to be removed
     while remaining:
         may_take_one = not next_is_one or not dim_digits
-        if size <= 1 and not (remaining[0].size == 1 and may_take_one):
+        if missing_size <= 1 and not (remaining[0].size == 1 and may_take_one):
             break
         digit = remaining.popleft()
-        if digit.size > size and digit.size % size == 0:
+        if digit.size > missing_size and digit.size % missing_size == 0:
             # The digit is split: this dimension gets its upper section.
-            lower_size = digit.size // size
+            lower_size = digit.size // missing_size
             remaining.appendleft(digit._replace(size=lower_size))
             # A digit that counts no examples has no stride.
             stride = 1 if digit.batch is None else digit.stride * lower_size
-            digit = digit._replace(size=size, stride=stride)
-        elif size % digit.size:
+            digit = digit._replace(size=missing_size, stride=stride)
+        elif missing_size % digit.size:
             return None
         dim_digits.append(digit)
-        size //= digit.size
+        missing_size //= digit.size
     return dim_digits
 
 
