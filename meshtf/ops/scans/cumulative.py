@@ -4,6 +4,10 @@
     totals       3     7       each shard sends its total to all shards
     cumsum(x)   [1 3] [6 10]   the local running sum, plus the totals of the earlier shards
 
+Where the dimension is not sharded, the method `local` of an op runs. Where it is, `statistics`
+runs on each shard, then an all-gather of the totals, then `local_sharded`; the residuals are
+tensors that a shard keeps in between.
+
 The gradients of prod, max, min and logsumexp are linear recurrences. float16 and bfloat16 are
 computed in float32 and rounded once, at the end: in bfloat16 a sum of ones would stop at 256.
 """

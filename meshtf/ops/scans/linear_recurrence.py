@@ -9,7 +9,9 @@ to all shards the statistics
     end        the shard's last h for an initial value of 0
 
 For any initial value, the last h is product * initial + end. So each shard computes from the
-statistics of the earlier shards the initial value of its recurrence.
+statistics of the earlier shards the initial value of its recurrence. The method `statistics`
+runs before this exchange, and `local_sharded` after it; the residuals are tensors that a shard
+keeps in between. Where the dimension is not sharded, only `local` runs.
 
 The gradients of cumprod, cummax, cummin and cumulative_logsumexp are such recurrences. They
 need no division, so they are exact for factors of zero, and do not overflow for large values.

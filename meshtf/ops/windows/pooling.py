@@ -95,9 +95,9 @@ class _PoolOp(WindowedOp):
         that are not pooled.
         """
         dims = [window.dim for window in self.windows]
-        last = max(names.index(dim) for dim in dims)
-        batch = tuple(name for name in names[:last] if name not in dims)
-        channels = tuple(names[last + 1 :])
+        last_index = max(names.index(dim) for dim in dims)
+        batch = tuple(name for name in names[:last_index] if name not in dims)
+        channels = tuple(names[last_index + 1 :])
         return [batch, *((dim,) for dim in dims), channels]
 
     def _packed(self, context: LocalContext, input_index: int, x: Any) -> Any:
@@ -113,7 +113,7 @@ class _PoolOp(WindowedOp):
         device's windows read; padding has the value `fill`.
         """
         x = self._packed(context, input_index, x)
-        for axis, window in enumerate(self.windows, start=1):
+        for axis, window in enumerate(self.windows, start=1):  # axis 0: batch
             x = pad_input(context, x, axis, window, fill)
         return x
 
@@ -126,7 +126,7 @@ class _PoolOp(WindowedOp):
         """Returns the output of the op for x [batch, *sizes, channels], the packed output
         extended to all elements that this device's windows read, which is cropped here.
         """
-        for axis, window in enumerate(self.windows, start=1):
+        for axis, window in enumerate(self.windows, start=1):  # axis 0: batch
             x = crop_to_shard(context, x, axis, window)
         return self._unpacked(context, x)
 
