@@ -141,7 +141,13 @@ def _zeros_rule(
       eager_values: the further inputs, which get zeros, by capture of `body`.
     """
     captures = [x for x in body.captures if x in eager_values]
-    gradient = functools.partial(_gradient, len(ys), captures, body, eager_values)
+    gradient = functools.partial(
+        _gradient,
+        num_ys=len(ys),
+        captures=captures,
+        body=body,
+        eager_values=eager_values,
+    )
     return CustomGradientRule(
         inputs=(*ys, *(eager_values[x] for x in captures)),
         captures=(),
@@ -152,11 +158,12 @@ def _zeros_rule(
 
 
 def _gradient(
+    dys: Sequence[Tensor | None],
+    *,
     num_ys: int,
     captures: Sequence[Tensor],
     body: Body,
     eager_values: Mapping[Tensor, Tensor],
-    dys: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
     """Returns the cotangents of a branch's results, and zeros for `captures`.
 
@@ -165,12 +172,12 @@ def _gradient(
     that the results of the other branch do not depend on gets None.
 
     Args:
+      dys: the cotangents of the rule's results.
       num_ys: the number of the rule's inputs that are results of the branch that ran; their
         cotangents are those of `dys`.
       captures: the captures of `body` that may have gradients.
       body: the recorded body of the other branch.
       eager_values: the inputs that get zeros, by capture of `body`.
-      dys: the cotangents of the rule's results.
     """
     backward = branch_gradient(body, dys)
     captures_with_zeros = [x for x in backward.cotangents if x in eager_values]

@@ -122,7 +122,12 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         result, user_rule = _result_and_rule(returned, fn, source)
         ys = [as_tensor("result", y) for y in leaves(result)]
         cotangents = functools.partial(
-            _cotangents, user_rule, inputs, ys, source, current()
+            _cotangents,
+            rule=user_rule,
+            inputs=inputs,
+            ys=ys,
+            source=source,
+            forward=current(),
         )
         rule = CustomGradientRule(
             inputs=inputs,
@@ -201,23 +206,24 @@ def _inputs_of(x: Tensor) -> Sequence[Tensor]:
 
 
 def _cotangents(
+    dys: Sequence[Any],
+    *,
     rule: Callable[..., Any],
     inputs: Sequence[Tensor],
     ys: Sequence[Tensor],
     source: Source,
     forward: Context,
-    dys: Sequence[Any],
 ) -> list[Any]:
     """Returns the cotangents of the inputs that the user's rule returns, and checks them.
 
     Args:
+      dys: the cotangent of each result, or None.
       rule: the user's rule. It runs in the iterations of loops and the layers of a Repeat
         in which the function was called.
       inputs: the tensors among the arguments of the function.
       ys: the results of the function.
       source: the line of the call, for errors.
       forward: the context in which the function was called.
-      dys: the cotangent of each result, or None.
     """
     result_cotangents = []
     for y, dy in zip(ys, dys, strict=True):

@@ -127,7 +127,13 @@ class Slicewise(Op):
         op = SlicewiseGrad(self.fn, input_specs, has_cotangent, self.shardable)
         # The op returns gradients only of floating and complex inputs.
         gradients = iter(apply_all(op, *xs, *cotangents))
-        return [next(gradients) if has_gradient(x.dtype) else None for x in xs]
+        input_cotangents: Cotangents = []
+        for x in xs:
+            if has_gradient(x.dtype):
+                input_cotangents.append(next(gradients))
+            else:
+                input_cotangents.append(None)
+        return input_cotangents
 
 
 class SlicewiseGrad(Op):
