@@ -109,17 +109,19 @@ _TABLE: dict[str, UnaryFunction] = {
         lambda dy, y, x: zero_safe_divide(dy, x + 1.0),
         sample_values="positive ",
     ),
-    "sqrt": UnaryFunction(tf.sqrt, "y", kinds=_ANALYTIC, sample_values="positive "),
-    "rsqrt": UnaryFunction(tf.math.rsqrt, "y", sample_values="positive "),
+    "sqrt": UnaryFunction(
+        tf.sqrt, gradient="y", kinds=_ANALYTIC, sample_values="positive "
+    ),
+    "rsqrt": UnaryFunction(tf.math.rsqrt, gradient="y", sample_values="positive "),
     "square": UnaryFunction(tf.square, lambda dy, y, x: dy * (x * 2.0), kinds=_NUMERIC),
     "reciprocal": UnaryFunction(
-        tf.math.reciprocal, "y", kinds=_ANALYTIC, sample_values="positive "
+        tf.math.reciprocal, gradient="y", kinds=_ANALYTIC, sample_values="positive "
     ),
     "negative": UnaryFunction(tf.negative, lambda dy, y, x: -dy, kinds=_NUMERIC),
     "abs": UnaryFunction(
         tf.abs, _abs_gradient, kinds=_NUMERIC, sample_values="ties ", result="real"
     ),
-    "sign": UnaryFunction(tf.sign, None, kinds=_REAL, sample_values="ties "),
+    "sign": UnaryFunction(tf.sign, kinds=_REAL, sample_values="ties "),
     "sin": UnaryFunction(
         tf.sin, lambda dy, y, x: dy * apply_unary("cos", x), kinds=_ANALYTIC
     ),
@@ -152,15 +154,15 @@ _TABLE: dict[str, UnaryFunction] = {
     "cosh": UnaryFunction(
         tf.cosh, lambda dy, y, x: zero_safe_multiply(dy, apply_unary("sinh", x))
     ),
-    "tanh": UnaryFunction(tf.tanh, "y", kinds=_ANALYTIC),
-    "sigmoid": UnaryFunction(tf.sigmoid, "y"),
-    "relu": UnaryFunction(tf.nn.relu, "y", kinds=_REAL, sample_values="ties "),
-    "elu": UnaryFunction(tf.nn.elu, "y"),
-    "selu": UnaryFunction(tf.nn.selu, "y"),
-    "gelu": UnaryFunction(gelu_kernel, "x"),
-    "gelu_exact": UnaryFunction(gelu_exact_kernel, "x"),
-    "silu": UnaryFunction(silu_kernel, "x"),
-    "softplus": UnaryFunction(tf.math.softplus, "x"),
+    "tanh": UnaryFunction(tf.tanh, gradient="y", kinds=_ANALYTIC),
+    "sigmoid": UnaryFunction(tf.sigmoid, gradient="y"),
+    "relu": UnaryFunction(tf.nn.relu, gradient="y", kinds=_REAL, sample_values="ties "),
+    "elu": UnaryFunction(tf.nn.elu, gradient="y"),
+    "selu": UnaryFunction(tf.nn.selu, gradient="y"),
+    "gelu": UnaryFunction(gelu_kernel, gradient="x"),
+    "gelu_exact": UnaryFunction(gelu_exact_kernel, gradient="x"),
+    "silu": UnaryFunction(silu_kernel, gradient="x"),
+    "softplus": UnaryFunction(tf.math.softplus, gradient="x"),
     "erf": UnaryFunction(
         tf.math.erf,
         lambda dy, y, x: (
@@ -182,7 +184,7 @@ _TABLE: dict[str, UnaryFunction] = {
         sample_values="positive ",
     ),
     "digamma": UnaryFunction(
-        through_float32(tf.math.digamma), "x", sample_values="positive "
+        through_float32(tf.math.digamma), gradient="x", sample_values="positive "
     ),
     "floor": UnaryFunction(tf.floor, sample_values="ties "),
     "ceil": UnaryFunction(tf.math.ceil, sample_values="ties "),
@@ -190,7 +192,7 @@ _TABLE: dict[str, UnaryFunction] = {
     "is_finite": UnaryFunction(tf.math.is_finite, result="bool"),
     "is_nan": UnaryFunction(tf.math.is_nan, result="bool"),
     "logical_not": UnaryFunction(
-        tf.logical_not, None, kinds=("bool",), sample_values="bool "
+        tf.logical_not, kinds=("bool",), sample_values="bool "
     ),
 }
 
