@@ -100,19 +100,19 @@ class _PoolOp(WindowedOp):
         channels = tuple(names[last_index + 1 :])
         return [batch, *((dim,) for dim in dims), channels]
 
-    def _packed(self, context: LocalContext, input_index: int, x: Any) -> Any:
+    def _packed(self, context: LocalContext, x: Any, input_index: int) -> Any:
         """Returns an input as [batch, *sizes, channels]."""
         # The names of two inputs may differ in order: all follow that of the output.
         axes = self._packed_axes(context.outputs[0].names)
         return pack(x, context.inputs[input_index].names, axes)
 
     def _packed_and_padded(
-        self, context: LocalContext, input_index: int, x: Any, fill: float
+        self, context: LocalContext, x: Any, input_index: int, fill: float
     ) -> Any:
         """Returns an input as [batch, *sizes, channels], with all elements that this
         device's windows read; padding has the value `fill`.
         """
-        x = self._packed(context, input_index, x)
+        x = self._packed(context, x, input_index)
         for axis, window in enumerate(self.windows, start=1):  # axis 0: batch
             x = pad_input(context, x, axis, window, fill)
         return x
@@ -218,7 +218,7 @@ class MaxPool(_PoolOp):
         return self._range_read(dim, SlidingWindow.elements_of_windows, fill=-math.inf)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        x = self._packed_and_padded(context, 0, x, fill=-math.inf)
+        x = self._packed_and_padded(context, x, input_index=0, fill=-math.inf)
         return self._unpacked(context, window_maxima(self.windows, x))
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
@@ -248,8 +248,8 @@ class MaxPoolGrad(_PoolOp):
         )
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
-        dy = self._packed(context, 0, dy)
-        x = self._packed_and_padded(context, 1, x, fill=-math.inf)
+        dy = self._packed(context, dy, input_index=0)
+        x = self._packed_and_padded(context, x, input_index=1, fill=-math.inf)
         return self._cropped(context, maxima_gradient(self.windows, dy, x))
 
     def gradient(self, dz: Tensor, z: Tensor, dy: Tensor, x: Tensor) -> Cotangents:
@@ -278,8 +278,8 @@ class MaxPoolPick(_PoolOp):
         return self._range_read(dim, SlidingWindow.elements_of_windows, fill)
 
     def local(self, context: LocalContext, z: Any, x: Any) -> LocalTensors:
-        z = self._packed_and_padded(context, 0, z, fill=0.0)
-        x = self._packed_and_padded(context, 1, x, fill=-math.inf)
+        z = self._packed_and_padded(context, z, input_index=0, fill=0.0)
+        x = self._packed_and_padded(context, x, input_index=1, fill=-math.inf)
         return self._unpacked(context, values_at_maxima(self.windows, z, x))
 
     def gradient(self, dp: Tensor, p: Tensor, z: Tensor, x: Tensor) -> Cotangents:
@@ -305,7 +305,7 @@ class AvgPool(_PoolOp):
         return self._range_read(dim, SlidingWindow.elements_of_windows)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        x = self._packed_and_padded(context, 0, x, fill=0.0)
+        x = self._packed_and_padded(context, x, input_index=0, fill=0.0)
         return self._unpacked(context, window_means(self.windows, x))
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
@@ -332,7 +332,7 @@ class AvgPoolGrad(_PoolOp):
         return self._range_read(dim, SlidingWindow.windows_of_elements)
 
     def local(self, context: LocalContext, dy: Any) -> LocalTensors:
-        dy = self._packed(context, 0, dy)
+        dy = self._packed(context, dy, input_index=0)
         return self._cropped(context, means_gradient(self.windows, dy))
 
     def gradient(self, dx: Tensor, x: Tensor, dy: Tensor) -> Cotangents:
