@@ -78,7 +78,7 @@ def while_loop(test: Callable[..., Tensor], body: Callable[..., Any], init: Any)
 
     def record_test(index: Tensor, *carry: Tensor) -> Sequence[Tensor]:
         with iteration(index):
-            return [_boolean(_call(test, pack(init, carry)))]
+            return [_checked_condition(_call(test, pack(init, carry)))]
 
     def record_iteration(index: Tensor, *carry: Tensor) -> Sequence[Tensor]:
         with iteration(index):
@@ -110,7 +110,7 @@ def _eager_while(
     with alternatives() as alternative:
         for i in itertools.count():
             with alternative(), iteration(i):
-                is_done = not bool(_boolean(_call(test, carry)))
+                is_done = not bool(_checked_condition(_call(test, carry)))
                 if is_done:
                     break
                 new_carry = _call(body, carry)
@@ -122,8 +122,8 @@ def _eager_while(
 
 
 class WhileResult(Op):
-    """The result of an eager while loop, whose gradient raises as that of a recorded loop
-    does.
+    """The result of an eager while loop. Its gradient raises the error that the gradient of a
+    recorded loop raises.
     """
 
     # op(a + b, c + d) = op(a, c) + op(b, d): partial sums stay partial sums.
@@ -168,7 +168,7 @@ def cond(
     """
     then = as_callable("then", then)
     otherwise = as_callable("otherwise", otherwise)
-    predicate = _boolean(predicate)
+    predicate = _checked_condition(predicate)
     if isinstance(current_executor(), Graph):
         return _recorded_cond(predicate, then, otherwise)
     return _eager_cond(predicate, then, otherwise)
@@ -240,7 +240,7 @@ def _call(fn: Callable[..., Any], carry: Any) -> Any:
     return fn(carry)
 
 
-def _boolean(x: Any) -> Tensor:
+def _checked_condition(x: Any) -> Tensor:
     """Returns x, a scalar boolean tensor. Raises ShapeError or DTypeError if it is none."""
     if not isinstance(x, Tensor) or x.shape.names:
         raise ShapeError(
