@@ -298,7 +298,9 @@ def convolution_geometry(
     window_sizes = {dim: kernel[tap] for dim, tap in taps.items()}
     windows = sliding_windows(x, window_sizes, stride, padding, dilation)
     summed, added = summed_and_added(x, kernel, taps, groups)
-    geometry = Geometry(windows, tuple(taps.values()), summed, added)
+    geometry = Geometry(
+        windows=windows, taps=tuple(taps.values()), summed=summed, added=added
+    )
     names = replace_names(x.names, kernel.names, removed=summed, added=added)
     return geometry, names
 

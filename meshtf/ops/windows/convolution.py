@@ -388,7 +388,9 @@ def conv_transpose(
     summed, added = summed_and_added(x.shape, kernel.shape, taps, groups)
     # The geometry is that of the convolution whose transpose this is: it sums over the
     # names that the transpose adds, and adds the names that the transpose sums over.
-    geometry = Geometry(windows, tuple(taps.values()), summed=added, added=summed)
+    geometry = Geometry(
+        windows=windows, taps=tuple(taps.values()), summed=added, added=summed
+    )
     names = replace_names(
         x.shape.names, kernel.shape.names, removed=summed, added=added
     )
