@@ -259,7 +259,8 @@ class ConvKernels:
         if not self._needs_subsampling:
             return y
         spatial = [slice(None, None, stride) for stride in self.strides]
-        return y[(slice(None), *spatial)]
+        index = (slice(None), *spatial)
+        return y[index]
 
     def _to_op_layout(self, x: Any, margins: Sequence[tuple[int, int]]) -> Any:
         """Returns x [batch, *sizes, groups, channels] as [batch, *sizes, groups * channels].
@@ -291,7 +292,8 @@ class ConvKernels:
             spatial = []
             for size, (before, after) in zip(sizes, margins):
                 spatial.append(slice(before, size - after))
-            x = x[(slice(None), *spatial)]
+            index = (slice(None), *spatial)
+            x = x[index]
         return x
 
     def _op_filter(self, kernel: Any) -> Any:
