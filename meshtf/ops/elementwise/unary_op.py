@@ -234,7 +234,8 @@ def _silu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
     where s is the sigmoid.
     """
     s = apply_unary("sigmoid", x)
-    return dz * dy * s * (1.0 - s) * (2.0 + x * (1.0 - s * 2.0))
+    factor = 2.0 + x * (1.0 - s * 2.0)
+    return dz * dy * s * (1.0 - s) * factor
 
 
 def _elu_second(dz: Any, z: Any, dy: Any, y: Any) -> Tensor:
