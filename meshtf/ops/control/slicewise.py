@@ -125,15 +125,7 @@ class Slicewise(Op):
         cotangents = [cotangent for cotangent in dys if cotangent is not None]
         input_specs = tuple(x.spec for x in xs)
         op = SlicewiseGrad(self.fn, input_specs, has_cotangent, self.shardable)
-        # The op returns gradients only of floating and complex inputs.
-        gradients = iter(apply_all(op, *xs, *cotangents))
-        input_cotangents: Cotangents = []
-        for x in xs:
-            if has_gradient(x.dtype):
-                input_cotangents.append(next(gradients))
-            else:
-                input_cotangents.append(None)
-        return input_cotangents
+        return _one_for_each(xs, apply_all(op, *xs, *cotangents))
 
 
 class SlicewiseGrad(Op):
@@ -291,6 +283,23 @@ def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:
         refuse("dtypes", dtypes, f"one data type for each of {len(shape_list)} shapes")
     pairs = zip(shape_list, dtype_list, strict=True)
     return tuple(Spec(Shape(shape), dtype_name(dtype)) for shape, dtype in pairs)
+
+
+def _one_for_each(xs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Cotangents:
+    """Returns a list with the gradient of each input, or None for an input that has none.
+
+    Args:
+      xs: the inputs.
+      gradients: the gradients of the floating and complex inputs, in order.
+    """
+    remaining = iter(gradients)
+    cotangents: Cotangents = []
+    for x in xs:
+        if has_gradient(x.dtype):
+            cotangents.append(next(remaining))
+        else:
+            cotangents.append(None)
+    return cotangents
 
 
 def _as_tuple(ys: Any) -> tuple[Any, ...]:
