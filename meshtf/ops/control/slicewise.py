@@ -125,7 +125,7 @@ class Slicewise(Op):
         cotangents = [cotangent for cotangent in dys if cotangent is not None]
         input_specs = tuple(x.spec for x in xs)
         op = SlicewiseGrad(self.fn, input_specs, has_cotangent, self.shardable)
-        return _one_for_each(xs, apply_all(op, *xs, *cotangents))
+        return _cotangents_of_inputs(xs, apply_all(op, *xs, *cotangents))
 
 
 class SlicewiseGrad(Op):
@@ -285,7 +285,9 @@ def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:
     return tuple(Spec(Shape(shape), dtype_name(dtype)) for shape, dtype in pairs)
 
 
-def _one_for_each(xs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Cotangents:
+def _cotangents_of_inputs(
+    xs: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> Cotangents:
     """Returns a list with the gradient of each input, or None for an input that has none.
 
     Args:
