@@ -15,7 +15,13 @@ from typing import Any
 
 from absl import app, flags
 
-from meshtf.command_line import COMMANDS, check_usage, command_module, end_imports
+from meshtf.command_line import (
+    COMMANDS,
+    check_usage,
+    command_module,
+    end_imports,
+    log_warnings_only,
+)
 from meshtf.runtime.process import configure_process
 
 __all__ = ["COMMANDS", "main"]
@@ -38,6 +44,7 @@ def main(argv: Sequence[str]) -> None:
     globals()["__doc__"] = module.__doc__
 
     def configured(argv: list[str]) -> Any:
+        log_warnings_only()
         if command in COMPUTING:
             configure_process()
         return module.main(argv)

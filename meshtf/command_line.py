@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from meshtf.errors import near_misses
 
@@ -187,3 +187,11 @@ def _exit(message: str) -> None:
     """Prints a usage error and exits."""
     print(message, file=sys.stderr)
     sys.exit(USAGE_ERROR)
+
+
+def log_warnings_only() -> None:
+    """Makes absl log no information, unless --verbosity asks for it: a program that
+    `app.run` starts logs it otherwise.
+    """
+    if not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)

@@ -20,6 +20,7 @@ from typing import Any
 
 from meshtf.errors import CheckpointError
 from meshtf.names.arguments import as_path
+from meshtf.runtime.devices.processes import processes
 
 FILE = "run.lock"
 
@@ -33,6 +34,9 @@ def only_run(directory: str) -> Iterator[None]:
     """
     directory = as_path("directory", directory)
     os.makedirs(directory, exist_ok=True)
+    if not processes().is_first:
+        yield  # the first process of the run has locked it for all
+        return
     path = os.path.join(directory, FILE)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode=0o644)
     try:

@@ -5,11 +5,10 @@
     restore(path, variables, partly=True, renames={"encoder": "bert/encoder"})
     restored = restore_latest("runs/lm", variables)             # the newest complete one
 
-Each host reads the shards of its devices, one after another. A slot is the storage of one
-shard on one device; a box is the (start, size) of a slice along each dimension. If the saved
-boxes have other boundaries than the shards, the host reads each saved box once and copies
-from it to the shards. The memory of a large variable is freed before the variable is read,
-so at most one shard is in memory in addition to the variables.
+Each host reads the shards of its devices, one after another. A slot stores one shard on one
+device; a box is the (start, size) of a slice along each dimension. If the saved boxes have
+other boundaries than the shards, the host reads each saved box once and copies from it. The
+memory of a large variable is freed before it is read: at most one shard needs more memory.
 
 The manifest has a checksum of itself and of TensorFlow's index; the index has a checksum of
 every slice, which TensorFlow compares when it reads the slice. If one differs,
@@ -47,6 +46,8 @@ from meshtf.checkpoints.tensor_slices import (
 from meshtf.checkpoints.write import MAX_CHUNK_BYTES
 from meshtf.errors import CheckpointError, DamageError
 from meshtf.names.arguments import as_callable, as_mapping, as_path, check_bools
+from meshtf.runtime.devices.names import cpu_of_host
+from meshtf.runtime.devices.processes import is_of_other_process
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.storage.write_times import record_write
 from meshtf.runtime.variable import Variable
@@ -245,12 +246,13 @@ def _load(
 
 
 def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
-    """Returns the slots of each shard, first by host and then by the box of the shard."""
+    """Returns this process's slots, first by host and then by the box of their shard."""
     by_host: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
     for slices, slots in variable.slots_by_region():
         box = box_of(slices)
         for slot in slots:
-            by_host[slot.host][box].append(slot)
+            if not is_of_other_process(slot.host):
+                by_host[slot.host][box].append(slot)
     return by_host
 
 
@@ -301,7 +303,7 @@ def _load_host(prefix: str, host: str, reads: Sequence[_TensorRead]) -> None:
 
 def _load_copied(prefix: str, host: str, read: _TensorRead) -> None:
     """Reads saved boxes, and copies from them to shards with other boundaries."""
-    with _free_large_slots(read), tf.device(host):
+    with _free_large_slots(read), tf.device(cpu_of_host(host)):
         shards = {}
         for box in read.slots_by_shard:
             sizes = [size for _, size in box]
@@ -340,7 +342,7 @@ def _copy_to_shards(
 
 def _read_boxes(prefix: str, host: str, batch: Sequence[_BoxRead]) -> list[tf.Tensor]:
     """Returns the values of boxes, read by one op on a host."""
-    with tf.device(host):
+    with tf.device(cpu_of_host(host)):
         values = tf.raw_ops.RestoreV2(
             prefix=prefix,
             tensor_names=[read.name for read, _ in batch],

@@ -22,6 +22,7 @@ from meshtf.checkpoints.step_folders import all_steps, delete_incomplete
 from meshtf.checkpoints.write import chunks_of, write
 from meshtf.errors import CheckpointWarning, WriteError
 from meshtf.names.arguments import as_path, check_bools
+from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.variable import Variable
 
 
@@ -60,7 +61,8 @@ class Saver:
         self._failure: BaseException | None = None
         # Why the last checkpoint could not be written; "": it was written.
         self._last_failure = ""
-        delete_incomplete(directory)
+        if processes().is_first:
+            delete_incomplete(directory)
 
     def __repr__(self) -> str:
         return f"<Saver to {self.directory!r}: keeps {self.keep}>"

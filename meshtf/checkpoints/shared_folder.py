@@ -8,23 +8,32 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
+from pathlib import Path
 
 import tensorflow as tf
 
 from meshtf.errors import CheckpointError, explain_error
 from meshtf.names.arguments import as_path
 from meshtf.runtime.devices.names import host_cpu, host_of
+from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.devices.resolve import worker_devices
+
+_PATIENCE = 60.0  # seconds to wait for the files of other processes
+_POLL_INTERVAL = 0.05  # seconds
 
 
 def check_shared(directory: str) -> None:
-    """Checks that a folder is the same on all workers that this process drives.
+    """Checks that a folder is the same on all workers that this process drives, and in all
+    processes that run the program.
 
     Raises:
-      CheckpointError: workers do not see a file that this process creates in the folder;
-        the message names the workers.
+      CheckpointError: workers or processes do not see a file that this process creates in
+        the folder; the message names them.
     """
     directory = as_path("directory", directory)
+    if processes().count > 1:
+        _check_processes(os.path.abspath(directory))
     hosts = dict.fromkeys(map(host_cpu, worker_devices()))
     if not hosts:
         return
@@ -36,17 +45,57 @@ def check_shared(directory: str) -> None:
         os.close(file)
         os.unlink(path)
     if failed_hosts:
-        raise CheckpointError(
-            explain_error(
-                "not all workers see the folder of the run.",
-                folder=os.path.dirname(path),
-                workers="\n".join(failed_hosts),
-                way_out=(
-                    "Each host writes its part of a checkpoint: name a folder that all "
-                    "of them reach by this path, as one of a network file system."
-                ),
-            )
+        raise _not_shared(os.path.dirname(path), "workers", failed_hosts)
+
+
+def _check_processes(folder: str) -> None:
+    """Checks that all processes that run the program see a folder: each makes a file there,
+    and a second one when it has seen the first files of all.
+
+    Raises:
+      CheckpointError: this process misses the files of others.
+    """
+    group = processes()
+    prefix = os.path.join(folder, f"seen_by_all.{group.token}")
+    own_files = [f"{prefix}.file-{k}" for k in range(group.count)]
+    seen_files = [f"{prefix}.seen-{k}" for k in range(group.count)]
+    Path(own_files[group.index]).touch()
+    _wait_for(own_files, folder)
+    Path(seen_files[group.index]).touch()
+    if group.is_first:
+        _wait_for(seen_files, folder)
+        for path in (*own_files, *seen_files):
+            os.unlink(path)
+
+
+def _wait_for(paths: list[str], folder: str) -> None:
+    """Waits until the files of all processes are there. Raises CheckpointError."""
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        if all(os.path.exists(path) for path in paths):
+            return
+        time.sleep(_POLL_INTERVAL)
+    missing = [k for k, path in enumerate(paths) if not os.path.exists(path)]
+    raise _not_shared(folder, "processes", [f"process {k}" for k in missing])
+
+
+def _not_shared(folder: str, kind: str, names: list[str]) -> CheckpointError:
+    """Returns the error for a folder that some hosts do not see.
+
+    Args:
+      folder: the folder.
+      kind: "workers" or "processes".
+      names: the names of those that do not see it.
+    """
+    return CheckpointError(
+        explain_error(
+            f"not all {kind} see the folder of the run.",
+            folder=folder,
+            **{kind: "\n".join(names)},
+            way_out="Each host writes its part of a checkpoint: name a folder that all of "
+            "them reach by this path, as one of a network file system.",
         )
+    )
 
 
 def _can_read(host: str, path: str) -> bool:

@@ -41,6 +41,16 @@ def temporary_path(path: str) -> str:
     return f"{path}.tmp-{os.getpid()}"
 
 
+def common_temporary_path(path: str, suffix: str) -> str:
+    """Returns the path that a checkpoint has while several processes write it.
+
+    Args:
+      path: the path of the complete checkpoint.
+      suffix: a number that the processes have in common, in digits.
+    """
+    return f"{path}.tmp-{suffix}"
+
+
 def all_steps(directory: str) -> list[tuple[int, str]]:
     """Returns the step and the path of each checkpoint in a folder, the newest last."""
     directory = as_path("directory", directory)

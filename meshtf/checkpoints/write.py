@@ -29,7 +29,9 @@ import tensorflow as tf
 from meshtf.checkpoints.arguments import check_settings, check_variables
 from meshtf.checkpoints.inspection.verification import data_file
 from meshtf.checkpoints.manifest import INDEX, PREFIX, FileSum, Manifest, SavedTensor
+from meshtf.checkpoints.process_barrier import ProcessBarrier, common_suffix
 from meshtf.checkpoints.step_folders import (
+    common_temporary_path,
     path_of,
     prune,
     rename_complete,
@@ -47,6 +49,8 @@ from meshtf.checkpoints.tensor_slices import (
 )
 from meshtf.errors import WriteError
 from meshtf.names.arguments import as_path
+from meshtf.runtime.devices.names import cpu_of_host
+from meshtf.runtime.devices.processes import is_of_other_process, processes
 from meshtf.runtime.heartbeat import beat
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.variable import Variable
@@ -130,11 +134,18 @@ def write(
     step = int(step)  # JSON cannot represent integers of NumPy
     path = path_of(directory, step)
     incomplete = temporary_path(path)
+    if processes().count > 1:
+        incomplete = common_temporary_path(path, common_suffix())
+    barrier = ProcessBarrier(incomplete)
     try:
-        shutil.rmtree(incomplete, ignore_errors=True)
-        os.makedirs(incomplete)
+        barrier.begin()
         # Absolute, since workers have other working directories.
-        chunks_by_file = _write_files(os.path.abspath(incomplete), chunks)
+        chunks_by_file = _write_files(os.path.abspath(incomplete), chunks, barrier)
+        if not processes().is_first:
+            barrier.wait_for_end(path)
+            return path
+        barrier.wait_for_all()
+        _merge_files(os.path.abspath(incomplete), len(chunks_by_file))
         manifest = Manifest(
             step=step,
             extra=dict(extra or {}),
@@ -151,7 +162,8 @@ def write(
             f"{reason}"
         ) from error
     finally:
-        shutil.rmtree(incomplete, ignore_errors=True)
+        if processes().is_first:
+            shutil.rmtree(incomplete, ignore_errors=True)
     return path
 
 
@@ -178,6 +190,8 @@ def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list
         only then; on others it is copied now.
     """
     check_variables(variables)
+    # All processes have to read a variable that is not a snapshot, each only its own shards.
+    snapshot = snapshot or processes().count > 1
     bytes_by_host: dict[str, int] = defaultdict(int)
     chunks: list[Chunk] = []
     for name, variable in variables.items():
@@ -207,7 +221,9 @@ def _chunks_of_shard(
     """
     item_bytes = _num_bytes(variable, box=())
     read_shard: Callable[[], Any] = partial(slot.value_on, slot.host)
-    if snapshot:
+    if is_of_other_process(slot.host):
+        read_shard = _no_value
+    elif snapshot:
         read_shard = slot.snapshot()
     max_elements = num_elements(box)
     if variable.dtype not in UNSPLIT_DTYPES:
@@ -251,13 +267,29 @@ def _unsharded_chunk(name: str, variable: Variable, snapshot: bool) -> Chunk:
     )
 
 
-def _write_files(folder: str, chunks: list[Chunk]) -> list[list[Chunk]]:
+def _write_files(
+    folder: str, chunks: list[Chunk], barrier: ProcessBarrier
+) -> list[list[Chunk]]:
     """Writes chunks as TensorFlow's files, on all hosts in parallel; removes them from the
-    list.
+    list. Each process writes its files, and tells the others.
 
     Returns:
-      The chunks of each file, without their values.
+      The chunks of each file, without their values; also of the files of other processes.
     """
+    error_text = "it has ended"
+    try:
+        chunks_by_file = _write_own_files(folder, chunks)
+        error_text = ""
+    except Exception as error:
+        error_text = str(error)
+        raise
+    finally:
+        barrier.report(error_text)
+    return chunks_by_file
+
+
+def _write_own_files(folder: str, chunks: list[Chunk]) -> list[list[Chunk]]:
+    """Writes the files of this process; see `_write_files`."""
     chunks_by_host: dict[str, list[Chunk]] = defaultdict(list)
     while chunks:
         chunk = chunks.pop()
@@ -265,15 +297,16 @@ def _write_files(folder: str, chunks: list[Chunk]) -> list[list[Chunk]]:
     with ThreadPoolExecutor(_WRITERS_PER_HOST * len(chunks_by_host) or 1) as writers:
         write_file = partial(_write_file, folder)
         groups = _group_by_file(chunks_by_host)
-        chunks_by_file = list(writers.map(write_file, itertools.count(), groups))
-    file_indices = range(len(chunks_by_file))
-    # Renames the files and merges their indices.
+        return list(writers.map(write_file, itertools.count(), groups))
+
+
+def _merge_files(folder: str, count: int) -> None:
+    """Renames the files 0, 1, ..., count - 1, and merges their indices."""
     tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[os.path.join(folder, str(k)) for k in file_indices],
+        checkpoint_prefixes=[os.path.join(folder, str(k)) for k in range(count)],
         destination_prefix=os.path.join(folder, PREFIX),
         delete_old_dirs=False,
     )
-    return chunks_by_file
 
 
 def _group_by_file(chunks_by_host: dict[str, list[Chunk]]) -> Iterator[list[Chunk]]:
@@ -293,13 +326,17 @@ def _group_by_file(chunks_by_host: dict[str, list[Chunk]]) -> Iterator[list[Chun
 
 
 def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk]:
-    """Writes a file, and returns its chunks without their values.
+    """Writes a file, unless another process writes it, and returns its chunks without
+    their values.
 
     Raises:
       OSError: the file does not have the size of the chunks, as on a full disk.
     """
+    written = [dataclasses.replace(chunk, value=_no_value) for chunk in chunks]
+    if is_of_other_process(chunks[0].host):
+        return written
     prefix = os.path.join(folder, str(file_index))
-    with tf.device(chunks[0].host):
+    with tf.device(cpu_of_host(chunks[0].host)):
         tf.raw_ops.SaveV2(
             prefix=prefix,
             tensor_names=[chunk.name for chunk in chunks],
@@ -313,12 +350,14 @@ def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk
     # A sign of life for the supervisor: a save may take longer than the
     # longest call that it waits for.
     beat(f"ran the saving of {prefix}")
-    return [dataclasses.replace(chunk, value=_no_value) for chunk in chunks]
+    return written
 
 
 def _no_value() -> Any:
-    """Takes the place of the value of a chunk that was written, to free its memory."""
-    raise AssertionError("a chunk that was written has no value any more")
+    """Takes the place of the value of a chunk that was written, to free its memory, or that
+    another process writes.
+    """
+    raise AssertionError("this chunk has no value here")
 
 
 def _saved_tensors(

@@ -103,7 +103,8 @@ class Child:
     def _print(self, label: str) -> None:
         """Prints the lines of the child's output with the label, until the child ends."""
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            text = line.decode(errors="replace").rstrip()
-            with _print_lock:
-                print(f"[{label}] {text}", flush=True)
+        with self._process.stdout as output:
+            for line in output:
+                text = line.decode(errors="replace").rstrip()
+                with _print_lock:
+                    print(f"[{label}] {text}", flush=True)

@@ -89,13 +89,13 @@ class StopSignals:
     Attributes:
       signal_number: the last signal; 0: none has come.
       signal_time: the time of the last signal, on the monotonic clock.
-      driver: the process that signals are forwarded to; `_run_driver` sets it.
+      drivers: the processes that signals are forwarded to; those who start them set it.
     """
 
     def __init__(self) -> None:
         self.signal_number = 0
         self.signal_time = 0.0
-        self.driver: Child | None = None
+        self.drivers: list[Child] = []
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, self._handle)
 
@@ -103,8 +103,8 @@ class StopSignals:
         """Handles a signal: Python calls it in the main thread."""
         self.signal_number = signal_number
         self.signal_time = time.monotonic()
-        if self.driver is not None:
-            self.driver.send_signal(signal_number)
+        for driver in self.drivers:
+            driver.send_signal(signal_number)
 
 
 def supervise(command: Sequence[str], workers: Workers, limits: Limits) -> int:
@@ -258,14 +258,14 @@ def _run_driver(
         for i, (address, life) in enumerate(zip(workers.addresses, lives)):
             name = f"worker {i}"
             monitors.append(WorkerMonitor(name, address, life, limits.timeout))
-        stop_signals.driver = driver
+        stop_signals.drivers = [driver]
         try:
             heartbeat = HeartbeatMonitor(
                 heartbeat_file, start_timeout=limits.start, timeout=limits.timeout
             )
             return _monitor_driver(driver, monitors, heartbeat, limits, stop_signals)
         finally:
-            stop_signals.driver = None
+            stop_signals.drivers = []
             for monitor in monitors:
                 monitor.close()
             driver.kill()

@@ -6,7 +6,8 @@
 It tries out on one machine what will run on several hosts: each worker is a separate
 process. --cluster=... is appended to the command, or replaces {cluster} in it. Output lines
 of workers are labelled. Workers end when the command or this process ends, however it ends.
-Supervision, flags and exit codes are those of `python -m meshtf supervise`; with
+With --spmd there are no workers: the command itself runs --workers times, as processes of
+one live mesh. Supervision, flags and exit codes are those of `python -m meshtf supervise`; with
 --restarts=N, workers that died or hang are restarted.
 """
 
@@ -25,6 +26,12 @@ _DEVICES = flags.DEFINE_integer(
     1,
     "The number of devices that each worker offers of its CPU.",
     lower_bound=1,
+)
+_SPMD = flags.DEFINE_bool(
+    "spmd",
+    False,
+    "Runs the command once for each worker, as processes of one live mesh "
+    '(Mesh.devices = "spmd"), instead of once for all workers.',
 )
 flags.adopt_module_key_flags(timeouts)  # so that --help shows them
 
@@ -45,6 +52,12 @@ def main(argv: Sequence[str]) -> int:
     if message:
         print(message, file=sys.stderr)
         return 2
+    if _SPMD.value:
+        from meshtf.cluster.process_group import ProcessGroup, supervise_processes
+
+        count = _WORKERS.value
+        group = ProcessGroup(argv[1:], count=count, local=range(count))
+        return supervise_processes(group, timeouts.limits())
     workers = LocalWorkers(_WORKERS.value, devices=_DEVICES.value)
     try:
         return supervise(argv[1:], workers, timeouts.limits())

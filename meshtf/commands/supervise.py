@@ -8,6 +8,11 @@ network, after --timeout; each is named. A driver that hangs in a call is detect
 --timeout as well, and killed. With --restarts=N the command is restarted up to N times,
 once all workers are available; it continues from its last checkpoint.
 
+A live mesh (Mesh.devices = "spmd") has no workers: each host runs the command, supervised by
+itself, and all of them restart when one is lost:
+
+    python -m meshtf supervise --coordinator=host1:4000 --process=0/2 --restarts=3 -- COMMAND
+
 Exit code: that of the command; 69 if a worker was lost, 70 if the driver was stuck, 128 + N
 if signal N ended the driver, in each case with no restart left; 2 without workers or a
 command.
@@ -27,16 +32,27 @@ from meshtf.errors import ParseError
 _CLUSTER = flags.DEFINE_string(
     "cluster", None, "The workers: host1:port,host2:port.", allow_override=True
 )
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator",
+    None,
+    "For a live mesh: host:port, where process 0 listens. Other machines that reach the "
+    "port can take part in the run: name an address of a private network.",
+)
+_PROCESS = flags.DEFINE_string(
+    "process", None, "For a live mesh: which process this is, such as 0/4."
+)
 flags.adopt_module_key_flags(timeouts)  # so that --help shows them
 
 
 def usage_error(argv: Sequence[str]) -> str:
     """Returns what is wrong with the arguments, or ""."""
-    if _CLUSTER.value and len(argv) >= 2:
+    has_run = _CLUSTER.value or (_COORDINATOR.value and _PROCESS.value)
+    if has_run and len(argv) >= 2:
         return ""
     return (
-        "supervise needs workers and a command:\n"
-        "  python -m meshtf supervise --cluster=host1:4000,host2:4000 -- COMMAND"
+        "supervise needs workers and a command, or the processes of a live mesh:\n"
+        "  python -m meshtf supervise --cluster=host1:4000,host2:4000 -- COMMAND\n"
+        "  python -m meshtf supervise --coordinator=host1:4000 --process=0/2 -- COMMAND"
     )
 
 
@@ -49,8 +65,23 @@ def main(argv: Sequence[str]) -> int:
         message = usage_error(argv)
         if message:
             raise ParseError(message)
+        if _COORDINATOR.value:
+            return _supervise_process(argv[1:])
         workers = RemoteWorkers(parse_cluster(_CLUSTER.value))
     except ParseError as error:
         print(error, file=sys.stderr)
         return 2
     return supervise(argv[1:], workers, timeouts.limits())
+
+
+def _supervise_process(command: Sequence[str]) -> int:
+    """Runs one process of a live mesh; returns the exit code. Raises ParseError."""
+    from meshtf.cluster.process_group import ProcessGroup, supervise_processes
+
+    index, _, count = _PROCESS.value.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise ParseError(
+            f"--process={_PROCESS.value}: write 0/4 for the first of four."
+        )
+    group = ProcessGroup(command, int(count), [int(index)], _COORDINATOR.value)
+    return supervise_processes(group, timeouts.limits())

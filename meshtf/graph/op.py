@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from meshtf.graph.op_dataclass import Frozen
 from meshtf.graph.op_earlier_form import refuse_earlier_form
@@ -96,6 +96,12 @@ class MatmulKernels(NamedTuple):
     all_onednn: bool = False
 
 
+# record_check(in_range, ids, interval) adds a check of indices to a program of XLA, whose ops
+# cannot raise errors: `in_range` is a boolean tensor, false for those of `ids` that are out of
+# range; `interval` describes the indices in range, such as '[0, 8) of "vocab"'.
+RecordCheck: TypeAlias = Callable[[Any, Any, str], None]
+
+
 class LocalContext(Protocol):
     """The shards of one device, as `local` sees them: their sizes and offsets.
 
@@ -147,6 +153,12 @@ class LocalContext(Protocol):
     def window(self, i: int, dim: str, x: Any) -> Any:
         """Returns x, the shard of input i, extended along `dim` by the elements of its
         window that neighbours send.
+        """
+
+    @property
+    def record_check(self) -> RecordCheck | None:
+        """A function that has the host raise an error after the run if an index is out of
+        range; None: the host does not look at such checks.
         """
 
     def optimization_barrier(self, x: Any) -> Any:

@@ -28,8 +28,8 @@ from meshtf.graph.used_layouts import layout_use, record_layout_use
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.partition import Program, build, schedule
+from meshtf.runtime.lowering.op_errors import with_line
 from meshtf.runtime.placed.executor import PlacedExecutor
-from meshtf.runtime.placed.failure_report import with_line
 from meshtf.runtime.placed.numerics_check import CheckingExecutor
 from meshtf.runtime.placed.segment_functions import run_directly
 from meshtf.runtime.storage.write_times import record_write

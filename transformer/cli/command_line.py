@@ -13,6 +13,7 @@ and errors of usage take a fraction of a second.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -47,7 +48,8 @@ _ALWAYS_ALLOWED = ("transformer", "meshtf")
 CLUSTER = flags.DEFINE_string(
     "cluster",
     None,
-    "Workers that provide the devices of the mesh: host1:port,host2:port.",
+    "Workers that provide the devices of the mesh: host1:port,host2:port; or `auto`: the "
+    'processes of SLURM, Open MPI or Kubernetes, for Mesh.devices = "spmd".',
     allow_override=True,
 )
 WAIT = flags.DEFINE_float(
@@ -215,15 +217,21 @@ def default_model_dir() -> str:
 
 
 def connect_by_flags() -> int:
-    """Connects to the workers of --cluster; returns their count, 1 without a cluster.
+    """Connects to the workers of --cluster, or meets the other processes of a live mesh, of
+    which only the first one prints; returns the count of workers, 1 without a cluster.
 
     Raises:
-      ParseError, ClusterError: the flag is malformed, or a worker does not answer.
+      ParseError, ClusterError: the flag is malformed, or a worker or process does not
+        answer.
     """
-    if not CLUSTER.value:
-        return 1
     import meshtf as mtf
 
+    detect = CLUSTER.value == "auto"
+    group = mtf.cluster.join_processes(detect=detect)
+    if not group.is_first:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+    if detect or not CLUSTER.value:
+        return 1
     # Without `resolve_references=False`, gin would create the data set and the model.
     bindings = gin.get_bindings("train", resolve_references=False)
     deterministic = gin_settings.resolve_macros(bindings.get("deterministic", False))

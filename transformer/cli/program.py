@@ -32,6 +32,9 @@ def run_main(main: Callable[[list[str]], Any]) -> None:
 
         if without_jax:
             del sys.modules["jax"]
+        from meshtf.command_line import log_warnings_only
+
+        log_warnings_only()
         mtf.configure_process()
         return main(argv)
 

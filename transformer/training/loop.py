@@ -20,10 +20,13 @@ import meshtf as mtf
 from transformer.data import Data
 from transformer.experts.moe_layer import experts_text, report_metrics
 from transformer.training.input_batches import batches
-from transformer.training.interrupts import interrupts_between_steps
+from transformer.training.interrupts import Terminated, interrupts_between_steps
 from transformer.training.reporting import metrics
 from transformer.training.reporting.monitor import Monitor, op_seconds, profiler_trace
 from transformer.training.trainer import Trainer
+
+# Processes that agree wait for each other, which costs as much as reading a loss.
+_STEPS_BETWEEN_AGREEMENTS = 5
 
 
 class _StepResult(NamedTuple):
@@ -117,7 +120,7 @@ class Loop:
                 unread.append(_StepResult(step_index, loss, norm))
                 step = trainer.steps_done
                 trainer.examples_done += self.batch_size
-                stop = requested_stop()
+                stop = _agreed_stop(requested_stop(), step)
                 is_first = step == start_step + 1
                 is_last = step == self.steps or stop is not None
                 is_save = step % self.save_every == 0 or is_last
@@ -134,7 +137,7 @@ class Loop:
             saver.finish()
             # A signal may have come after the last step.
             stop = requested_stop()
-            if stop is not None:
+            if stop is not None and mtf.cluster.processes().count == 1:
                 raise stop
 
     def _report(
@@ -302,3 +305,22 @@ class Loop:
         if spec is None:
             return self.batch_size
         return math.prod(spec.shape)
+
+
+def _agreed_stop(
+    stop: type[KeyboardInterrupt] | None, step: int
+) -> type[KeyboardInterrupt] | None:
+    """Returns why the run stops after a step, or None. Several processes stop after the same
+    step, which they agree on after every few steps.
+
+    Args:
+      stop: why this process was asked to stop, or None.
+      step: the count of steps done.
+    """
+    if mtf.cluster.processes().count == 1:
+        return stop
+    if step % _STEPS_BETWEEN_AGREEMENTS:
+        return None
+    if not mtf.cluster.any_process(stop is not None):
+        return None
+    return stop or Terminated

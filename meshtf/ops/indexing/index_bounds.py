@@ -13,7 +13,8 @@ Which indices are errors does not depend on the layout. TensorFlow's CPU kernels
 for indices that are too large. They do not if the dimension is sharded, if there are batch
 dimensions, or on a GPU: then the check is one comparison, one reduction and an assertion.
 XLA cannot raise errors: under every layout, `gather` then gives NaN (for integers, the
-smallest integer), a cross entropy gives NaN, and segment sums ignore the index.
+smallest integer), a cross entropy gives NaN, and segment sums ignore the index. Programs of
+live meshes record the first failure, and the host raises the error.
 """
 
 from __future__ import annotations
@@ -71,12 +72,16 @@ def bounds_checks(
     Raises:
       InvalidArgumentError: an index is out of range, in eager execution.
     """
-    if context.compiled or out_of_range in ("zeros", "trusted"):
+    is_checked = context.record_check is not None or not context.compiled
+    if out_of_range in ("zeros", "trusted") or not is_checked:
         return []
     size = context.global_size(dim)
     in_range = _is_in_range(ids, size, out_of_range)
-    all_in_range = tf.reduce_all(in_range)
     interval = f'[0, {size}) of "{dim.lstrip(".")}"'
+    if context.record_check is not None:
+        context.record_check(in_range, ids, interval)
+        return []
+    all_in_range = tf.reduce_all(in_range)
     if not tf.executing_eagerly():
         message = tf.constant(f"an index is not in {interval}")
         return [tf.raw_ops.Assert(condition=all_in_range, data=[message])]

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from meshtf.runtime.devices.processes import is_process
+
 LOCAL_CPU = "/device:CPU:0"  # the CPU of this process
 
 
@@ -32,6 +34,13 @@ def host_cpu(name: str) -> str:
     spec = tf.DeviceSpec.from_string(name)
     cpu = spec.replace(device_type="CPU", device_index=0)
     return str(cpu.to_string())
+
+
+def cpu_of_host(host: str) -> str:
+    """Returns TensorFlow's name of the CPU of a host (see `Slot.host`): of a host that is a
+    process of a live mesh, the CPU of this process.
+    """
+    return LOCAL_CPU if is_process(host) else host
 
 
 def short_name(name: str) -> str:

@@ -34,6 +34,7 @@ from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_int
 from meshtf.runtime.devices.names import LOCAL_CPU, device_zero, host_of, short_name
+from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.devices.threads import share_threads
 
 WORKER = "worker"  # the name of the job of worker processes in TensorFlow clusters
@@ -187,6 +188,15 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
         )
     if mesh.live:  # TensorFlow only lowers ops there, and runs single ops on the host
         return (LOCAL_CPU,) * mesh.size
+    if processes().count > 1:
+        raise MeshError(
+            explain_error(
+                f"the mesh {mesh} has devices of TensorFlow, but {processes().count} "
+                "processes run this program.",
+                way_out='Make a live mesh, Mesh(..., devices="spmd"); or start one process, '
+                "and workers: python -m meshtf launch, without --spmd.",
+            )
+        )
     if spec is None and not tf.config.list_physical_devices("GPU"):
         share_threads(mesh.size)  # before anything that starts TensorFlow
     if spec is None:

@@ -14,7 +14,11 @@ from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.ops.control.slicewise import Slicewise
 from meshtf.partition import Compute, Segment, Value
-from meshtf.runtime.lowering.local_context import DeviceContext, MeshCoordinates
+from meshtf.runtime.lowering.local_context import (
+    CheckRecorder,
+    DeviceContext,
+    MeshCoordinates,
+)
 from meshtf.runtime.lowering.op_names import shared_scope_of
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
@@ -71,6 +75,7 @@ def run_compute(
     jit: bool = False,
     outline: Outline | None = None,
     anywhere: bool = False,
+    checks: CheckRecorder | None = None,
 ) -> None:
     """Runs one op on one device.
 
@@ -82,6 +87,7 @@ def run_compute(
       jit: whether XLA compiles the op.
       outline: see `Outline`; None: the op shares no function.
       anywhere: whether the op may run on other devices than those of the mesh.
+      checks: takes the checks of indices; None: they are not recorded.
     """
     inputs = [shard_of[v] for v in compute.ins]
     awaited_tensors = []
@@ -101,6 +107,7 @@ def run_compute(
             xs=tuple(inputs),
             compiled=jit,
             anywhere=anywhere,
+            checks=checks,
         )
         outputs = _local_outputs(compute, context, inputs, shard_of, outline)
         shard_of.update(zip(compute.outs, outputs))

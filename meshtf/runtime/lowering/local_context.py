@@ -8,15 +8,17 @@ equal outputs on all devices with equal inputs.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from meshtf.graph import (
     MatmulKernels,
     Node,
+    RecordCheck,
     factor_of,
     window_of,
 )
@@ -48,6 +50,13 @@ class MeshCoordinates:
         return self.tensors[axis]
 
 
+class CheckRecorder(Protocol):
+    """Adds checks of indices to a program whose ops cannot raise errors."""
+
+    def add(self, node: Node, in_range: Any, ids: Any, interval: str) -> None:
+        """Adds a check of the indices of a node; see `meshtf.graph.op.RecordCheck`."""
+
+
 class DeviceContext:
     """The shards of one node on one device (see `meshtf.graph.LocalContext`).
 
@@ -59,6 +68,7 @@ class DeviceContext:
       xs: the shards of the node's inputs.
       compiled: whether XLA compiles the op.
       anywhere: whether the op may run on other devices than those of the mesh.
+      checks: takes the checks of indices; None: they are not recorded.
 
     Attributes:
       inputs: the shape of each input on this device.
@@ -74,10 +84,12 @@ class DeviceContext:
         xs: tuple[Any, ...],
         compiled: bool = False,
         anywhere: bool = False,
+        checks: CheckRecorder | None = None,
     ) -> None:
         self.compiled = compiled
         self.coordinates = coords
         self._anywhere = anywhere
+        self._checks = checks
         self._node = node
         self._plan = plan
         self._mesh = mesh
@@ -173,6 +185,13 @@ class DeviceContext:
             for _, low, high in spans(start, stop, size, num_shards=1, wrap=True)
         ]
         return tf.concat(slices, axis)
+
+    @property
+    def record_check(self) -> RecordCheck | None:
+        """Adds a check of indices to the program; None: checks are not recorded."""
+        if self._checks is None:
+            return None
+        return functools.partial(self._checks.add, self._node)
 
     def optimization_barrier(self, x: Any) -> Any:
         """Returns x behind a barrier, across which XLA neither fuses nor merges ops."""

@@ -22,7 +22,7 @@ from meshtf.partition import (
     schedule,
 )
 from meshtf.runtime.lowering.local_compute import run_compute
-from meshtf.runtime.lowering.local_context import MeshCoordinates
+from meshtf.runtime.lowering.local_context import CheckRecorder, MeshCoordinates
 from meshtf.runtime.lowering.op_names import scope_of
 from meshtf.runtime.lowering.step_executor import StepExecutor
 from meshtf.runtime.lowering.unstacked_values import unstacked_values
@@ -35,6 +35,7 @@ class SingleReplica(StepExecutor):
       program: the program.
       coordinates: the mesh coordinates of the shards.
       jit: whether XLA compiles the program.
+      checks: takes the checks of indices; None: they are not recorded.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class SingleReplica(StepExecutor):
         program: Program,
         coordinates: MeshCoordinates,
         jit: bool,
+        checks: CheckRecorder | None = None,
     ) -> None:
         super().__init__(program.mesh)
         self.program = program
         self.coordinates = coordinates
         self.jit = jit
+        self.checks = checks
 
     def run(self) -> list[Any]:
         """Runs all steps and returns the results."""
@@ -96,6 +99,7 @@ class SingleReplica(StepExecutor):
                 shard_of=self.values,
                 jit=self.jit,
                 anywhere=True,
+                checks=self.checks,
             )
         else:
             self.execute(step)

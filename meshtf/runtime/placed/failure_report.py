@@ -7,13 +7,11 @@ the first update of a variable is reached.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from meshtf.errors import explain_error
 from meshtf.graph import Node
 from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Segment, Step, Value, WriteStep
@@ -21,13 +19,12 @@ from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.lowering.local_compute import TensorList, run_compute
 from meshtf.runtime.lowering.local_context import MeshCoordinates
+from meshtf.runtime.lowering.op_errors import NO_KERNEL, with_line
 from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.placed.segment_functions import Caller, SegmentResult
 from meshtf.runtime.placed.variables.read_write_phases import phases_of
 
-# A part of XLA's error message for an op that it has no kernel for.
-_NO_KERNEL = "Detected unsupported operations"
 # Errors that bad values can cause. Other errors, such as a lost worker or no memory, do not
 # depend on one op, so the program is not run again.
 _CAUSED_BY_VALUES = (tf.errors.InvalidArgumentError, tf.errors.CancelledError)
@@ -85,7 +82,7 @@ def explain_failure(
     if not isinstance(error, _CAUSED_BY_VALUES) or num_hosts > 1:
         return error
     make_caller = _caller_of_ops
-    if _NO_KERNEL in error.message:
+    if NO_KERNEL in error.message:
         make_caller = _caller_of_compiled_ops
     try:
         _Rerun(mesh, segments, make_caller).run(results)
@@ -145,24 +142,3 @@ def _compiled_op(compute: Compute, mesh: Mesh, coords: dict[str, Any]) -> Any:
         return [values[v] for v in compute.outs]
 
     return tf.function(body, autograph=False, jit_compile=True)
-
-
-def with_line(node: Node, problem: tf.errors.OpError) -> tf.errors.OpError:
-    """Returns an error like `problem` that names the op of a node and the user's line."""
-    # Removes the names of TensorFlow ops and where they were created.
-    message = re.sub(
-        r"\{\{.*?\}\} ?| \[Op:.*|\s*The op is created at:.*",
-        "",
-        problem.message,
-        flags=re.DOTALL,
-    ).strip()
-    way_out = {}
-    if _NO_KERNEL in message:
-        way_out["way_out"] = "Leave out jit=True: TensorFlow has a kernel without XLA."
-    text = explain_error(
-        f"{node.op.display_name} failed: {message}",
-        inputs="\n".join(f"{x.spec.dtype} {x.shape!r}" for x in node.inputs),
-        source=node.source,
-        **way_out,
-    )
-    return type(problem)(None, None, text)

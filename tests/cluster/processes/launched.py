@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,6 +31,7 @@ class Launched:
       *flags: of the launcher.
       program: a command of meshtf.
       prefix: what runs the program, such as `ip netns exec HOST`.
+      env: further environment variables.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Launched:
         *flags: str,
         program: str = "launch",
         prefix: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> None:
         env = os.environ | {
             "PYTHONPATH": str(ROOT),
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "TF_NUM_INTRAOP_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
+            **(env or {}),
         }
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "meshtf", program, *flags, "--", *command],
@@ -54,7 +57,8 @@ class Launched:
             stdin=subprocess.DEVNULL,
         )
         self.lines: list[str] = []
-        self.workers: dict[int, int] = {}  # the process of each
+        # The process of each worker, or of each process of a live mesh.
+        self.workers: dict[int, int] = {}
         self.driver = 0  # the process of the one who drives now
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -109,6 +113,8 @@ class Launched:
         for raw in self._process.stdout:
             line = raw.decode(errors="replace").rstrip()
             if match := re.search(r"\[worker (\d+)\] worker at .* process (\d+)", line):
+                self.workers[int(match[1])] = int(match[2])
+            if match := re.search(r"] process (\d+) of \d+: id (\d+)", line):
                 self.workers[int(match[1])] = int(match[2])
             if match := re.search(r"serving the driver .* process (\d+) on", line):
                 self.driver = int(match[1])

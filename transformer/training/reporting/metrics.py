@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+import meshtf as mtf
+
 FILE = "metrics.jsonl"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # codes of OSError
 BARS = "▁▂▃▄▅▆▇█"
@@ -47,7 +49,8 @@ def print_now(line: str) -> None:
 
 
 class Metrics:
-    """Writes metrics of steps to a folder: to metrics.jsonl, and as TensorBoard events.
+    """Writes metrics of steps to a folder: to metrics.jsonl, and as TensorBoard events. Of
+    several processes, the first one does it.
 
     A line of step s describes the s-th step, counted from 1. A run that resumes from a
     checkpoint of step 1000 passes `start_step=1000`: lines up to step 1000 stay, and later
@@ -66,9 +69,13 @@ class Metrics:
         print_line: Callable[[str], None] = print_now,
     ):
         self._path = Path(folder, FILE)
+        is_first = mtf.cluster.processes().is_first
+        if not is_first:
+            self._path = Path(os.devnull)
         self._print_line = print_line
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_later_lines(self._path, start_step)
+        if is_first:
+            _drop_later_lines(self._path, start_step)
         self._file = open(self._path, "ab", buffering=0)
         self._unwritten = b""  # lines that did not fit on a full disk
         # The step of the last line, and the names of the metrics written for this step.
@@ -76,6 +83,8 @@ class Metrics:
         self._written_names = _names_written(self._path, start_step)
         self._events: Any = None
         # Without TensorBoard, `tf.summary.scalar` raises an error.
+        if not is_first:
+            return
         if importlib.util.find_spec("tensorboard"):
             self._events = tf.summary.create_file_writer(str(folder))
         else:

@@ -145,9 +145,11 @@ class Monitor:
 
     def _write(self, state: str, values: Mapping[str, Any]) -> None:
         """Replaces the status file. Values of earlier calls stay in it, unless a later call
-        has a value of the same name.
+        has a value of the same name. Of several processes, the first one does it.
         """
         self._values |= values
+        if not mtf.cluster.processes().is_first:
+            return
         status = {
             "state": state,
             "steps": self._steps,

@@ -117,8 +117,10 @@ def cost(forecast: mtf.Forecast) -> str:
 def write_config(model_dir: str) -> None:
     """Writes gin's settings to two files in a folder: config.gin has the bindings of the
     configuration, and operative_config.gin all settings that were used so far, defaults
-    included.
+    included. Of several processes, the first one does it.
     """
+    if not mtf.cluster.processes().is_first:
+        return
     folder = Path(model_dir)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.gin").write_text(gin.config_str(), encoding="utf-8")

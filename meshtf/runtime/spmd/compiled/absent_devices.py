@@ -16,7 +16,7 @@ from typing import Any
 
 from meshtf.errors import MeshError, explain_error, near_misses
 from meshtf.names.arguments import as_text
-from meshtf.runtime.spmd.live.jax_host import load_jax
+from meshtf.runtime.spmd.live.jax_module import load_jax
 
 _TARGETS = Path(__file__).parent / "targets"
 # TPUs: the grids that a slice of so many chips has.

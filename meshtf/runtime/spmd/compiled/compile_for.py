@@ -23,7 +23,7 @@ from meshtf.runtime.spmd.compiled.hlo_collectives import (
     collectives_of_hlo,
 )
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
-from meshtf.runtime.spmd.live.jax_host import load_jax
+from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.module_call import ModuleCall
 from meshtf.runtime.spmd.module.stablehlo_module import lower
 
@@ -79,7 +79,7 @@ def compile_for(
     outputs = [layout(v.spec, v.placement) for v in results if v.spec is not None]
     outputs += [layout(store.spec, store.placement) for store in lowered.written]
     call = ModuleCall(
-        name="meshtf_program",
+        name=recorded.name,
         module=lowered.module,
         inputs=[layout(store.spec, store.placement) for store in lowered.inputs],
         outputs=outputs,

@@ -2,11 +2,15 @@
 
 Contents:
 
-    jax_host         jax, imported when it is needed, and its devices
+    jax_module       jax, imported when it is needed
+    join_processes   several processes with one live mesh
+    jax_host         the devices of jax that a mesh consists of
     device_arrays    the shards of a value as one jax.Array
+    host_copy        shards on the host, also those of other processes
     module_call      a module, compiled for the devices of a mesh
     live_program     a recorded function on these devices
     jax_slot         the storage of variables
     initial_values   initial values, computed on the devices
+    run_checks       errors of indices out of range, raised after the run
     module_runner    runs exported modules on CPU devices, for tests
 """

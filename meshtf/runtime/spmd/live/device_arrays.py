@@ -13,7 +13,7 @@ front of those of the value, so that each device has its own term.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,10 @@ import tensorflow as tf
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded
 from meshtf.partition.cost import local_shape
-from meshtf.runtime.spmd.live.jax_host import jax_mesh, live_devices, load_jax
+from meshtf.runtime.devices.processes import processes
+from meshtf.runtime.spmd.live.host_copy import HostCopy
+from meshtf.runtime.spmd.live.jax_host import is_local, jax_mesh, live_devices
+from meshtf.runtime.spmd.live.jax_module import load_jax
 
 
 class ArrayLayout:
@@ -95,24 +98,38 @@ class ArrayLayout:
             # A copy: jax may use the memory of a NumPy array, and donate it.
             jax.device_put(_copied(shard).reshape(self.shard_sizes), device)
             for shard, device in zip(shards, live_devices(self.mesh), strict=True)
+            if is_local(device)
         ]
         return self.join(on_devices)
 
     def join(self, shards: Sequence[Any]) -> Any:
-        """Returns the array of one `jax.Array` on the device of each position."""
+        """Returns the array of one `jax.Array` on the device of each position; None: it is
+        a device of another process.
+        """
+        local_shards = [shard for shard in shards if shard is not None]
         return load_jax().make_array_from_single_device_arrays(
-            self.global_sizes, self.sharding, list(shards)
+            self.global_sizes, self.sharding, local_shards
         )
 
     def global_array(self, value: Any) -> Any:
-        """Returns the array of a global NumPy array; the value is no partial result."""
+        """Returns the array of a global NumPy array, which all processes have; the value is
+        no partial result.
+        """
         assert not self.partial_axes
-        return load_jax().device_put(_as_numpy(value), self.sharding)
+        array = _as_numpy(value)
+        jax = load_jax()
+        if processes().count == 1:
+            return jax.device_put(array, self.sharding)
+        return jax.make_array_from_callback(
+            array.shape, self.sharding, lambda region: array[region]
+        )
 
     def split(self, array: Any) -> list[Any]:
-        """Returns the `jax.Array` on the device of each position."""
+        """Returns the `jax.Array` on the device of each position; None: it is a device of
+        another process.
+        """
         data_on = {shard.device: shard.data for shard in array.addressable_shards}
-        return [data_on[device] for device in live_devices(self.mesh)]
+        return [data_on.get(device) for device in live_devices(self.mesh)]
 
 
 def _as_numpy(value: Any) -> np.ndarray:
@@ -132,11 +149,20 @@ class DeviceShards(Sequence[Any]):
     Args:
       array: the array.
       layout: how it consists of shards.
+      check: is called before a shard is copied to the host, and raises the error of the
+        program that computed the array; None: there is nothing to check.
     """
 
-    def __init__(self, array: Any, layout: ArrayLayout) -> None:
+    def __init__(
+        self,
+        array: Any,
+        layout: ArrayLayout,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         self.array = array
         self.layout = layout
+        self._check = check
+        self._host_copy = HostCopy(array)
         self._tensors: dict[tuple[int, ...], Any] = {}
 
     def __len__(self) -> int:
@@ -146,10 +172,11 @@ class DeviceShards(Sequence[Any]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         key = self._key(index)
+        if self._check is not None:
+            self._check()
         if key not in self._tensors:
             device = live_devices(self.layout.mesh)[index]
-            shard = next(s for s in self.array.addressable_shards if s.device == device)
-            local = np.asarray(shard.data).reshape(self.layout.local_sizes)
+            local = self._host_copy.shard(device).reshape(self.layout.local_sizes)
             with tf.device("/device:CPU:0"):
                 self._tensors[key] = tf.constant(local)
         return self._tensors[key]

@@ -61,7 +61,8 @@ def compute_pending(mesh: Mesh) -> None:
     if not variables:
         _pending.pop(mesh, None)
         return
-    program = LiveProgram(Recorded(nodes, values, mesh), ())
+    recorded = Recorded(nodes, values, mesh, "initial_values")
+    program = LiveProgram(recorded, (), runs_once=True)
     for variable, result in zip(variables, program(()), strict=True):
         assert result.placement == variable.placement
         shards = result.values

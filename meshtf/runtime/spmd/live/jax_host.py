@@ -1,4 +1,4 @@
-"""jax as the host of SPMD programs: imported when the first live mesh needs it.
+"""The devices of jax that a live mesh consists of.
 
     devices = live_devices(mesh)         # of Mesh("data:8", devices="spmd:cpu")
     sharding = NamedSharding(...)
@@ -9,19 +9,14 @@
     "spmd:cuda"     those of one platform; also "spmd:tpu", "spmd:cpu"
     "spmd:cpu:8"    the first eight of them; the count must be the size of the mesh
 
-Compiled programs are kept in the user's folder for caches, unless jax has another one
-(JAX_COMPILATION_CACHE_DIR), so that a second start of a program compiles nothing.
-
 jax has as many CPU devices as its first user asked for, so the largest mesh of a process
 should be the first.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,55 +25,13 @@ from absl import logging
 
 from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
+from meshtf.runtime.devices.processes import processes
+from meshtf.runtime.spmd.live.jax_module import load_jax
+from meshtf.runtime.spmd.live.join_processes import join_by_environment, share_token
 
-OLDEST_JAX = (0, 6, 2)
-_MIN_COMPILE_S = 0.5  # what takes less to compile is not worth a file
 _DEVICES_FLAG = "xla_force_host_platform_device_count"
 
 _devices: weakref.WeakKeyDictionary[Mesh, tuple[Any, ...]] = weakref.WeakKeyDictionary()
-
-
-@functools.cache
-def load_jax() -> Any:
-    """Returns the module `jax`, with 64-bit types.
-
-    Raises:
-      MeshError: jax is not installed, or too old.
-    """
-    try:
-        import jax
-        import jax.export
-    except ImportError as error:
-        raise MeshError(
-            explain_error(
-                'devices="spmd" needs jax, which is not installed here.',
-                error=error,
-                way_out='pip install "meshtf[spmd]" for CPUs, "meshtf[cuda]" for GPUs, '
-                '"meshtf[tpu]" for TPUs.',
-            )
-        ) from None
-    version = tuple(int(text) for text in jax.__version__.split(".")[:3])
-    if version < OLDEST_JAX:
-        oldest = ".".join(map(str, OLDEST_JAX))
-        raise MeshError(
-            explain_error(
-                f'devices="spmd" needs jax {oldest} or later.',
-                jax=jax.__version__,
-                way_out='pip install --upgrade "meshtf[spmd]"',
-            )
-        )
-    if not getattr(jax.config, "jax_compilation_cache_dir", None):
-        jax.config.update("jax_compilation_cache_dir", str(_cache_folder()))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_COMPILE_S)
-    # Without it jax turns float64 and int64 of variables and arguments into 32 bits.
-    jax.config.update("jax_enable_x64", True)
-    return jax
-
-
-def _cache_folder() -> Path:
-    """Returns the folder of compiled programs, in the user's folder for caches."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "meshtf" / "xla"
 
 
 def live_devices(mesh: Mesh) -> tuple[Any, ...]:
@@ -113,12 +66,17 @@ def cpu_mesh(size: int, axis: str) -> Any:
 
 def _find_devices(mesh: Mesh) -> tuple[Any, ...]:
     """Returns the jax devices that `mesh.devices` describes."""
-    ask_for_cpu_devices(mesh.size)
+    join_by_environment()
+    num_processes = processes().count
+    ask_for_cpu_devices(-(-mesh.size // num_processes))
     devices = devices_of_platform(mesh)
     if devices[0].platform != "cpu":
         _hide_gpus_from_tensorflow()
     if len(devices) < mesh.size:
         raise _too_few_devices(mesh, mesh.size, devices)
+    if num_processes > 1 and len(devices) > mesh.size:
+        raise _unused_devices(mesh, devices)
+    share_token()
     return tuple(devices[: mesh.size])
 
 
@@ -191,6 +149,23 @@ def _too_few_devices(mesh: object, size: int, devices: list[Any]) -> MeshError:
             way_out=way_out,
         )
     )
+
+
+def _unused_devices(mesh: Mesh, devices: list[Any]) -> MeshError:
+    """Returns the error for a mesh that leaves devices of several processes unused."""
+    return MeshError(
+        explain_error(
+            f"the mesh has {mesh.size} positions, but {processes().count} processes have "
+            f"{len(devices)} devices together, and each must take part.",
+            mesh=mesh,
+            way_out="Make a mesh of all devices, or start fewer processes.",
+        )
+    )
+
+
+def is_local(device: Any) -> bool:
+    """Returns whether this process has a device."""
+    return bool(device.process_index == processes().index)
 
 
 def _hide_gpus_from_tensorflow() -> None:

@@ -20,8 +20,12 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError
 from meshtf.runtime.devices.names import LOCAL_CPU
+from meshtf.runtime.devices.processes import process_host, processes
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
-from meshtf.runtime.spmd.live.jax_host import live_devices, load_jax
+from meshtf.runtime.spmd.live.host_copy import HostCopy
+from meshtf.runtime.spmd.live.jax_host import is_local, live_devices
+from meshtf.runtime.spmd.live.jax_module import load_jax
+from meshtf.runtime.spmd.live.run_checks import raise_all
 
 
 class VariableArray:
@@ -38,6 +42,8 @@ class VariableArray:
         # Where single shards were assigned since the array was last used: all of them;
         # None: a shard was freed.
         self._shards: list[Any] | None = None
+        # With several processes: the copy of `_array` on the host, once it was read.
+        self._gathered: HostCopy | None = None
 
     @property
     def array(self) -> Any:
@@ -53,19 +59,31 @@ class VariableArray:
         """Replaces the array, as a program that wrote the variable does."""
         self._array = array
         self._shards = None
+        self._gathered = None
 
-    def shard(self, position: int) -> Any:
-        """Returns the `jax.Array` of one position."""
+    def local_shard(self, position: int) -> Any:
+        """Returns the `jax.Array` of one position of this process."""
         # It is not kept: a program could not take the memory of an array with views.
         shards = self._shards or self.layout.split(self._array)
         return shards[position]
 
+    def on_host(self, position: int) -> np.ndarray:
+        """Returns the shard of one position, which may be of another process: see
+        `HostCopy`.
+        """
+        if processes().count == 1:
+            return np.asarray(self.local_shard(position))
+        if self._gathered is None:
+            self._gathered = HostCopy(self.array)
+        return self._gathered.shard(live_devices(self.layout.mesh)[position])
+
     def set_shard(self, position: int, value: Any) -> None:
-        """Replaces the shard of one position; None: it is freed."""
+        """Replaces the shard of one position; None: it is freed, or of another process."""
         if self._shards is None:
             self._shards = self.layout.split(self._array)
         self._shards[position] = value
         self._array = None
+        self._gathered = None
 
 
 class JaxSlot:
@@ -75,8 +93,6 @@ class JaxSlot:
       value: the variable's array.
       position: the mesh position.
     """
-
-    host = LOCAL_CPU
 
     def __init__(self, value: VariableArray, position: int) -> None:
         self.value = value
@@ -93,6 +109,13 @@ class JaxSlot:
         return self.value.layout.spec.dtype
 
     @property
+    def host(self) -> str:
+        """The CPU that reads and writes files; with several processes, the process."""
+        if processes().count == 1:
+            return LOCAL_CPU
+        return process_host(self._device.process_index)
+
+    @property
     def device(self) -> str:
         """The device of the slot, named as jax names it."""
         return str(self._device)
@@ -103,12 +126,14 @@ class JaxSlot:
 
     def read(self) -> np.ndarray:
         """Returns a copy of the present value."""
-        return np.array(self.value.shard(self.position))
+        raise_all(self.value.layout.mesh)
+        return np.array(self.value.on_host(self.position))
 
     def value_on(self, device: str) -> Any:
         """Returns the present value as a tensor on a TensorFlow device."""
+        raise_all(self.value.layout.mesh)
         with tf.device(device):
-            return tf.constant(np.asarray(self.value.shard(self.position)))
+            return tf.constant(self.value.on_host(self.position))
 
     def assign(self, value: Any) -> None:
         """Assigns an array, or a tensor from any device, also after `free`."""
@@ -118,15 +143,20 @@ class JaxSlot:
                 f"a value of shape {array.shape} is assigned to a slot of shape "
                 f"{self.shape}."
             )
-        self.value.set_shard(self.position, load_jax().device_put(array, self._device))
+        on_device = None
+        if is_local(self._device):
+            on_device = load_jax().device_put(array, self._device)
+        self.value.set_shard(self.position, on_device)
 
     def snapshot(self) -> Callable[[], Any]:
-        """Returns a function that returns the present value, on the host.
+        """Returns a function that returns the present value, on the host; the slot is of
+        this process.
 
         On CPUs this is a view, and the next program that writes the variable leaves its
         memory alone. From other devices the value is copied.
         """
-        value = np.asarray(self.value.shard(self.position))
+        raise_all(self.value.layout.mesh)
+        value = np.asarray(self.value.local_shard(self.position))
         return functools.partial(_on_host, value)
 
     def free(self) -> None:

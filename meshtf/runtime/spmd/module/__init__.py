@@ -8,5 +8,6 @@ Contents:
     portable_module         TensorFlow's StableHLO as a portable artifact
     stablehlo_module        a program as one StableHLO module
     exported_program        the module with what a host needs to run it
+    index_checks            checks of indices, whose failures the host reads
     unsupported             what no module can do
 """

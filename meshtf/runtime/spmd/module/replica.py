@@ -22,7 +22,7 @@ from meshtf.partition import (
     WindowStep,
     WriteStep,
 )
-from meshtf.runtime.lowering.local_context import MeshCoordinates
+from meshtf.runtime.lowering.local_context import CheckRecorder, MeshCoordinates
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd.module import stablehlo_collectives
@@ -37,6 +37,7 @@ class Replica(SingleReplica):
       program: the program.
       variables: a tf.Variable with this replica's shard of each variable.
       inputs: this replica's shard of each other store.
+      checks: takes the checks of indices; None: they are not recorded.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class Replica(SingleReplica):
         program: Program,
         variables: Mapping[Store, tf.Variable],
         inputs: Mapping[Store, Any],
+        checks: CheckRecorder | None = None,
     ) -> None:
-        super().__init__(program, MeshCoordinates(_coordinates(program.mesh)), jit=True)
+        coordinates = MeshCoordinates(_coordinates(program.mesh))
+        super().__init__(program, coordinates, jit=True, checks=checks)
         self.variables = variables
         self.inputs = inputs
         # The inputs of ops that run on the host, in the order of these ops.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from meshtf.partition import Program, ReadStep, WriteStep, build, walk
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.lowering.single_replica import numbered_scope
 from meshtf.runtime.spmd.module.exported_program import Export, Port
+from meshtf.runtime.spmd.module.index_checks import IndexChecks
 from meshtf.runtime.spmd.module.portable_module import UnknownMhloOpError, portable
 from meshtf.runtime.spmd.module.replica import Replica
 from meshtf.runtime.spmd.module.unsupported import refuse_effects
@@ -90,6 +92,8 @@ class Lowered(NamedTuple):
       written: the variables that it writes; their new values are the last outputs.
       host_steps: the ops that run on the host, in order; their inputs are outputs of the
         module, after the results.
+      checks: the checks of indices; if there are any, their record is one more input and
+        output, the last ones; None: they are left out.
     """
 
     module: bytes
@@ -99,6 +103,7 @@ class Lowered(NamedTuple):
     arguments: list[Store]
     written: list[Store]
     host_steps: list[WriteStep]
+    checks: IndexChecks | None
 
     @property
     def inputs(self) -> list[Store]:
@@ -106,13 +111,22 @@ class Lowered(NamedTuple):
         return [*self.variables, *self.captured, *self.arguments]
 
 
-def lower(recorded: Recorded, arguments: Sequence[Store]) -> Lowered:
-    """Returns a recorded function as a module of one partition; see `export`."""
-    nodes, results, mesh = recorded
+def lower(
+    recorded: Recorded, arguments: Sequence[Store], checks: IndexChecks | None = None
+) -> Lowered:
+    """Returns a recorded function as a module of one partition; see `export`.
+
+    Args:
+      recorded: the function.
+      arguments: the stores of its arguments, in order.
+      checks: takes the checks of indices; None: they are left out.
+    """
+    nodes = recorded.nodes
+    mesh = recorded.mesh
     _check_one_stage(nodes, mesh)
-    program = build(nodes, results, mesh)
+    program = build(nodes, recorded.results, mesh)
     variables, captured = _variables_and_captures(program, arguments)
-    body = _ReplicaFunction(program, variables, [*captured, *arguments])
+    body = _ReplicaFunction(program, variables, [*captured, *arguments], checks)
     written = [store for store in variables if store in body.written_stores]
     return Lowered(
         module=body.compile(),
@@ -126,6 +140,7 @@ def lower(recorded: Recorded, arguments: Sequence[Store]) -> Lowered:
             for step in program.steps
             if isinstance(step, WriteStep) and not step.variables
         ],
+        checks=checks or None,
     )
 
 
@@ -136,6 +151,7 @@ class _ReplicaFunction:
       program: the program.
       variables: the variables of the program, which are the first inputs of the function.
       inputs: the stores of all other inputs: captured tensors and arguments.
+      checks: takes the checks of indices; None: they are left out.
 
     Attributes:
       written_stores: the variables that the program writes.
@@ -146,7 +162,9 @@ class _ReplicaFunction:
         program: Program,
         variables: Sequence[Store],
         inputs: Sequence[Store],
+        checks: IndexChecks | None,
     ) -> None:
+        self.checks = checks
         self.program = program
         self.variables = variables
         self.inputs = inputs
@@ -166,8 +184,11 @@ class _ReplicaFunction:
             self.program,
             dict(zip(self.variables, variables)),
             dict(zip(self.inputs, inputs)),
+            self.checks,
         )
         results = replica.run()
+        if self.checks is not None:
+            self.checks.reduce(self.program.mesh)
         return [tf.identity(y) for y in (*results, *replica.host_inputs)]
 
     def compile(self) -> bytes:
@@ -184,10 +205,7 @@ class _ReplicaFunction:
             if op.type != "Placeholder" and not xla_knows(op.type):
                 raise self._compile_error(op.name, f"TensorFlow's {op.type}")
         try:
-            text = function.experimental_get_compiler_ir(variables, inputs)(
-                stage="stablehlo"
-            )
-            return portable(text)
+            return portable(_stablehlo_text(function, variables, inputs))
         except UnknownMhloOpError as error:
             raise self._compile_error(error.location + "/", error.op) from None
         except (tf.errors.OpError, ValueError) as error:
@@ -240,6 +258,20 @@ class _ReplicaFunction:
             if re.search(rf"\b{re.escape(numbered_scope(step))}(_\d+)?/", text):
                 return step.node
         return None
+
+
+def _stablehlo_text(
+    function: Any, variables: Sequence[tf.Variable], inputs: Sequence[Any]
+) -> str:
+    """Returns the StableHLO of a tf.function for these arguments."""
+    cpu, *_ = tf.config.list_logical_devices("CPU")
+    compiler_ir = function.experimental_get_compiler_ir(variables, inputs)
+    with warnings.catch_warnings():
+        # Without a device's name, TensorFlow runs a random op to find one, which it refuses
+        # to do once its ops are deterministic.
+        warnings.filterwarnings("ignore", "device_name is being deprecated")
+        text: str = compiler_ir(stage="stablehlo", device_name=cpu.name)
+    return text
 
 
 def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.runtime.spmd.live import jax_host
+from meshtf.runtime.spmd.live import jax_module
 
 LAYOUTS = {
     "one device": ("", "", ""),
@@ -268,8 +268,15 @@ def test_what_does_not_fit_is_refused():
         mtf.function(lambda x: x, mesh=mesh, x="batch")(np.ones(4, "float32"))
 
 
+def test_the_placed_runtime_is_refused():
+    mesh = live_mesh()
+    f = mtf.function(lambda x: x, mesh=mesh, x="batch;d", runtime="placed")
+    with pytest.raises(mtf.PlanError, match=r"(?s)this mesh is live.*check_numerics"):
+        f(X)
+
+
 def test_a_second_start_compiles_nothing(tmp_path):
-    jax = jax_host.load_jax()
+    jax = jax_module.load_jax()
     from jax.experimental.compilation_cache import compilation_cache
 
     hits = []
@@ -318,9 +325,9 @@ def test_stages_are_refused_with_the_line():
 
 def test_without_jax_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jax", None)
-    jax_host.load_jax.cache_clear()
+    jax_module.load_jax.cache_clear()
     with pytest.raises(mtf.MeshError, match=r"(?s)needs jax.*meshtf\[spmd\]"):
         mesh = live_mesh()
         mtf.function(lambda x: x, mesh=mesh, x="batch")(np.ones(4, "float32"))
     monkeypatch.undo()
-    jax_host.load_jax.cache_clear()
+    jax_module.load_jax.cache_clear()

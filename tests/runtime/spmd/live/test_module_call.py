@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from meshtf.runtime.spmd.live.jax_host import cpu_mesh, load_jax
+from meshtf.runtime.spmd.live.jax_host import cpu_mesh
+from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.module_call import ModuleCall
 from meshtf.runtime.spmd.live.module_runner import (
     QUICK,

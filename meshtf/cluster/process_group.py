@@ -1,0 +1,233 @@
+"""Processes with one live mesh: the same command several times, once for each process, which
+meet by `jax.distributed` (`meshtf.runtime.spmd.live.join_processes`).
+
+    group = ProcessGroup(command, count=4, local=range(4))
+    exit_code = supervise_processes(group, Limits(restarts=3))
+
+No process of such a run can go on without the others. So after a fault all of them are
+killed, and started again; they continue from their last checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from meshtf.cluster.addresses import LOOPBACK, free_ports
+from meshtf.cluster.child_process import Child
+from meshtf.cluster.connect import LOST
+from meshtf.cluster.monitor import HeartbeatMonitor
+from meshtf.cluster.supervisor import (
+    STALLED,
+    Limits,
+    RunResult,
+    StopSignals,
+    print_message,
+)
+from meshtf.runtime.heartbeat import VARIABLE
+from meshtf.runtime.spmd.live.join_processes import (
+    COORDINATOR,
+    PROCESS,
+    TIMEOUT,
+    WAIT,
+)
+
+_POLL_INTERVAL = 0.2  # seconds between checks of the processes
+# Seconds for which the others may still end by themselves when one has ended with an error:
+# the first to end is often not the one that failed.
+_GRACE = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessGroup:
+    """The processes of a run that this machine starts.
+
+    Attributes:
+      command: the program and its arguments.
+      count: the count of processes of the run, on all machines.
+      local: the indices of those that are started here.
+      coordinator: the address at which process 0 listens; "": a free port of this machine,
+        a new one for each start.
+    """
+
+    command: Sequence[str]
+    count: int
+    local: Sequence[int]
+    coordinator: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Process:
+    """A process that was started.
+
+    Attributes:
+      index: its index in the run.
+      child: the process.
+      heartbeat: the monitor of its heartbeats.
+    """
+
+    index: int
+    child: Child
+    heartbeat: HeartbeatMonitor
+
+    @property
+    def name(self) -> str:
+        """The process in words."""
+        return f"process {self.index} (id {self.child.pid})"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code, -N after signal N; 0 while the process runs."""
+        return self.child.code or 0
+
+
+def supervise_processes(group: ProcessGroup, limits: Limits) -> int:
+    """Runs the processes until they end without a fault, or no restart is left.
+
+    Returns:
+      The exit code of the first process that failed; 0, STALLED, or 128 + N for signal N.
+    """
+    stop_signals = StopSignals()
+    num_faults = 0
+    while True:
+        result = _run(group, limits, stop_signals)
+        if not result.fault or stop_signals.signal_number:
+            return result.code
+        num_faults += 1
+        print_message(result.fault)
+        remaining = limits.restarts - num_faults
+        if remaining < 0:
+            print_message(
+                f"the run ends with code {result.code} after {num_faults} "
+                f"fault{'s' * (num_faults > 1)}; --restarts=N goes on from the last "
+                "checkpoint"
+            )
+            return result.code
+        print_message(
+            f"fault {num_faults}: all processes start again and go on from the last "
+            f"checkpoint ({remaining} restart{'s' * (remaining != 1)} left)"
+        )
+
+
+def _run(group: ProcessGroup, limits: Limits, stop_signals: StopSignals) -> RunResult:
+    """Starts the processes, and waits until they end or have to be killed."""
+    with tempfile.TemporaryDirectory(prefix="meshtf_") as folder:
+        coordinator = group.coordinator or f"{LOOPBACK}:{free_ports(1)[0]}"
+        started: list[_Process] = []
+        stop_signals.drivers = []
+        try:
+            for index in group.local:
+                process = _start(group, index, coordinator, limits, Path(folder))
+                started.append(process)
+                stop_signals.drivers.append(process.child)
+            return _monitor(started, limits, stop_signals)
+        finally:
+            stop_signals.drivers = []
+            for process in started:
+                process.child.kill()
+
+
+def _start(
+    group: ProcessGroup, index: int, coordinator: str, limits: Limits, folder: Path
+) -> _Process:
+    """Starts one process.
+
+    Args:
+      group: the processes of the run.
+      index: the index of the process.
+      coordinator: the address at which process 0 listens.
+      limits: timeouts.
+      folder: the folder of heartbeat files.
+    """
+    heartbeat_file = folder / f"beats-{index}"
+    timeout = limits.timeout
+    if len(group.local) == group.count:
+        # The supervisor sees all processes, and names the one that stands still; jax would
+        # end the others.
+        timeout *= 2
+    child = Child(
+        group.command,
+        # The first process prints for all, as a run of one process does.
+        label=None if index == group.local[0] else f"process {index}",
+        environment={
+            VARIABLE: str(heartbeat_file),
+            COORDINATOR: coordinator,
+            PROCESS: f"{index}/{group.count}",
+            TIMEOUT: str(timeout),
+            WAIT: str(limits.wait),
+        },
+    )
+    heartbeat = HeartbeatMonitor(
+        heartbeat_file, start_timeout=limits.start, timeout=limits.timeout
+    )
+    print_message(f"process {index} of {group.count}: id {child.pid}")
+    return _Process(index, child, heartbeat)
+
+
+def _monitor(
+    started: Sequence[_Process], limits: Limits, stop_signals: StopSignals
+) -> RunResult:
+    """Waits until all processes have ended, or one is stuck or was lost."""
+    while True:
+        time.sleep(_POLL_INTERVAL)
+        codes = [process.child.code for process in started]
+        if all(code == 0 for code in codes):
+            return RunResult(0)
+        if any(code for code in codes):
+            _wait_for_others(started, _GRACE)
+            return _exit_result(started, stopped=bool(stop_signals.signal_number))
+        if stop_signals.signal_number:
+            seconds = time.monotonic() - stop_signals.signal_time
+            if seconds > limits.timeout:
+                return RunResult(128 + stop_signals.signal_number)
+        troubles = []
+        for process in started:
+            # One that has ended well gives no sign of life, while the others end.
+            trouble = process.heartbeat.trouble
+            if trouble and process.child.code is None:
+                troubles.append(f"{process.name} is stuck: {trouble}")
+                process.child.send_signal(signal.SIGUSR1)  # it prints its stacks
+        if troubles:
+            time.sleep(_POLL_INTERVAL)
+            return RunResult(STALLED, "; ".join(troubles))
+
+
+def _wait_for_others(started: Sequence[_Process], seconds: float) -> None:
+    """Waits until all processes have ended, for at most `seconds`."""
+    deadline = time.monotonic() + seconds
+    for process in started:
+        process.child.wait(max(deadline - time.monotonic(), 0.0))
+
+
+def _exit_result(started: Sequence[_Process], stopped: bool) -> RunResult:
+    """Returns the result of processes of which one has ended with an error: a signal is a
+    fault, unless they were asked to stop.
+
+    Args:
+      started: the processes.
+      stopped: whether they were asked to stop.
+    """
+    failed = [process for process in started if process.child.code]
+    killed = [process for process in failed if process.exit_code < 0]
+    if killed:
+        # jax ends a process by SIGABRT when it has lost another one, which is named if it
+        # was killed here.
+        killed.sort(key=lambda process: process.exit_code == -signal.SIGABRT)
+        first = killed[0]
+        fault = f"{first.name} was ended by {_signal_name(first.exit_code)}"
+        return RunResult(128 - first.exit_code, "" if stopped else fault)
+    lost = [process for process in failed if process.exit_code == LOST]
+    if lost and not stopped:
+        return RunResult(LOST, f"{lost[0].name} has lost another process")
+    return RunResult(failed[0].exit_code)
+
+
+def _signal_name(code: int) -> str:
+    """Returns the signal that ended a process, in words, such as "SIGKILL"."""
+    if code == -signal.SIGABRT:
+        return "SIGABRT, as jax does when another process is lost"
+    return signal.Signals(-code).name

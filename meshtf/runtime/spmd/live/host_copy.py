@@ -1,0 +1,65 @@
+"""The shards of a `jax.Array` on the host.
+
+    copy = HostCopy(array)
+    copy.shard(device)                   # a NumPy array
+
+If other processes have some of the shards, all processes gather the array when any shard is
+asked for: so all have to ask, and in the same order. What is replicated over all devices, as
+a loss, needs no gathering.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from meshtf.runtime.spmd.live.jax_module import load_jax
+
+
+class HostCopy:
+    """The shards of a `jax.Array` as NumPy arrays, which may be views of its memory.
+
+    Args:
+      array: the array.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def shard(self, device: Any) -> np.ndarray:
+        """Returns the shard of a device, which another process may have."""
+        if self._array.is_fully_replicated:
+            return np.asarray(self._array.addressable_data(0))
+        if self._array.is_fully_addressable:
+            return np.asarray(self._local_shards[device])
+        return self._gathered[self._regions[device]]
+
+    @functools.cached_property
+    def _local_shards(self) -> dict[Any, Any]:
+        """{device: its shard, a `jax.Array`}, for the devices of this process."""
+        return {shard.device: shard.data for shard in self._array.addressable_shards}
+
+    @functools.cached_property
+    def _regions(self) -> dict[Any, tuple[slice, ...]]:
+        """{device: the region of the array that its shard covers}, for all devices."""
+        regions: dict[Any, tuple[slice, ...]] = (
+            self._array.sharding.devices_indices_map(self._array.shape)
+        )
+        return regions
+
+    @functools.cached_property
+    def _gathered(self) -> np.ndarray:
+        """The entire array. All processes take part."""
+        jax = load_jax()
+        everywhere = jax.sharding.NamedSharding(
+            self._array.sharding.mesh, jax.sharding.PartitionSpec()
+        )
+        replicated = jax.jit(_identity, out_shardings=everywhere)(self._array)
+        return np.asarray(replicated.addressable_data(0))
+
+
+def _identity(x: Any) -> Any:
+    """Returns x. One function, so that jax compiles it once for each kind of array."""
+    return x

@@ -1,0 +1,60 @@
+"""The module `jax`, imported when the first live mesh needs it.
+
+Compiled programs are kept in the user's folder for caches, unless jax has another one
+(JAX_COMPILATION_CACHE_DIR), so that a second start of a program compiles nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from meshtf.errors import MeshError, explain_error
+
+OLDEST_JAX = (0, 6, 2)
+_MIN_COMPILE_S = 0.5  # what takes less to compile is not worth a file
+
+
+@functools.cache
+def load_jax() -> Any:
+    """Returns the module `jax`, with 64-bit types.
+
+    Raises:
+      MeshError: jax is not installed, or too old.
+    """
+    try:
+        import jax
+        import jax.export
+    except ImportError as error:
+        raise MeshError(
+            explain_error(
+                'devices="spmd" needs jax, which is not installed here.',
+                error=error,
+                way_out='pip install "meshtf[spmd]" for CPUs, "meshtf[cuda]" for GPUs, '
+                '"meshtf[tpu]" for TPUs.',
+            )
+        ) from None
+    version = tuple(int(text) for text in jax.__version__.split(".")[:3])
+    if version < OLDEST_JAX:
+        oldest = ".".join(map(str, OLDEST_JAX))
+        raise MeshError(
+            explain_error(
+                f'devices="spmd" needs jax {oldest} or later.',
+                jax=jax.__version__,
+                way_out='pip install --upgrade "meshtf[spmd]"',
+            )
+        )
+    if not getattr(jax.config, "jax_compilation_cache_dir", None):
+        jax.config.update("jax_compilation_cache_dir", str(_cache_folder()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_COMPILE_S)
+    # Without it jax turns float64 and int64 of variables and arguments into 32 bits.
+    jax.config.update("jax_enable_x64", True)
+    return jax
+
+
+def _cache_folder() -> Path:
+    """Returns the folder of compiled programs, in the user's folder for caches."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "meshtf" / "xla"

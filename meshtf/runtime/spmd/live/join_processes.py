@@ -1,0 +1,148 @@
+"""Several processes with one live mesh: each runs the same program, and has some of the
+devices. They meet by `jax.distributed`.
+
+    python -m meshtf launch --spmd --workers=2 -- python -m transformer.train ...
+
+`launch` and `supervise` say by environment variables where the processes meet:
+
+    MESHTF_COORDINATOR=10.99.0.1:4000  MESHTF_PROCESS=1/4     # the second of four
+
+Under SLURM, Open MPI and Kubernetes jax finds this out: `mtf.connect("auto")`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from meshtf.errors import ClusterError, explain_error
+from meshtf.runtime.devices.processes import Processes, processes, set_processes
+from meshtf.runtime.spmd.live.jax_module import load_jax
+
+COORDINATOR = "MESHTF_COORDINATOR"
+PROCESS = "MESHTF_PROCESS"
+TIMEOUT = "MESHTF_PROCESS_TIMEOUT"  # seconds without a sign of life of a process
+WAIT = "MESHTF_PROCESS_WAIT"  # seconds in which all processes must have started
+_DEFAULT_TIMEOUT = 60
+_DEFAULT_WAIT = 300
+
+
+def join_by_environment() -> None:
+    """Meets the other processes, if there are any and it has not been done.
+
+    Raises:
+      ClusterError: they do not meet in time, or the variables are malformed.
+    """
+    if processes().count > 1 or COORDINATOR not in os.environ:
+        return
+    index, count = _index_and_count(os.environ)
+    timeout = int(float(os.environ.get(TIMEOUT, _DEFAULT_TIMEOUT)))
+    wait = int(float(os.environ.get(WAIT, _DEFAULT_WAIT)))
+    _join(
+        coordinator_address=os.environ[COORDINATOR],
+        # By default process 0 listens at all addresses of its machine.
+        coordinator_bind_address=os.environ[COORDINATOR],
+        num_processes=count,
+        process_id=index,
+        initialization_timeout=max(wait, 1),
+        heartbeat_timeout_seconds=max(timeout, 2),
+    )
+    set_processes(Processes(index, count))
+
+
+def join_detected() -> None:
+    """Meets the processes of SLURM, Open MPI, Kubernetes or a TPU pod, which jax finds.
+
+    Raises:
+      ClusterError: this process is none of several, or they do not meet.
+    """
+    if processes().count > 1:
+        return
+    _join()
+    # This starts jax's devices, so their count cannot change any more.
+    jax = load_jax()
+    set_processes(Processes(jax.process_index(), jax.process_count()))
+
+
+def any_process(flag: bool) -> bool:
+    """Returns whether a flag is true in any process. All processes call it, and wait for
+    each other.
+    """
+    if processes().count == 1:
+        return flag
+    from jax.experimental import multihost_utils
+
+    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+
+
+def _index_and_count(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Returns the index of this process and the count. Raises ClusterError."""
+    index, _, count = environment.get(PROCESS, "").partition("/")
+    if index.isdecimal() and count.isdecimal() and int(index) < int(count):
+        return int(index), int(count)
+    raise ClusterError(
+        explain_error(
+            f"{COORDINATOR} is set, but {PROCESS} does not say which process this is.",
+            **{PROCESS: environment.get(PROCESS, "(not set)")},
+            way_out=f"Set {PROCESS}=0/4 for the first of four processes, "
+            f"or start them by python -m meshtf launch --spmd.",
+        )
+    )
+
+
+def _join(**arguments: Any) -> None:
+    """Meets the other processes.
+
+    Args:
+      **arguments: those of `jax.distributed.initialize`.
+
+    Raises:
+      ClusterError: the processes do not meet.
+    """
+    jax = load_jax()
+    # Without it CPU devices of several processes have no collectives.
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(**arguments)
+    except (RuntimeError, ValueError) as error:
+        if not arguments:
+            raise _none_detected(error) from None
+        where = arguments["coordinator_address"]
+        raise ClusterError(
+            explain_error(
+                "the processes of the run have not met.",
+                coordinator=where,
+                jax=str(error).splitlines()[0],
+                way_out="Start all of them; the first one listens at the coordinator's "
+                "address, which the others must reach. It must be the first use of jax.",
+            )
+        ) from None
+
+
+def _none_detected(error: Exception) -> ClusterError:
+    """Returns the error for a program in which jax finds no processes."""
+    return ClusterError(
+        explain_error(
+            "jax has not found the other processes of this run.",
+            jax=str(error).splitlines()[0],
+            way_out="It knows SLURM (srun), Open MPI (mpirun), Kubernetes and TPU pods. "
+            "Elsewhere: python -m meshtf supervise --coordinator=HOST:PORT --process=0/4.",
+        )
+    )
+
+
+def share_token() -> None:
+    """Gives all processes one random token. The devices must be known: it is sent by them."""
+    group = processes()
+    if group.count == 1 or group.token:
+        return
+    from jax.experimental import multihost_utils
+
+    drawn = np.array(secrets.randbelow(10**9) + 1)
+    token = int(multihost_utils.broadcast_one_to_all(drawn))
+    set_processes(dataclasses.replace(group, token=token))

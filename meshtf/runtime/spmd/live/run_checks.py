@@ -1,0 +1,95 @@
+"""Checks of indices in the runs of a live mesh: the host looks at their records later, since a
+call does not wait for the devices.
+
+    run = RunChecks(checks, array)       # of one call of a program
+    add_run(mesh, run)
+    raise_ready(mesh)                    # before the next call: without waiting
+    run.raise_failure()                  # before a result of the call is read: waits
+    raise_all(mesh)                      # before a variable is read: waits
+"""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from meshtf.mesh import Mesh
+from meshtf.runtime.spmd.module.index_checks import IndexChecks
+
+
+class RunChecks:
+    """The checks of one call of a program.
+
+    Args:
+      checks: the checks of the program.
+      record: the `jax.Array` with their record, which the devices may still compute.
+    """
+
+    def __init__(self, checks: IndexChecks, record: Any) -> None:
+        self._checks = checks
+        self._record: Any | None = record
+        self._error: tf.errors.OpError | None = None
+        # Whether the error was raised once; afterwards only results of the call raise it.
+        self._was_raised = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the devices have computed the record."""
+        return self._record is None or bool(self._record.is_ready())
+
+    def raise_failure(self) -> None:
+        """Raises the error of the first check that failed, if one did. Waits.
+
+        Raises:
+          InvalidArgumentError: an index is out of range.
+        """
+        if self._record is not None:
+            # All devices have the same record.
+            local = self._record.addressable_shards[0].data
+            self._error = self._checks.failure(np.asarray(local))
+            self._record = None
+        if self._error is not None:
+            self._was_raised = True
+            raise self._error
+
+    def raise_new_failure(self) -> None:
+        """Does the same, unless the error was raised before."""
+        if not self._was_raised:
+            self.raise_failure()
+
+
+# The runs of each mesh whose records the host has not seen, in the order of the calls.
+_runs: weakref.WeakKeyDictionary[Mesh, collections.deque[RunChecks]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def add_run(mesh: Mesh, run: RunChecks) -> None:
+    """Adds the latest run of a mesh."""
+    _runs.setdefault(mesh, collections.deque()).append(run)
+
+
+def raise_ready(mesh: Mesh) -> None:
+    """Raises the error of a run that has ended, without waiting for others.
+
+    Raises:
+      InvalidArgumentError: an index was out of range.
+    """
+    runs = _runs.get(mesh)
+    while runs and runs[0].is_ready:
+        runs.popleft().raise_new_failure()
+
+
+def raise_all(mesh: Mesh) -> None:
+    """Waits for all runs, and raises the error of the first that failed.
+
+    Raises:
+      InvalidArgumentError: an index was out of range.
+    """
+    runs = _runs.get(mesh)
+    while runs:
+        runs.popleft().raise_new_failure()
