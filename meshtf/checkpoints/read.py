@@ -5,11 +5,10 @@
     restore(path, variables, partly=True, renames={"encoder": "bert/encoder"})
     restored = restore_latest("runs/lm", variables)             # the newest complete one
 
-Each host reads the shards of its devices, one after another. A slot is the storage of one
-shard on one device; a box is the (start, size) of a slice along each dimension. If the saved
-boxes have other boundaries than the shards, the host reads each saved box once and copies
-from it to the shards. The memory of a large variable is freed before the variable is read,
-so at most one shard is in memory in addition to the variables.
+Each host reads the shards of its devices, one after another. A slot stores one shard on one
+device; a box is the (start, size) of a slice along each dimension. If the saved boxes have
+other boundaries than the shards, the host reads each saved box once and copies from it. The
+memory of a large variable is freed before it is read: at most one shard needs more memory.
 
 The manifest has a checksum of itself and of TensorFlow's index; the index has a checksum of
 every slice, which TensorFlow compares when it reads the slice. If one differs,
