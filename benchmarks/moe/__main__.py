@@ -64,9 +64,8 @@ class Size:
     factor: float = 1.0
     update: bool = False
 
-    @property
-    def mesh(self) -> mtf.Mesh:
-        """A new mesh."""
+    def make_mesh(self) -> mtf.Mesh:
+        """Returns a new mesh."""
         return mtf.Mesh(self.axes, self.layout)
 
     @property
@@ -91,11 +90,14 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
       experts: the number of experts.
       dispatch: the implementation: `by_index` or `by_one_hot`.
     """
-    mesh = size.mesh
+    mesh = size.make_mesh()
     logits = mtf.asarray(mesh, size.random_array(experts), "batch;length;experts_all")
+    # All devices choose among all experts: no rule of the layout has "experts_all".
     routing = size.gate(logits, training=True)
     x = mtf.asarray(mesh, size.random_array(size.d_model), "batch;length;d_model")
 
+    # The tensors of the routing are arguments: those captured would be constants. See
+    # `transformer.experts.routing.Routing` for their shapes.
     @mtf.function(mesh=mesh)
     def step(
         x: Any,
@@ -136,13 +138,13 @@ def layer_run(size: Size, make_layer: Callable[[mtf.Mesh], mtf.Module]) -> Run:
       size: the sizes.
       make_layer: the function of a mesh that returns the layer.
     """
-    mesh = size.mesh
+    mesh = size.make_mesh()
     layer = make_layer(mesh)
     variables = layer.trainable_variables
     optimizer = mtf.optimizers.SGD(variables, learning_rate=1e-6)
     x = mtf.asarray(mesh, size.random_array(size.d_model), "batch;length;d_model")
 
-    @mtf.function(mesh=mesh, step_index="")
+    @mtf.function(mesh=mesh, step_index="")  # "": a scalar, without dimensions
     def step(x: Any, step_index: Any) -> Any:
         y = layer(x, training=True)
         auxiliary_losses = []

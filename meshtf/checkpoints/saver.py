@@ -27,8 +27,8 @@ from meshtf.runtime.variable import Variable
 
 
 class Saver:
-    """Writes checkpoints into one folder, one at a time. Only one process may have a saver
-    for a folder.
+    """Writes checkpoints into one folder, one at a time. Only one run may have a saver for a
+    folder; if several processes run it, each has one.
 
     If a checkpoint cannot be written, there is a warning, and older checkpoints remain. With
     `asynchronous` the warning comes at the next save or at the end.
@@ -96,6 +96,7 @@ class Saver:
         )
         self.wait()
         self._last_failure = ""
+        # The slices to write; of `variables` the thread reads only names and shapes.
         chunks = chunks_of(variables, snapshot=self.asynchronous)
 
         def write_checkpoint() -> None:
@@ -109,10 +110,11 @@ class Saver:
                     keep=self.keep,
                     keep_every=self.keep_every,
                 )
-                chunks.clear()
+                chunks.clear()  # frees copies that were not needed
             except BaseException as error:  # `wait` warns or raises
                 self._failure = error
 
+        # A thread in both cases, so that errors take one way, through `wait`.
         self._thread = threading.Thread(
             target=write_checkpoint, name=f"save step {step}"
         )

@@ -18,6 +18,7 @@ from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_sequence, refuse
 from meshtf.names.source import Source
 
+# `Operators`, which checks below look for, is the base class of tensors and variables alone.
 _TENSOR = "a tensor or variable of meshtf"
 # Ways out of errors: for an array, and for a number.
 _NAME_DIMENSIONS = (
@@ -30,7 +31,7 @@ def as_tensor(name: str, x: Any) -> Tensor:
     """Returns a tensor, or the value of a variable. Raises ArgumentError for anything else."""
     if isinstance(x, Tensor):
         return x
-    if hasattr(x, "tensor"):
+    if hasattr(x, "tensor"):  # a variable, whose class this package cannot import
         return x.tensor()
     return refuse_tensor(name, x)
 
@@ -46,7 +47,7 @@ def as_scalar(name: str, x: Any) -> Tensor:
     if x.shape.names:
         raise ShapeError(
             explain_error(
-                f"{name} is a scalar.",
+                f"{name} must be a scalar.",
                 tensor=repr(x.shape),
                 source=Source.of_caller(),
                 way_out="Reduce it: mtf.reduce_mean(x).",
@@ -114,7 +115,8 @@ def as_mesh(name: str, mesh: Any) -> Mesh:
 def as_variables(
     name: str, variables: Any, expected: str = "variables or tensors"
 ) -> list[Any]:
-    """Returns a sequence of variables and tensors as a list.
+    """Returns a sequence of variables as a list. Tensors are allowed as well: gradients are
+    taken by both.
 
     Args:
       name: the name of the argument.

@@ -45,7 +45,8 @@ class LanguageModel(Model):
       z_loss: the weight of the mean squared logsumexp of logits in the training loss.
     """
 
-    # `counts` is 1 for each example, or 0 if it only pads the last batch.
+    # The inputs that a batch may have, with their dimensions. `counts` is 1 for each example,
+    # or 0 if it only pads the last batch.
     features = {
         "tokens": _TOKENS,
         "targets": _TOKENS,
@@ -191,9 +192,11 @@ class LanguageModel(Model):
 
         Without `prefix_lm`, decoding the prompts step by step returns the same cache.
 
-        The position of the next `decode_step` is `length`, the padded length, common to
-        all examples; its tokens are the first new ones. Their logits come from a step at
-        position `length - 1`, which decodes the last token of each prompt again.
+        All examples go on at one position, whatever their prompts' lengths. For prompts
+        padded to `length` 5:
+
+            decode_step(4, the last token of each prompt)    # logits of the first new token
+            decode_step(5, the first new token)              # logits of the second one
 
         Args:
           tokens: the ids of the prompts, integers [batch, length], padded at the end.

@@ -72,8 +72,10 @@ def interrupts_between_steps() -> Iterator[RequestedStop]:
 
 
 def terminate_like_interrupt() -> None:
-    """Makes SIGTERM raise `Terminated` from now on, as Ctrl-C raises
-    KeyboardInterrupt.
+    """Makes SIGTERM raise `Terminated` from now on, as Ctrl-C raises KeyboardInterrupt.
+
+    A command calls it first: so it ends in the same way before and after the training loop,
+    and after a second signal within `interrupts_between_steps`.
     """
 
     def handle(_signum: int, _frame: object) -> None:

@@ -73,7 +73,7 @@ class SegmentExtreme(Op):
     dim: str
     output_shape: Shape
     # Test inputs: the attributes (kind, dim, output_shape), then each input's kind of values and
-    # shape. Integers are less than `below`.
+    # shape. Integers are less than `below`; "ties" are floats, many of which are equal.
     conformance_samples = (
         Sample(("max", "v", Shape("v:8;d:4")), ("ties b:4;d:4", "int b:4")),
         Sample(("min", "v", Shape("d:2;v:8")), ("d:2;b:4;c:2", "int c:2;b:4")),
@@ -102,7 +102,7 @@ class SegmentExtreme(Op):
             dim=self.dim,
             x=x,
             ids=ids,
-            out_of_range="negative",
+            out_of_range="negative",  # negative ids are ignored, too large ones are errors
         )
         if y.dtype.is_floating:
             # For empty segments, and for segments of infinities only, the kernels return
@@ -118,6 +118,7 @@ class SegmentExtreme(Op):
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
         def at_elements(segments: Tensor) -> Tensor:
             """Returns the value of each element's segment, in the shape of x."""
+            # Ids out of range, which are checked already, give zeros here.
             values = gather_with_bounds(segments, ids, self.dim, out_of_range="zeros")
             return transpose(values, x.shape)
 
@@ -138,7 +139,17 @@ def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     of the new `dim` is the largest of the elements of x where ids are i.
 
     Empty segments are -inf, or the smallest integer. Equal largest elements share the
-    gradient. Arguments and errors are those of `segment_sum`.
+    gradient.
+
+    Args:
+      x: a tensor with all dimensions of ids.
+      ids: the segment of each element, integers; elements with negative ids are ignored.
+      dim: the dimension of the segments, such as "segment:8".
+      batch: names of ids that the result keeps: each of their entries has segments of its
+        own.
+
+    Raises:
+      ShapeError, DTypeError: as in `segment_sum`.
     """
     dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
     return apply(
@@ -279,7 +290,7 @@ def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:
     if dim in ids.shape or set(expected) != set(updates.shape):
         raise ShapeError(
             explain_error(
-                f'the updates along "{dim}" have the dimensions of ids and the '
+                f'the updates along "{dim}" must have the dimensions of ids and the '
                 "remaining ones of x.",
                 x=repr(x.shape),
                 ids=repr(ids.shape),

@@ -7,9 +7,10 @@ TensorFlow has kernels for products and log-sum-exps. Maxima, minima and recurre
 parallel scan of Hillis and Steele ("Data Parallel Algorithms", 1986): log2(n) passes over n
 elements. After each pass an element covers twice as many of the elements before it:
 
-    x               [3 1 4 1 5]
-    after pass 1    [3 3 4 4 5]     element i: the maximum of elements i - 1 and i
-    after pass 2    [3 3 4 4 5]     element i: the maximum of elements i - 3 to i
+    x               [9 1 4 1 5]
+    after pass 1    [9 9 4 4 5]     element i: the maximum of elements i - 1 and i
+    after pass 2    [9 9 9 9 5]     element i: the maximum of elements i - 3 to i
+    after pass 3    [9 9 9 9 9]     element i: the maximum of elements i - 7 to i
 """
 
 from __future__ import annotations
@@ -65,8 +66,10 @@ def running(kind: str, x: Any, axis: int, reverse: bool) -> Any:
 
 
 def running_linear(a: Any, b: Any, axis: int, reverse: bool) -> tuple[Any, Any]:
-    """Returns the running products of a, and h with h[i] = a[i] * h[i - 1] + b[i], along
-    an axis; other arguments are as in `running`.
+    """Returns the running products of a, and h with h[i] = a[i] * h[i - 1] + b[i], where
+    h[-1] = 0, along an axis; other arguments are as in `running`.
+
+    From another initial value h[-1], h[i] is larger by h[-1] times the i-th product.
     """
     # Invariant: h[i] = products[i] * h[i - step] + partial_h[i], where products[i] is the
     # product of the last `step` elements of a, and partial_h[i] is h[i] if h[i - step] is 0.

@@ -33,7 +33,7 @@ def all_reduce(
 
     Args:
       algorithms: the module with the algorithms for one tensor, such as `ring`.
-      bundles: the tensors of each device.
+      bundles: the tensors of each device, all of one data type.
       devices: the devices.
       kind: "sum", "max" or "min".
     """
@@ -87,6 +87,7 @@ def _flat_shards(
 ) -> Any:
     """Returns the shards of x along an axis as [num_shards, elements of a shard]."""
     shards = x
+    # The elements of a shard along axis 0 are next to each other in memory already.
     if axis != 0:
         shards = stack(split(x, num_shards, axis, device), device)
     return reshape(shards, [num_shards, -1], device)
@@ -95,6 +96,7 @@ def _flat_shards(
 def _unpack(packed: Any, shapes: Sequence[Any], device: str) -> Bundle:
     """Returns the tensors of these shapes that were packed into one tensor."""
     sizes = [math.prod(shape) for shape in shapes]
+    # [elements], or [1, elements] after a reduce_scatter
     flat = reshape(packed, [-1], device)
     tensors = split(flat, sizes, axis=0, device=device)
     return tuple(reshape(x, shape, device) for x, shape in zip(tensors, shapes))
