@@ -37,8 +37,14 @@ class RecomputeGroup:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CustomGradientRule:
-    """The `GradientRule` of a function with a custom gradient: `GradientRule` describes the
-    attributes.
+    """The `GradientRule` of a function with a custom gradient.
+
+    Attributes:
+      inputs: the arguments of the function, which get cotangents.
+      captures: other tensors that its results depend on, which get none.
+      num_results: the number of its results.
+      intermediates: tensors of the forward pass that `gradient` may read.
+      gradient: the function from the cotangents of the results to those of the inputs.
     """
 
     inputs: tuple[Tensor, ...]
@@ -52,6 +58,7 @@ def latest_version(node: Node) -> Node:
     """Returns the node that is in the place of a node after all calls of `Graph.replace`:
     the last replacement, or the node itself.
     """
+    # Nodes of eager ops, whose owner is no graph, are never replaced.
     replacements = getattr(node.owner, "replacements", None)
     while replacements and node in replacements:
         node = replacements[node]
@@ -93,7 +100,9 @@ class Graph:
 
     @property
     def owner(self) -> Graph:
-        """The executor whose gradients flow through the recorded nodes: this graph."""
+        """The executor that `Node.owner` names for the nodes recorded here: this graph. The
+        gradients of a graph flow through the nodes that it owns.
+        """
         return self
 
     def recorder_of(self, op: Op) -> Graph:
@@ -114,7 +123,7 @@ class Graph:
         """
         replacement = node.with_extra_outputs(op, specs)
         self.replacements[node] = replacement
-        if node in self.nodes:
+        if node in self.nodes:  # not if `set_nodes` has removed it meanwhile
             self.nodes[self.nodes.index(node)] = replacement
         return replacement
 
@@ -158,7 +167,8 @@ class Graph:
                 # Computed for its errors only: LayoutError, if the layout cannot shard the
                 # argument.
                 _ = node.op.store.placement
-            # Tensors of gradient rules are not checked; see `layout_check.py`.
+            # Only nodes that gradient rules made have `primals`, the tensors that they are
+            # gradients of; they are not checked: see `layout_check.py`.
             if not node.primals:
                 specs = [y.spec for y in node.outputs]
                 check_layout(specs, self.mesh, node.layout, node.source)

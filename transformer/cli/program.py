@@ -19,8 +19,9 @@ from transformer.cli import command_line
 
 
 def run_main(main: Callable[[list[str]], Any]) -> None:
-    """Parses the flags, configures the process, calls `main` with the arguments that are no
-    flags, and exits. --verbosity=0 logs the configuration of the process.
+    """Parses the flags, configures the process, calls `main` with [the name of the program],
+    as arguments that are no flags are refused, and exits with the code that `main` returns.
+    --verbosity=0 logs the configuration of the process.
     """
 
     def configure_and_run(argv: list[str]) -> Any:
@@ -45,7 +46,7 @@ def answer_usage() -> None:
     """Prints help and exits if the command line has --help; prints an error and exits if it
     has wrong flags or arguments.
 
-    It is for a program whose module imports TensorFlow: called once its flags are defined,
+    A program whose module imports TensorFlow calls it after it has defined its flags, and
     before that import. If it returns, `run_main` parses the flags again.
     """
     app.define_help_flags()

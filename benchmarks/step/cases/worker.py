@@ -1,7 +1,8 @@
 """Runs one case of `benchmarks.step` in a separate process.
 
 It is started by `rounds` with a case as JSON. It writes a line of JSON to standard output:
-first the costs of its start, then an answer to each line of standard input:
+first the costs of its start, then an answer to each line of standard input, whose key is the
+name of a method of `Runner`:
 
     {"steps": 3}      ->  seconds of wall and of processor time of each of three more steps
     {"losses": 5}     ->  losses of five steps from fixed variables and a new optimizer
@@ -38,13 +39,18 @@ _LIBRARIES = {"jax": "jax", "spmd": "jax"}
 
 
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:
-    """Returns a model with `assign`, and a function that makes its training step."""
+    """Returns a model with `assign`, and a function that makes its training step.
+
+    Args:
+      case: the case; its `grid` is the mesh as text, "" for plain TensorFlow on one device.
+    """
     module_name, attribute = _MODELS[case.runtime if case.grid else "plain"]
     module = importlib.import_module(f"benchmarks.step.{module_name}")
     build_model = getattr(module, attribute)
     # Models without a mesh are built from a config only.
     model = build_model(case if case.grid else case.config)
-    # Plain TensorFlow and meshtf have both modes; the runtime of plain cases is "placed".
+    # These have two modes, with and without XLA. Plain TensorFlow is among them: cases
+    # without a grid have the default runtime, "placed".
     if case.runtime == "placed":
         return model, lambda: model.train_step(case.jit)
     return model, model.train_step
@@ -54,9 +60,11 @@ class Runner:
     """Builds a case, takes its first steps, and answers requests: see the module.
 
     Attributes:
-      start: seconds until the first step is done, from the beginning ("first") and from when
-        the model is built ("compile"), both also of processor time ("first_cpu",
-        "compile_cpu"); megabytes ("memory", "forecast").
+      start: the costs of the start, by name:
+        "first", "first_cpu": seconds from the beginning to the end of the first step;
+        "compile", "compile_cpu": the same from when the model is built;
+        "memory": megabytes at the peak of the first three steps;
+        "forecast": the peak that meshtf forecasts, if it is asked for, in megabytes.
     """
 
     def __init__(self, case: Case):
@@ -105,7 +113,9 @@ class Runner:
         return {"wall": wall, "cpu": cpu}
 
     def losses(self, num_steps: int) -> dict[str, list[float]]:
-        """Returns the losses of the first steps from fixed values of the variables."""
+        """Returns the losses of the first steps from fixed values of the variables; `assign`
+        also sets the slots of the optimizer to zeros.
+        """
         self.model.assign(fixed_values(self.config))
         timed_step = self.step
         self.count = 0

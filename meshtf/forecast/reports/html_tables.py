@@ -137,6 +137,7 @@ def _costs(forecast: ForecastData) -> str:
         row("bytes received", received_by_phase(sums), bytes_text),
     ]
     for collective in sums["collectives"]:
+        # `totals` puts its bytes by phase beside "times", "kind" and "axis".
         label = f"{collective['times']} x {collective['kind']} {collective['axis']}"
         rows.append(row(label, collective, bytes_text))
     lead = (
@@ -175,6 +176,7 @@ def _live_tensors(
         return ""
     rows = []
     for live in forecast.live[:MAX_LIVE]:
+        # Tuples of small tensors, such as statistics, have no type of their own.
         shape = shapes(live.tensor) if live.tensor.dtype else ""
         count = f"{live.count} x " if live.count > 1 else ""
         rows.append(
@@ -198,7 +200,9 @@ def _live_tensors(
 
 
 def _modules(forecast: ForecastData, paths: Mapping[str, str]) -> str:
-    """Returns a table of costs by module for each depth of paths, one of them unfolded."""
+    """Returns a table of costs by module for each depth of module paths, one of them
+    unfolded; `paths` are the short paths of the user's files.
+    """
     if not has_modules(forecast):
         return ""
     paths_of_ops = {op.path for op in forecast.ops if op.path}
@@ -313,7 +317,7 @@ def _line_text(source: LiveTensors | ModuleCosts, paths: Mapping[str, str]) -> s
 
 def _call_text(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
     """Returns the function and the user's line of a sum of `totals`."""
-    if not row["file"]:
+    if not row["file"]:  # reshards of what the function returns have no line
         return "the results"
     path = paths.get(row["file"], row["file"])
     return f"{row['function']} at {path}:{row['line']}"

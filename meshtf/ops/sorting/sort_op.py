@@ -43,7 +43,8 @@ class Sort(Op):
 
     dim: str
     descending: bool = False
-    # Each sample: the attributes (dim, descending), and the shape of x.
+    # Each sample: the attributes (dim, descending), and the shape of x. "ties" are floats of
+    # which many are equal, "int" are integers.
     conformance_samples = (
         Sample(("d",), ("b:4;d:8",)),
         Sample(("d", True), ("ties d:6;b:4",)),
@@ -96,8 +97,8 @@ class Reorder(Op):
 
     dim: str
     back: bool = False
-    # Each sample: the attributes (dim, back), and the shapes of x and `order`, whose entries
-    # are less than `below`.
+    # Each sample: the attributes (dim, back), and the shapes of x and `order`, integers less
+    # than `below`.
     conformance_samples = (
         Sample(("d",), ("b:4;d:6", "int b:4;d:6"), below=6),
         Sample(("d", True), ("d:4;b:2", "int b:2;d:4"), below=4),

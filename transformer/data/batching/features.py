@@ -120,8 +120,8 @@ class EncoderDecoderFeatures(Features):
     the targets before it.
 
     Attributes:
-      inputs: the count of tokens of the inputs, padding included.
-      targets: the count of tokens of the targets, padding included.
+      inputs: the length of the feature "inputs" in tokens, padding included.
+      targets: the length of the feature "targets" in tokens, padding included.
       packed: whether an example has several pairs of inputs and targets.
     """
 
