@@ -57,6 +57,7 @@ class VariableDescription(Protocol):
     spec: Spec
     layout: Layout
     placement: Placement
+    stage: int | None
 
     @property
     def name(self) -> str:
@@ -95,7 +96,8 @@ def recorded_initial_value(
     """
     graph = Graph(variable.mesh)
     region = _region_of(variable)
-    with executing(graph):
+    # The stage may be another one than where the variable was made: see `move_to_stage`.
+    with executing(graph), context(stage=variable.stage):
         value = _initial_value(initializer, variable, variable.mesh, region)
         with context(region=region):
             value = apply(Relayout(), value)
