@@ -11,6 +11,7 @@ stage within it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.mesh import Mesh, OnStage
@@ -32,25 +33,23 @@ from meshtf.partition.control_dependencies import stage_state
 from meshtf.partition.steps import inputs_of, outputs_of
 from meshtf.runtime.spmd.stages.stage_meshes import num_stages, stages_of
 
-STAGE_RESHARDS = ("drop", "send", "broadcast")
 
-
-def is_move(step: Step) -> bool:
+def is_move(step: Step) -> TypeGuard[ReshardStep]:
     """Whether a step copies a value from one stage to others."""
     return isinstance(step, ReshardStep) and step.reshard.kind in ("send", "broadcast")
 
 
-def is_drop(step: Step) -> bool:
+def is_drop(step: Step) -> TypeGuard[ReshardStep]:
     """Whether a step makes a value that all stages have one of a single stage."""
     return isinstance(step, ReshardStep) and step.reshard.kind == "drop"
 
 
-def is_chunk(step: Step) -> bool:
+def is_chunk(step: Step) -> TypeGuard[CallStep]:
     """Whether a step is a pass of one microbatch through a chunk of a pipeline."""
     return isinstance(step, CallStep) and step.node.stage is not None
 
 
-def is_host_step(step: Step) -> bool:
+def is_host_step(step: Step) -> TypeGuard[WriteStep]:
     """Whether the host runs a step."""
     return isinstance(step, WriteStep) and not step.variables
 
