@@ -10,7 +10,7 @@ stage within it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
 from meshtf.errors import PlanError, explain_error
@@ -97,12 +97,16 @@ def _stages_of_bodies(
         stages.update(_named_stages(inner_step, mesh))
     if not stages:
         return tuple(range(num_stages(mesh)))
-    ends_there = all(
-        isinstance(stage_state(mesh, out.placement), OnStage) for out in step.outs
-    )
-    if len(stages) == 1 and ends_there:
-        return tuple(stages)
-    raise PlanError(
+    if len(stages) > 1:
+        raise several_stages(step, mesh, stages)
+    return tuple(stages)
+
+
+def several_stages(
+    step: LoopStep | BranchStep | CallStep, mesh: Mesh, stages: Iterable[int]
+) -> PlanError:
+    """Returns the error for a step within which a value goes from stage to stage."""
+    return PlanError(
         explain_error(
             f"{step.node.op.display_name} runs on several pipeline stages: a value goes "
             "from one to another within it, which a live mesh cannot do.",

@@ -17,7 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from meshtf.mesh import Mesh
-from meshtf.partition import Program, ReadStep, ReshardStep, Step, Value, WriteStep
+from meshtf.partition import (
+    BranchStep,
+    CallStep,
+    LoopStep,
+    Program,
+    ReadStep,
+    ReshardStep,
+    Step,
+    Value,
+    WriteStep,
+)
 from meshtf.partition.steps import outputs_of
 from meshtf.runtime.spmd.stages.stage_meshes import stages_of
 from meshtf.runtime.spmd.stages.step_stages import (
@@ -26,6 +36,7 @@ from meshtf.runtime.spmd.stages.step_stages import (
     is_drop,
     is_host_step,
     is_move,
+    several_stages,
     stages_of_step,
 )
 from meshtf.runtime.spmd.stages.tasks import MoveTask, Piece, ReadTask, Task
@@ -58,6 +69,7 @@ def needed_stages(program: Program) -> dict[Step, tuple[int, ...]]:
         needed.update((result, stage) for stage in stages_of(mesh, result.placement))
     stages_by_step: dict[Step, tuple[int, ...]] = {}
     for step in reversed(program.steps):
+        _check_outputs(step, needed, mesh)
         has_effect = isinstance(step, WriteStep)
         stages = tuple(
             stage
@@ -71,6 +83,21 @@ def needed_stages(program: Program) -> dict[Step, tuple[int, ...]]:
                     (value, k) for k in _input_stages(step, value, stages, mesh)
                 )
     return stages_by_step
+
+
+def _check_outputs(step: Step, needed: set[tuple[Value, int]], mesh: Mesh) -> None:
+    """Raises PlanError if a loop, branch or call of one stage computes a value that other
+    stages need as well.
+    """
+    if not isinstance(step, (LoopStep, BranchStep, CallStep)):
+        return
+    stages = stages_of_step(step, mesh)
+    for out in step.outs:
+        stages_of_out = [
+            k for k in stages_of(mesh, out.placement) if (out, k) in needed
+        ]
+        if not set(stages_of_out) <= set(stages):
+            raise several_stages(step, mesh, {*stages, *stages_of_out})
 
 
 def _input_stages(
