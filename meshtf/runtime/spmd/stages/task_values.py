@@ -224,6 +224,11 @@ class _TaskPlanner:
         """Returns the values to free after a task: those that it was the last to need, and
         those of its outputs that nothing needs.
         """
-        freed = [key for key in self._needed[index] if self._last_use[key] == index]
-        freed += [key for key in outputs if key not in self._last_use]
-        return tuple(dict.fromkeys(freed))
+        freed: dict[Key, None] = {}
+        for key in self._needed[index]:
+            if self._last_use[key] == index:
+                freed[key] = None
+        for key in outputs:
+            if key not in self._last_use:
+                freed[key] = None
+        return tuple(freed)
