@@ -33,6 +33,7 @@ def stage_meshes(mesh: Mesh) -> tuple[Mesh, ...]:
       MeshError: several processes have the devices.
     """
     if mesh not in _meshes:
+        live_devices(mesh)  # here processes join, if there are several
         if processes().count > 1:
             raise MeshError(
                 explain_error(

@@ -1,6 +1,6 @@
 """A piece of a program as a module, compiled for the devices of its stage.
 
-module = StageModule(piece_program, stage, mesh, donated, name)
+module = StageModule(piece_program, mesh, donated, donated_inputs, name)
 outputs, written, run = module(inputs, variables)
 """
 
@@ -33,6 +33,7 @@ class StageModule:
       piece: the program of the piece.
       mesh: the mesh of the stage.
       donated: the variables whose memory a call may overwrite.
+      donated_inputs: the indices of those of its other inputs.
       name: the name of the program, for profilers.
 
     Raises:
@@ -40,12 +41,18 @@ class StageModule:
     """
 
     def __init__(
-        self, piece: PieceProgram, mesh: Mesh, donated: Collection[Store], name: str
+        self,
+        piece: PieceProgram,
+        mesh: Mesh,
+        donated: Collection[Store],
+        donated_inputs: Collection[int],
+        name: str,
     ) -> None:
         self._mesh = mesh
         self._name = name
         self._variables = piece.variables
         self._donated = [k for k, s in enumerate(piece.variables) if s in donated]
+        self._donated += [len(piece.variables) + index for index in donated_inputs]
         self._num_results = len(piece.results)
         checks = IndexChecks()
         program = Program(mesh, piece.steps, piece.results)

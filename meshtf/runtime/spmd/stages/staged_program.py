@@ -26,6 +26,7 @@ from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray
 from meshtf.runtime.spmd.live.run_checks import RunChecks, add_run, raise_ready
+from meshtf.runtime.spmd.stages.donated_inputs import with_donated_inputs
 from meshtf.runtime.spmd.stages.stage_arrays import (
     StageShards,
     argument_array,
@@ -62,10 +63,11 @@ class StagedProgram:
         self._plan = plan_tasks(self.program)
         # {key of a piece: its module}
         self._modules: dict[Hashable, StageModule] = {}
-        for planned in self._plan.tasks:
+        self._tasks = with_donated_inputs(self._plan.tasks)
+        for planned in self._tasks:
             self._add_module(planned)
         self._variables: dict[Store, None] = {}
-        for planned in self._plan.tasks:
+        for planned in self._tasks:
             if planned.program is not None:
                 self._variables.update(dict.fromkeys(planned.program.variables))
             elif isinstance(planned.task, ReadTask):
@@ -82,7 +84,7 @@ class StagedProgram:
         for module in self._modules.values():
             module.compile()
         call = _Call(self, {store: variable_arrays(store) for store in self._variables})
-        for planned in self._plan.tasks:
+        for planned in self._tasks:
             call.run(planned)
         self._run_on_host(call)
         return [
@@ -120,6 +122,7 @@ class StagedProgram:
             piece,
             self._stage_meshes[stage],
             planned.donated,
+            planned.donated_inputs,
             name=f"meshtf_stage_{stage}",
         )
 

@@ -38,6 +38,7 @@ class PlannedTask:
       task: the task.
       program: the program of a piece; None for other tasks.
       donated: the variables whose memory the piece may overwrite.
+      donated_inputs: the indices of those of its other inputs.
       sources: for each step of a `MoveTask`, the value that it moves, with its stage.
       freed: the values that no later task needs.
     """
@@ -45,6 +46,7 @@ class PlannedTask:
     task: Task
     program: PieceProgram | None = None
     donated: tuple[Store, ...] = ()
+    donated_inputs: tuple[int, ...] = ()
     sources: tuple[Key, ...] = ()
     freed: tuple[Key, ...] = ()
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.runtime.spmd.stages import staged_program
+from meshtf.runtime.devices.processes import Processes
+from meshtf.runtime.spmd.stages import stage_meshes, staged_program
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 CASES = {  # axes, stages, schedule, chunks, recompute
@@ -94,6 +95,9 @@ def trained(name, devices):
 def test_training_is_that_of_the_placed_runtime(name):
     _, expected, variables = trained(name, None)
     _, losses, live_variables = trained(name, "spmd:cpu")
+    if CASES[name][1] == 2:  # with as many microbatches
+        _, without_stages, _ = trained("no axis of stages", None)
+        np.testing.assert_allclose(losses, without_stages, rtol=5e-5)
     np.testing.assert_allclose(losses, expected, rtol=5e-5)
     assert live_variables.keys() == variables.keys()
     for path, value in variables.items():
@@ -277,6 +281,13 @@ def test_numerics_are_checked_op_by_op_on_the_host():
     f(np.full([8, 4], 3.0, "float32"))
     with mtf.check_numerics(), pytest.raises(mtf.NumericsError, match="log output NaN"):
         f(np.full([8, 4], -1.0, "float32"))
+
+
+def test_several_processes_are_refused(monkeypatch):
+    monkeypatch.setattr(stage_meshes, "processes", lambda: Processes(0, 2))
+    mesh = live_mesh("stage:2")
+    with pytest.raises(mtf.MeshError, match="(?s)2 processes.*axis 'stage'"):
+        mtf.Variable(mesh, "d:4", "ones", "v").numpy()
 
 
 def test_an_export_with_stages_is_refused():
