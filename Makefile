@@ -6,6 +6,8 @@
 #   make quick        the same without the slow tests
 #   make public       the quick tests with TensorFlow's public interface alone, where there is a way
 #   make mutants      breaks some sixty rules one by one: the tests must notice each
+#   make test-spmd    all tests of live meshes: every op, every layout, drawn programs, faults
+#   make spmd-versions   the short tests of live meshes with several versions of jax
 #   make fuzz         draws programs and compares them with TensorFlow's, for MINUTES=30
 #   make bert         pretrains and fine-tunes small BERTs: examples/bert/README.md
 #   make docs         writes a reference of all public names to build/docs
@@ -15,10 +17,12 @@ VENV := .venv
 TESTS ?=
 MINUTES ?= 30
 WORKERS ?= 2
+JAX_VERSIONS ?= 0.6.2 0.7.2 0.8.3 0.9.2 0.10.2
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: train train-long test quick public mutants fuzz bert docs gallery clean
+.PHONY: train train-long test quick public mutants test-spmd spmd-versions fuzz bert docs \
+  gallery clean
 
 train: $(VENV)/.run
 	$(VENV)/bin/python -m transformer.train $(FLAGS)
@@ -42,6 +46,25 @@ public: $(VENV)/.test
 mutants: $(VENV)/.test
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow --all-cases \
 	  tests/mutants $(TESTS)
+
+test-spmd: $(VENV)/.test
+	$(VENV)/bin/python -m meshtf selfcheck --live=spmd:cpu
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal --all-cases \
+	  tests/runtime/spmd tests/transformer/models/test_spmd.py \
+	  tests/cluster/test_process_group.py $(TESTS)
+	$(VENV)/bin/python -m tests.fuzz --only=live --minutes=$(MINUTES)
+	$(VENV)/bin/python -m tests.faults.campaign --faults=22 --steps=300 --spmd
+
+# Each version lies in a folder that comes before the one of .venv.
+spmd-versions: $(VENV)/.test
+	for version in $(JAX_VERSIONS); do \
+	  folder=build/jax/$$version; \
+	  test -d $$folder || $(VENV)/bin/python -m pip install --quiet --no-deps \
+	    --target=$$folder jax==$$version jaxlib==$$version || exit 1; \
+	  PYTHONPATH=$$folder $(VENV)/bin/python -c 'import jax; print("jax", jax.__version__)'; \
+	  PYTHONPATH=$$folder $(VENV)/bin/python -m pytest -q -n $(WORKERS) tests/runtime/spmd \
+	    || exit 1; \
+	done
 
 fuzz: $(VENV)/.test
 	$(VENV)/bin/python -m tests.fuzz --minutes=$(MINUTES) $(FLAGS)

@@ -158,6 +158,7 @@ def _start(
     heartbeat = HeartbeatMonitor(
         heartbeat_file, start_timeout=limits.start, timeout=limits.timeout
     )
+    say(f"process {index} of {group.count}: id {child.pid}")
     return _Process(index, child, heartbeat)
 
 

@@ -52,7 +52,7 @@ from meshtf.runtime.heartbeat import beat
 from meshtf.runtime.runtimes import (
     Executable,
     RuntimeName,
-    runtime_named,
+    as_runtime_name,
     runtime_of,
 )
 from meshtf.runtime.spmd import CompiledProgram, Export
@@ -189,7 +189,7 @@ class Function(Generic[P, R]):
             as_mesh("mesh", mesh)
         self._python = PythonFunction(fn, mesh, names or {})
         self._jit = as_bool("jit", jit)
-        self._runtime = None if runtime is None else runtime_named(runtime)
+        self._runtime = None if runtime is None else as_runtime_name(runtime)
         self.name = self._python.name
         # By the key of a call; the least recently used trace comes first.
         self._compiled: collections.OrderedDict[Any, _CompiledCall]
@@ -332,7 +332,7 @@ class Function(Generic[P, R]):
         """Records and compiles a call."""
         graph = Graph(call.mesh)
         recording = self._python.record(graph, call)
-        runtime = self._runtime or runtime_of(recording.recorded.mesh)
+        runtime = runtime_of(recording.recorded.mesh, self._runtime)
         trace = Trace(
             name=self.name,
             graph=graph,

@@ -188,7 +188,7 @@ class PythonFunction:
         record_layout_use(graph.mesh, layout_use(graph.nodes))
         marked_leaves = [RESULT if hasattr(y, "spec") else y for y in leaves]
         structure = tf.nest.pack_sequence_as(returned, marked_leaves)
-        recorded = Recorded(graph.nodes, results, graph.mesh)
+        recorded = Recorded(graph.nodes, results, graph.mesh, self.name)
         return Recording(recorded, call.stores, structure)
 
     def record_on(

@@ -192,7 +192,7 @@ class Trace:
         trace = Trace(
             name=f"the gradient of {self.name}",
             graph=graph,
-            recorded=Recorded(nodes, results, self.mesh),
+            recorded=Recorded(nodes, results, self.mesh, f"gradient of {self.name}"),
             stores=[*self.stores, *cotangents],
             compile_recorded=self.compile_recorded,
             outer_reads=self.outer_reads,

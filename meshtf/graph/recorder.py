@@ -58,11 +58,13 @@ class Recorded(NamedTuple):
       nodes: the nodes, in the order in which they were recorded.
       results: the tensors that the function returns.
       mesh: the mesh that the function runs on.
+      name: the name of the function, for logs and profiles.
     """
 
     nodes: Sequence[Node]
     results: Sequence[Tensor]
     mesh: Mesh
+    name: str = "program"
 
 
 class Graph:

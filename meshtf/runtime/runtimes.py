@@ -15,6 +15,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
+from meshtf.errors import PlanError, explain_error
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.context import current
 from meshtf.graph.recorder import Recorded
@@ -153,11 +154,37 @@ _RUNTIMES: Mapping[str, Runtime] = {
 }
 
 
-def runtime_of(mesh: Mesh) -> Runtime:
-    """Returns the runtime of the devices of a mesh."""
+def runtime_of(mesh: Mesh, name: RuntimeName | None = None) -> Runtime:
+    """Returns the runtime of the devices of a mesh.
+
+    Args:
+      mesh: the mesh.
+      name: the runtime that the user has asked for; None: the default.
+
+    Raises:
+      PlanError: the placed runtime is asked for, and the mesh is live.
+    """
+    if name == "placed" and mesh.live:
+        raise PlanError(
+            explain_error(
+                'runtime="placed" drives devices of TensorFlow, and this mesh is live: its '
+                "devices are those of jax.",
+                mesh=mesh,
+                way_out="Leave runtime out, or make the mesh without "
+                f"devices={mesh.devices!r}. To look for NaN op by op: mtf.check_numerics().",
+            )
+        )
+    if name is not None:
+        return _RUNTIMES[name]
     return _RUNTIMES["spmd" if mesh.live else "placed"]
+
+
+def as_runtime_name(name: Any) -> RuntimeName:
+    """Returns the name of a runtime. Raises ArgumentError if there is no such runtime."""
+    choice: RuntimeName = as_choice("runtime", name, _RUNTIMES)  # type: ignore[assignment]
+    return choice
 
 
 def runtime_named(name: Any) -> Runtime:
     """Returns a runtime by its name. Raises ArgumentError."""
-    return _RUNTIMES[as_choice("runtime", name, _RUNTIMES)]
+    return _RUNTIMES[as_runtime_name(name)]

@@ -1,13 +1,15 @@
 """A campaign of faults: processes of a training run are killed or stopped at random.
 
     python -m tests.faults.campaign --faults=50 --seed=1
+    python -m tests.faults.campaign --faults=22 --spmd         # on a live mesh
 
 A run is launched on two workers with restarts. Its driver or one of its workers is
 killed with SIGKILL, or stopped with SIGSTOP as if it hung, at random moments: while it
 starts, between steps, and while a checkpoint is being written. When the run has ended
 in spite of that, its losses and all of its variables must be, bit for bit, those of a
-run that nobody disturbed. Then the next run is disturbed, until there have been as many
-faults as were asked for.
+run that nobody disturbed. With --spmd a run is two processes of one live mesh, which save
+beside their steps, and one of them is the victim. Then the next run is disturbed, until
+there have been as many faults as were asked for.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from transformer.training.reporting import metrics
 
 TIMEOUT = 10.0  # after which a worker that hangs is noticed
 _LONGEST_WAIT = 8.0  # between the start of a driver and a fault
+_LONGEST_WAIT_SPMD = 20.0  # from the start of the processes on
 _HANGS = 0.15  # the share of faults that stop a process, and do not end it
 _IN_SAVES = 0.4  # the share that waits until a checkpoint is being written
 
@@ -44,6 +47,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("faults", 50, "How many there are.", lower_bound=1)
     flags.DEFINE_integer("seed", 0, "Another one, other moments and victims.")
     flags.DEFINE_integer("steps", 120, "Steps of each run.")
+    flags.DEFINE_bool("spmd", False, "Whether the runs are processes of a live mesh.")
 
 
 class Campaign:
@@ -53,10 +57,12 @@ class Campaign:
       folder: for the runs.
       steps: of each run.
       seed: of moments and victims.
+      spmd: whether runs are processes of a live mesh, without workers.
     """
 
-    def __init__(self, folder: Path, steps: int, seed: int) -> None:
+    def __init__(self, folder: Path, steps: int, seed: int, spmd: bool = False) -> None:
         self.folder = folder
+        self.spmd = spmd
         self.steps = steps
         self.random = random.Random(seed)
         self.faults: collections.Counter[str] = collections.Counter()
@@ -79,9 +85,10 @@ class Campaign:
         before = self.faults.total()
         with self._start(name, count + 2) as launched:
             for k in range(count):
-                if not launched.wait_for(
-                    "serving the driver", after=self._seen
-                ) or not self._strike(launched, self.folder / name):
+                started = "process 1 of 2: id" if self.spmd else "serving the driver"
+                if not launched.wait_for(started, after=self._seen) or not self._strike(
+                    launched, self.folder / name
+                ):
                     break
                 print(f"{name}, fault {k + 1}: {self._last}", flush=True)
             launched.wait(600.0)
@@ -119,6 +126,8 @@ class Campaign:
             "Architecture.blocks": 1,
             "Architecture.dropout": 0.1,
         }
+        if self.spmd:
+            settings |= {"Mesh.devices": "'spmd:cpu'", "train.async_save": True}
         command = [
             sys.executable,
             "-m",
@@ -128,21 +137,27 @@ class Campaign:
         ]
         return Launched(
             command,
+            *(["--spmd"] if self.spmd else []),
             "--workers=2",
             f"--timeout={TIMEOUT}",
             "--wait=120",
             f"--restarts={restarts}",
+            env={"XLA_FLAGS": ""},
         )
 
     def _strike(self, launched: Launched, folder: Path) -> bool:
         """Harms one process at a random moment; returns whether the run was still
         going.
         """
-        time.sleep(self.random.uniform(0.0, _LONGEST_WAIT))
+        longest_wait = _LONGEST_WAIT_SPMD if self.spmd else _LONGEST_WAIT
+        time.sleep(self.random.uniform(0.0, longest_wait))
         saving = self.random.random() < _IN_SAVES and self._wait_for_save(
             launched, folder
         )
-        victim = self.random.choice(["driver", "worker 0", "worker 1"])
+        victims = ["worker 0", "worker 1"]
+        if not self.spmd:
+            victims.insert(0, "driver")
+        victim = self.random.choice(victims)
         stop = self.random.random() < _HANGS
         pid = (
             launched.driver if victim == "driver" else launched.workers[int(victim[-1])]
@@ -160,7 +175,9 @@ class Campaign:
             f"{'SIGSTOP' if stop else 'SIGKILL'} {victim}" + " while saving" * saving
         )
         self.faults[self._last] += 1
-        return launched.wait_for(r"fault \d+: going on", 120.0, self._seen)
+        return launched.wait_for(
+            r"fault \d+: (going on|all processes start)", 120.0, self._seen
+        )
 
     def _wait_for_save(self, launched: Launched, folder: Path) -> bool:
         """Waits until a checkpoint is being written; returns whether one is."""
@@ -210,10 +227,12 @@ class Campaign:
         )
 
 
-def run(faults: int, steps: int, seed: int, each: int = 10) -> Campaign:
+def run(
+    faults: int, steps: int, seed: int, each: int = 10, spmd: bool = False
+) -> Campaign:
     """Returns a campaign of so many faults, at most `each` of them in one run."""
     with tempfile.TemporaryDirectory(prefix="meshtf_faults_") as folder:
-        campaign = Campaign(Path(folder), steps, seed)
+        campaign = Campaign(Path(folder), steps, seed, spmd)
         while campaign.faults.total() < faults and not campaign.wrong:
             campaign.disturb(min(each, faults - campaign.faults.total()))
         return campaign
@@ -221,7 +240,9 @@ def run(faults: int, steps: int, seed: int, each: int = 10) -> Campaign:
 
 def main(argv: Sequence[str]) -> int:
     """Runs a campaign, prints what came of it, and returns the exit code."""
-    campaign = run(flags.FLAGS.faults, flags.FLAGS.steps, flags.FLAGS.seed)
+    campaign = run(
+        flags.FLAGS.faults, flags.FLAGS.steps, flags.FLAGS.seed, spmd=flags.FLAGS.spmd
+    )
     print(campaign, flush=True)
     return 1 if campaign.wrong else 0
 

@@ -102,7 +102,7 @@ class Program:
     body: tuple[Statement, ...]
     values: tuple[str, ...]  # what is compared, and what the loss sums
     loss: str = ""  # the value that is the loss; "": of all values
-    mode: str = "function"  # or "eager", "export"
+    mode: str = "function"  # or "eager", "jit", "export", "live"
     order: int = 1  # 0: forward; 1: gradient; 2: its gradient, too
     microbatches: int = 1
     random: bool = False
@@ -243,6 +243,7 @@ class Program:
         run = {
             "eager": "step",
             "function": "mtf.function(step, mesh=mesh)",
+            "live": "mtf.function(step, mesh=mesh)",
             "jit": "mtf.function(step, mesh=mesh, jit=True)",
         }.get(self.mode, "step")
         lines = [f"inputs = [{', '.join(expressions)}]"]

@@ -18,7 +18,7 @@ from tests.fuzz.writer import Draw, Writer
 MESHES = ("", "data:2", "data:2;model:2", "data:4", "stage:2", "stage:2;data:2")
 STAGED = ("", "stage:2", "stage:2;data:2", "data:2")
 DTYPES = ("float32", "float64", HALF)
-MODES = ("function", "eager", "jit", "export")
+MODES = ("function", "eager", "jit", "export", "live")
 
 
 @st.composite
@@ -168,16 +168,19 @@ def _finish(
 ) -> Program:
     """Returns the program: its loss is of all values that nothing has used."""
     left = [x for x in w.unused if x in w.scope] or w.values()[:1]
-    if w.stages > 1 and mode == "export":
+    if w.stages > 1 and mode in ("export", "live"):
         mode = "function"  # stages are refused there
     if any(ONCE.search(line) for s in (*w.modules, *w.body) for line in s.lines()):
         order = min(order, 1)
     layout = w.layout(w.shapes)
+    devices = w.pick(["", f"separate:{_size(axes)}"])
+    if mode == "live":
+        devices = "spmd:cpu"
     mesh = Mesh(
         axes,
         layout,
         w.layout(w.shapes, layout) if w.maybe() else "",
-        devices=w.pick(["", f"separate:{_size(axes)}"]),
+        devices=devices,
     )
     return Program(
         mesh,

@@ -17,7 +17,8 @@ from tests.fuzz.search import examine, smallest
 from tests.fuzz.strategies import CASES
 from tests.support.subprocesses import Apart
 
-EXAMPLES = {"function": 40, "eager": 20, "jit": 8, "export": 8}  # of each strategy
+# Of each strategy.
+EXAMPLES = {"function": 40, "eager": 20, "jit": 8, "export": 8, "live": 8}
 SECONDS = 60  # in which a program that fails is made smaller
 
 

@@ -78,6 +78,10 @@ class Range(Op):
         # The offset is added after tf.range: as an argument, which is a tensor where the
         # dimension is sharded, it would make the length dynamic.
         indices = tf.range(context.local_size(self.dim.name))
+        if context.compiled:
+            # Otherwise TensorFlow computes all that depends on indices alone while it lowers
+            # a program: attention masks of [length, length] would be in its text.
+            indices = context.optimization_barrier(indices)
         if context.num_shards(self.dim.name) > 1:
             indices += context.shard_offset(self.dim.name)
         return (tf.cast(indices, tf.as_dtype(self.dtype)),)

@@ -140,7 +140,12 @@ def _words(
         for each entry of `strided`.
     """
     num_seeds = len(inputs) - len(strided)
-    key = random_key(inputs[:num_seeds])
+    seeds = inputs[:num_seeds]
+    if context.compiled:
+        # Otherwise TensorFlow computes all that depends on constant seeds while it lowers a
+        # program, and the numbers, such as the initial values of a model, are in its text.
+        seeds = [context.optimization_barrier(seed) for seed in seeds]
+    key = random_key(seeds)
     strides = {
         s.dim: IndexStride(s.num_microbatches, s.inner_size, microbatch)
         for s, microbatch in zip(strided, inputs[num_seeds:])

@@ -75,12 +75,12 @@ def compute_pending(mesh: Mesh) -> None:
     if not variables:
         _pending.pop(mesh, None)
         return
-    recorded = Recorded(nodes, values, mesh)
+    recorded = Recorded(nodes, values, mesh, "initial_values")
     program: LiveProgram | StagedProgram
     if num_stages(mesh) > 1:
-        program = StagedProgram(recorded, ())
+        program = StagedProgram(recorded, (), runs_once=True)
     else:
-        program = LiveProgram(recorded, ())
+        program = LiveProgram(recorded, (), runs_once=True)
     for variable, result in zip(variables, program(()), strict=True):
         assert result.placement == variable.placement
         _use_result(variable, result.values)

@@ -57,7 +57,8 @@ class Launched:
             stdin=subprocess.DEVNULL,
         )
         self.lines: list[str] = []
-        self.workers: dict[int, int] = {}  # the process of each
+        # The process of each worker, or of each process of a live mesh.
+        self.workers: dict[int, int] = {}
         self.driver = 0  # the process of the one who drives now
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -112,6 +113,8 @@ class Launched:
         for raw in self._process.stdout:
             line = raw.decode(errors="replace").rstrip()
             if match := re.search(r"\[worker (\d+)\] worker at .* process (\d+)", line):
+                self.workers[int(match[1])] = int(match[2])
+            if match := re.search(r"] process (\d+) of \d+: id (\d+)", line):
                 self.workers[int(match[1])] = int(match[2])
             if match := re.search(r"serving the driver .* process (\d+) on", line):
                 self.driver = int(match[1])

@@ -19,6 +19,8 @@ ROWS, COLUMNS = 1024, 1024
 class Slice:
     """A context for rows [offset, offset + size) of each dimension."""
 
+    compiled = False
+
     def __init__(self, **rows):
         self.rows = rows
         self.outputs = self.inputs = (Shape([(n, r[1]) for n, r in rows.items()]),)

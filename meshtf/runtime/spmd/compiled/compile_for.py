@@ -79,7 +79,7 @@ def compile_for(
     outputs = [layout(v.spec, v.placement) for v in results if v.spec is not None]
     outputs += [layout(store.spec, store.placement) for store in lowered.written]
     call = ModuleCall(
-        name="meshtf_program",
+        name=recorded.name,
         module=lowered.module,
         inputs=[layout(store.spec, store.placement) for store in lowered.inputs],
         outputs=outputs,

@@ -10,11 +10,12 @@ while Python goes on.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
+from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.lowering.program_summary import (
     ProgramMemory,
     collectives_of,
@@ -22,8 +23,9 @@ from meshtf.runtime.lowering.program_summary import (
 )
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_host import jax_mesh
-from meshtf.runtime.spmd.live.jax_slot import variable_array
-from meshtf.runtime.spmd.live.module_call import ModuleCall
+from meshtf.runtime.spmd.live.jax_module import load_jax
+from meshtf.runtime.spmd.live.jax_slot import VariableArray, variable_array
+from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
 from meshtf.runtime.spmd.live.run_checks import RunChecks, add_run, raise_ready
 from meshtf.runtime.spmd.module.index_checks import (
     NO_FAILURE,
@@ -42,10 +44,15 @@ class LiveProgram:
       recorded: the function.
       stores: the stores of the arguments, in order; each call fills them from the flat
         list of its tensors.
+      runs_once: whether to compile it in little time rather than to fast code.
     """
 
-    def __init__(self, recorded: Recorded, stores: Sequence[Any]) -> None:
+    def __init__(
+        self, recorded: Recorded, stores: Sequence[Any], runs_once: bool = False
+    ) -> None:
+        self._runs_once = runs_once
         self.mesh = recorded.mesh
+        self._name = recorded.name
         self.stores = stores
         self._lowered = lower(recorded, stores, IndexChecks())
         self.program = self._lowered.program
@@ -71,18 +78,15 @@ class LiveProgram:
         for store in self.stores:
             store.fill(remaining)
         raise_ready(self.mesh)
+        is_first_run = self._module_call is None
         if self._module_call is None:
             self._module_call = self._compile()
         variables = {store: variable_array(store) for store in self._lowered.variables}
-        inputs = []
-        for store, layout in zip(self._lowered.inputs, self._inputs):
-            if store in variables:
-                inputs.append(variables[store].array)
-            else:
-                inputs.append(_argument_array(store, layout))
-        if self._record is not None:
-            inputs.append(self._no_failure)
-        outputs = self._module_call(inputs)
+        outputs = self._module_call(self._input_arrays(variables))
+        if is_first_run and processes().count > 1:
+            # Others may still compile. A supervisor gives a first call more time than it
+            # gives to reading a result.
+            load_jax().block_until_ready(outputs)
         run = self._run_checks(outputs)
         written = self._lowered.written
         for store, array in zip(written, outputs[len(outputs) - len(written) :]):
@@ -103,6 +107,22 @@ class LiveProgram:
     def memory(self) -> ProgramMemory:
         """The bytes of variables, arguments and results on one device."""
         return memory_of(self.program, self.stores)
+
+    def _input_arrays(self, variables: Mapping[Store, VariableArray]) -> list[Any]:
+        """Returns the inputs of the module, as `jax.Array`s.
+
+        Args:
+          variables: the present array of each variable of the program.
+        """
+        arrays = []
+        for store, layout in zip(self._lowered.inputs, self._inputs):
+            if store in variables:
+                arrays.append(variables[store].array)
+            else:
+                arrays.append(_argument_array(store, layout))
+        if self._record is not None:
+            arrays.append(self._no_failure)
+        return arrays
 
     @functools.cached_property
     def _no_failure(self) -> Any:
@@ -139,8 +159,10 @@ class LiveProgram:
         """Returns the compiled module."""
         lowered = self._lowered
         record = [] if self._record is None else [self._record]
+        device_mesh = jax_mesh(self.mesh)
+        is_quick = self._runs_once and device_mesh.devices.flat[0].platform == "cpu"
         return ModuleCall(
-            name="meshtf_program",
+            name=self._name,
             module=lowered.module,
             inputs=[*self._inputs, *record],
             outputs=[
@@ -149,7 +171,8 @@ class LiveProgram:
                 *map(self._layout, lowered.written),
                 *record,
             ],
-            mesh=jax_mesh(self.mesh),
+            mesh=device_mesh,
+            options=QUICK if is_quick else None,
             donated=[lowered.variables.index(store) for store in lowered.written],
         )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -21,6 +22,14 @@ import numpy as np
 from absl import logging
 
 from meshtf.runtime.spmd.live.jax_module import load_jax
+
+# Options for modules on CPUs that run only once or twice: optimizing their kernels with LLVM and
+# the fusion emitters takes longer than it saves.
+QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
 
 
 class ModuleLayout(Protocol):
@@ -53,7 +62,7 @@ class ModuleCall:
     """A module that all devices of a mesh run.
 
     Args:
-      name: the name of the program, for profilers.
+      name: the name of the program, for logs and profiles.
       module: the portable artifact.
       inputs: the layouts of its inputs, in order.
       outputs: the layouts of its outputs, in order.
@@ -75,6 +84,8 @@ class ModuleCall:
         self.inputs = inputs
         self.outputs = outputs
         self._donated = frozenset(donated)
+        # XLA takes letters, digits and "_"; a lambda has others.
+        name = re.sub(r"\W+", "_", name).strip("_") or "program"
         exported = _as_exported(name, module, inputs, outputs, mesh)
         body = _on_all_devices(exported, inputs, outputs, mesh)
 

@@ -25,16 +25,9 @@ import tensorflow as tf
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.spmd.live.jax_host import cpu_mesh
 from meshtf.runtime.spmd.live.jax_module import load_jax
-from meshtf.runtime.spmd.live.module_call import ModuleCall
+from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
 from meshtf.runtime.spmd.module.exported_program import Export, Port
 
-# Options for modules that run only once or twice: optimizing their kernels with LLVM and
-# the fusion emitters takes longer than it saves.
-QUICK = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
 _AXIS = "replica"
 _COLLECTIVE = re.compile(
     r" (all-reduce|reduce-scatter|all-gather|all-to-all|collective-permute)"

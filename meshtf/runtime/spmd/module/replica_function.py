@@ -7,6 +7,7 @@ function.compile()                   # bytes: a portable artifact of StableHLO
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,10 +85,7 @@ class ReplicaFunction:
             if op.type != "Placeholder" and not xla_knows(op.type):
                 raise self._compile_error(op.name, f"TensorFlow's {op.type}")
         try:
-            text = function.experimental_get_compiler_ir(variables, inputs)(
-                stage="stablehlo"
-            )
-            return portable(text)
+            return portable(_stablehlo_text(function, variables, inputs))
         except UnknownMhloOpError as error:
             raise self._compile_error(error.location + "/", error.op) from None
         except (tf.errors.OpError, ValueError) as error:
@@ -140,3 +138,17 @@ class ReplicaFunction:
             if re.search(rf"\b{re.escape(numbered_scope(step))}(_\d+)?/", text):
                 return step.node
         return None
+
+
+def _stablehlo_text(
+    function: Any, variables: Sequence[tf.Variable], inputs: Sequence[Any]
+) -> str:
+    """Returns the StableHLO of a tf.function for these arguments."""
+    cpu, *_ = tf.config.list_logical_devices("CPU")
+    compiler_ir = function.experimental_get_compiler_ir(variables, inputs)
+    with warnings.catch_warnings():
+        # Without a device's name, TensorFlow runs a random op to find one, which it refuses
+        # to do once its ops are deterministic.
+        warnings.filterwarnings("ignore", "device_name is being deprecated")
+        text: str = compiler_ir(stage="stablehlo", device_name=cpu.name)
+    return text

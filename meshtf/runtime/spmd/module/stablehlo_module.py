@@ -113,9 +113,10 @@ def lower(
       arguments: the stores of its arguments, in order.
       checks: takes the checks of indices; None: they are left out.
     """
-    nodes, results, mesh = recorded
+    nodes = recorded.nodes
+    mesh = recorded.mesh
     _check_one_stage(nodes, mesh)
-    program = build(nodes, results, mesh)
+    program = build(nodes, recorded.results, mesh)
     variables, captured = _variables_and_captures(program, arguments)
     body = ReplicaFunction(program, variables, [*captured, *arguments], checks)
     written = [store for store in variables if store in body.written_stores]

@@ -1,6 +1,6 @@
 """A piece of a program as a module, compiled for the devices of its stage.
 
-module = StageModule(piece_program, mesh, donated, donated_inputs, name)
+module = StageModule(piece_program, mesh, donated, donated_inputs, name, runs_once)
 outputs, written, run = module(inputs, variables)
 """
 
@@ -15,7 +15,7 @@ from meshtf.mesh import Mesh
 from meshtf.partition import Program, Value
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
 from meshtf.runtime.spmd.live.jax_host import jax_mesh
-from meshtf.runtime.spmd.live.module_call import ModuleCall
+from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
 from meshtf.runtime.spmd.live.run_checks import RunChecks
 from meshtf.runtime.spmd.module.index_checks import (
     NO_FAILURE,
@@ -34,7 +34,8 @@ class StageModule:
       mesh: the mesh of the stage.
       donated: the variables whose memory a call may overwrite.
       donated_inputs: the indices of those of its other inputs.
-      name: the name of the program, for profilers.
+      name: the name of the program, for logs and profiles.
+      runs_once: whether to compile it in little time rather than to fast code.
 
     Raises:
       PlanError: XLA cannot compile an op.
@@ -47,9 +48,11 @@ class StageModule:
         donated: Collection[Store],
         donated_inputs: Collection[int],
         name: str,
+        runs_once: bool,
     ) -> None:
         self._mesh = mesh
         self._name = name
+        self._runs_once = runs_once
         self._variables = piece.variables
         self._donated = [k for k, s in enumerate(piece.variables) if s in donated]
         self._donated += [len(piece.variables) + index for index in donated_inputs]
@@ -89,13 +92,16 @@ class StageModule:
     def _call(self) -> ModuleCall:
         """The compiled module."""
         record = [] if self._record is None else [self._record]
+        device_mesh = jax_mesh(self._mesh)
+        is_quick = self._runs_once and device_mesh.devices.flat[0].platform == "cpu"
         written = self._inputs[: len(self._variables)]
         return ModuleCall(
             name=self._name,
             module=self._module,
             inputs=[*self._inputs, *record],
             outputs=[*self._results, *written, *record],
-            mesh=jax_mesh(self._mesh),
+            mesh=device_mesh,
+            options=QUICK if is_quick else None,
             donated=self._donated,
         )
 

@@ -34,7 +34,7 @@ from meshtf.runtime.spmd.stages.stage_arrays import (
 )
 from meshtf.runtime.spmd.stages.stage_meshes import stage_meshes, stages_of
 from meshtf.runtime.spmd.stages.stage_module import StageModule
-from meshtf.runtime.spmd.stages.step_stages import is_host_step
+from meshtf.runtime.spmd.stages.step_stages import is_chunk, is_host_step
 from meshtf.runtime.spmd.stages.task_values import Key, PlannedTask, plan_tasks
 from meshtf.runtime.spmd.stages.tasks import MoveTask, Piece, ReadTask
 
@@ -47,6 +47,7 @@ class StagedProgram:
       recorded: the function.
       stores: the stores of the arguments, in order; each call fills them from the flat
         list of its tensors.
+      runs_once: whether to compile it in little time rather than to fast code.
 
     Raises:
       MeshError: several processes have the devices.
@@ -54,10 +55,14 @@ class StagedProgram:
         of a loop, branch or call.
     """
 
-    def __init__(self, recorded: Recorded, stores: Sequence[Any]) -> None:
+    def __init__(
+        self, recorded: Recorded, stores: Sequence[Any], runs_once: bool = False
+    ) -> None:
+        self._runs_once = runs_once
+        self._name = recorded.name
         self.mesh = recorded.mesh
         self.stores = stores
-        self.program = build(*recorded)
+        self.program = build(recorded.nodes, recorded.results, recorded.mesh)
         self._specs = [result.spec for result in recorded.results]
         self._stage_meshes = stage_meshes(self.mesh)
         self._plan = plan_tasks(self.program)
@@ -123,7 +128,8 @@ class StagedProgram:
             self._stage_meshes[stage],
             planned.donated,
             planned.donated_inputs,
-            name=f"meshtf_stage_{stage}",
+            name=f"{self._name} {_label(planned.task)}",
+            runs_once=self._runs_once,
         )
 
     def _sharded_value(self, call: _Call, index: int, source: Value) -> ShardedValue:
@@ -148,6 +154,14 @@ class StagedProgram:
                     array = call.arrays[next(sources), 0]
                     inputs.append(DeviceShards(array, self.layout(value, 0))[0])
                 step.host_op.run_on_host(*inputs)
+
+
+def _label(piece: Piece) -> str:
+    """Returns what a piece is, such as "forward.0" or "stage 1"."""
+    (first, *_) = piece.steps
+    if is_chunk(first):
+        return first.node.op.display_name
+    return f"stage {piece.stage}"
 
 
 class _Call:

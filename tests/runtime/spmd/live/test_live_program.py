@@ -268,6 +268,13 @@ def test_what_does_not_fit_is_refused():
         mtf.function(lambda x: x, mesh=mesh, x="batch")(np.ones(4, "float32"))
 
 
+def test_the_placed_runtime_is_refused():
+    mesh = live_mesh()
+    f = mtf.function(lambda x: x, mesh=mesh, x="batch;d", runtime="placed")
+    with pytest.raises(mtf.PlanError, match=r"(?s)this mesh is live.*check_numerics"):
+        f(X)
+
+
 def test_a_second_start_compiles_nothing(tmp_path):
     jax = jax_module.load_jax()
     from jax.experimental.compilation_cache import compilation_cache

@@ -149,3 +149,26 @@ def test_inputs_of_one_name_get_a_suffix_and_partial_sums_are_refused():
     assert exported.manifest()["inputs"][0]["partial"] == ("sum",)
     with pytest.raises(mtf.PlanError, match="Give each replica its term"):
         exported.inputs[0].shard(X[0], mesh)
+
+
+def module_size(length):
+    """Returns the size of the module of a program with an attention mask and random numbers
+    of constant seeds, in bytes.
+    """
+    mesh = mtf.Mesh("data:2", "batch:data")
+
+    @mtf.function(mesh=mesh, x="batch;query;memory")
+    def f(x):
+        query = mtf.range(mesh, f"query:{length}")
+        memory = mtf.range(mesh, f"memory:{length}")
+        is_visible = mtf.outer(query, memory, mtf.greater_equal)
+        bias = mtf.where(is_visible, 0.0, -1e9)
+        noise = mtf.random_normal(mesh, bias.shape, seed=3)
+        return x + bias + mtf.dropout(noise, 0.5, seed=4)
+
+    return len(mtf.export(f, np.ones([2, length, length], "float32")).module)
+
+
+def test_what_depends_on_nothing_is_computed_on_the_devices():
+    """Masks and random numbers would be in the module, if TensorFlow computed them."""
+    assert module_size(256) < module_size(16) + 1000
