@@ -58,6 +58,7 @@ class VariableDescription(Protocol):
     spec: Spec
     layout: Layout
     placement: Placement
+    stage: int | None
 
     @property
     def name(self) -> str:
@@ -101,7 +102,8 @@ def recorded_initial_value(
     """
     graph = Graph(variable.mesh)
     layout_changes = _layout_changes_of(variable)
-    with executing(graph):
+    # The stage may be another one than where the variable was made: see `move_to_stage`.
+    with executing(graph), context(stage=variable.stage):
         value = _initial_value(
             initializer, variable, mesh=variable.mesh, layout_changes=layout_changes
         )

@@ -11,6 +11,7 @@ of a variable.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -52,7 +53,7 @@ from meshtf.runtime.module_paths import (
     new_path,
     path_text,
 )
-from meshtf.runtime.spmd.live.initial_values import compute_pending, defer
+from meshtf.runtime.spmd.initial_values import compute_pending, defer, move_pending
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.storage.sharding import shards_on_source
 from meshtf.runtime.storage.slot import Slot
@@ -151,7 +152,7 @@ class Variable(Operators[Tensor], Untracked):
             return
         if self.mesh.live:
             # The devices compute all initial values of the mesh together.
-            defer(self, recorded_initial_value(initializer, self))
+            defer(self, functools.partial(recorded_initial_value, initializer))
             self._initializer = None
         else:
             shards = initial_shards(initializer, self)
@@ -309,12 +310,15 @@ class Variable(Operators[Tensor], Untracked):
         if stage == self.stage or self.mesh.axes.get(self.mesh.stages, 1) == 1:
             return
         value = None
-        if not self.mesh.abstract and self._initializer is None:
+        has_value = not self.mesh.live or bool(self._slots)
+        if not self.mesh.abstract and self._initializer is None and has_value:
             value = tf.constant(self.numpy())
         self.stage = stage
         self.placement, _conflicts = self.mesh.place(
             self.spec.shape, self.layout, stage
         )
+        if self.mesh.live:
+            move_pending(self)
         if value is not None:
             shards = shards_on_source(value, self.spec, self.placement, self.mesh)
             self.use_slots(self._slots_with(shards))

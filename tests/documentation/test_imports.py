@@ -69,6 +69,7 @@ FOLDERS = {
         "placed",
         "spmd/module",
         "spmd/live",
+        "spmd/stages",
         "spmd/compiled",
         "spmd",
         "",

@@ -96,6 +96,9 @@ def examine(program: Program) -> Finding | None:
         # XLA has no kernel: refused by name, and by the line that pools.
         if "MaxPoolGradGrad" in str(error) and "from  " in str(error):
             raise judging.Unfit from error
+        # On live meshes, a loop or branch of several stages: refused with its line.
+        if "runs on several pipeline stages" in str(error) and "from  " in str(error):
+            raise judging.Unfit from error
         return Finding(program, _place(error), traceback.format_exc(limit=-6))
     except Exception as error:  # a finding, whatever it is
         return Finding(program, _place(error), traceback.format_exc(limit=-6))

@@ -168,7 +168,7 @@ def _finish(
 ) -> Program:
     """Returns the program: its loss is of all values that nothing has used."""
     left = [x for x in w.unused if x in w.scope] or w.values()[:1]
-    if w.stages > 1 and mode in ("export", "live"):
+    if w.stages > 1 and mode == "export":
         mode = "function"  # stages are refused there
     if any(ONCE.search(line) for s in (*w.modules, *w.body) for line in s.lines()):
         order = min(order, 1)

@@ -5,7 +5,9 @@ Contents:
 
     module/         a program as one StableHLO module of one mesh position
     live/           programs and variables on the devices of jax
+    stages/         pipelines: a program for each stage
     compiled/       programs compiled for devices that are not there
+    initial_values  initial values of variables, computed on the devices
     runtime         what mtf.function calls on meshes with devices="spmd"
 """
 

@@ -10,7 +10,6 @@ Contents:
     module_call      a module, compiled for the devices of a mesh
     live_program     a recorded function on these devices
     jax_slot         the storage of variables
-    initial_values   initial values, computed on the devices
     run_checks       errors of indices out of range, raised after the run
     module_runner    runs exported modules on CPU devices, for tests
 """

@@ -45,7 +45,11 @@ class ArrayLayout:
         mesh: Mesh,
         device_mesh: Any = None,
     ) -> None:
-        assert not any(isinstance(state, OnStage) for state in placement)
+        # On the mesh of a stage, OnStage means that all devices have the value.
+        assert not any(
+            isinstance(state, OnStage) and size > 1
+            for state, size in zip(placement, mesh.axes.values())
+        )
         self.spec = spec
         self.placement = placement
         self.mesh = mesh

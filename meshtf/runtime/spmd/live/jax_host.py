@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,11 @@ def live_devices(mesh: Mesh) -> tuple[Any, ...]:
     if mesh not in _devices:
         _devices[mesh] = _find_devices(mesh)
     return _devices[mesh]
+
+
+def use_devices(mesh: Mesh, devices: Sequence[Any]) -> None:
+    """Makes these jax devices those of the positions of a live mesh."""
+    _devices[mesh] = tuple(devices)
 
 
 def jax_mesh(mesh: Mesh) -> Any:

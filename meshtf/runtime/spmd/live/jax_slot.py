@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import ShapeError
+from meshtf.mesh import Mesh
 from meshtf.runtime.devices.names import LOCAL_CPU
 from meshtf.runtime.devices.processes import process_host, processes
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
@@ -34,10 +35,15 @@ class VariableArray:
     Args:
       layout: how the array consists of shards.
       array: the array.
+      mesh: the mesh whose programs write the variable; None: that of the layout. They
+        differ for a pipeline stage.
     """
 
-    def __init__(self, layout: ArrayLayout, array: Any) -> None:
+    def __init__(
+        self, layout: ArrayLayout, array: Any, mesh: Mesh | None = None
+    ) -> None:
         self.layout = layout
+        self.mesh = mesh or layout.mesh
         self._array: Any = array
         # Where single shards were assigned since the array was last used: all of them;
         # None: a shard was freed.
@@ -126,12 +132,12 @@ class JaxSlot:
 
     def read(self) -> np.ndarray:
         """Returns a copy of the present value."""
-        raise_all(self.value.layout.mesh)
+        raise_all(self.value.mesh)
         return np.array(self.value.on_host(self.position))
 
     def value_on(self, device: str) -> Any:
         """Returns the present value as a tensor on a TensorFlow device."""
-        raise_all(self.value.layout.mesh)
+        raise_all(self.value.mesh)
         with tf.device(device):
             return tf.constant(self.value.on_host(self.position))
 
@@ -155,7 +161,7 @@ class JaxSlot:
         On CPUs this is a view, and the next program that writes the variable leaves its
         memory alone. From other devices the value is copied.
         """
-        raise_all(self.value.layout.mesh)
+        raise_all(self.value.mesh)
         value = np.asarray(self.value.local_shard(self.position))
         return functools.partial(_on_host, value)
 

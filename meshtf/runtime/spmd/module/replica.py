@@ -85,6 +85,8 @@ class Replica(SingleReplica):
         split_axis = shape.index(after.dim) if isinstance(after, Sharded) else -1
         reduction = before.kind if isinstance(before, Partial) else ""
         groups = self.mesh.groups(reshard.axis)
+        if reshard.kind in ("drop", "send", "broadcast", "copy"):
+            return x  # of pipeline stages: all devices that run this module have x
         if reshard.kind == "slice":
             return self._slice(x, reshard.axis, split_axis)
         if reshard.kind == "all_reduce":

@@ -312,17 +312,6 @@ def test_a_variable_that_has_no_value_says_so_each_time():
             v.numpy()
 
 
-def test_stages_are_refused_with_the_line():
-    mesh = mtf.Mesh("stage:2", "", devices="spmd:cpu")
-    with (
-        mtf.stage(0),
-        pytest.raises(
-            mtf.PlanError, match=r'(?s)stage 0 only.*test_live_program.*devices="spmd"'
-        ),
-    ):
-        mtf.Variable(mesh, "d:4", "ones", "v").numpy()
-
-
 def test_without_jax_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jax", None)
     jax_module.load_jax.cache_clear()

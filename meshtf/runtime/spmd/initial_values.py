@@ -1,6 +1,6 @@
 """Initial values of the variables of a live mesh, computed on its devices.
 
-    defer(variable, recorded_initial_value(initializer, variable))
+    defer(variable, functools.partial(recorded_initial_value, initializer))
     ...                                          # more variables
     compute_pending(mesh)                        # one program for all of them
 
@@ -11,6 +11,7 @@ are computed when the first variable of the mesh is used.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from meshtf.graph import Node, Tensor
@@ -19,6 +20,9 @@ from meshtf.mesh import Mesh
 from meshtf.runtime.spmd.live.device_arrays import DeviceShards
 from meshtf.runtime.spmd.live.jax_slot import JaxSlot, VariableArray
 from meshtf.runtime.spmd.live.live_program import LiveProgram
+from meshtf.runtime.spmd.stages.stage_arrays import StageShards, use_arrays
+from meshtf.runtime.spmd.stages.stage_meshes import num_stages
+from meshtf.runtime.spmd.stages.staged_program import StagedProgram
 
 
 class _Pending(NamedTuple):
@@ -26,25 +30,35 @@ class _Pending(NamedTuple):
 
     Attributes:
       variable: a weak reference to it.
+      record: returns the function of the initial value of a variable.
       recorded: the function of its initial value.
     """
 
     variable: weakref.ref[Any]
+    record: Callable[[Any], Recorded]
     recorded: Recorded
 
 
 _pending: weakref.WeakKeyDictionary[Mesh, list[_Pending]] = weakref.WeakKeyDictionary()
 
 
-def defer(variable: Any, recorded: Recorded) -> None:
+def defer(variable: Any, record: Callable[[Any], Recorded]) -> None:
     """Has the initial value of a variable computed with those of all others of its mesh.
 
     Args:
       variable: a `storage.variable_slots.SlotHolder` without slots.
-      recorded: the function of its initial value.
+      record: returns the function of the initial value of a variable.
     """
     pending = _pending.setdefault(variable.mesh, [])
-    pending.append(_Pending(weakref.ref(variable), recorded))
+    pending.append(_Pending(weakref.ref(variable), record, record(variable)))
+
+
+def move_pending(variable: Any) -> None:
+    """Has the initial value of a variable computed where its placement now says."""
+    pending = _pending.get(variable.mesh, [])
+    for index, (reference, record, _) in enumerate(pending):
+        if reference() is variable:
+            pending[index] = _Pending(reference, record, record(variable))
 
 
 def compute_pending(mesh: Mesh) -> None:
@@ -62,12 +76,25 @@ def compute_pending(mesh: Mesh) -> None:
         _pending.pop(mesh, None)
         return
     recorded = Recorded(nodes, values, mesh, "initial_values")
-    program = LiveProgram(recorded, (), runs_once=True)
+    program: LiveProgram | StagedProgram
+    if num_stages(mesh) > 1:
+        program = StagedProgram(recorded, (), runs_once=True)
+    else:
+        program = LiveProgram(recorded, (), runs_once=True)
     for variable, result in zip(variables, program(()), strict=True):
         assert result.placement == variable.placement
-        shards = result.values
-        assert isinstance(shards, DeviceShards)
-        value = VariableArray(shards.layout, shards.array)
-        variable.use_slots([JaxSlot(value, k) for k in range(mesh.size)])
+        _use_result(variable, result.values)
     # Only now: after an error the variables are still without values, and say so again.
     _pending.pop(mesh)
+
+
+def _use_result(variable: Any, shards: Any) -> None:
+    """Makes the arrays of a result the value of a variable."""
+    if isinstance(shards, StageShards):
+        arrays = {stage: on_stage.array for stage, on_stage in shards.shards.items()}
+        use_arrays(variable, arrays)
+        return
+    assert isinstance(shards, DeviceShards)
+    value = VariableArray(shards.layout, shards.array)
+    slots = [JaxSlot(value, position) for position in range(variable.mesh.size)]
+    variable.use_slots(slots)

@@ -1,0 +1,154 @@
+"""The function that computes a program on one replica, and its compilation to StableHLO.
+
+function = ReplicaFunction(program, variables, inputs, checks)
+function.compile()                   # bytes: a portable artifact of StableHLO
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import PlanError, explain_error
+from meshtf.graph import Node, Store
+from meshtf.partition import Program, ReadStep, WriteStep, walk
+from meshtf.partition.cost import local_shape
+from meshtf.runtime.lowering.single_replica import numbered_scope
+from meshtf.runtime.spmd.module.index_checks import IndexChecks
+from meshtf.runtime.spmd.module.portable_module import UnknownMhloOpError, portable
+from meshtf.runtime.spmd.module.replica import Replica
+from meshtf.runtime.tf_internals.xla_ops import xla_knows
+
+
+class ReplicaFunction:
+    """The function of one replica, and its compilation.
+
+    Args:
+      program: the program.
+      variables: the variables of the program, which are the first inputs of the function.
+      inputs: the stores of all other inputs: captured tensors and arguments.
+      checks: takes the checks of indices; None: they are left out.
+
+    Attributes:
+      written_stores: the variables that the program writes.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        variables: Sequence[Store],
+        inputs: Sequence[Store],
+        checks: IndexChecks | None,
+    ) -> None:
+        self.checks = checks
+        self.program = program
+        self.variables = variables
+        self.inputs = inputs
+        writes = [step for step in program.steps if isinstance(step, WriteStep)]
+        self.written_stores = {s for step in writes for s in step.variables}
+
+    def __call__(
+        self, variables: Sequence[tf.Variable], inputs: Sequence[Any]
+    ) -> list[Any]:
+        """Returns the results of the program on this replica, while TensorFlow traces it.
+
+        Args:
+          variables: this replica's shards of the variables.
+          inputs: this replica's shards of all other inputs.
+        """
+        replica = Replica(
+            self.program,
+            dict(zip(self.variables, variables)),
+            dict(zip(self.inputs, inputs)),
+            self.checks,
+        )
+        results = replica.run()
+        if self.checks is not None:
+            self.checks.reduce(self.program.mesh)
+        return [tf.identity(y) for y in (*results, *replica.host_inputs)]
+
+    def compile(self) -> bytes:
+        """Returns the serialised module.
+
+        Raises:
+          PlanError: XLA cannot compile an op of the program.
+        """
+        function = tf.function(self, jit_compile=True, autograph=False)
+        variables = [tf.Variable(self._zeros(s)) for s in self.variables]
+        inputs = [self._zeros(s) for s in self.inputs]
+        graph = function.get_concrete_function(variables, inputs).graph
+        for op in graph.get_operations():
+            if op.type != "Placeholder" and not xla_knows(op.type):
+                raise self._compile_error(op.name, f"TensorFlow's {op.type}")
+        try:
+            return portable(_stablehlo_text(function, variables, inputs))
+        except UnknownMhloOpError as error:
+            raise self._compile_error(error.location + "/", error.op) from None
+        except (tf.errors.OpError, ValueError) as error:
+            raise self._compile_error(str(error), "a kernel", str(error)) from None
+
+    def _zeros(self, store: Store) -> Any:
+        """Returns zeros of the shape of one shard of a store."""
+        local = local_shape(store.spec.shape, store.placement, self.program.mesh)
+        return tf.zeros(local.sizes, tf.as_dtype(store.spec.dtype))
+
+    def _compile_error(
+        self,
+        text: str,
+        subject: str,
+        xla_message: str | None = None,
+    ) -> PlanError:
+        """Returns the error for an op that XLA cannot compile.
+
+        Args:
+          text: a text of TensorFlow with the name scope of the op.
+          subject: the name of the kernel.
+          xla_message: the message of XLA, if there is one.
+        """
+        node = self._node_named_in(text)
+        title = "an op"
+        source: Any = "?"
+        shapes = []
+        if node is not None:
+            title = node.op.display_name
+            source = node.source
+            shapes = [repr(x.shape) for x in node.inputs]
+        facts: dict[str, Any] = {"from": source, "inputs": " ".join(shapes)}
+        if xla_message is not None:
+            facts["xla"] = xla_message
+        return PlanError(
+            explain_error(
+                f"XLA cannot compile {subject}, which {title} runs.",
+                **facts,
+                way_out="Write it with other ops, or run it without exporting it: a "
+                "mtf.function needs no XLA.",
+            )
+        )
+
+    def _node_named_in(self, text: str) -> Node | None:
+        """Returns the first node whose name scope occurs in a text of TensorFlow, or None."""
+        for step, _ in walk(self.program):
+            if isinstance(step, ReadStep) or step.node is None:
+                continue
+            # TensorFlow appends _1, _2, ... to scopes that occur several times.
+            if re.search(rf"\b{re.escape(numbered_scope(step))}(_\d+)?/", text):
+                return step.node
+        return None
+
+
+def _stablehlo_text(
+    function: Any, variables: Sequence[tf.Variable], inputs: Sequence[Any]
+) -> str:
+    """Returns the StableHLO of a tf.function for these arguments."""
+    cpu, *_ = tf.config.list_logical_devices("CPU")
+    compiler_ir = function.experimental_get_compiler_ir(variables, inputs)
+    with warnings.catch_warnings():
+        # Without a device's name, TensorFlow runs a random op to find one, which it refuses
+        # to do once its ops are deterministic.
+        warnings.filterwarnings("ignore", "device_name is being deprecated")
+        text: str = compiler_ir(stage="stablehlo", device_name=cpu.name)
+    return text

@@ -1,0 +1,69 @@
+"""The mesh of the devices of one pipeline stage.
+
+    mesh = Mesh("stage:2; data:4", devices="spmd")
+    stage_meshes(mesh)                   # two meshes "stage:1; data:4"
+    stages_of(mesh, placement)           # (1,) of a value on stage 1; (0, 1) if replicated
+
+A mesh of a stage has the same axes, so placements mean the same on it: along the axis of
+the stages, all of a value is here.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from meshtf.errors import MeshError, explain_error
+from meshtf.mesh import Mesh, OnStage, Placement
+from meshtf.partition.control_dependencies import stage_state
+from meshtf.runtime.devices.processes import processes
+from meshtf.runtime.spmd.live.jax_host import live_devices, use_devices
+
+_meshes: weakref.WeakKeyDictionary[Mesh, tuple[Mesh, ...]] = weakref.WeakKeyDictionary()
+
+
+def num_stages(mesh: Mesh) -> int:
+    """Returns the number of pipeline stages of a mesh."""
+    return mesh.axes.get(mesh.stages, 1)
+
+
+def stage_meshes(mesh: Mesh) -> tuple[Mesh, ...]:
+    """Returns the mesh of each stage of a live mesh.
+
+    Raises:
+      MeshError: several processes have the devices.
+    """
+    if mesh not in _meshes:
+        live_devices(mesh)  # here processes join, if there are several
+        if processes().count > 1:
+            raise MeshError(
+                explain_error(
+                    "pipeline stages on a live mesh run in one process, but "
+                    f"{processes().count} processes have its devices.",
+                    mesh=str(mesh),
+                    way_out=f"Take a mesh without the axis {mesh.stages!r}, or one process.",
+                )
+            )
+        _meshes[mesh] = tuple(_stage_mesh(mesh, k) for k in range(num_stages(mesh)))
+    return _meshes[mesh]
+
+
+def positions_on(mesh: Mesh, stage: int) -> list[int]:
+    """Returns the positions of a stage, in the order of the mesh of the stage."""
+    axis = mesh.axis_index[mesh.stages]
+    return [p for p, coord in enumerate(mesh.coords) if coord[axis] == stage]
+
+
+def stages_of(mesh: Mesh, placement: Placement) -> tuple[int, ...]:
+    """Returns the stages that have a value with this placement."""
+    state = stage_state(mesh, placement)
+    if isinstance(state, OnStage):
+        return (state.coordinate,)
+    return tuple(range(num_stages(mesh)))
+
+
+def _stage_mesh(mesh: Mesh, stage: int) -> Mesh:
+    """Returns the mesh of the devices of a stage."""
+    stage_mesh = Mesh({**mesh.axes, mesh.stages: 1}, devices="spmd", stages=mesh.stages)
+    devices = live_devices(mesh)
+    use_devices(stage_mesh, [devices[p] for p in positions_on(mesh, stage)])
+    return stage_mesh
